@@ -47,7 +47,7 @@ BATCHES = 64
 """Batches of a stream under way at once."""
 GPUS = 8
 """Cards of a host where plans are made; pipelines and training have one a host."""
-MOST_CUT = 64
+MAX_CUT = 64
 """Hosts over which a step is cut: each pair of them exchanges a part of each gradient."""
 PARTS = ("planning", "pipeline", "training", "tree")
 
@@ -181,7 +181,7 @@ def _wide(x: vs.Tensor) -> vs.Tensor:
 
 def training(hosts: int, name: str, network: str) -> list[Row]:
     """A step over all hosts, as a config cuts it; the batch grows with them."""
-    if hosts > MOST_CUT:
+    if hosts > MAX_CUT:
         return []
     topology = cluster(hosts, name, network)
     cards = [spec.name for spec in topology.devices if spec.kind != "cpu"]

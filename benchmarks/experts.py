@@ -26,7 +26,7 @@ def weight(name: str, kind: str, shape: tuple[int, ...]) -> vs.Tensor:
     """A random weight whose products keep about the size of what goes in."""
     if kind != F32:
         rows = int(np.prod(shape[:-1]))
-        return vs.packed(blocks(kind, rows, shape[-1]), kind, shape, name=name)
+        return vs.quantized_weight(blocks(kind, rows, shape[-1]), kind, shape, name=name)
     drawn = np.random.default_rng(0).standard_normal(shape, np.float32)
     return vs.weight(drawn * np.float32(shape[-1] ** -0.5), name)
 

@@ -125,7 +125,7 @@ def table() -> str:
 
 
 WIDTH, LEFT, TOP, ROW, BAR = 960.0, 130.0, 62.0, 34.0, 11.0
-LEAST_GIB, MOST_GIB = 0.25, 128.0
+MIN_GIB, MAX_GIB = 0.25, 128.0
 """Where the axis begins and ends; it is a logarithmic one."""
 DRAWN = ("Q4_K", "Q8_0")
 
@@ -152,13 +152,13 @@ def draw() -> str:
             weights, whole = shape.weight_bytes(kind) / GIB, shape.need_bytes(kind, 4.0) / GIB
             bar = add_rect(root, LEFT, y, _x(whole) - LEFT, BAR, light, dark)
             add_tip(bar, f"{shape.name}, {kind}: {whole:.2f} GiB, {weights:.2f} of it weights")
-            if weights > LEAST_GIB:
+            if weights > MIN_GIB:
                 add_rect(root, LEFT, y, _x(weights) - LEFT, BAR, dark, "none")
     return as_text(root)
 
 
 def _x(gib: float) -> float:
-    share = math.log(gib / LEAST_GIB) / math.log(MOST_GIB / LEAST_GIB)
+    share = math.log(gib / MIN_GIB) / math.log(MAX_GIB / MIN_GIB)
     return LEFT + (WIDTH - LEFT - 30) * share
 
 

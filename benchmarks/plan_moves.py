@@ -32,7 +32,7 @@ SIZE = 1024
 """Rows and columns of each value."""
 SMALL, USUAL = (5, 9), (15, 40)
 """Ops of graphs that are searched whole, and of others."""
-MOST_PLACEMENTS = 4_096
+MAX_PLACEMENTS = 4_096
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def measure(seed: int, ops: int, whole: bool) -> Row:
     on = {name: plan.device_of(name) for name in names}
     single_s = min(latency_s(graph, topology, [("n*", card)]) for card in cards)
     if whole:
-        assert len(cards) ** len(names) <= MOST_PLACEMENTS, "too many placements"
+        assert len(cards) ** len(names) <= MAX_PLACEMENTS, "too many placements"
         others = (dict(zip(names, each, strict=True)) for each in product(cards, repeat=len(names)))
     else:
         others = ({**on, name: card} for name in names for card in cards if card != on[name])
@@ -138,7 +138,7 @@ def rows_of(seed: int, graphs: int, console: Console) -> list[Row]:
         if i % 5 == 0:
             cards = len(random_topology(random.Random(seed + i)).devices) - 1
             least, most = SMALL
-            while cards ** (most + 1) > MOST_PLACEMENTS:  # a graph has one op more
+            while cards ** (most + 1) > MAX_PLACEMENTS:  # a graph has one op more
                 most -= 1
             found.append(measure(seed + i, draw.randint(least, most), whole=True))
     return found

@@ -11,7 +11,7 @@ from page import Extras  # beside this file
 from vksched.bench.report import Report
 from vksched.bench.rounds import OURS, Result
 
-MOST_TICKS = 9
+MAX_TICKS = 9
 APART = 1.3
 """How many times the one before a labelled size is, so that labels do not touch."""
 Series = dict[str, list[tuple[int, float]]]
@@ -105,7 +105,7 @@ def _draw(path: Path, series: Series, x: str, y: str, line: float | None) -> Non
     for tick in sorted({point[0] for points in series.values() for point in points}):
         if not ticks or tick >= APART * ticks[-1]:
             ticks.append(tick)
-    if len(ticks) < MOST_TICKS:
+    if len(ticks) < MAX_TICKS:
         axes.set_xticks(ticks, [str(t) for t in ticks])
     axes.minorticks_off()
     axes.legend(fontsize="small")

@@ -31,7 +31,7 @@ SIZES = (20, 60, 120, 200)
 QUICK_SIZES = (20, 50)
 LARGE = {1_000: ("cholesky", "transformer", "layered"), 10_000: ("stencil", "layered")}
 DEVICES = (2, 3, 4, 6, 8, 12, 16)
-MOST_HETEROGENEOUS = 30.0
+MAX_HETEROGENEOUS = 30.0
 RATIOS = (0.1, 10.0)
 LINKS_DIFFER = 4.0
 GAP = 0.1
@@ -114,7 +114,7 @@ def draw(
     rng = random.Random(f"{seed}/{family}/{tasks}/{number}/{consistent}")
     shape = make(tasks, rng)
     count = rng.choice(DEVICES)
-    heterogeneity = _between(rng, 1.0, MOST_HETEROGENEOUS)
+    heterogeneity = _between(rng, 1.0, MAX_HETEROGENEOUS)
     speed = [1.0, heterogeneity, *(_between(rng, 1.0, heterogeneity) for _ in range(count - 2))]
     rng.shuffle(speed)
     factor = None if consistent else _factors(shape, count, heterogeneity, rng)

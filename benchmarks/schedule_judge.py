@@ -23,7 +23,7 @@ from vksched.schedule.schedule import make_schedule
 STEPS = 1_000_000
 PROVEN = 1e-4
 """The share of a makespan that rounding down takes at most: two steps for each of 40 tasks."""
-MOST_TASKS = 40
+MAX_TASKS = 40
 """Instances with more tasks are not judged: in a minute CP-SAT proves little of them."""
 
 

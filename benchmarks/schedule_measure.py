@@ -22,7 +22,7 @@ from functools import partial
 from statistics import fmean, median
 
 from schedule_instances import Instance, device_name  # beside this file
-from schedule_judge import MOST_TASKS, PROVEN, judge
+from schedule_judge import MAX_TASKS, PROVEN, judge
 from schedule_peers import Answer, Peers
 
 from vksched.common.errors import VkschedError
@@ -167,7 +167,7 @@ def measure(instance: Instance, given: Given) -> Row:
         made, run = _ours(instance, policy, given)
         runs.append(run)
         bound = max(bound, made.lower_bound_s) if made is not None else bound
-        if made is not None and policy == AUTO and given.judge_s and len(made.tasks) <= MOST_TASKS:
+        if made is not None and policy == AUTO and given.judge_s and len(made.tasks) <= MAX_TASKS:
             given.told("CP-SAT")
             began = time.process_time()
             best, least_s = judge(made, given.judge_s, given.seed)

@@ -13,7 +13,7 @@ from statistics import fmean
 import click
 from page import wrapped  # beside this file
 from rich.table import Table
-from schedule_judge import MOST_TASKS
+from schedule_judge import MAX_TASKS
 from schedule_measure import (
     AUTO,
     OURS,
@@ -28,7 +28,7 @@ from schedule_measure import (
 
 BEGIN = "<!-- From here to the end mark: python benchmarks/schedules.py --write -->"
 END = "<!-- end -->"
-MOST_FAMILIES = 3
+MAX_FAMILIES = 3
 BINS = (
     ("ratio", "ratio", ((0.1, 0.5), (0.5, 2), (2, 10))),
     ("speeds", "heterogeneity", ((1, 3), (3, 10), (10, 30))),
@@ -63,7 +63,7 @@ def verdict(rows: Sequence[Row]) -> list[str]:
         return []
     proven = [row.gap for row in rows if row.proven and row.gap is not None]
     lines = [
-        f"CP-SAT judged {len(gaps)} instances of up to {MOST_TASKS} tasks: `auto` is longer than "
+        f"CP-SAT judged {len(gaps)} instances of up to {MAX_TASKS} tasks: `auto` is longer than "
         f"the best known by {fmean(gaps):.2%} on average, {gaps[-1]:.2%} at worst (to reach: 1% "
         "and 5%)."
     ]
@@ -212,7 +212,7 @@ def _more_sets(sets: Mapping[str, Sequence[Row]]) -> list[str]:
                 f"{row.heterogeneity:.1f}",
                 f"{row.ratio:.2f}",
                 f"{ratio - 1:.2%}" if ratio > 1.0001 else "< 0.01%",
-                who if who.count(",") < MOST_FAMILIES else f"{who.count(',') + 1} schedulers",
+                who if who.count(",") < MAX_FAMILIES else f"{who.count(',') + 1} schedulers",
             )
             for ratio, row, who in losses(rows)
         ]
@@ -262,7 +262,7 @@ def _by_family(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     families, cells = grouped(rows, lambda row: row.family), []
     for policy in ours_in_order(rows):
         means = {name: mean_of(mine, policy) for name, mine in families.items()}
-        worst = sorted(means, key=lambda name: -means[name])[:MOST_FAMILIES]
+        worst = sorted(means, key=lambda name: -means[name])[:MAX_FAMILIES]
         rest = [row for row in rows if row.family not in worst[:1]]
         names = ", ".join(f"{name} {means[name]:.2f}" for name in worst)
         cells.append([policy, names, f"{mean_of(rest, policy):.2f}"])

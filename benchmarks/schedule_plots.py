@@ -17,7 +17,7 @@ BINS = ((0.1, 0.32), (0.32, 1.0), (1.0, 3.2), (3.2, 10.0))
 """Ratios of communication to computation that the plot puts together."""
 TIMED = (AUTO, "lookahead", "heft", SINGLE)
 """Policies whose times are drawn."""
-MOST_SHOWN = 2.0
+MAX_SHOWN = 2.0
 """The worst ratio of the map of families; worse ones have the same colour."""
 
 
@@ -56,7 +56,7 @@ def _draw_families(rows: Sequence[Row], path: Path) -> None:
     ]
     size = (2.5 + 0.42 * len(columns), 1.6 + 0.24 * len(families))
     figure, axes = pyplot.subplots(figsize=size, layout="constrained")
-    image = axes.imshow(cells, cmap="RdYlGn_r", vmin=2 - MOST_SHOWN, vmax=MOST_SHOWN, aspect="auto")
+    image = axes.imshow(cells, cmap="RdYlGn_r", vmin=2 - MAX_SHOWN, vmax=MAX_SHOWN, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", fontsize="small")
     axes.set_yticks(range(len(families)), list(families), fontsize="small")
     for y, line in enumerate(cells):

@@ -38,7 +38,7 @@ RECIPES = {
     "Srasearch": 24,
 }
 """The smallest number of tasks of each recipe."""
-LEAST_S = 1e-3
+MIN_S = 1e-3
 """What a task of a trace takes at least; some have 0."""
 
 
@@ -143,7 +143,7 @@ def _shape_of(workflow: Any) -> Shape:
             (number[a], _bytes_of(workflow.tasks[a].output_files, taken) / (1 << 20))
             for a in before[name]
         ]
-        number[name] = shape.add(name, max(LEAST_S, task.runtime), after)
+        number[name] = shape.add(name, max(MIN_S, task.runtime), after)
     return shape
 
 

@@ -27,7 +27,7 @@ from schedule_instances import (  # beside this file
     Instance,
     drawn_set,
 )
-from schedule_judge import MOST_TASKS, has_judge
+from schedule_judge import MAX_TASKS, has_judge
 from schedule_measure import Given, Row, Run, default_policies, losses, measure
 from schedule_page import as_table, goals, insert, markdown, verdict
 from schedule_peers import PARAMETRIC, PLAIN, Peers, installed
@@ -100,7 +100,7 @@ def _wanted(text: str, known: Sequence[str], what: str) -> list[str]:
     "judge_s",
     default=0.0,
     type=click.FloatRange(0),
-    help=f"Seconds of OR-Tools' CP-SAT for each instance of up to {MOST_TASKS} tasks.",
+    help=f"Seconds of OR-Tools' CP-SAT for each instance of up to {MAX_TASKS} tasks.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the instances, and of the policies.")
 @click.option("--json", "json_path", help="Write the rows as JSON to a file, or - for stdout.")

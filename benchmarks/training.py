@@ -37,7 +37,7 @@ from vksched.common.dtypes import NDArray
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance" / "training.md"
 ROUNDS, COMPILED = 5, 3
-LEAST_S = 0.5
+MIN_S = 0.5
 """Rounds go on for at least so long."""
 NETWORKS: dict[str, dict[str, Any]] = {
     "GPT-2-mini, 4 x 64 tokens": {"model": "gpt2_text"},
@@ -148,7 +148,7 @@ def measure(device: str, name: str, params: dict[str, Any], python: str) -> Meas
                     compiled.close()
         peers = torch_runs(stack, device, params, python)
         taken: list[list[float]] = [[] for _ in (*runs, *peers)]
-        until = time.perf_counter() + LEAST_S
+        until = time.perf_counter() + MIN_S
         while len(taken[0]) < ROUNDS or time.perf_counter() < until:
             for seconds, run in zip(taken, (*runs, *peers), strict=True):
                 seconds.append(run())

@@ -28,7 +28,7 @@ def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, vs.Run
     all_values = vs.scatter_nd(values, row, value)
     seen = vs.less_equal(vs.constant(np.arange(LENGTH, dtype=np.int32)), count)
     batch = (vs.reshape(t, (1, -1, width)) for t in (query, all_keys, all_values))
-    y = vs.attention(*batch, mask=seen, heads=HEADS)
+    y = vs.attention(*batch, mask=seen, num_heads=HEADS)
 
     with vs.Scheduler(devices or pick_devices(1)) as sched:
         after = {keys: all_keys, values: all_values, count: count + 1}

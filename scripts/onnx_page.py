@@ -229,7 +229,7 @@ they find.
   values are known to fit 32 bits. The CPU computes other int64 and float64, exactly. Narrow
   integers are held as int32, bfloat16 and the 8-bit and 4-bit floats as float32, uint64 as int64.
   Text and complex numbers stay on the host.
-- **Weights** of narrow integers are held in 8 or 16 bits each, as the file has them. The op `widen`
+- **Weights** of narrow integers are held in 8 or 16 bits each, as the file has them. The op `dequantize_linear`
   makes int32 of them in each run, or what DequantizeLinear says. A table that Gather reads is
   widened behind it. On numpy that costs little beside a convolution or a product of many rows; a
   product of one row takes half as long again. `VKSCHED_NARROW=0` widens all once, for four times

@@ -27,7 +27,7 @@ WORK = ROOT / "build" / "sanitized"
 REPORT = WORK / "report"
 """Where a sanitizer says what it found: pytest would take it for output of a test."""
 MODULES = WORK / "modules"
-MOST_MIB = 2048
+MAX_MIB = 2048
 """Of one piece of memory: what strangers ask for is refused, as where there is less."""
 FLAGS = (
     *("-O1", "-g1", "-fno-omit-frame-pointer"),
@@ -51,7 +51,7 @@ PLANTED = {"heap-buffer-overflow": WRITE, "signed integer overflow": OVERFLOW}
 """What a sanitizer says, and the program that has it say so."""
 
 
-MOST_LINES = 40
+MAX_LINES = 40
 """Of a report."""
 
 
@@ -131,7 +131,7 @@ def environ(library: str) -> dict[str, str]:
         **os.environ,
         "LD_PRELOAD": library,
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:"
-        f"max_allocation_size_mb={MOST_MIB}:log_path={REPORT}",
+        f"max_allocation_size_mb={MAX_MIB}:log_path={REPORT}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:halt_on_error=1:log_path={REPORT}",
         "PYTHONMALLOC": "malloc",  # so that no array is a part of a larger piece of memory
         "PYTHONPATH": os.pathsep.join([str(MODULES), str(ROOT)]),
@@ -172,7 +172,7 @@ def main(arguments: list[str]) -> int:
         report.unlink()
     code = subprocess.run(command, env=env, cwd=ROOT).returncode
     for report in sorted(WORK.glob("report.*")):
-        say("\n".join(report.read_text(errors="replace").splitlines()[:MOST_LINES]))
+        say("\n".join(report.read_text(errors="replace").splitlines()[:MAX_LINES]))
     say(f"tests ended with code {code} in {time.monotonic() - start:.0f} s")
     return code
 

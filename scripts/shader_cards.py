@@ -102,7 +102,7 @@ class Card:
         for shim in self.maker.shims():
             yield from (base | {variable: n, "LD_PRELOAD": str(shim)} for n in self.names)
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether its driver is, and what that needs; an older one may still not know the card."""
         return bool(self.maker.manifests() and (self.maker is AMD or self.maker.shims()))
 
@@ -121,7 +121,7 @@ WITH_COOPMAT = {
     "ga102": CARDS["ga102"],
 }
 """Those with cooperative matrices, as Mesa 25 and newer know them: RDNA 3 and 4; Ampere."""
-UNITS = (
+COOPMAT = (
     (32, 16, ("navi31", "gfx1201")),
     (64, 16, ("navi31", "gfx1201")),
     (32, 32, ("ga102",)),

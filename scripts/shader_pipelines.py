@@ -28,7 +28,7 @@ _READS_64 = "_64"
 """The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
 
 
-MOST_NAMED = 4
+MAX_NAMED_STEPS = 4
 """Steps of a pipeline that its line names."""
 
 
@@ -53,8 +53,8 @@ class Pipeline:
     def __str__(self) -> str:
         named = [f"{name}={value}" for name, value in self.constants]
         steps = [name for name, _ in self.calls]
-        if len(steps) > MOST_NAMED:
-            steps[MOST_NAMED - 1 :] = [f"... {len(steps)} steps"]
+        if len(steps) > MAX_NAMED_STEPS:
+            steps[MAX_NAMED_STEPS - 1 :] = [f"... {len(steps)} steps"]
         if steps:
             named.append(f"then {', '.join(steps)}")
         return f"{self.variant} ({', '.join(named)})" if named else self.variant
@@ -168,7 +168,7 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
 
     words = TensorType((square[0], format_of("f16").row_words(square[1])), UINT32)
     attrs = {"format": "f16", "precision": "mixed"}
-    yield "linear_packed", Call((TensorType(square), words), TensorType(square), Attrs(attrs))
+    yield "quantized_linear", Call((TensorType(square), words), TensorType(square), Attrs(attrs))
 
     words = TensorType(words_shape(square), UINT32)
     types = (TensorType(square, INT32), words, TensorType((), INT32), TensorType((), INT32))
@@ -193,8 +193,8 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
         yield rounded(attention(q, k, v, mask))
         for dtype in (FLOAT32, FLOAT16):
             kept = [input(name, heads, dtype) for name in ("kept_k", "kept_v")]
-            yield rounded(attention(q, *kept, causal=True, used=used))
+            yield rounded(attention(q, *kept, causal=True, kv_len=used))
         rows = TensorType((1, 32, 256, row_words(depth)), UINT32)
         types = (q.type, rows, rows, used.type)
-        attrs = {**attention(q, k, v, causal=True, used=used).attrs, "columns": depth}
-        yield "cached_attention", Call(types, q.type, Attrs({**attrs, "precision": "mixed"}))
+        attrs = {**attention(q, k, v, causal=True, kv_len=used).attrs, "columns": depth}
+        yield "attention_with_kvcache", Call(types, q.type, Attrs({**attrs, "precision": "mixed"}))

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from setup_vulkan import ICD_FOLDERS
-from shader_cards import AMD, CARDS, UNITS, WITH_COOPMAT, Card, Maker, StatsError
+from shader_cards import AMD, CARDS, COOPMAT, WITH_COOPMAT, Card, Maker, StatsError
 from shader_loops import Loop, busy_loops
 from shader_pipelines import COOPMAT_NAME, Pipeline, coopmat_pipelines, used_pipelines
 
@@ -128,7 +128,7 @@ def measure(
         raise StatsError(f"expected families of {', '.join(cards)}; got {', '.join(unknown)}")
     for name in names:
         maker = cards[name].maker
-        if not cards[name].is_there():
+        if not cards[name].exists():
             raise StatsError(
                 f"{name}: expected Mesa's driver ({maker.driver}*.json in "
                 f"{', '.join(ICD_FOLDERS)}), found none that can compile for it; try `apt-get "
@@ -373,7 +373,7 @@ def write_page(path: Path, *tables: str) -> None:
 
 def main(variants: Sequence[str], families: str, json_too: bool, page: Path | None) -> int:
     """Prints or writes the statistics; returns 1 when a pipeline failed or spills."""
-    there = [name for name, card in CARDS.items() if card.is_there()]
+    there = [name for name, card in CARDS.items() if card.exists()]
     every = list(CARDS) if page or not there else there  # what is missing is told
     chosen = families.split(",") if families else every
     try:
@@ -381,9 +381,9 @@ def main(variants: Sequence[str], families: str, json_too: bool, page: Path | No
             raise StatsError("--write takes every variant and every family")
         report = measure(used_pipelines(variants), chosen)
         if page:
-            units = (measure(coopmat_pipelines(*of), cards, WITH_COOPMAT) for *of, cards in UNITS)
-            of_units = "\n\n".join(map(coopmat_as_markdown, units))
-            tables = (loops_as_markdown(report), of_units, as_markdown(report))
+            units = (measure(coopmat_pipelines(*of), cards, WITH_COOPMAT) for *of, cards in COOPMAT)
+            of_coopmat = "\n\n".join(map(coopmat_as_markdown, units))
+            tables = (loops_as_markdown(report), of_coopmat, as_markdown(report))
             write_page(page, *tables)
         elif json_too:
             print(as_json(report))

@@ -4,7 +4,7 @@
     X(neg_float32) X(abs_float32) X(relu_float32) X(clip_float32) X(square_float32) \
     X(sqrt_float32) X(rsqrt_float32) X(reciprocal_float32) X(exp_float32) X(log_float32) \
     X(tanh_float32) X(sigmoid_float32) X(silu_float32) X(erf_float32) X(gelu_float32) \
-    X(gelu_tanh_float32) X(gelu_slope_float32) X(gelu_tanh_slope_float32) \
+    X(gelu_tanh_float32) X(gelu_backward_float32) X(gelu_tanh_backward_float32) \
     X(softplus_float32) X(mish_float32) X(elu_float32) \
     X(leaky_relu_float32) X(hard_sigmoid_float32) X(hard_swish_float32) X(expm1_float32) \
     X(log1p_float32) X(sin_float32) X(cos_float32) X(floor_float32) X(ceil_float32) \

@@ -151,7 +151,7 @@ float gelu_erf_slope(float x) {
 }
 
 // s + s (1 - s) x u' for x s, s = sigmoid(u); beyond 20 it is flat. 1 - s by itself, as it has few digits where s is near 1.
-float gelu_tanh_slope(float x) {
+float gelu_tanh_backward(float x) {
     const float z = min(abs(x), 20.0);
     const float q = 0.0713548162 * z * z;
     const float e = safe_exp(-z * (q + 1.5957691216));

@@ -14,7 +14,7 @@ uint rounded(uint word, float whole) {
 
 // Rounds to fewer digits, of two results as near to the even one. how: in bits 0..7 the digits behind the point, in bits
 // 8..15 the least exponent of a normal result, plus 127, in bits 16.. what is beyond the largest: 0 that one, 1 Inf, 2 NaN.
-uint round_float(uint word, uint how, uint largest) {
+uint reduce_precision(uint word, uint how, uint largest) {
     const uint magnitude = word & 0x7fffffffu;
     const uint digits = how & 0xffu;
     const uint least = how >> 8 & 0xffu;
@@ -226,8 +226,8 @@ uint round_float32(uint word, uint alpha_word, uint beta_word) {
     return rounded(word, roundEven(x));
 }
 
-uint round_float_float32(uint word, uint alpha_word, uint beta_word) {
-    return round_float(word, alpha_word, beta_word);
+uint reduce_precision_float32(uint word, uint alpha_word, uint beta_word) {
+    return reduce_precision(word, alpha_word, beta_word);
 }
 
 uint relu_float32(uint word, uint alpha_word, uint beta_word) {
@@ -277,14 +277,14 @@ uint gelu_tanh_float32(uint word, uint alpha_word, uint beta_word) {
     return floatBitsToUint(gelu_tanh(x));
 }
 
-uint gelu_slope_float32(uint word, uint alpha_word, uint beta_word) {
+uint gelu_backward_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     return floatBitsToUint(gelu_erf_slope(x));
 }
 
-uint gelu_tanh_slope_float32(uint word, uint alpha_word, uint beta_word) {
+uint gelu_tanh_backward_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
-    return floatBitsToUint(gelu_tanh_slope(x));
+    return floatBitsToUint(gelu_tanh_backward(x));
 }
 
 uint silu_float32(uint word, uint alpha_word, uint beta_word) {

@@ -13,7 +13,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import AttrValue
 from vksched.ir.tensor import apply
 from vksched.testing.op_cases.linalg import einsum, linear, rnn
-from vksched.testing.op_cases.linalg.attention import attention, by_length, rotary
+from vksched.testing.op_cases.linalg.attention import attention, rotary, with_layout
 from vksched.testing.op_cases.linalg.matmul import attrs, swapped
 from vksched.testing.op_cases.op_sample import Case, FunctionCase, bools, floats
 
@@ -69,8 +69,8 @@ def test_rotations(interleaved: bool) -> None:
 OPTIONS: dict[str, dict[str, AttrValue]] = {
     "plain": {},
     "causal": {"right": 0},
-    "window": {"past": 2, "left": 3, "right": 1},
-    "blind rows": {"past": -1, "right": 0},
+    "window": {"past_len": 2, "left": 3, "right": 1},
+    "blind rows": {"past_len": -1, "right": 0},
     "softcap": {"softcap": 0.75, "scale": 1.5},
 }
 BLIND = bools(3, 7, seed=7) & (np.arange(3)[:, None] > 0)
@@ -82,4 +82,4 @@ BLIND = bools(3, 7, seed=7) & (np.arange(3)[:, None] > 0)
 def test_attention(option: str, mask: NDArray | None) -> None:
     case = attention((1, 4, 3, 4), (2, 7), 3, mask, **OPTIONS[option])
     second_order(case)
-    second_order(by_length(case, (1, 1, 1, 1)))
+    second_order(with_layout(case, (1, 1, 1, 1)))

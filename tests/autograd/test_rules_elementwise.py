@@ -70,12 +70,16 @@ KINKS: dict[str, tuple[Function, list[float], list[float]]] = {
     "hard_swish": (vs.hard_swish, [-4, -3, 0, 3, 4], [0, 0, 0.5, 1, 1]),
     "relu6": (vs.relu6, [-1, 0, 3, 6, 7], [0, 1, 1, 1, 0]),
     "prelu": (lambda x: vs.prelu(x, 0.5), [-1, 0, 2], [0.5, 0.5, 1]),
-    "round_float": (
-        lambda x: vs.round_float(x, 3, -6, 448.0, "largest"),
+    "reduce_precision": (
+        lambda x: vs.reduce_precision(x, 3, -6, 448.0, "saturate"),
         [-500, 1.01, 448, 449],
         [0, 1, 1, 0],
     ),
-    "round_float to inf": (lambda x: vs.round_float(x, 7, -126, 3e38), [1.001, -2.1], [1, 1]),
+    "reduce_precision to inf": (
+        lambda x: vs.reduce_precision(x, 7, -126, 3e38),
+        [1.001, -2.1],
+        [1, 1],
+    ),
     "clip below": (lambda x: vs.clip(x, 0), [-1, 0, 2], [0, 1, 1]),
 }
 
@@ -284,7 +288,7 @@ def test_a_scale_of_narrow_weights_is_wanted(scale: NDArray, zero: object, axis:
     stored = np.asarray([[1, -2, 3], [100, 5, -6]], np.int8)
     point = None if zero is None else np.asarray(zero, np.int32)
     c = np.asarray([[1, 2, 3], [4, 5, 6]], np.float32)
-    made = slopes(lambda s: vs.widen(vs.weight(stored), s, point, axis=axis) * c, scale)
+    made = slopes(lambda s: vs.dequantize_linear(vs.weight(stored), s, point, axis=axis) * c, scale)
     offset = 0 if zero is None else np.reshape(point, (-1, 1)) if axis == 0 else point
     terms = c * (stored - offset)
     expected = terms.sum(0) if scale.size == 3 else terms.sum().reshape(scale.shape)

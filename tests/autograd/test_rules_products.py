@@ -14,7 +14,7 @@ from vksched.ir.build_graph import build_graph
 from vksched.ir.tensor import apply
 from vksched.ops.rnn.cell import GATES
 from vksched.testing.numeric_gradient import compare, function_of
-from vksched.testing.op_cases.linalg.attention import attention, by_length, rotary
+from vksched.testing.op_cases.linalg.attention import attention, rotary, with_layout
 from vksched.testing.op_cases.linalg.matmul import attrs, swapped
 from vksched.testing.op_cases.linalg.rnn import layer
 from vksched.testing.op_cases.op_sample import Case, bools, floats
@@ -93,10 +93,10 @@ def test_integers_have_no_gradient() -> None:
 OPTIONS: dict[str, dict[str, AttrValue]] = {
     "plain": {},
     "causal": {"right": 0},
-    "past": {"right": 0, "past": 4},
-    "window": {"past": 2, "left": 3, "right": 1},
-    "blind rows at the end": {"past": 6, "left": 1},
-    "blind rows at the start": {"past": -3, "right": 0},
+    "past": {"right": 0, "past_len": 4},
+    "window": {"past_len": 2, "left": 3, "right": 1},
+    "blind rows at the end": {"past_len": 6, "left": 1},
+    "blind rows at the start": {"past_len": -3, "right": 0},
     "softcap": {"softcap": 0.75, "scale": 1.5},
     "softcap, causal": {"softcap": 2.0, "scale": -0.5, "right": 0},
 }
@@ -130,7 +130,7 @@ MASKS: dict[str, NDArray | None] = {
 def test_attention_with_each_option_and_mask(option: str, mask: str) -> None:
     case = attention((2, 6, 5, 4), (2, 7), 3, MASKS[mask], **OPTIONS[option])
     agrees(case)
-    agrees(by_length(case, (1, 1, 1, 1)))
+    agrees(with_layout(case, (1, 1, 1, 1)))
 
 
 def gradients(
@@ -173,7 +173,7 @@ def test_a_mask_of_infinities_is_one_of_bools(dtype: str) -> None:
 
 
 def test_a_window_that_leaves_rows_blind() -> None:
-    got = gradients(None, "float32", past=-2, right=0)
+    got = gradients(None, "float32", past_len=-2, right=0)
     np.testing.assert_array_equal(got["q"][:, :, :2], 0)
     np.testing.assert_array_equal(got["k"][:, :, 2:], 0)
     np.testing.assert_array_equal(got["v"][:, :, 2:], 0)
@@ -192,8 +192,8 @@ def test_large_scores_of_float16_are_those_of_float32() -> None:
 
 def test_attention_backward_is_one_op() -> None:
     ops = ops_of(attention((1, 4, 6, 8), (2, 6), 8, bools(6, 6), right=0))
-    assert set(ops) == {"attention_gradient", "slice", "reshape"}
-    assert ops.count("attention_gradient") == 1
+    assert set(ops) == {"attention_backward", "slice", "reshape"}
+    assert ops.count("attention_backward") == 1
 
 
 def test_attention_backward_with_a_trained_mask_makes_its_weights_once() -> None:
@@ -207,7 +207,7 @@ def test_a_mask_that_is_added_and_not_trained_needs_no_gradient() -> None:
     q, mask = vs.input("q", (1, 2, 5, 4)), vs.input("m", (5, 5))
     pulled = vs.grad(vs.reduce_sum(vs.attention(q, q, q, mask)), {"q": q})
     ops = [n.op for n in build_graph(pulled)[0].nodes]
-    assert "attention_gradient" in ops
+    assert "attention_backward" in ops
     assert "softmax" not in ops
 
 

@@ -64,7 +64,7 @@ ATTENTION: list[Row] = [
     (
         "attention by length",
         tuple(np.ascontiguousarray(t.swapaxes(1, 2)) for t in (Q, K, V)),
-        lambda q, k, v: vs.attention(q, k, v, by_length=True),
+        lambda q, k, v: vs.attention(q, k, v, layout="BSHD"),
         lambda *t: F.scaled_dot_product_attention(
             *(x.transpose(1, 2) for x in t), enable_gqa=True
         ).transpose(1, 2),
@@ -97,7 +97,7 @@ ATTENTION: list[Row] = [
     (
         "attention softcap, window and past",
         (Q, K, V),
-        lambda q, k, v: vs.attention(q, k, v, SEEN, softcap=0.8, window=(2, 1), past=1),
+        lambda q, k, v: vs.attention(q, k, v, SEEN, softcap=0.8, window=(2, 1), past_len=1),
         lambda q, k, v: by_hand(q, k, v, SEEN & (AHEAD >= -1) & (AHEAD <= 2), 0.8),
     ),
 ]

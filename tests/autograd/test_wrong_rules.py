@@ -12,7 +12,7 @@ from test_cli import call
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir import vjp
-from vksched.ir.vjp import Pull, Rule, sum_to
+from vksched.ir.vjp import Rule, VjpContext, sum_to
 from vksched.testing import check_gradients
 from vksched.testing.check_gradients import first_order, on_device, second_order, summary
 from vksched.testing.numeric_gradient import (
@@ -42,34 +42,34 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     return replace
 
 
-def wrong_sign(call: Pull) -> vjp.Pulled:
+def wrong_sign(call: VjpContext) -> vjp.VjpResult:
     return call.grad, sum_to(call.grad, call.inputs[1].shape)
 
 
-def first_row(call: Pull) -> vjp.Pulled:
+def first_row(call: VjpContext) -> vjp.VjpResult:
     """Of an operand that was repeated the gradient of one use only."""
     return call.grad, vs.neg(vs.squeeze(call.grad[:1], 0))
 
 
-def mean_of_rows(call: Pull) -> vjp.Pulled:
+def mean_of_rows(call: VjpContext) -> vjp.VjpResult:
     return call.grad, vs.neg(vs.reduce_mean(call.grad, 0))
 
 
-def along_the_other_axis(call: Pull) -> vjp.Pulled:
+def along_the_other_axis(call: VjpContext) -> vjp.VjpResult:
     (x,) = call.inputs
     return (vs.expand(vs.expand_dims(call.grad, 1), x.shape),)
 
 
-def nothing_for_the_second(call: Pull) -> vjp.Pulled:
+def nothing_for_the_second(call: VjpContext) -> vjp.VjpResult:
     return call.grad * call.inputs[1], None
 
 
-def not_transposed(call: Pull) -> vjp.Pulled:
+def not_transposed(call: VjpContext) -> vjp.VjpResult:
     a, b = call.inputs[:2]
     return vs.matmul(call.grad, b), vs.matmul(vs.transpose(a), call.grad)
 
 
-def off_by_a_little(call: Pull) -> vjp.Pulled:
+def off_by_a_little(call: VjpContext) -> vjp.VjpResult:
     a, b = call.inputs
     return call.grad * b * 1.00001, call.grad * a
 
@@ -118,7 +118,7 @@ def test_one_wrong_element_among_many_is_seen(plant: Plant) -> None:
 
 
 def test_a_rule_that_cannot_be_pulled_through_is_seen_by_the_second_order(plant: Plant) -> None:
-    def stopped(call: Pull) -> vjp.Pulled:
+    def stopped(call: VjpContext) -> vjp.VjpResult:
         a, b = call.inputs
         return call.grad * vs.stop_gradient(b), call.grad * vs.stop_gradient(a)
 

@@ -86,7 +86,7 @@ def test_of_a_large_product_some_rows_are_compared(monkeypatch: pytest.MonkeyPat
     arrays = arrays_of(spec)
     right = expected_of(spec, arrays)
     assert compared_rows(spec) is None
-    monkeypatch.setattr(workloads, "MOST_COMPARED", 1000)
+    monkeypatch.setattr(workloads, "MAX_COMPARED", 1000)
     rows = compared_rows(spec)
     assert rows is not None and [int(row) // 16 for row in rows] == [0, 1, 2, 3]
     assert len({int(row) % 16 for row in rows}) == 4

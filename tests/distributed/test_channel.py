@@ -18,7 +18,7 @@ from vksched.distributed.wire import channel as channels
 from vksched.distributed.wire.channel import BEAT, CHUNK_BYTES, DATA, FRAME, HEAD, Channel
 from vksched.distributed.wire.error_codec import error_of, fields_of
 from vksched.distributed.wire.heartbeat import Pulse
-from vksched.distributed.wire.messages import MOST_FIELD_BYTES, Message, encode
+from vksched.distributed.wire.messages import MAX_FIELD_BYTES, Message, encode
 from vksched.distributed.wire.stream import Stream, Turns
 
 RUN = {"plan": 1, "slot": 0, "ticket": 7}
@@ -194,7 +194,7 @@ BROKEN = {
     "no frame": b"\xff" * 64,
     "an unknown frame": frame(9),
     "a beat that says something": frame(BEAT, 0, b"", 1),
-    "huge fields": FRAME.pack(HEAD, 1, MOST_FIELD_BYTES + 1, 0),
+    "huge fields": FRAME.pack(HEAD, 1, MAX_FIELD_BYTES + 1, 0),
     "a huge payload": frame(HEAD, 1, VALUE, 1 << 62),
     "no json": frame(HEAD, 1, b"{"),
     "no object": frame(HEAD, 1, b"[]"),
@@ -215,7 +215,7 @@ BROKEN = {
     "too much data": frame(HEAD, 1, VALUE, 4) + frame(DATA, 1, b"", 5),
     "a number twice": frame(HEAD, 1, VALUE, 4) + frame(HEAD, 1, VALUE, 4),
     "too many payloads": b"".join(
-        frame(HEAD, number, VALUE, 4) for number in range(channels.MOST_OPEN + 1)
+        frame(HEAD, number, VALUE, 4) for number in range(channels.MAX_OPEN_PAYLOADS + 1)
     ),
 }
 

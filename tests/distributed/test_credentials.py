@@ -12,7 +12,7 @@ import pytest
 from conftest import needs_posix
 
 from vksched.common.errors import VkschedError
-from vksched.distributed.wire.credentials import MOST_BYTES, Credentials
+from vksched.distributed.wire.credentials import MAX_BYTES, Credentials
 
 
 def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def broken() -> dict[str, str]:
         "no certificate": json.dumps({**good, "certificate": "none"}),
         "no key": json.dumps({**good, "key": "none"}),
         "the key of another": json.dumps({**good, "key": clusters.others().key}),
-        "too long": clusters.made().text() + " " * MOST_BYTES,
+        "too long": clusters.made().text() + " " * MAX_BYTES,
     }
 
 

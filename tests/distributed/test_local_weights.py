@@ -15,7 +15,7 @@ from vksched.common.errors import DeviceError, ModelFormatError, VkschedError
 from vksched.distributed.worker.local_weights import ModelFolders, file_document
 from vksched.distributed.worker.weight_cache import WeightCache, hash_of
 from vksched.distributed.worker.weight_registry import Holding
-from vksched.ops.quantized.gguf_formats import held_words
+from vksched.ops.quantized.gguf_formats import pack_u32
 from vksched.storage.content_hash import digest_of
 from vksched.storage.lazy_array import Late, late_bytes, origin_of
 from vksched.storage.model_file import open_model
@@ -64,7 +64,7 @@ def test_blocks_are_repacked_where_they_lie(tmp_path: Path, rng: np.random.Gener
     path = tmp_path / "q.bin"
     path.write_bytes(rng.integers(0, 60, SIZE, np.uint8).tobytes())
     part = open_model(path, "test").part(144 * 3, 144 * 11)
-    held = held_words("q4_K", part, (4, 512))
+    held = pack_u32("q4_K", part, (4, 512))
     origin = origin_of(held)
     assert origin is not None and origin.blocks == "q4_K"
     name, made = digest_of(held), holding(tmp_path)

@@ -124,7 +124,7 @@ def test_random_graphs_show_what_numpy_computes(seed: int) -> None:
     outputs = random_outputs(rng, 20)
     graph, _ = vs.build_graph(outputs)
     feeds = {n.name: rng.random(n.type.shape, dtype=np.float32) for n in graph.inputs}
-    computed = [n for n in graph.ops if not graph.nodes[graph.root(n.id)].declaration.leaf]
+    computed = [n for n in graph.ops if not graph.nodes[graph.view_base(n.id)].declaration.leaf]
     chosen = [n for n in computed if rng.random() < 0.4] or computed[-1:]
     topology = make_topology(3)
     placement = {n.name: topology.devices[int(rng.integers(0, 4))].name for n in graph.ops}

@@ -30,7 +30,7 @@ def network() -> tuple[vs.Tensor, vs.Tensor]:
 
 def words(plan: vs.Plan) -> dict[str, str]:
     nodes = plan.graph.nodes
-    return {n.name: precision_of(n.attrs) for n in nodes if n.declaration.factors}
+    return {n.name: precision_of(n.attrs) for n in nodes if n.declaration.roundable_operands}
 
 
 def rounded(x: NDArray) -> NDArray:

@@ -103,9 +103,12 @@ def test_networks_are_near_float32(name: str, sched: vs.Scheduler) -> None:
 def gated(rows: int) -> vs.Tensor:
     """A gated layer by weights of few bits, as language models have them, and a head of float32."""
     x = vs.input("x", (rows, 256))
-    held = {name: vs.packed(blocks(name, 512, 256), name, (512, 256)) for name in ("q4_K", "q8_0")}
+    held = {
+        name: vs.quantized_weight(blocks(name, 512, 256), name, (512, 256))
+        for name in ("q4_K", "q8_0")
+    }
     h = vs.silu(vs.linear(x, held["q4_K"])) * vs.linear(x, held["q8_0"])
-    down = vs.packed(blocks("q6_K", 64, 512), "q6_K", (64, 512))
+    down = vs.quantized_weight(blocks("q6_K", 64, 512), "q6_K", (64, 512))
     return vs.linear(vs.rms_norm(h, vs.weight(np.ones(512, np.float32))), down) @ weights(64, 24)
 
 

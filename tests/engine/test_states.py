@@ -390,7 +390,7 @@ def test_a_state_lives_on_the_device_of_its_readers_with_the_same_results() -> N
     def steps(devices: list[Any], placement: dict[str, str]) -> tuple[list[Any], Any, str]:
         cache = vs.state(np.zeros((64, 8), np.float32), "cache")
         row, at = vs.input("row", (1, 8)), vs.input("at", (), "int32", bounds=(0, 63))
-        new = vs.write_rows(cache, row, at, name="late.write")
+        new = vs.dynamic_update_slice(cache, row, at, name="late.write")
         total = vs.reduce_sum(new * new, 0, name="late.sum")
         with vs.Scheduler(devices) as sched:
             run = sched.compile(total, placement, updates={cache: new})

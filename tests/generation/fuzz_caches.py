@@ -200,7 +200,7 @@ def main() -> int:
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--count", type=int, default=100)
     asked = options.parse_args()
-    graph_cache.LEAST_LAYERS = layer_cost_cache.LEAST_LAYERS = 2
+    graph_cache.MIN_LAYERS = layer_cost_cache.MIN_LAYERS = 2
     disk_cache.LOADED_NS = sys.maxsize  # whoever edits meanwhile
     os.environ["VKSCHED_CHECK"] = "0"
     warnings.simplefilter("ignore", VkschedWarning)

@@ -27,7 +27,7 @@ from vksched.runtime.simulated.fault_injection import KINDS
 pytestmark = pytest.mark.one_set
 
 TINY = Tiny(layers=2, vocabulary=61)
-KNOWN = {"state", "cached_attention", "write_rows", "assign", "gather"}
+KNOWN = {"state", "attention_with_kvcache", "dynamic_update_slice", "assign", "gather"}
 """What may have an operand as long as the cache; gather, of angles and of rows that are picked."""
 TEXT = [3, 1, 4, 15, 9, 26, 5, 35, 8, 9, 7, 9]
 

@@ -32,7 +32,7 @@ def words(reader: Reader) -> dict[str, set[str]]:
     for run in reader._runs.values():
         plan = run.plan
         for node in plan.graph.nodes:
-            if node.op.startswith("linear_packed"):
+            if node.op.startswith("quantized_linear"):
                 out.setdefault(plan.device_of(node.name), set()).add(precision_of(node.attrs))
     return out
 

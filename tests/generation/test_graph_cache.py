@@ -23,7 +23,7 @@ from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
 from vksched.generation import graph_cache
 from vksched.generation.generator import Reader
-from vksched.generation.graph_cache import KeptStep, _document, _graph, key_of
+from vksched.generation.graph_cache import KeptStep, _document, _graph, cache_key
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
@@ -34,7 +34,7 @@ from vksched.plan.serialize.plan_request import Question
 from vksched.planner.planner import answer
 from vksched.storage import disk_cache
 from vksched.storage.lazy_array import as_array
-from vksched.storage.model_file import LEAST_MAPPED_BYTES
+from vksched.storage.model_file import MIN_MAPPED_BYTES
 from vksched.topology.topology import Topology
 
 TINY = Tiny(kind="Q8_0")
@@ -46,7 +46,7 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(graph_cache, "LEAST_LAYERS", 2)
+    monkeypatch.setattr(graph_cache, "MIN_LAYERS", 2)
     monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
     return tmp_path / "cache" / "steps"
 
@@ -182,7 +182,7 @@ def test_all_that_decides_is_another_key(tmp_path: Path, monkeypatch: pytest.Mon
         size: int = 8,
         rewriting: str = "",
     ) -> str | None:
-        return key_of(model, model.cache(length, cache_type), size, rewriting)
+        return cache_key(model, model.cache(length, cache_type), size, rewriting)
 
     assert key() == key(loaded(tmp_path / "m.gguf"))
     others = [
@@ -440,9 +440,9 @@ def test_nothing_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, how: str
 ) -> None:
     model = made(tmp_path / "m.gguf")
-    assert (tmp_path / "m.gguf").stat().st_size > LEAST_MAPPED_BYTES
+    assert (tmp_path / "m.gguf").stat().st_size > MIN_MAPPED_BYTES
     if how == "few layers":
-        monkeypatch.setattr(graph_cache, "LEAST_LAYERS", 3)
+        monkeypatch.setattr(graph_cache, "MIN_LAYERS", 3)
     elif how == "no folder":
         monkeypatch.setattr(graph_cache, "folder_of", lambda name: None)
     elif how == "code that has changed":
@@ -471,14 +471,14 @@ def test_only_steps_of_one_device_are_kept(tmp_path: Path, folder: Path, how: st
 
 
 def test_constants_of_a_graph_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_cache, "MOST_BYTES", 100)
+    monkeypatch.setattr(graph_cache, "MAX_BYTES", 100)
     model = made(tmp_path / "m.gguf")
     cache = model.cache(32)
     step = model.step(cache, 1)
     graph = build_graph(step.logits, step.updates)[0]
     assert _document(graph, model, cache) is None
     other = made(tmp_path / "other.gguf")
-    monkeypatch.setattr(graph_cache, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(graph_cache, "MAX_BYTES", 1 << 20)
     assert _document(graph, model, cache) is not None
     assert _document(graph, other, cache) is None, "these are another model's weights"
     assert _document(graph, model, other.cache(32)) is None, "these are another cache's states"
@@ -504,7 +504,7 @@ def test_a_plan_is_kept_with_the_code_that_made_it(
 
 
 def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(graph_cache, "MOST_FILES", 2)
+    monkeypatch.setattr(graph_cache, "MAX_FILES", 2)
     model = made(tmp_path / "m.gguf")
     cache = model.cache(32)
     for size in (1, 2, 4):

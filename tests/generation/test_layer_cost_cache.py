@@ -21,7 +21,7 @@ from test_place_layers import CPU, SIZES, cards
 import vksched as vs
 from vksched.common.user_warning import VkschedWarning
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
-from vksched.generation.layer_placement.layer_cost_cache import kept_or_measured, key_of
+from vksched.generation.layer_placement.layer_cost_cache import cache_key, kept_or_measured
 from vksched.generation.layer_placement.layer_costs import Measured
 from vksched.importers.gguf.model import LanguageModel
 from vksched.storage import disk_cache
@@ -36,7 +36,7 @@ TOPOLOGY = Topology((*cards(40, 40), CPU))
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(layer_cost_cache, "LEAST_LAYERS", 2)
+    monkeypatch.setattr(layer_cost_cache, "MIN_LAYERS", 2)
     return tmp_path / "cache" / "layers"
 
 
@@ -103,7 +103,7 @@ def test_all_that_decides_is_another_key(
         sizes: tuple[int, ...] = SIZES,
         topology: Topology = TOPOLOGY,
     ) -> str:
-        return key_of(model, model.cache(length, cache_type), sizes, topology)
+        return cache_key(model, model.cache(length, cache_type), sizes, topology)
 
     def with_card(**changes: Any) -> Topology:
         first, *others = TOPOLOGY.devices
@@ -280,7 +280,7 @@ def test_no_folder_at_all(model: LanguageModel, monkeypatch: pytest.MonkeyPatch)
 def test_small_models_are_not_kept(
     model: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layer_cost_cache, "LEAST_LAYERS", 4)
+    monkeypatch.setattr(layer_cost_cache, "MIN_LAYERS", 4)
     assert asked(model) == asked(model)
     assert not folder.exists()
 
@@ -304,7 +304,7 @@ def test_several_at_once(model: LanguageModel, folder: Path) -> None:
 
 
 def test_files_are_few(model: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_cost_cache, "MOST_FILES", 3)
+    monkeypatch.setattr(layer_cost_cache, "MAX_FILES", 3)
     folder.mkdir(parents=True)
     for age in range(5):
         old = folder / f"{age}.json"

@@ -177,7 +177,7 @@ def test_experts_may_have_tensors_of_their_own(kind: Type, tmp_path: Path) -> No
             logits.append((whole(sched, model, golden.ids), in_steps(sched, model, golden.ids)))
             parts = [f"blk.0.ffn_gate.{expert}.weight" for expert in range(4)]
             held = model.weights.take("blk.0.ffn_gate_exps.weight", (4, 48, 32), parts)
-            assert (held.op == "unpack") is (kind == Type.Q8_0)
+            assert (held.op == "dequantize") is (kind == Type.Q8_0)
             words = held.inputs[0] if kind == Type.Q8_0 else held
             assert isinstance(words.held, Late)  # the host has them only while somebody uses them
             hollow = model.hollow()

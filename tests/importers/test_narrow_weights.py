@@ -161,13 +161,13 @@ def test_all_are_widened_once_where_the_user_wants_that(
     np.testing.assert_array_equal(got["c"], wanted["c"])
     widened = {size for name, (_, size) in held(plan).items() if name not in WORDS}
     assert widened == {4 * WEIGHTS[name].nbytes for name in HELD.keys() - WORDS.keys()}
-    assert not any(node.op == "widen" for node in plan.graph.nodes)
+    assert not any(node.op == "dequantize_linear" for node in plan.graph.nodes)
 
 
 def test_a_weight_pulls_what_reads_it_widened(two_devices: list[str]) -> None:
     x = vs.input("x", (3, 64))
     w = vs.weight(ints("int8", 64, 32), name="w")
-    y = vs.matmul(x, vs.widen(w, 0.5), name="y")
+    y = vs.matmul(x, vs.dequantize_linear(w, 0.5), name="y")
     with vs.Scheduler(two_devices) as sched:
         second = sched.devices[1].name
         ready = sched.compile(y, placement={"w": second})
@@ -187,7 +187,7 @@ def test_weights_of_any_size_come_to_devices_whole(
 ) -> None:
     array = ints(dtype, count)
     with vs.Scheduler(devices) as sched:
-        ready = sched.compile(vs.widen(vs.weight(array)))
+        ready = sched.compile(vs.dequantize_linear(vs.weight(array)))
         np.testing.assert_array_equal(ready(), array.astype(np.int32))
         assert max(memory.weight_bytes for memory in ready.plan.memory) <= array.nbytes + 64
 
@@ -195,10 +195,12 @@ def test_weights_of_any_size_come_to_devices_whole(
 def test_a_single_number_is_widened(devices: list[str]) -> None:
     one = vs.weight(np.array(-7, np.int8))
     with vs.Scheduler(devices) as sched:
-        results = sched.compile([vs.widen(one), vs.widen(one, np.float32(0.5), np.int32(-8))])()
+        results = sched.compile(
+            [vs.dequantize_linear(one), vs.dequantize_linear(one, np.float32(0.5), np.int32(-8))]
+        )()
     assert [r.tolist() for r in results] == [-7, 0.5]
     with pytest.raises(vs.ShapeError, match="expected an axis"):
-        vs.widen(one, axis=1)
+        vs.dequantize_linear(one, axis=1)
 
 
 def test_four_bits_take_a_byte() -> None:
@@ -225,7 +227,7 @@ def test_four_bits_take_a_byte() -> None:
 def test_one_weight_is_wide_at_a_time(devices: list[str]) -> None:
     x: vs.Tensor = vs.input("x", (2, 128))
     for _ in range(6):
-        x = x @ vs.widen(vs.weight(ints("int8", 128, 128)), 1e-3)
+        x = x @ vs.dequantize_linear(vs.weight(ints("int8", 128, 128)), 1e-3)
     with vs.Scheduler(devices) as sched:
         ready = sched.compile(x)
         wide = 4 * 128 * 128

@@ -36,7 +36,7 @@ def test_only_the_first_keys_count(causal: int, left: int, scheds: Scheds) -> No
         ir_version=10,
     )
     run = scheds[0].compile(vs.load(model.SerializeToString()))
-    assert any(node.op == "cached_attention" for node in run.plan.graph.ops)
+    assert any(node.op == "attention_with_kvcache" for node in run.plan.graph.ops)
     for counts in ([5, 9], [3, 4]):
         feed = {**given, "count": np.array(counts, np.int64)}
         (wanted,) = ReferenceEvaluator(model).run(None, feed)

@@ -26,7 +26,7 @@ def model(*dims: int | str | None, op: str = "Relu") -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def onnxruntime_takes(made: Any, shape: tuple[int, ...], sizes: dict[str, int]) -> bool | None:
+def onnxruntime_accepts(made: Any, shape: tuple[int, ...], sizes: dict[str, int]) -> bool | None:
     """Returns whether the real onnxruntime runs a model with such an input; None without it."""
     try:
         import onnxruntime as ort
@@ -76,7 +76,7 @@ def test_shapes_fit_as_in_onnxruntime(
     dims: tuple[Any, ...], shape: tuple[int, ...], sizes: dict[str, int], fits: bool
 ) -> None:
     made = model(*dims)
-    assert onnxruntime_takes(made, shape, sizes) in (fits, None)
+    assert onnxruntime_accepts(made, shape, sizes) in (fits, None)
     loaded = vs.load(made).with_sizes(sizes)
     x = np.ones(shape, np.float32)
     with vs.Scheduler(["cpu"]) as sched:

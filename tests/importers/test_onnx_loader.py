@@ -188,7 +188,7 @@ def test_many_external_files_do_not_take_all_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(external_data, "MAX_MAPS", 1)
-    monkeypatch.setattr(vksched.storage.model_file, "LEAST_MAPPED_BYTES", 0)
+    monkeypatch.setattr(vksched.storage.model_file, "MIN_MAPPED_BYTES", 0)
     folder = external_data.Folder(tmp_path)
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 9)

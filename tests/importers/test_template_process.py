@@ -25,7 +25,7 @@ from drawn_templates import template
 
 from vksched.common.errors import DTypeError, ModelFormatError, VkschedError
 from vksched.importers.gguf.tokenizer.chat_template import ChatTemplate
-from vksched.importers.gguf.tokenizer.rendering.template_process import MOST_REQUEST, Renderer
+from vksched.importers.gguf.tokenizer.rendering.template_process import MAX_REQUEST_BYTES, Renderer
 
 ROOT = Path(__file__).parent.parent.parent
 USER = [{"role": "user", "content": "Hi"}]
@@ -197,8 +197,8 @@ def test_variables_of_other_kinds_are_refused() -> None:
     endless.append(endless)
     with pytest.raises(DTypeError, match=r"expected 'tools' to be at most 200 deep"):
         greet.render(USER, tools=endless)
-    with pytest.raises(ModelFormatError, match=rf"at most {MOST_REQUEST} bytes, got"):
-        greet.render([{"content": "a" * MOST_REQUEST}])
+    with pytest.raises(ModelFormatError, match=rf"at most {MAX_REQUEST_BYTES} bytes, got"):
+        greet.render([{"content": "a" * MAX_REQUEST_BYTES}])
     assert greet.render(USER) == "Hi, 42"
 
 

@@ -33,7 +33,7 @@ from vksched.ir.attrs import Attrs, AttrValue
 from vksched.ir.check_call import domains_of
 from vksched.ir.evaluate import infer
 from vksched.ir.op import all_ops, get_op
-from vksched.ops.elementwise.program_domains import Constants, Steps, Then
+from vksched.ops.elementwise.program_domains import Constants, Epilogue, Instrs
 from vksched.testing.op_table import CASES, PRECISE
 
 CUBE = TensorType((2, 3, 4))
@@ -68,13 +68,17 @@ NAN, INF = math.nan, math.inf
         (Optional(Whole(0)), [0], [-1, None]),
         (Value(), [0, 1.5, NAN, INF, -3e38], [True, "x", None, 1e39, 1 << 200]),
         (Value(has_nan=False), [INF], [NAN]),
-        (Steps(), [(STEP,), (STEP, ("cast", (0,), (("to", "bool"),)))], [(), STEP, ((), ()), "x"]),
-        (Steps(), [], [(("add", (0, 1)),), (("add", (), ()),), ((1, (0,), ()),), (STEP,) * 2000]),
-        (Steps(), [], [(("add", (0.5,), ()),), (("a", (0,), (("k", 1), ("k", 2))),)]),
+        (Instrs(), [(STEP,), (STEP, ("cast", (0,), (("to", "bool"),)))], [(), STEP, ((), ()), "x"]),
+        (Instrs(), [], [(("add", (0, 1)),), (("add", (), ()),), ((1, (0,), ()),), (STEP,) * 2000]),
+        (Instrs(), [], [(("add", (0.5,), ()),), (("a", (0,), (("k", 1), ("k", 2))),)]),
         (Constants(), [(), (("float32", 7), ("bool", 1))], [(("int64", 1),), (("bool", 2),), 3]),
         (Constants(), [], [(("float32", -1),), (("float32", 1 << 32),), (("float32",),)]),
-        (Then(), [(1, (STEP,), ()), (2, (STEP,), ())], [(3, (STEP,), ()), (True, (STEP,), ()), ()]),
-        (Then(), [], [(1, (), ()), (1, (STEP,), ((),)), (1.0, (STEP,), ())]),
+        (
+            Epilogue(),
+            [(1, (STEP,), ()), (2, (STEP,), ())],
+            [(3, (STEP,), ()), (True, (STEP,), ()), ()],
+        ),
+        (Epilogue(), [], [(1, (), ()), (1, (STEP,), ((),)), (1.0, (STEP,), ())]),
     ],
 )
 def test_values_inside_and_outside(
@@ -124,12 +128,12 @@ def test_cases_have_the_attributes_that_their_ops_declare() -> None:
     for case in (*CASES, *PRECISE):
         used[case.op].update(case.attrs)
     for name, op in all_ops().items():
-        assert op.foreign or op.attrs is not None, f"{name} declares no attributes"
+        assert op.opaque or op.attrs is not None, f"{name} declares no attributes"
         assert op.operands[0] <= op.operands[1], name
         if name in used:
             assert used[name] == set(domains_of(op)), name
         else:
-            assert op.leaf or op.stateful or op.foreign, f"{name} has no case"
+            assert op.leaf or op.stateful or op.opaque, f"{name} has no case"
 
 
 @pytest.mark.parametrize(
@@ -182,18 +186,18 @@ def test_precisions_are_attributes_of_ops_with_factors_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "then",
+    "epilogue",
     [
         (1, (("add", (0, 5), ()),), ()),  # a register that is not there
         (1, (("matmul", (0, 0), ()),), ()),
-        (1, (("chain", (0,), (("steps", ()), ("constants", ()))),), ()),
+        (1, (("fused_elementwise", (0,), (("steps", ()), ("constants", ()))),), ()),
         (1, (("clip", (0,), (("low", math.nan), ("high", None))),), ()),
         (1, (("elu", (0,), ()),), ()),  # a step without its attributes
         (2, (("add", (0, 1), ()),), ()),  # a residual that is not there
     ],
 )
-def test_an_epilogue_is_a_program_of_elementwise_steps(then: AttrValue) -> None:
-    attrs: dict[str, AttrValue] = {"transpose_a": False, "transpose_b": False, "then": then}
+def test_an_epilogue_is_a_program_of_elementwise_steps(epilogue: AttrValue) -> None:
+    attrs: dict[str, AttrValue] = {"transpose_a": False, "transpose_b": False, "epilogue": epilogue}
     with pytest.raises(VkschedError):
         infer(get_op("matmul"), (TensorType((4, 4)),) * 2, Attrs(attrs))
 
@@ -242,7 +246,10 @@ def test_no_window_has_the_cpu_write_out_far_more_than_it_reads() -> None:
     calls = {
         "conv": ((x, w), {**wide, "groups": 1}),
         "max_pool_indices": ((x,), {**wide, "kernel": (1, 1), "sizes": (2, 2)}),
-        "depthwise_weights": ((x, TensorType((1, 8192, 2, 2))), {**wide, "kernel": (1, 1)}),
+        "depthwise_conv_weight_grad": (
+            (x, TensorType((1, 8192, 2, 2))),
+            {**wide, "kernel": (1, 1)},
+        ),
     }
     for op, (inputs, attrs) in calls.items():
         with pytest.raises(ShapeError, match="expected a padding of"):

@@ -13,7 +13,7 @@ from vksched.common.dtypes import TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, get_op
 from vksched.ir.value_range import bounds_of_data, bounds_of_result, fits
-from vksched.ops.layout.scatter import MOST_IN_ORDER
+from vksched.ops.layout.scatter import MAX_ORDERED_UPDATES
 from vksched.ops.lowering.lower import lower
 from vksched.testing.op_cases.creation import create, random
 from vksched.testing.op_cases.layout import index, rearrange, scatter
@@ -76,7 +76,7 @@ def test_int64_created_on_a_device_fits_or_stays_on_the_cpu() -> None:
     ],
 )
 def test_only_so_many_updates_go_in_order(reduction: str, dtype: str, fits: bool) -> None:
-    count = MOST_IN_ORDER + 1
+    count = MAX_ORDERED_UPDATES + 1
     inputs = (TensorType((3,), dtype), TensorType((count,), "int32"), TensorType((count,), dtype))
     attrs = Attrs({"axis": 0, "reduction": reduction})
     for limits in (Limits(), Limits(software=True)):

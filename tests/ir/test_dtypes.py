@@ -17,7 +17,7 @@ from vksched.plan.plan import Plan
 from vksched.plan.types.plan_types import Span, scratch_of
 
 RNG = np.random.default_rng(7)
-HALVES = RNG.standard_normal((5, 7)).astype(np.float16)
+FP16 = RNG.standard_normal((5, 7)).astype(np.float16)
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +50,16 @@ def test_float16_runs_on_the_device_and_rounds_once_per_op(sched: vs.Scheduler) 
     w = vs.weight(RNG.standard_normal((7, 3)).astype(np.float16), name="w")
     hidden = vs.relu(x + 1.0)
     parts = [hidden @ w, hidden[1:4, ::2], vs.reduce_sum(x, 1), vs.softmax(x), x > 0.5]
-    got, plan = run_on(sched, parts, x=HALVES)
+    got, plan = run_on(sched, parts, x=FP16)
     assert devices_used(plan) == {first_device(sched)}, plan.explain()
-    up = np.maximum(HALVES + np.float16(1), 0)
+    up = np.maximum(FP16 + np.float16(1), 0)
     product = (up.astype(np.float32) @ w.data.astype(np.float32)).astype(np.float16)
     assert [a.dtype.name for a in got] == ["float16"] * 4 + ["bool"]
     assert np.allclose(got[0], product, rtol=2e-3, atol=1e-3)
     assert np.array_equal(got[1], up[1:4, ::2])
-    assert np.allclose(got[2], HALVES.astype(np.float32).sum(1), rtol=2e-3, atol=1e-3)
+    assert np.allclose(got[2], FP16.astype(np.float32).sum(1), rtol=2e-3, atol=1e-3)
     assert np.allclose(np.sum(got[3], 1, np.float32), 1, atol=3e-3)
-    assert np.array_equal(got[4], HALVES > 0.5)
+    assert np.array_equal(got[4], FP16 > 0.5)
 
 
 def test_float16_takes_half_the_memory_and_what_a_node_needs_beside_it() -> None:
@@ -319,11 +319,11 @@ def test_attention_takes_float16_beside_float32(devices: list[str]) -> None:
     q, k, v = (rng.standard_normal((1, 2, 5, 8)).astype(np.float32) for _ in range(3))
     kept = k.astype(np.float16), v.astype(np.float16)
     wide = [vs.constant(x.astype(np.float32)) for x in kept]
-    halves = [vs.constant(x) for x in kept]
-    made = vs.attention(q, *halves, causal=True), vs.attention(q, *wide, causal=True)
+    fp16 = [vs.constant(x) for x in kept]
+    made = vs.attention(q, *fp16, causal=True), vs.attention(q, *wide, causal=True)
     again = (
-        vs.attention(q, *halves, used=3, new=tuple(halves)),
-        vs.attention(*(q, *wide), used=3, new=tuple(wide)),
+        vs.attention(q, *fp16, kv_len=3, k_new=fp16[0], v_new=fp16[1]),
+        vs.attention(*(q, *wide), kv_len=3, k_new=wide[0], v_new=wide[1]),
     )
     assert {each.dtype for each in (*made, *again)} == {"float32"}
     with vs.Scheduler(devices) as sched:

@@ -20,7 +20,7 @@ from vksched.ir.precision import (
     precision_of,
     with_word,
 )
-from vksched.ops.lowering.lower import key_of
+from vksched.ops.lowering.lower import cache_key
 from vksched.testing.op_cases.op_sample import Case, floats
 from vksched.testing.op_cases.sample_values import f32
 from vksched.testing.op_table import CASES
@@ -28,9 +28,9 @@ from vksched.topology.limits import Limits
 
 PLAIN = {"transpose_a": False, "transpose_b": False}
 WITH_FACTORS = {
-    *("matmul", "linear_packed", "grouped_linear", "grouped_packed", "attention"),
-    *("attention_gradient", "cached_attention", "conv", "conv_transpose", "winograd_conv"),
-    "depthwise_weights",
+    *("matmul", "quantized_linear", "moe_linear", "quantized_moe_linear", "attention"),
+    *("attention_backward", "attention_with_kvcache", "conv", "conv_transpose", "winograd_conv"),
+    "depthwise_conv_weight_grad",
 }
 
 
@@ -39,7 +39,7 @@ def product(word: str, *inputs: NDArray) -> NDArray:
 
 
 def test_products_convolutions_and_attention_have_factors() -> None:
-    assert {name for name, op in all_ops().items() if op.factors} == WITH_FACTORS
+    assert {name for name, op in all_ops().items() if op.roundable_operands} == WITH_FACTORS
 
 
 def test_mixed_rounds_operands_and_nothing_else() -> None:
@@ -94,7 +94,7 @@ def test_a_word_is_part_of_what_a_call_is_tuned_under() -> None:
     for word in (SINGLE, MIXED, HALF, BRAIN):
         attrs = dict(with_word(PLAIN, word))
         call = Case("matmul", (floats(2, 3), floats(3, 4)), attrs).call(Limits())
-        keys.add(key_of(get_op("matmul"), call))
+        keys.add(cache_key(get_op("matmul"), call))
     assert len(keys) == 4
 
 
@@ -108,7 +108,9 @@ def test_a_word_is_taken_off_again() -> None:
 SMALL = [
     case
     for case in CASES
-    if case.declaration.factors and not case.large and case.result_type().dtype == "float32"
+    if case.declaration.roundable_operands
+    and not case.large
+    and case.result_type().dtype == "float32"
 ]
 
 

@@ -16,9 +16,9 @@ from vksched.ir.evaluate import infer
 from vksched.ir.op import computing_ops, get_op
 from vksched.ir.sharding_rule import (
     ANY,
-    MEAN,
-    TERMS,
-    WHOLE,
+    PARTIAL_MEAN,
+    PARTIAL_SUM,
+    REPLICATE,
     Factor,
     Sharded,
     factors_of,
@@ -56,7 +56,7 @@ def operands(case: Case, factor: Factor, begin: int, end: int, part: int) -> lis
             scale = array.shape[form] // factor.units
             assert scale * factor.units == array.shape[form], "an axis is no multiple of its units"
             out.append(taken(array, form, begin * scale, end * scale))
-        elif form is TERMS and part:
+        elif form is PARTIAL_SUM and part:
             out.append(np.zeros_like(array))
         else:
             out.append(array)
@@ -79,7 +79,7 @@ def results(case: Case, factor: Factor, sizes: list[int]) -> Iterator[NDArray]:
 def together(factor: Factor, made: list[NDArray], sizes: list[int]) -> NDArray:
     if isinstance(factor.result, int):
         return np.concatenate(made, factor.result)
-    if factor.result is MEAN and factor.units:
+    if factor.result is PARTIAL_MEAN and factor.units:
         total = sum(sizes)
         return np.sum([m * np.float32(s / total) for m, s in zip(made, sizes, strict=True)], 0)
     return np.sum(made, axis=0, dtype=made[0].dtype)
@@ -121,7 +121,7 @@ def test_parts_give_the_whole(op: str) -> None:
                     except Exception as error:
                         raise AssertionError(f"{case.id} {case.attrs} {factor} {parts}") from error
                     tried += 1
-    assert tried or op in ("bitcast", "after")
+    assert tried or op in ("bitcast", "optimization_barrier")
 
 
 def test_every_op_has_a_rule_or_a_reason() -> None:
@@ -144,11 +144,11 @@ def factors(op: str, *shapes: tuple[int, ...], **attrs: object) -> set[tuple[obj
 def test_the_rule_of_a_product_is_rows_terms_and_columns() -> None:
     found = factors("matmul", (4, 6), (6, 8), transpose_a=False, transpose_b=False)
     assert found == {
-        ((0, WHOLE), 0, 4),
-        ((1, 0), TERMS, 6),
-        ((WHOLE, 1), 1, 8),
-        ((TERMS, WHOLE), TERMS, 0),
-        ((WHOLE, TERMS), TERMS, 0),
+        ((0, REPLICATE), 0, 4),
+        ((1, 0), PARTIAL_SUM, 6),
+        ((REPLICATE, 1), 1, 8),
+        ((PARTIAL_SUM, REPLICATE), PARTIAL_SUM, 0),
+        ((REPLICATE, PARTIAL_SUM), PARTIAL_SUM, 0),
     }
 
 
@@ -157,8 +157,11 @@ def test_a_reshape_is_cut_by_heads() -> None:
     assert {((0,), 0, 2), ((1,), 1, 5), ((2,), 2, 4)} <= apart
     joined = factors("reshape", (2, 5, 4, 3), shape=(2, 5, 12))
     assert ((2,), 2, 4) in joined
-    assert factors("reshape", (6, 4), shape=(4, 6)) == {((0,), 0, 2), ((TERMS,), TERMS, 0)}
+    assert factors("reshape", (6, 4), shape=(4, 6)) == {
+        ((0,), 0, 2),
+        ((PARTIAL_SUM,), PARTIAL_SUM, 0),
+    }
 
 
 def test_an_event_may_lie_in_any_layout() -> None:
-    assert ((0, ANY), 0, 3) in factors("after", (3,), (7, 7))
+    assert ((0, ANY), 0, 3) in factors("optimization_barrier", (3,), (7, 7))

@@ -21,7 +21,7 @@ from vksched.testing.op_table import CASES
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Topology
-from vksched.topology.tuned_variants import Choices, like_key
+from vksched.topology.tuned_variants import Choices, size_class_key
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
 GPU = Limits()
@@ -67,7 +67,7 @@ def test_a_card_can_run_all_that_it_may_choose() -> None:
         for name in filter(None, variants_of(case.declaration, call)):
             lower(case.declaration, replace(call, variant=name))
             ran.add((case.op, name))
-    assert {("grouped_linear", "vec4 128x128"), ("matmul", "tiled 32x64")} < ran
+    assert {("moe_linear", "vec4 128x128"), ("matmul", "tiled 32x64")} < ran
 
 
 @pytest.mark.parametrize("limits", [SOFTWARE, GPU])
@@ -99,13 +99,13 @@ def test_like_sizes_share_a_choice_where_they_agree() -> None:
     other = {call_key("matmul", call_of(8, 12, 32)): FIRST}
     torn = call_of(8, 20, 32, replace(limits, tuned=Choices({**limits.tuned, **other})))
     assert choice_of(MATMUL, torn).why == STATIC
-    assert like_key("x float32[1,0,23,24] a=5") == "x float32[1,0,32,32] a=5"
+    assert size_class_key("x float32[1,0,23,24] a=5") == "x float32[1,0,32,32] a=5"
 
 
-def test_units_of_smaller_calls_serve_larger_ones() -> None:
+def test_coopmats_of_smaller_calls_serve_larger_ones() -> None:
     """Those of the largest of them; nothing else is taken over."""
-    units = ("float16*float16+float32 16x16x16",)
-    card = replace(CARD, subgroup_sizes=(32,), matrices=units)
+    coopmats = ("float16*float16+float32 16x16x16",)
+    card = replace(CARD, subgroup_sizes=(32,), matrices=coopmats)
     sides = {64: "coopmat 16x16x16 64x64", 512: "coopmat 16x16x16 128x128", 1024: "vec4 128x128"}
 
     def square(side: int, limits: Limits = card) -> Call:
@@ -210,7 +210,7 @@ def test_gpus_are_given_the_largest_tiles_that_fill_them(
             assert np.prod(local) <= limits.max_invocations
 
 
-def test_tiles_of_fours_pack_what_does_not_lie_in_fours() -> None:
+def test_vec4_tiles_pack_what_is_not_in_vec4() -> None:
     def made(n: int) -> list[str]:
         call = replace(call_of(64, 64, n, GPU), variant="vec4 64x64")
         return [dispatch.shader for dispatch in lower(MATMUL, call).dispatches]
@@ -255,7 +255,7 @@ def test_one_query_of_attention_fills_a_gpu(heads: int, keys: int, parts: int) -
 def test_sequences_of_a_recurrent_layer_have_groups_as_far_as_the_device_has_them(
     most: int,
 ) -> None:
-    layer = next(c for c in CASES if c.id.startswith("recurrent-gru fb-"))
+    layer = next(c for c in CASES if c.id.startswith("rnn_scan-gru fb-"))
     count, _, batch, _ = layer.inputs[0].shape
     limits = replace(GPU, max_groups=(most, 1, 1))
     call = Call(layer.types, layer.result_type(), Attrs(layer.attrs), limits)

@@ -138,7 +138,7 @@ def flops(made: tuple[Plan, ...]) -> Counter[str]:
 
 def assert_work_on_devices(made: tuple[Plan, ...]) -> None:
     """Nor is a node left to the reference evaluator, whose work no rule knows."""
-    left = {node.op for plan in made for node in plan.graph.ops if get_op(node.op).foreign}
+    left = {node.op for plan in made for node in plan.graph.ops if get_op(node.op).opaque}
     assert not left
     work = flops(made)
     assert work["cpu"] <= (1 - WORK_ON_DEVICE) * work.total(), dict(work)

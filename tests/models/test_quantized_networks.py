@@ -103,4 +103,4 @@ def test_codes_are_those_of_onnxruntime(word: str, sched: vs.Scheduler) -> None:
         plan.topology.devices[0].name
     }
     ops = {node.op for node in plan.graph.ops}
-    assert {"matmul_integer", "conv_integer", "conv", "quantize", "requantize"} <= ops
+    assert {"matmul_integer", "conv_integer", "conv", "quantize_linear", "requantize"} <= ops

@@ -19,10 +19,10 @@ from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, Op, get_op
 from vksched.ops.attention.attention_coopmat import most_columns
 from vksched.ops.attention.attention_launch import TILED
-from vksched.ops.linalg.int8_weights import pack
+from vksched.ops.linalg.int8_weights import pack_int8
 from vksched.ops.linalg.matmul_kernels import PART_K
-from vksched.ops.lowering.lower import choice_of, key_of, lower, variants_of
-from vksched.ops.lowering.variants import UNITS
+from vksched.ops.lowering.lower import cache_key, choice_of, lower, variants_of
+from vksched.ops.lowering.variants import COOPMAT
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.coopmat_tolerance import CUT, coopmat_tolerance
@@ -35,10 +35,10 @@ from vksched.testing.op_cases.linalg.attention import CASES as ATTENTION
 from vksched.testing.op_cases.linalg.attention_with_kvcache import CASES as CACHED
 from vksched.testing.op_cases.linalg.attention_with_kvcache import cached, halved
 from vksched.testing.op_cases.linalg.int8 import CASES as INTEGERS
-from vksched.testing.op_cases.linalg.int8 import codes
 from vksched.testing.op_cases.linalg.int8 import convolution as integer_convolution
+from vksched.testing.op_cases.linalg.int8 import int8_values
 from vksched.testing.op_cases.linalg.int8 import product as integer_product
-from vksched.testing.op_cases.linalg.matmul import CASES, HALVES
+from vksched.testing.op_cases.linalg.matmul import CASES, FP16
 from vksched.testing.op_cases.linalg.quantized_linear import OF_MANY_ROWS, linear
 from vksched.testing.op_cases.op_sample import Case, Mismatch, floats
 from vksched.topology.limits import Limits
@@ -66,7 +66,7 @@ CARD = Limits(
 LARGE, SMALL = "coopmat 16x16x16 128x128", "coopmat 16x16x16 64x64"
 KEPT = [f"{LARGE} untransposed", f"{SMALL} untransposed"]
 TALL = "coopmat 16x16x16 128x64"
-OF_CODES = ["coopmat 16x16x32 128x128", "coopmat 16x16x32 64x64"]
+OF_INT8 = ["coopmat 16x16x32 128x128", "coopmat 16x16x32 64x64"]
 
 
 def call_of(
@@ -77,24 +77,24 @@ def call_of(
     return Call(types, TensorType((m, n), dtype), Attrs(attrs), limits)
 
 
-def units_of(call: Call, op: Op = MATMUL) -> list[str]:
-    return [name for name in variants_of(op, call) if UNITS in name]
+def coopmats_of(call: Call, op: Op = MATMUL) -> list[str]:
+    return [name for name in variants_of(op, call) if COOPMAT in name]
 
 
-def test_units_come_last_so_that_none_is_used_unmeasured() -> None:
+def test_coopmats_come_last_so_that_none_is_used_unmeasured() -> None:
     for m in (1, 4, 16, 100, 1000):
         for limits in (CARD, replace(CARD, software=True, subgroup_sizes=(8,), subgroup_size=8)):
             call = call_of(m, 64, 1000, limits)
             names = variants_of(MATMUL, call)
-            units = units_of(call)
-            assert names[len(names) - len(units) :] == tuple(units)
+            coopmats = coopmats_of(call)
+            assert names[len(names) - len(coopmats) :] == tuple(coopmats)
             assert not choice_of(MATMUL, call).variant.startswith("coopmat")
-            assert bool(units) == (m >= 16)
+            assert bool(coopmats) == (m >= 16)
 
 
-def test_a_measured_unit_is_used_there_and_for_like_sizes() -> None:
+def test_a_measured_coopmat_is_used_there_and_for_like_sizes() -> None:
     call = call_of(512, 512, 512)
-    tuned = Choices({key_of(MATMUL, call): LARGE})
+    tuned = Choices({cache_key(MATMUL, call): LARGE})
     for m in (512, 500):
         here = call_of(m, 512, 512, replace(CARD, tuned=tuned))
         (dispatch,) = lower(MATMUL, here).dispatches
@@ -103,15 +103,15 @@ def test_a_measured_unit_is_used_there_and_for_like_sizes() -> None:
         assert dispatch.subgroup == 32 and dict(dispatch.constants)["LOCAL_X"] == 128
 
 
-def test_only_what_may_be_rounded_meets_units() -> None:
+def test_only_what_may_be_rounded_meets_coopmats() -> None:
     own = [LARGE, SMALL]
-    assert units_of(call_of(64, 64, 64)) == [*KEPT, *own]
-    for word, units in (("", []), ("mixed", own), ("float16", own)):
-        assert units_of(call_of(64, 64, 64, dtype=FLOAT32, word=word)) == units
+    assert coopmats_of(call_of(64, 64, 64)) == [*KEPT, *own]
+    for word, coopmats in (("", []), ("mixed", own), ("float16", own)):
+        assert coopmats_of(call_of(64, 64, 64, dtype=FLOAT32, word=word)) == coopmats
 
 
 @pytest.mark.parametrize(
-    ("change", "units"),
+    ("change", "coopmats"),
     [
         ({}, [LARGE, SMALL]),
         ({"shared_bytes": 16384}, [SMALL]),
@@ -130,9 +130,9 @@ def test_only_what_may_be_rounded_meets_units() -> None:
         ),
     ],
 )
-def test_units_fit_the_device(change: dict[str, object], units: list[str]) -> None:
-    found = units_of(call_of(64, 64, 64, replace(CARD, **change)))
-    assert found == [*(f"{name} untransposed" for name in units), *units]
+def test_coopmats_fit_the_device(change: dict[str, object], coopmats: list[str]) -> None:
+    found = coopmats_of(call_of(64, 64, 64, replace(CARD, **change)))
+    assert found == [*(f"{name} untransposed" for name in coopmats), *coopmats]
 
 
 def test_a_factor_that_lies_across_k_may_stay_so() -> None:
@@ -140,7 +140,7 @@ def test_a_factor_that_lies_across_k_may_stay_so() -> None:
     plain = call_of(256, 64, 256)
     attrs = {**plain.attrs, "transpose_b": True}
     along = replace(plain, inputs=(plain.inputs[0],) * 2, attrs=Attrs(attrs))
-    assert units_of(along) == [LARGE, SMALL]
+    assert coopmats_of(along) == [LARGE, SMALL]
     for call, variant, shader in (
         (plain, KEPT[0], "matmul_coopmat_aligned_float16"),
         (plain, LARGE, "matmul_coopmat_float16"),
@@ -159,11 +159,11 @@ def test_weights_of_few_bits_are_unpacked_for_the_product_that_was_measured(word
     case = linear("q4_K", (64, 2048), 8200, True)
     case = with_precision(case, word) if word else case
     call = case.call(replace(CARD, max_buffer_bytes=1 << 26))
-    op = get_op("linear_packed")
+    op = get_op("quantized_linear")
     names = variants_of(op, call)
     assert all(name.startswith("dequantize ") for name in names) and len(names) > 2
-    units = [name for name in names if LARGE in name]
-    assert bool(units) == (word == "mixed")
+    coopmats = [name for name in names if LARGE in name]
+    assert bool(coopmats) == (word == "mixed")
     for name in names:
         steps = lower(op, replace(call, variant=name)).dispatches
         unpack, product, unpack_rest, rest = steps
@@ -181,12 +181,12 @@ def test_what_is_read_as_float32_is_turned() -> None:
     sizes = (256, 64, 256), (256, 62, 256), (256, 64, 254), (256, 2 * PART_K, 256)
     for (m, k, n), dtype in ((sizes[0], FLOAT32), *((each, FLOAT16) for each in sizes[1:])):
         call = call_of(m, k, n, replace(CARD, max_buffer_bytes=1 << 30), dtype, "mixed")
-        assert units_of(call) == [LARGE, SMALL]
+        assert coopmats_of(call) == [LARGE, SMALL]
         dispatches = lower(MATMUL, replace(call, variant=LARGE)).dispatches
         assert "matmul_coopmat_float32" in {dispatch.shader for dispatch in dispatches}
 
 
-def test_amd_has_units_for_subgroups_of_both_sizes() -> None:
+def test_amd_has_coopmats_for_subgroups_of_both_sizes() -> None:
     amd = replace(CARD, subgroup_size=64, subgroup_sizes=(32, 64))
     calls = {
         MATMUL: call_of(256, 256, 256, amd),
@@ -195,22 +195,22 @@ def test_amd_has_units_for_subgroups_of_both_sizes() -> None:
     }
     for op, call in calls.items():
         plain = (
-            name.partition(" untransposed") for name in units_of(replace(call, limits=CARD), op)
+            name.partition(" untransposed") for name in coopmats_of(replace(call, limits=CARD), op)
         )
         names = [
             f"{name}{of}{untransposed}" for name, untransposed, _ in plain for of in ("", " of 64")
         ]
-        assert units_of(call, op) == names
+        assert coopmats_of(call, op) == names
         for name in names:
             run = lower(op, replace(call, variant=name)).dispatches
-            (unit,) = (d for d in run if "_coopmat" in d.shader)
-            assert unit.subgroup == (64 if " of 64" in name else 32)
-            assert dict(unit.constants)["LOCAL_X"] == 4 * unit.subgroup
+            (coopmat,) = (d for d in run if "_coopmat" in d.shader)
+            assert coopmat.subgroup == (64 if " of 64" in name else 32)
+            assert dict(coopmat.constants)["LOCAL_X"] == 4 * coopmat.subgroup
     intel = replace(CARD, subgroup_sizes=(8, 16, 32), subgroup_size=32)
-    assert units_of(call_of(256, 256, 256, intel)) == [KEPT[1], SMALL]
+    assert coopmats_of(call_of(256, 256, 256, intel)) == [KEPT[1], SMALL]
 
 
-def test_sizes_of_no_fours_are_packed_first() -> None:
+def test_sizes_that_are_no_multiple_of_vec4_are_packed_first() -> None:
     call = replace(call_of(64, 62, 61, dtype=FLOAT32, word="mixed"), variant=SMALL)
     shaders = [dispatch.shader for dispatch in lower(MATMUL, call).dispatches]
     assert shaders == ["matmul_pack", "matmul_pack", "matmul_coopmat_float32"]
@@ -221,15 +221,15 @@ def mixed_conv(rows: int, side: int, limits: Limits = CARD, **more: Any) -> Call
     return replace(case, attrs={**case.attrs, "precision": "mixed"}).call(limits)
 
 
-def test_convolutions_meet_units_where_a_product_pays() -> None:
+def test_convolutions_meet_coopmats_where_a_product_pays() -> None:
     for rows, side, found in ((64, 9, True), (16, 5, True), (15, 9, False), (64, 4, False)):
         call = mixed_conv(rows, side)
         names = variants_of(CONV, call)
-        units = units_of(call, CONV)
-        assert units == ([TALL, SMALL] if found else [])
-        assert names[len(names) - len(units) :] == tuple(units)
+        coopmats = coopmats_of(call, CONV)
+        assert coopmats == ([TALL, SMALL] if found else [])
+        assert names[len(names) - len(coopmats) :] == tuple(coopmats)
         assert choice_of(CONV, call).variant == "im2col"
-    assert units_of(mixed_conv(64, 9, replace(CARD, float16=False)), CONV) == []
+    assert coopmats_of(mixed_conv(64, 9, replace(CARD, float16=False)), CONV) == []
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_convolutions_test_the_axes_that_reach_over_an_edge(
     more: dict[str, Any], guarded: int
 ) -> None:
     call = replace(mixed_conv(64, 20, **more), variant=SMALL)
-    pack, product = lower(CONV, call).dispatches
-    assert (pack.shader, product.shader) == ("matmul_pack", "conv_coopmat")
+    pack_int8, product = lower(CONV, call).dispatches
+    assert (pack_int8.shader, product.shader) == ("matmul_pack", "conv_coopmat")
     assert dict(product.constants)["GUARDED"] == guarded
     assert product.subgroup == 32 and product.barrier
 
@@ -271,16 +271,16 @@ def attention_call(q: Shape, keys: int, limits: Limits = CARD, word: str = "mixe
     return Call(types, TensorType(q), Attrs(attrs), limits)
 
 
-def test_attention_of_many_queries_meets_units() -> None:
-    unit = "coopmat 16x16x16 64x32"
+def test_attention_of_many_queries_meets_coopmats() -> None:
+    coopmat = "coopmat 16x16x16 64x32"
     for queries, keys, depth, found in (
         *((128, 128, 64, True), (16, 16, 8, True), (64, 64, 128, True)),
         *((15, 128, 64, False), (128, 15, 64, False), (64, 64, 129, False)),
     ):
         call = attention_call((1, 12, queries, depth), keys)
         names = variants_of(get_op("attention"), call)
-        assert (names[-1] == unit) == found
-        assert names.count(unit) == found
+        assert (names[-1] == coopmat) == found
+        assert names.count(coopmat) == found
         assert choice_of(get_op("attention"), call).variant in TILED
     for change in (
         {"matrices": ("float16*float16+float32 8x32x16", "float16*float16+float32 24x24x8")},
@@ -292,12 +292,12 @@ def test_attention_of_many_queries_meets_units() -> None:
     ):
         call = attention_call((1, 12, 128, 64), 128, replace(CARD, **change))
         found = "8x32x16" in str(change.get("matrices"))
-        assert len(units_of(call, get_op("attention"))) == found, change
+        assert len(coopmats_of(call, get_op("attention"))) == found, change
     call = attention_call((1, 12, 128, 64), 128, word="float32")
-    assert units_of(call, get_op("attention")) == []
+    assert coopmats_of(call, get_op("attention")) == []
 
 
-def test_attention_by_units_is_repaired_in_the_same_parts_of_the_keys() -> None:
+def test_attention_by_coopmats_is_repaired_in_the_same_parts_of_the_keys() -> None:
     """What is not finite may come of values that weigh nothing."""
     call = attention_call((1, 2, 40, 200), 900)
     call = replace(call, inputs=tuple(TensorType((1, 2, n, 64)) for n in (40, 900, 900)))
@@ -311,14 +311,14 @@ def test_attention_by_units_is_repaired_in_the_same_parts_of_the_keys() -> None:
     assert repair.barrier and not repair.subgroup and products[0].subgroup == 32
 
 
-def test_codes_meet_units_of_int8_unmeasured_ones_last() -> None:
+def test_codes_meet_coopmats_of_int8_unmeasured_ones_last() -> None:
     case = integer_product(64, 65, 48)
     for limits in (CARD, replace(CARD, integer_dot=True, integer_dot_fast=True)):
         names = variants_of(case.declaration, case.call(limits))
-        assert list(names[-2:]) == OF_CODES and len(names) > 3
+        assert list(names[-2:]) == OF_INT8 and len(names) > 3
         assert choice_of(case.declaration, case.call(limits)).variant == names[0]
     for other in (integer_product(15, 65, 48), integer_product(64, 65, 15)):
-        assert units_of(other.call(CARD), other.declaration) == []
+        assert coopmats_of(other.call(CARD), other.declaration) == []
     for change in (
         {"int8": False},
         {"subgroup_sizes": ()},
@@ -326,8 +326,8 @@ def test_codes_meet_units_of_int8_unmeasured_ones_last() -> None:
         {"matrices": ("float16*float16+float32 16x16x16", "uint8*int8+int32 16x16x16")},
         {"matrices": ("int8*int8+int32 16x16x24",)},
     ):
-        assert units_of(case.call(replace(CARD, **change)), case.declaration) == [], change
-    assert units_of(case.call(replace(CARD, float16=False)), case.declaration) == OF_CODES
+        assert coopmats_of(case.call(replace(CARD, **change)), case.declaration) == [], change
+    assert coopmats_of(case.call(replace(CARD, float16=False)), case.declaration) == OF_INT8
 
 
 def test_a_product_of_codes_is_cut_into_tiles_of_its_unit() -> None:
@@ -335,7 +335,7 @@ def test_a_product_of_codes_is_cut_into_tiles_of_its_unit() -> None:
         (integer_product(300, 65, 200), 300),
         (integer_convolution((1, 5, 20, 20), (200, 5, 3, 3), begin=(1, 1)), 400),
     ):
-        call = replace(case.call(CARD), variant=OF_CODES[0])
+        call = replace(case.call(CARD), variant=OF_INT8[0])
         words, product = lower(case.declaration, call).dispatches
         assert (words.shader, product.shader) == ("int8_pack_activations", "int8_gemm_coopmat")
         assert product.groups == (2, -(-rows // 128), 1) and product.subgroup == 32
@@ -347,49 +347,49 @@ NAMES = [name for name in vulkan_names() if device_probe.resolve(name).limits.ma
 MIXED = [
     replace(case, attrs={**case.attrs, "precision": "mixed"})
     for case in (*CASES, *CONVOLUTIONS)
-    if case.declaration.factors
+    if case.declaration.roundable_operands
 ]
 FEW_BITS = [linear("q4_K", (70, 512), 68, True), linear("q8_0", (3, 11, 96), 24)]
 ROUNDED = [
     with_precision(case, "mixed")
     for case in (*ATTENTION, *CACHED, *OF_MANY_ROWS, *FEW_BITS)
-    if case.declaration.factors
+    if case.declaration.roundable_operands
 ]
 WITH_COOPMAT = [
     case
-    for case in (*HALVES, *MIXED, *ROUNDED, *INTEGERS)
-    if any(units_of(case.call(CARD), case.declaration)) and not case.large
+    for case in (*FP16, *MIXED, *ROUNDED, *INTEGERS)
+    if any(coopmats_of(case.call(CARD), case.declaration)) and not case.large
 ]
 
 
 @pytest.fixture(params=NAMES or [None], scope="module")
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     if request.param is None:
-        pytest.skip("no device here has matrix units")
+        pytest.skip("no device here has cooperative matrices")
     info = device_probe.resolve(request.param)
     device = VulkanDevice(device_probe.device_spec(info), info.index)
     if not device.limits.matrices:
-        pytest.skip("the shaders for matrix units were left out")
+        pytest.skip("the shaders for cooperative matrices were left out")
     yield Runner(device)
     device.close()
 
 
 def of_floats() -> tuple[vs.Tensor, NDArray, NDArray]:
     a, b = (floats(48, 48, seed=seed) for seed in range(2))
-    halves = (x.astype(np.float16).astype(np.float64) for x in (a, b))
-    return vs.matmul(vs.input("a", a.shape), vs.weight(b), name="product"), a, np.matmul(*halves)
+    fp16 = (x.astype(np.float16).astype(np.float64) for x in (a, b))
+    return vs.matmul(vs.input("a", a.shape), vs.weight(b), name="product"), a, np.matmul(*fp16)
 
 
 def of_codes() -> tuple[vs.Tensor, NDArray, NDArray]:
-    a, b = codes(48, 70), codes(70, 48, signed=True)
-    words = vs.constant(pack(b.astype(np.int8)))
+    a, b = int8_values(48, 70), int8_values(70, 48, signed=True)
+    words = vs.constant(pack_int8(b.astype(np.int8)))
     given = vs.input("a", a.shape, "int32")
     product = vs.matmul_integer(given, words, 48, 7, -3, name="product")
     return product, a, (a - 7) @ (b + 3)
 
 
 @pytest.mark.parametrize("build", [of_floats, of_codes])
-def test_a_graph_runs_by_the_unit_that_was_measured(
+def test_a_graph_runs_by_the_coopmat_that_was_measured(
     build: Callable[[], tuple[vs.Tensor, NDArray, NDArray]],
     runner: Runner,
     tmp_path: Path,
@@ -405,33 +405,33 @@ def test_a_graph_runs_by_the_unit_that_was_measured(
         plan = sched.compile(y).plan
         assert not str(plan.node_as_dict("product")["variant"]).startswith("coopmat")
         (call,) = (c for c in calls_of(plan.graph, spec).values() if c.op.name == product.op)
-    static, *_, unit = call.names
-    assert unit.startswith("coopmat")
+    static, *_, coopmat = call.names
+    assert coopmat.startswith("coopmat")
     identity = identity_of(spec)
     assert identity is not None
-    seconds = dict.fromkeys(call.names, 2e-3) | {unit: 1e-3}
-    found = Found(call.key, unit, static, seconds, {}, shader_hash(product.op))
+    seconds = dict.fromkeys(call.names, 2e-3) | {coopmat: 1e-3}
+    found = Found(call.key, coopmat, static, seconds, {}, shader_hash(product.op))
     Store().add(identity, [found])
     with vs.Scheduler([name], precision="mixed") as sched:
         run = sched.compile(y)
-        assert run.plan.node_as_dict("product")["variant"] == unit
+        assert run.plan.node_as_dict("product")["variant"] == coopmat
         cut = 48 / 8 * CUT * float(np.abs(expected).max())
         np.testing.assert_allclose(run(a=a), np.maximum(expected, 0), rtol=1e-5, atol=cut)
 
 
 @pytest.mark.parametrize("case", WITH_COOPMAT, ids=lambda case: case.id)
-def test_units_compute_what_numpy_does(case: Case, runner: Runner) -> None:
+def test_coopmats_compute_what_numpy_does(case: Case, runner: Runner) -> None:
     limits = runner.device.limits
-    units = units_of(case.call(limits), case.declaration)
+    coopmats = coopmats_of(case.call(limits), case.declaration)
     deep = case.op.endswith("attention") and case.inputs[0].shape[-1] > most_columns(limits)
-    assert bool(units) != deep
-    for variant in units:
+    assert bool(coopmats) != deep
+    for variant in coopmats:
         got = runner.run(case, limits, variant)
         what = f"{runner.device.name} {variant}"
         check(case, got, case.expected(), what, coopmat_tolerance(case, variant))
 
 
-def by_units_that_cut(a: NDArray, b: NDArray, step: int) -> NDArray:
+def by_coopmat_that_cuts(a: NDArray, b: NDArray, step: int) -> NDArray:
     """a @ b by units that cut the sum of each step to float32, towards 0."""
     total = np.zeros((a.shape[0], b.shape[1]))
     for at in range(0, a.shape[1], step):
@@ -442,11 +442,11 @@ def by_units_that_cut(a: NDArray, b: NDArray, step: int) -> NDArray:
     return np.asarray(total, np.float32)
 
 
-def test_what_units_cut_off_is_allowed_and_no_more() -> None:
+def test_what_coopmats_cut_off_is_allowed_and_no_more() -> None:
     a, b = (floats(*shape, seed=shape[1]).astype(np.float16) for shape in ((64, 2048), (2048, 48)))
     attrs = call_of(64, 2048, 48).attrs
     case = Case("matmul", (a.astype(np.float32), b.astype(np.float32)), dict(attrs))
-    expected, got = case.expected(), by_units_that_cut(a, b, 8)
+    expected, got = case.expected(), by_coopmat_that_cuts(a, b, 8)
     lost = coopmat_tolerance(case, "coopmat 16x8x8 128x128")
     check(case, got, expected, "units that cut", lost)
     with pytest.raises(Mismatch, match="was expected"):
@@ -462,9 +462,9 @@ def test_a_group_goes_from_tile_to_tile_of_codes(runner: Runner) -> None:
     case = integer_product(40, 70, 100, b_zero=np.asarray(5, np.int32))
     own = runner.device.limits
     limits = replace(own, max_groups=(1, *own.max_groups[1:]))
-    units = units_of(case.call(limits), case.declaration)
-    assert units
-    for variant in units:
+    coopmats = coopmats_of(case.call(limits), case.declaration)
+    assert coopmats
+    for variant in coopmats:
         np.testing.assert_array_equal(runner.run(case, limits, variant), case.expected())
 
 
@@ -474,7 +474,7 @@ def test_values_in_rows_of_an_odd_length_are_read_where_they_lie(runner: Runner)
     depth = most_columns(limits)
     case = halved(cached((1, 2, 20, depth), (2, 70), depth + 1, 41, 20, right=0))
     case = with_precision(case, "mixed")
-    units = units_of(case.call(limits), case.declaration)
-    assert units
-    for variant in units:
+    coopmats = coopmats_of(case.call(limits), case.declaration)
+    assert coopmats
+    for variant in coopmats:
         check(case, runner.run(case, limits, variant), case.expected(), variant)

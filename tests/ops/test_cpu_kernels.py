@@ -26,15 +26,15 @@ from vksched.ops.linalg import matmul_blocks
 from vksched.ops.lowering import blas
 from vksched.runtime.cpu.evaluate import HostWeights
 from vksched.runtime.cpu.helper_backoff import Pauses
-from vksched.runtime.cpu.worker_pool import LEAST_PIECE_BYTES, Buffers, Workers
+from vksched.runtime.cpu.worker_pool import MIN_PIECE_BYTES, Buffers, Workers
 from vksched.testing.kernel_runner import check
 from vksched.testing.op_cases.op_sample import Case
-from vksched.testing.op_table import CASES, DOUBLES, HALVES, LONGS, UNSIGNED
+from vksched.testing.op_table import CASES, DOUBLES, FP16, LONGS, UNSIGNED
 
-HOSTED = [
+WITH_CPU_KERNEL = [
     case
-    for case in (*CASES, *HALVES, *DOUBLES, *LONGS, *UNSIGNED)
-    if case.declaration.host is not None
+    for case in (*CASES, *FP16, *DOUBLES, *LONGS, *UNSIGNED)
+    if case.declaration.cpu is not None
     and case.result_type().size
     and not case.large
     # a view is never computed
@@ -49,7 +49,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_kernel, "BLOCK", 5)
     for name in blas.CHOSEN_BY:
         monkeypatch.delenv(name, raising=False)
-    for name in ("LEAST", "LEAST_VECTOR", "ROWS", "COLUMNS"):
+    for name in ("LEAST", "MIN_VECTOR", "ROWS", "COLUMNS"):
         monkeypatch.setattr(matmul_blocks, name, 1)
     monkeypatch.setattr(matmul_blocks, "UNITS", (1, 1))
 
@@ -62,8 +62,8 @@ def workers() -> Iterator[Workers]:
 
 
 def run(case: Case, workers: Workers) -> NDArray:
-    """The case by its op's host kernel, into memory full of a value that no case has."""
-    kernel, attrs, result = case.declaration.host, Attrs(case.attrs), case.result_type()
+    """The case by its op's CPU kernel, into memory full of a value that no case has."""
+    kernel, attrs, result = case.declaration.cpu, Attrs(case.attrs), case.result_type()
     assert kernel is not None
     out = np.empty(result.shape, numpy_dtype(result.dtype))
     out.view(np.uint8 if out.ndim else out.dtype)[...] = 77
@@ -74,11 +74,11 @@ def run(case: Case, workers: Workers) -> NDArray:
     return out
 
 
-@pytest.mark.parametrize("op", sorted({case.op for case in HOSTED}))
-def test_host_kernels_equal_the_references(
+@pytest.mark.parametrize("op", sorted({case.op for case in WITH_CPU_KERNEL}))
+def test_cpu_kernels_equal_the_references(
     op: str, workers: Workers, small_blocks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases = [case for case in HOSTED if case.op == op]
+    cases = [case for case in WITH_CPU_KERNEL if case.op == op]
     assert cases
     for case in cases:
         with np.errstate(over="ignore"):  # of errors squared
@@ -86,31 +86,31 @@ def test_host_kernels_equal_the_references(
 
 
 @pytest.mark.parametrize("op", [op for op, dtype in UNARY if dtype == "int32"])
-def test_host_kernels_of_one_operand_take_integers(op: str) -> None:
+def test_cpu_kernels_of_one_operand_take_integers(op: str) -> None:
     """Those that change none, too, though a view is never computed."""
     declared, x = all_ops()[op], np.arange(1, 9, dtype=np.int32)
-    assert declared.host is not None
+    assert declared.cpu is not None
     attrs = Attrs(next(case.attrs for case in CASES if case.op == op))
     got = np.empty(8, numpy_dtype(declared.infer((TensorType((8,), "int32"),), attrs).dtype))
-    declared.host.compute((x,), attrs, got)
+    declared.cpu.compute((x,), attrs, got)
     np.testing.assert_array_equal(got, declared.reference((x,), attrs))
 
 
-def test_what_matters_has_a_host_kernel() -> None:
-    ops = {name for name, op in all_ops().items() if op.host is not None}
+def test_what_matters_has_a_cpu_kernel() -> None:
+    ops = {name for name, op in all_ops().items() if op.cpu is not None}
     assert ops >= {"add", "gelu", "softmax", "layer_norm", "matmul", "conv", "attention"}
     assert ops >= {"reduce_sum", "where", "clip", "relu"}
 
 
 def test_attention_of_many_scores_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_cpu, "REFERENCE_SCORES", 8)
-    case = next(c for c in HOSTED if c.op == "attention" and c.result_type().size > 100)
+    case = next(c for c in WITH_CPU_KERNEL if c.op == "attention" and c.result_type().size > 100)
     check(case, run(case, Workers("test", 1)), case.expected(), "numpy by parts")
 
 
 @pytest.mark.parametrize("size", [1e-30, 1, 1e30])
 @pytest.mark.parametrize("spread", [1, 30])
-@pytest.mark.parametrize("keywords", [{}, {"causal": True, "past": 3}, {"window": (2, 1)}])
+@pytest.mark.parametrize("keywords", [{}, {"causal": True, "past_len": 3}, {"window": (2, 1)}])
 @pytest.mark.parametrize("heads_of_keys", [1, 2, 6])
 def test_attention_of_all_heads_is_exact_for_scores_of_any_size(
     spread: float, size: float, keywords: dict[str, Any], heads_of_keys: int
@@ -122,8 +122,8 @@ def test_attention_of_all_heads_is_exact_for_scores_of_any_size(
     v *= np.float32(size)
     told = vs.attention(*map(vs.constant, (q, k, v)), scale=1.0, **keywords)
     declared, attrs, out = all_ops()[told.op], Attrs(told.attrs), np.empty(told.shape, np.float32)
-    assert declared.host is not None
-    declared.host.compute((q, k, v), attrs, out)
+    assert declared.cpu is not None
+    declared.cpu.compute((q, k, v), attrs, out)
     wide = tuple(x.astype(np.float64) for x in (q, k, v))
     wanted = np.asarray(declared.reference(wide, attrs))
     np.testing.assert_allclose(out, wanted, 2e-5 * spread, 1e-6 * size)
@@ -134,8 +134,8 @@ def test_norms_of_long_rows_keep_their_digits(op: str) -> None:
     x = (np.random.default_rng(0).standard_normal((1, 1 << 20))).astype(np.float32)
     told = getattr(vs, op)(vs.constant(x))
     declared, attrs, out = all_ops()[op], Attrs(told.attrs), np.empty_like(x)
-    assert declared.host is not None
-    declared.host.compute((x,), attrs, out)
+    assert declared.cpu is not None
+    declared.cpu.compute((x,), attrs, out)
     wanted = np.asarray(declared.reference((x.astype(np.float64),), attrs))
     np.testing.assert_allclose(out, wanted, 3e-7, 5e-7)
 
@@ -215,16 +215,16 @@ def test_nobody_works_on_when_the_start_of_a_helper_is_interrupted(
 
 def test_memory_is_used_again_once_no_array_shows_it() -> None:
     buffers, dtype = Buffers(), np.dtype(np.float32)
-    first = buffers.take((LEAST_PIECE_BYTES,), dtype)
+    first = buffers.take((MIN_PIECE_BYTES,), dtype)
     place = first.ctypes.data
     view = first.reshape(2, -1)[1, 3:]
     del first
     gc.collect()
-    second = buffers.take((LEAST_PIECE_BYTES,), dtype)
+    second = buffers.take((MIN_PIECE_BYTES,), dtype)
     assert second.ctypes.data != place  # a view still shows it
     del view
     gc.collect()
-    assert buffers.take((LEAST_PIECE_BYTES - 5,), dtype).ctypes.data == place
+    assert buffers.take((MIN_PIECE_BYTES - 5,), dtype).ctypes.data == place
 
 
 def test_results_do_not_change_with_later_runs() -> None:
@@ -246,9 +246,9 @@ def test_results_do_not_change_with_later_runs() -> None:
         np.testing.assert_allclose(sums, np.exp(2.0 * feed).sum(axis=1), rtol=1e-5)
 
 
-def test_every_unary_host_kernel_takes_an_array_without_axes() -> None:
+def test_every_unary_cpu_kernel_takes_an_array_without_axes() -> None:
     x = np.array(0.3, np.float32)
-    taken = {name for name, dtype in UNARY if dtype == "float32"} - {"round_float"}
+    taken = {name for name, dtype in UNARY if dtype == "float32"} - {"reduce_precision"}
     for name in sorted(taken):
         declared = all_ops()[name]
         attrs = Attrs(dict.fromkeys(("alpha", "beta", "gamma", "low", "high"), 0.5))
@@ -274,7 +274,7 @@ def test_weights_that_lie_at_odd_addresses_are_moved(odd: bool) -> None:
     assert np.shares_memory(held, found) is not odd
 
 
-def test_errors_of_host_kernels_name_the_node() -> None:
+def test_errors_of_cpu_kernels_name_the_node() -> None:
     at, table = vs.input("at", (1,), "int32"), np.zeros((3, 2), np.float32)
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.gather(table, at, name="mine"))

@@ -57,7 +57,7 @@ def test_native_words_are_those_of_numpy(name: str, wide: bool) -> None:
         raw = rng.integers(0, 256, (7, kind.row_bytes(columns)), np.uint8)
         room = np.full((9, kind.row_words(columns) + 5), 3, np.uint32)  # of which a part is written
         native.repack(name, raw, room[1:-1, 2:-3], wide)
-        assert np.array_equal(room[1:-1, 2:-3], kind.words_of(raw, columns))
+        assert np.array_equal(room[1:-1, 2:-3], kind.pack_u32(raw, columns))
         room[1:-1, 2:-3] = 3
         assert (room == 3).all()
         for wrong in (raw[:, :-1], raw[:-1], raw.view(np.int8).astype(np.int16)):

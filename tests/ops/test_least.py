@@ -56,8 +56,8 @@ def test_functions_run_on_the_least_device(case: FunctionCase, least: vs.Schedul
     for node in graph.ops:
         if run.plan.placements[node.id].device and node.id not in graph.views:
             alone = why_not(spec, graph, node) is None  # it may stay beside one that cannot leave
-            neighbours = {graph.root(i) for i in node.inputs}
-            neighbours |= {n.id for n in graph.ops if node.id in map(graph.root, n.inputs)}
+            neighbours = {graph.view_base(i) for i in node.inputs}
+            neighbours |= {n.id for n in graph.ops if node.id in map(graph.view_base, n.inputs)}
             by_numpy = any(run.plan.placements[i].device for i in neighbours)
             assert not alone or by_numpy, run.plan.explain()
     run.close()

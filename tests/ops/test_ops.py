@@ -13,8 +13,8 @@ import pytest
 from conftest import NUMPY_ONLY, THOROUGH, vulkan_names
 from failures import Failures
 from op_runs import (
-    LEAST_ROUNDING,
     LOWERED,
+    MIN_ROUNDING,
     OTHER_TYPES,
     OWN_TYPES,
     ROUNDING,
@@ -45,7 +45,7 @@ from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.coopmat_tolerance import coopmat_tolerance
 from vksched.testing.kernel_runner import Runner, check, check_device, check_function
 from vksched.testing.op_cases.op_sample import Case
-from vksched.testing.op_table import CASES, DOUBLES, FAMILIES, FUNCTIONS, HALVES, PRECISE
+from vksched.testing.op_table import CASES, DOUBLES, FAMILIES, FP16, FUNCTIONS, PRECISE
 from vksched.topology.limits import Limits
 
 PARTLY_BY_NUMPY: set[str] = set()
@@ -53,7 +53,7 @@ PARTLY_BY_NUMPY: set[str] = set()
 DOTS = Limits(integer_dot=True)
 """A GPU that sums four products of 8 bits at once."""
 NOISE = np.random.default_rng(3)
-STEPPED = {"round_float", "ceil", "floor", "trunc", "round", "sign", "floor_divide"}
+STEPPED = {"reduce_precision", "ceil", "floor", "trunc", "round", "sign", "floor_divide"}
 """Ops with few values as results."""
 OPS = computing_ops()
 SHADERS = DIRECTORY.parent.parent / "shaders"
@@ -256,9 +256,9 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
             subgroup_sizes=(32,),
         )
     )
-    for case in (*CASES, *HALVES, *PRECISE):
+    for case in (*CASES, *FP16, *PRECISE):
         op = all_ops()[case.op]
-        for call in calls_of(case, (*LOWERED.values(), ROUNDING, LEAST_ROUNDING, DOTS, *laned)):
+        for call in calls_of(case, (*LOWERED.values(), ROUNDING, MIN_ROUNDING, DOTS, *laned)):
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
                 with contextlib.suppress(UnsupportedOp):
                     here = {dispatch.shader for dispatch in lower(op, call).dispatches}
@@ -281,7 +281,7 @@ def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
         Limits(int64=True, subgroup_size=32, subgroup_shuffle=True),
         Limits(software=True, int64=True, subgroup_size=4, subgroup_shuffle=True),
     ]
-    for case in some((*CASES, *HALVES)):
+    for case in some((*CASES, *FP16)):
         op = all_ops()[case.op]
         for call in calls_of(case, (*LOWERED.values(), *lanes)):
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
@@ -294,7 +294,7 @@ def test_float16_is_for_devices_that_have_it() -> None:
     """A module that asks for it must not be created on another device, nor without a precision."""
     asking = {name for name in load_manifest() if FLOAT16 in capabilities(load_shader(name).spirv)}
     assert "matmul_vec4_mixed_float32" in asking
-    for cases, sets in ((PRECISE, LOWERED.values()), ((*CASES, *HALVES), (ROUNDING,))):
+    for cases, sets in ((PRECISE, LOWERED.values()), ((*CASES, *FP16), (ROUNDING,))):
         for case in some(cases):
             op = all_ops()[case.op]
             for call in calls_of(case, sets):
@@ -348,7 +348,7 @@ def hazards(dispatches: tuple[Dispatch, ...]) -> list[str]:
 
 @pytest.mark.parametrize("op", OPS)
 def test_dispatches_of_a_node_wait_for_each_other(op: str) -> None:
-    for case, call in ((c, call) for c in cases_of(op, (*CASES, *HALVES)) for call in calls_of(c)):
+    for case, call in ((c, call) for c in cases_of(op, (*CASES, *FP16)) for call in calls_of(c)):
         if view_offset(case.declaration, call.inputs, call.attrs) is None:
             with contextlib.suppress(UnsupportedOp):
                 assert hazards(lower(case.declaration, call).dispatches) == [], case.id

@@ -14,7 +14,7 @@ from conftest import vulkan_names
 import vksched as vs
 from vksched.ir.attrs import AttrValue
 from vksched.ir.precision import BYTES, PRECISION
-from vksched.ops.elementwise.epilogue import then
+from vksched.ops.elementwise.epilogue import epilogue_attrs
 from vksched.ops.quantized.gguf_formats import FORMATS
 from vksched.ops.quantized.quantized_linear import DOT, WITH_DOT
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
@@ -47,7 +47,7 @@ def case_of(
     k = blocks * FORMATS[name].step
     attrs = {"format": name, PRECISION: BYTES, **more}
     given = floats(m, k), words(name, n, k), *beside
-    return Case("linear_packed", given, attrs, f"{name} {m}", nmse=AS_NUMPY, of_largest=1e-2)  # type: ignore[arg-type]
+    return Case("quantized_linear", given, attrs, f"{name} {m}", nmse=AS_NUMPY, of_largest=1e-2)  # type: ignore[arg-type]
 
 
 def variant_of(case: Case, limits: Limits) -> str:
@@ -59,7 +59,7 @@ def variant_of(case: Case, limits: Limits) -> str:
 @pytest.mark.parametrize("name", WITH_DOT)
 def test_dot_products_are_those_of_numpy(runner: Runner, name: str) -> None:
     own = runner.device.limits
-    ends = then(2, (("silu", (0,), ()), ("mul", (2, 1), ())), ())
+    ends = epilogue_attrs(2, (("silu", (0,), ()), ("mul", (2, 1), ())), ())
     few = 1 if FORMATS[name].step == 256 else 9  # rows that end within a tile
     for case in (
         case_of(name, 1, few, 37, {}),

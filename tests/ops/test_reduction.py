@@ -13,7 +13,7 @@ from vksched.ops.layout import transpose_tiled
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS
 from vksched.ops.reduction.reduce_launch import (
-    MOST_PARTS,
+    MAX_PARTS,
     ROUNDED_CHUNK,
     SOFTWARE_CHUNK,
     WORKGROUP_CHUNK,
@@ -41,7 +41,7 @@ def test_parts_cover_all_columns_and_none_is_empty(side_by_side: int, limits: Li
 
 @pytest.mark.parametrize("most", [SOFTWARE_CHUNK, WORKGROUP_CHUNK])
 @pytest.mark.parametrize("across", [False, True])
-def test_parts_in_quads_cover_all_columns_and_none_is_empty(across: bool, most: int) -> None:
+def test_parts_in_vec4_cover_all_columns_and_none_is_empty(across: bool, most: int) -> None:
     for rows in SIZES:
         for columns in (0, *SIZES):
             launch = choose_vec4_launch(rows, columns, across, most)
@@ -62,7 +62,7 @@ def test_a_cpu_driver_goes_round_no_loop_too_often() -> None:
 
 
 @pytest.mark.parametrize("across", [False, True])
-def test_quads_are_cut_only_where_rows_are_few_or_long(across: bool) -> None:
+def test_vec4_loads_are_cut_only_where_rows_are_few_or_long(across: bool) -> None:
     assert choose_vec4_launch(4096, 4096, across).parts == 1
     assert choose_vec4_launch(4, 4096, across).parts > 1
     assert choose_vec4_launch(4096, 4 * SOFTWARE_CHUNK, across).parts == 4
@@ -80,7 +80,7 @@ def test_no_invocation_takes_more_than_it_may(whole_group: bool) -> None:
 def test_one_long_row_keeps_a_large_gpu_busy() -> None:
     launch = choose_launch(1, 1 << 28, 1, GPU)
     assert launch.whole_group
-    assert launch.parts == MOST_PARTS
+    assert launch.parts == MAX_PARTS
     assert choose_last_launch(1, launch.parts, GPU).whole_group
 
 
@@ -115,7 +115,7 @@ def test_tiles_of_transposes_are_no_choice_where_groups_or_loops_do_not_fit() ->
     assert choices((4, 1 << 24), max_groups=(1, 65535, 65535)) == (transpose_tiled.LINES,)
 
 
-def test_reductions_in_quads_take_groups_enough_for_their_loops() -> None:
+def test_reductions_in_vec4_take_groups_enough_for_their_loops() -> None:
     x = TensorType((1 << 27, 5), "float32")
     attrs = Attrs({"axes": (1,), "keepdims": False})
     call = Call((x,), TensorType((1 << 27,), "float32"), attrs, SOFTWARE, variant="vec4")

@@ -26,7 +26,7 @@ def x(dtype: str = "float32") -> vs.Tensor:
 
 
 def attend(**given: Any) -> vs.Tensor:
-    shape = (1, 4, 6) if "heads" in given else (1, 2, 4, 6)
+    shape = (1, 4, 6) if "num_heads" in given else (1, 2, 4, 6)
     return vs.attention(*(vs.input(n, shape) for n in "qkv"), **given)
 
 
@@ -123,12 +123,12 @@ def test_numpy_integers_are_integers(one: Callable[[int], Any]) -> None:
         (lambda: vs.random_uniform((2,), 1, 0, seed=0), vs.ShapeError, "low <= high, got 1 and 0"),
         (lambda: vs.random_uniform((2,), "0", "1", seed=0), vs.DTypeError, "finite number as low"),
         (lambda: vs.bernoulli((2,), "a", seed=0), vs.DTypeError, "finite number as probability"),
-        (lambda: attend(past=1.5), vs.ShapeError, "integer as past, got 1.5"),
+        (lambda: attend(past_len=1.5), vs.ShapeError, "integer as past_len, got 1.5"),
         (lambda: attend(window=3), vs.ShapeError, r"window .left, right., got 3"),
         (lambda: attend(window=(1.5, 2)), vs.ShapeError, "integer as window, got 1.5"),
         (lambda: attend(scale="a"), vs.DTypeError, "finite number as scale"),
         (lambda: attend(softcap=None), vs.DTypeError, "finite number as softcap"),
-        (lambda: attend(heads=2.0), vs.ShapeError, "integer as heads, got 2.0"),
+        (lambda: attend(num_heads=2.0), vs.ShapeError, "integer as num_heads, got 2.0"),
         (lambda: recur(clip=-1), vs.DTypeError, "a clip above 0"),
         (lambda: recur(clip="a"), vs.DTypeError, "finite number as clip"),
         (lambda: recur(direction=["forward"]), vs.ShapeError, "expected one of forward"),

@@ -21,7 +21,7 @@ from vksched.generation.generator import Reader
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized import weight_repack
-from vksched.ops.quantized.gguf_formats import FORMATS, Repacked, held_words, repack
+from vksched.ops.quantized.gguf_formats import FORMATS, Repacked, pack_u32, repack
 from vksched.ops.quantized.weight_repack import Ahead
 from vksched.storage.lazy_array import Late, as_array
 from vksched.storage.model_file import FLAGS, FileBytes, ModelFile, Unchanged, content_of
@@ -55,7 +55,7 @@ def lates_of(
         for name, raw in zip(names, raws, strict=True):
             here = file.part(at, at + raw.nbytes)
             assert isinstance(here, FileBytes)
-            late = held_words(name, here, (7 + part, 512))
+            late = pack_u32(name, here, (7 + part, 512))
             assert isinstance(late, Repacked)
             yield name, raw, late
             at += raw.nbytes
@@ -238,7 +238,7 @@ def test_who_needs_words_helps_to_make_them(tmp_path: Path) -> None:
 
 
 def test_what_is_in_no_file_is_left_alone() -> None:
-    late = held_words("q8_0", blocks("q8_0", 4, 64), (4, 64))
+    late = pack_u32("q8_0", blocks("q8_0", 4, 64), (4, 64))
     made = Ahead([late, np.zeros((3, 4), np.uint32)])
     made.wait()
     made.close()

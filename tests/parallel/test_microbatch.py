@@ -64,9 +64,13 @@ def test_a_reshape_moves_runs_of_examples(before: list[int], data: st.DataObject
     axis = data.draw(st.integers(0, len(before) - 1))
     outer = data.draw(st.sampled_from((1, 2)))
     whole = np.arange(math.prod(shape)).reshape(shape)
-    cuts = data.draw(st.permutations([*before, 1]))
-    joined = data.draw(st.integers(0, len(cuts) - 2))
-    after = (*cuts[:joined], cuts[joined] * cuts[joined + 1], *cuts[joined + 2 :])
+    shardings = data.draw(st.permutations([*before, 1]))
+    joined = data.draw(st.integers(0, len(shardings) - 2))
+    after = (
+        *shardings[:joined],
+        shardings[joined] * shardings[joined + 1],
+        *shardings[joined + 2 :],
+    )
     if shape[axis] % (outer * count):
         return
     found = regroup(shape, after, axis, outer, count)

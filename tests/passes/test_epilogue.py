@@ -13,7 +13,7 @@ from fused import SPECIAL, assert_same_values, assert_valid, ops_of, optimized
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
-from vksched.ir.op import THEN, Call, Steps
+from vksched.ir.op import EPILOGUE, Call, ShaderProgram
 from vksched.ops.elementwise.epilogue import FUNCTIONS, attrs_text
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.variants import call_key
@@ -68,7 +68,7 @@ def test_an_activation_is_part_of_the_product(
     write: Callable[[vs.Tensor], vs.Tensor], dtype: str
 ) -> None:
     graph = fused(write(product(dtype, name="inner")))
-    assert ops_of(graph) == ["matmul"] and THEN in graph.nodes[-1].attrs
+    assert ops_of(graph) == ["matmul"] and EPILOGUE in graph.nodes[-1].attrs
     assert graph.merged["inner"] == graph.nodes[-1].id
 
 
@@ -85,7 +85,7 @@ def test_one_of_two_products_is_the_other_ones_residual() -> None:
     x, w = x_of(6, 5), [vs.constant(values(5, 8, seed=i)) for i in range(2)]
     graph = fused(vs.silu(x @ w[0]) * (x @ w[1]))
     assert ops_of(graph) == ["matmul", "matmul"]
-    assert [THEN in n.attrs for n in graph.ops] == [False, True]
+    assert [EPILOGUE in n.attrs for n in graph.ops] == [False, True]
 
 
 def test_graphs_with_epilogues_are_left_alone() -> None:
@@ -93,7 +93,7 @@ def test_graphs_with_epilogues_are_left_alone() -> None:
     product = vs.relu(vs.matmul(x_of(6, 5), vs.constant(values(5, 8))), name="end")
     graph = vs.build_graph(vs.add(product, vs.constant(values(8)), name="sum"))[0]
     once = optimize(graph, Wishes(limits=ROOM, observed=frozenset({"end"})))
-    assert ops_of(once) == ["matmul", "add"] and THEN in once.ops[0].attrs
+    assert ops_of(once) == ["matmul", "add"] and EPILOGUE in once.ops[0].attrs
     assert optimize(once, Wishes(limits=ROOM)) is once
 
 
@@ -131,7 +131,7 @@ def test_only_nodes_of_one_home_are_one() -> None:
 )
 def test_what_does_not_fit_stays(end: Callable[[], vs.Tensor]) -> None:
     """Integers, other functions, broadcasting, rows of no fours, other shapes, more operands."""
-    assert all(THEN not in node.attrs for node in fused(end()).nodes)
+    assert all(EPILOGUE not in node.attrs for node in fused(end()).nodes)
 
 
 def test_devices_of_few_buffers_take_no_residual() -> None:
@@ -162,7 +162,7 @@ def test_what_follows_has_no_say_in_the_variant() -> None:
     node, plain = graph.nodes[-1], vs.build_graph(product())[0].nodes[-1]
     call = Call(graph.input_types(node), node.type, node.attrs)
     own = Call(call.inputs[:3], plain.type, plain.attrs)
-    assert call.bare == own and call_key("matmul", call) == call_key("matmul", own)
+    assert call.without_epilogue == own and call_key("matmul", call) == call_key("matmul", own)
 
 
 # -- the shaders ---------------------------------------------------------------------------------
@@ -179,9 +179,9 @@ def test_a_linked_module_holds_what_its_epilogue_calls(name: str, tmp_path: Path
     spirv = load_shader(name).spirv
     before = take_apart(spirv)
     for steps in (
-        Steps(),
-        Steps((("gelu_float32", (0,)),)),
-        Steps((("add_float32", (0, 1)), ("mul_float32", (7, 6))), (3,)),
+        ShaderProgram(),
+        ShaderProgram((("gelu_float32", (0,)),)),
+        ShaderProgram((("add_float32", (0, 1)), ("mul_float32", (7, 6))), (3,)),
     ):
         made = link(spirv, steps)
         after = take_apart(made)
@@ -275,7 +275,7 @@ def test_few_programs_have_numbers_as_each_is_compiled() -> None:
     x = x_of(6, 8)
     for number in (0.5, 0.25, 0.5, 3.0, 7.0):
         x = vs.relu(vs.matmul(x, w) * number)
-    fused_ones = [THEN in n.attrs for n in fused(x).ops if n.op == "matmul"]
+    fused_ones = [EPILOGUE in n.attrs for n in fused(x).ops if n.op == "matmul"]
     assert fused_ones == [True, True, True, False, False]
 
 

@@ -13,7 +13,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.precision import MIXED, as_bfloat16, precision_of
 from vksched.passes import Wishes, optimize
-from vksched.passes.fp16_weights import LEAST_LANES
+from vksched.passes.fp16_weights import MIN_LANES
 from vksched.passes.set_precision import set_precision
 from vksched.topology.limits import Limits
 
@@ -41,19 +41,19 @@ def few(rows: int = 3) -> vs.Tensor:
 
 def test_weights_of_few_rows_are_halved() -> None:
     bias = vs.weight(values(N))
-    assert ops_of(few() @ vs.weight(W)) == ["linear_packed"]
-    assert ops_of(vs.linear(few(), vs.weight(W.T.copy()), bias)) == ["linear_packed"]
-    assert ops_of(few() @ vs.weight(W), word="float16") == ["linear_packed"]
-    assert ops_of(few() @ vs.weight(W), word="bfloat16") == ["linear_packed"]
+    assert ops_of(few() @ vs.weight(W)) == ["quantized_linear"]
+    assert ops_of(vs.linear(few(), vs.weight(W.T.copy()), bias)) == ["quantized_linear"]
+    assert ops_of(few() @ vs.weight(W), word="float16") == ["quantized_linear"]
+    assert ops_of(few() @ vs.weight(W), word="bfloat16") == ["quantized_linear"]
 
 
 def test_weights_of_many_rows_are_halved_for_gpus() -> None:
-    assert ops_of(few(9) @ vs.weight(W)) == ["linear_packed"]
+    assert ops_of(few(9) @ vs.weight(W)) == ["quantized_linear"]
     driver = Limits(storage_buffers=8, software=True, subgroup_size=8)
     wishes = replace(WISHES, limits=driver)
-    assert ops_of(few(8) @ vs.weight(W), wishes=wishes) == ["linear_packed"]
+    assert ops_of(few(8) @ vs.weight(W), wishes=wishes) == ["quantized_linear"]
     for word in ("mixed", "bfloat16"):
-        assert ops_of(few(9) @ vs.weight(W), word=word) == ["linear_packed"]
+        assert ops_of(few(9) @ vs.weight(W), word=word) == ["quantized_linear"]
         assert ops_of(few(9) @ vs.weight(W), word=word, wishes=wishes) == ["matmul"]
 
 
@@ -64,7 +64,7 @@ def test_others_stay() -> None:
     assert ops_of(few() @ w, wishes=Wishes()) == ["matmul"]  # numpy alone
     assert ops_of(few() @ vs.weight(W[:, :4])) == ["matmul"]
     assert "matmul" in ops_of(few() @ w, vs.relu(w))  # it would be there twice
-    assert ops_of(few() @ vs.weight(values(K + 1, N))[:K]) != ["linear_packed"]
+    assert ops_of(few() @ vs.weight(values(K + 1, N))[:K]) != ["quantized_linear"]
 
 
 @pytest.mark.parametrize("bad", [7e4, np.inf, np.nan])
@@ -73,14 +73,17 @@ def test_what_float16_does_not_hold_stays(bad: float) -> None:
     spoiled[3, 4] = bad
     assert ops_of(few() @ vs.weight(spoiled)) == ["matmul"]
     held = ops_of(few() @ vs.weight(spoiled), word="bfloat16")
-    assert held == ["linear_packed" if np.isfinite(bad) else "matmul"]
+    assert held == ["quantized_linear" if np.isfinite(bad) else "matmul"]
 
 
 def test_it_keeps_the_precision_and_takes_an_epilogue() -> None:
     graph, _ = vs.build_graph(vs.relu(few() @ vs.weight(W)))
     mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), MIXED))
     (node,) = optimize(mixed, WISHES).ops
-    assert (node.op, precision_of(node.attrs)) == ("linear_packed", MIXED) and "then" in node.attrs
+    assert (node.op, precision_of(node.attrs)) == (
+        "quantized_linear",
+        MIXED,
+    ) and "epilogue" in node.attrs
 
 
 @pytest.fixture(params=vulkan_names() or [None])
@@ -98,7 +101,7 @@ def test_results_and_bytes(rows: int, sched: vs.Scheduler) -> None:
     exact = sched.compile(few(rows) @ w, precision="float32")
     expected = x.astype(np.float64) @ W.astype(np.float16)
     plain = x.astype(np.float64) @ W
-    few_lanes = mixed.plan.topology.devices[0].limits.subgroup_size < LEAST_LANES
+    few_lanes = mixed.plan.topology.devices[0].limits.subgroup_size < MIN_LANES
     near = plain if few_lanes else expected
     np.testing.assert_allclose(mixed(x=x), near, rtol=1e-4, atol=1e-5)
     assert np.abs(plain - expected).max() > 1e-4

@@ -15,7 +15,7 @@ N, K = 12, 512
 
 
 def weight(name: str = "q4_K") -> vs.Tensor:
-    return vs.packed(blocks(name, N, K), name, (N, K), name="w")
+    return vs.quantized_weight(blocks(name, N, K), name, (N, K), name="w")
 
 
 def floats_of(name: str = "q4_K") -> np.ndarray:
@@ -32,13 +32,13 @@ IDS = vs.input("ids", (4,), "int32")
 
 
 def test_products_read_the_bits() -> None:
-    assert ops_of(vs.linear(X, weight(), np.ones(N, np.float32))) == ["linear_packed"]
-    assert ops_of(X @ vs.transpose(weight(), (1, 0))) == ["linear_packed"]
-    assert ops_of(vs.linear(vs.input("x", (K,)), weight()))[1] == "linear_packed"
+    assert ops_of(vs.linear(X, weight(), np.ones(N, np.float32))) == ["quantized_linear"]
+    assert ops_of(X @ vs.transpose(weight(), (1, 0))) == ["quantized_linear"]
+    assert ops_of(vs.linear(vs.input("x", (K,)), weight()))[1] == "quantized_linear"
 
 
 def test_rows_are_picked_before_they_are_unpacked() -> None:
-    assert ops_of(vs.embedding(weight(), IDS)) == ["gather", "unpack"]
+    assert ops_of(vs.embedding(weight(), IDS)) == ["gather", "dequantize"]
 
 
 def test_values_are_picked_of_one_row(devices: list[str]) -> None:
@@ -51,15 +51,15 @@ def test_values_are_picked_of_one_row(devices: list[str]) -> None:
 
 def test_a_weight_may_have_no_rows(devices: list[str]) -> None:
     for name in ("q8_0", "q4_K", "f16"):
-        none = vs.packed(b"", name, (0, K))
+        none = vs.quantized_weight(b"", name, (0, K))
         with vs.Scheduler(devices) as sched:
             got = sched.compile([vs.linear(X, none), vs.relu(none)])(x=np.ones(X.shape, np.float32))
         assert [each.shape for each in got] == [(2, 3, 0), (0, K)]
 
 
 def test_matrices_are_picked_before_they_are_unpacked(devices: list[str]) -> None:
-    several = vs.packed(blocks("q8_0", 2 * N, K), "q8_0", (6, 4, K))
-    assert ops_of(vs.gather(several, IDS)) == ["gather", "unpack"]
+    several = vs.quantized_weight(blocks("q8_0", 2 * N, K), "q8_0", (6, 4, K))
+    assert ops_of(vs.gather(several, IDS)) == ["gather", "dequantize"]
     assert ops_of(vs.matmul(X, several[:2], transpose_b=True))[-1] == "matmul"
     ids = np.array([5, 0, 0, 3], np.int32)
     with vs.Scheduler(devices) as sched:
@@ -69,11 +69,11 @@ def test_matrices_are_picked_before_they_are_unpacked(devices: list[str]) -> Non
 
 
 def test_chosen_matrices_are_read_as_they_are(devices: list[str]) -> None:
-    several = vs.packed(blocks("q8_0", 2 * N, K), "q8_0", (6, 4, K))
+    several = vs.quantized_weight(blocks("q8_0", 2 * N, K), "q8_0", (6, 4, K))
     x, chosen = vs.input("x", (5, K)), vs.input("ids", (5, 2), "int32")
-    made = vs.grouped_linear(x, several, chosen)
-    assert ops_of(made) == ["grouped_packed"]
-    assert "unpack" in ops_of(made, vs.relu(several))
+    made = vs.moe_linear(x, several, chosen)
+    assert ops_of(made) == ["quantized_moe_linear"]
+    assert "dequantize" in ops_of(made, vs.relu(several))
     rng = np.random.default_rng(0)
     given = rng.standard_normal((5, K)).astype(np.float32)
     ids = np.array([[5, 0], [0, 1], [-1, 3], [0, 0], [2, 5]], np.int32)
@@ -89,27 +89,31 @@ def test_chosen_matrices_are_read_as_they_are(devices: list[str]) -> None:
 
 
 def test_other_readers_get_the_floats() -> None:
-    assert ops_of(vs.matmul(vs.input("x", (2, N)), weight())) == ["unpack", "matmul"]
-    assert ops_of(vs.gather(weight(), IDS, 1)) == ["unpack", "gather"]
-    assert ops_of(vs.relu(weight())) == ["unpack", "relu"]
+    assert ops_of(vs.matmul(vs.input("x", (2, N)), weight())) == ["dequantize", "matmul"]
+    assert ops_of(vs.gather(weight(), IDS, 1)) == ["dequantize", "gather"]
+    assert ops_of(vs.relu(weight())) == ["dequantize", "relu"]
 
 
 def test_attention_reads_words_of_a_cache() -> None:
     q, used = vs.input("q", (1, 2, 3, 64)), vs.input("used", (), "int32")
     words = [vs.input(name, (1, 2, 9, 17), "uint32") for name in "kv"]
-    kept = [vs.from_q8_0(each, 64) for each in words]
-    assert ops_of(vs.attention(q, *kept, used=used)) == ["cached_attention"]
-    assert ops_of(vs.attention(q, *kept)) == ["from_q8_0", "from_q8_0", "attention"]
+    kept = [vs.dequantize_q8_0(each, 64) for each in words]
+    assert ops_of(vs.attention(q, *kept, kv_len=used)) == ["attention_with_kvcache"]
+    assert ops_of(vs.attention(q, *kept)) == ["dequantize_q8_0", "dequantize_q8_0", "attention"]
     some = [vs.gather(each, IDS, axis=2) for each in kept]
-    assert ops_of(vs.attention(q, *some, used=used)) == ["gather", "gather", "cached_attention"]
+    assert ops_of(vs.attention(q, *some, kv_len=used)) == [
+        "gather",
+        "gather",
+        "attention_with_kvcache",
+    ]
     floats = vs.input("f", (1, 2, 9, 64))
-    assert ops_of(vs.attention(q, floats, kept[1], used=used))[0] == "from_q8_0"
+    assert ops_of(vs.attention(q, floats, kept[1], kv_len=used))[0] == "dequantize_q8_0"
 
 
 def test_a_table_may_be_tied() -> None:
     w = weight()
     found = ops_of(vs.linear(vs.embedding(w, IDS), w))
-    assert found == ["gather", "unpack", "linear_packed"]
+    assert found == ["gather", "dequantize", "quantized_linear"]
 
 
 @pytest.mark.parametrize("home", ("look_up", "product", "w"))
@@ -122,7 +126,11 @@ def test_each_device_reads_the_bits_of_a_tied_table(devices: list[str], home: st
     with vs.Scheduler(devices) as sched:
         placement = {"*": sched.devices[0].spec.name, f"{home}*": "cpu"}
         run = sched.compile(made, placement=placement)
-        assert [node.op for node in run.plan.graph.ops] == ["gather", "unpack", "linear_packed"]
+        assert [node.op for node in run.plan.graph.ops] == [
+            "gather",
+            "dequantize",
+            "quantized_linear",
+        ]
         got = run(ids=ids)
     values = floats_of("q8_0")
     np.testing.assert_allclose(got, values[ids] @ values.T, 1e-4, 1e-4)

@@ -12,7 +12,7 @@ from conftest import Scheds
 from fused import SPECIAL, assert_same_values, assert_valid, ops_of, optimized
 
 import vksched as vs
-from vksched.ir.op import Call, Steps
+from vksched.ir.op import Call, ShaderProgram
 from vksched.ops.elementwise.epilogue import attrs_text
 from vksched.ops.elementwise.fused_elementwise import FUNCTIONS, program_of
 from vksched.ops.lowering.lower import lower
@@ -32,35 +32,42 @@ def x_of(name: str = "x", shape: Sequence[int] = SHAPE, dtype: str = "float32") 
 def test_elementwise_ops_behind_each_other_are_one() -> None:
     x, y = x_of(), x_of("y")
     graph = optimized(vs.relu(vs.gelu(x + 0.5, name="inner") * y, name="end"))
-    assert ops_of(graph) == ["chain"]
+    assert ops_of(graph) == ["fused_elementwise"]
     assert graph.nodes[-1].name == "end" and graph.merged["inner"] == graph.nodes[-1].id
 
 
 def test_a_value_that_only_members_read_is_no_result() -> None:
     x = x_of()
     inner = x + 1.0
-    assert ops_of(optimized(inner * vs.sigmoid(inner))) == ["chain"]
+    assert ops_of(optimized(inner * vs.sigmoid(inner))) == ["fused_elementwise"]
 
 
 def test_what_others_read_stays() -> None:
     x, w = x_of(), x_of("w", (6, 3))
     inner = vs.tanh(x * 2.0)
-    assert ops_of(optimized([vs.neg(inner) + 1.0, inner @ w])) == ["chain", "chain", "matmul"]
+    assert ops_of(optimized([vs.neg(inner) + 1.0, inner @ w])) == [
+        "fused_elementwise",
+        "fused_elementwise",
+        "matmul",
+    ]
 
 
 def test_outputs_and_observed_values_stay() -> None:
     x = x_of()
     first = vs.exp(x, name="first")
     end = vs.neg(vs.abs(first, name="second") + 1.0, name="end")
-    assert ops_of(optimized([first, end])) == ["exp", "chain"]
+    assert ops_of(optimized([first, end])) == ["exp", "fused_elementwise"]
     graph = optimized(end, observed=frozenset({"second"}))
-    assert "second" in {n.name for n in graph.nodes} and ops_of(graph) == ["chain", "chain"]
+    assert "second" in {n.name for n in graph.nodes} and ops_of(graph) == [
+        "fused_elementwise",
+        "fused_elementwise",
+    ]
 
 
 def test_only_ops_of_one_home_are_one() -> None:
     end = vs.neg(vs.exp(vs.abs(x_of(), name="a"), name="b"), name="c")
     graph = optimized(end, homes={"a": "cpu", "b": "cpu"})
-    assert [(n.op, n.name) for n in graph.ops] == [("chain", "b"), ("neg", "c")]
+    assert [(n.op, n.name) for n in graph.ops] == [("fused_elementwise", "b"), ("neg", "c")]
 
 
 def test_what_need_not_wait_for_another_device_does_not() -> None:
@@ -72,18 +79,23 @@ def test_what_need_not_wait_for_another_device_does_not() -> None:
         "mul",
         "add",
     ]
-    assert ops_of(optimized(end, homes={"left": "a", "right": "a", "end": "a"})) == ["chain"]
+    assert ops_of(optimized(end, homes={"left": "a", "right": "a", "end": "a"})) == [
+        "fused_elementwise"
+    ]
 
 
 def test_operands_broadcast() -> None:
     x, row, column = x_of(), x_of("r", (6,)), x_of("c", (4, 1))
-    assert ops_of(optimized((x + row) * column - x_of("s", ()))) == ["chain"]
+    assert ops_of(optimized((x + row) * column - x_of("s", ()))) == ["fused_elementwise"]
 
 
 def test_what_has_another_shape_is_an_operand() -> None:
     x, row = x_of(), x_of("r", (6,))
     graph = optimized(vs.relu(x * vs.exp(row * 2.0)))
-    assert [(n.op, n.type.shape) for n in graph.ops] == [("chain", (6,)), ("chain", SHAPE)]
+    assert [(n.op, n.type.shape) for n in graph.ops] == [
+        ("fused_elementwise", (6,)),
+        ("fused_elementwise", SHAPE),
+    ]
 
 
 @pytest.mark.parametrize(("buffers", "operands"), [(4, 3), (6, 3), (7, 6), (64, 6)])
@@ -92,7 +104,7 @@ def test_a_chain_binds_no_more_than_every_device_allows(buffers: int, operands: 
     for i in range(9):
         total = total + x_of(f"x{i}")
     graph = optimized(total, limits=Limits(storage_buffers=buffers))
-    chains = [n for n in graph.ops if n.op == "chain"]
+    chains = [n for n in graph.ops if n.op == "fused_elementwise"]
     assert max(len(n.inputs) for n in chains) == operands
     for n in chains:
         call = Call(graph.input_types(n), n.type, n.attrs, Limits(storage_buffers=buffers))
@@ -112,7 +124,7 @@ def test_cheap_steps_make_longer_chains() -> None:
     for i in range(100):
         x = x * (0.5 + i / 256) + y
     graph = optimized(x)
-    assert ops_of(graph) == ["chain"]
+    assert ops_of(graph) == ["fused_elementwise"]
     shown = ", ".join(["mul", "add"] * 7)
     assert attrs_text(graph.ops[-1].attrs) == f"steps {shown}, mul, ..., 200 in all"
 
@@ -129,19 +141,21 @@ def test_chains_of_large_tensors_are_shorter() -> None:
 def test_integers_and_int64_are_left_to_their_bounds() -> None:
     n = x_of("n", dtype="int32")
     assert "chain" not in ops_of(optimized(vs.neg(n + 3) * 2))
-    assert ops_of(optimized(vs.tanh(vs.cast(n, "float32") * 0.5))) == ["chain"]
+    assert ops_of(optimized(vs.tanh(vs.cast(n, "float32") * 0.5))) == ["fused_elementwise"]
 
 
 def test_comparisons_and_choices_are_members() -> None:
     x, y = x_of(), x_of("y")
     kept = vs.logical_and(vs.less(x, y), vs.greater(x, 0.0))
-    assert ops_of(optimized(vs.where(kept, x * 2.0, vs.clip(y, -1.0, 1.0)))) == ["chain"]
+    assert ops_of(optimized(vs.where(kept, x * 2.0, vs.clip(y, -1.0, 1.0)))) == [
+        "fused_elementwise"
+    ]
 
 
 def test_float16_is_rounded_once() -> None:
     x = x_of(dtype="float16")
     graph = optimized(vs.exp(x * 0.1) + x)
-    assert ops_of(graph) == ["chain"] and graph.nodes[-1].type.dtype == "float16"
+    assert ops_of(graph) == ["fused_elementwise"] and graph.nodes[-1].type.dtype == "float16"
 
 
 def test_what_jumps_is_no_member_in_float16() -> None:
@@ -166,7 +180,7 @@ def test_states_take_their_next_value_from_a_chain() -> None:
     x = x_of()
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(held * 1.0, updates={held: vs.tanh(held * 0.5) + x})
-        assert sorted(ops_of(run.plan.graph)) == ["assign", "chain", "state"]
+        assert sorted(ops_of(run.plan.graph)) == ["assign", "fused_elementwise", "state"]
         run(x=np.zeros(SHAPE, np.float32))
         np.testing.assert_allclose(sched.read(held), np.full(SHAPE, np.tanh(np.float32(0.5))))
 
@@ -196,7 +210,7 @@ def test_the_dispatch_says_what_the_steps_are() -> None:
 @pytest.mark.parametrize("name", ["fused_2", "fused_6_vec4"])
 def test_a_linked_module_holds_what_its_chain_calls(name: str, tmp_path: Path) -> None:
     spirv = load_shader(name).spirv
-    made = link(spirv, Steps((("gelu_float32", (0,)), ("mul_float32", (8, 7))), (1, 2)))
+    made = link(spirv, ShaderProgram((("gelu_float32", (0,)), ("mul_float32", (8, 7))), (1, 2)))
     assert len(made) < len(spirv) // 3
     before, after = take_apart(spirv), take_apart(made)
     assert set(after.functions) < set(before.functions)
@@ -263,7 +277,7 @@ def test_chains_keep_special_values(
 ) -> None:
     """As the ops alone do: no compiler takes x * 0 for 0, or 0.0 for -0.0."""
     with_passes, without = (sched.compile(write(x_of(shape=(8,)))) for sched in scheds)
-    assert [node.op for node in with_passes.plan.graph.ops] == ["chain"]
+    assert [node.op for node in with_passes.plan.graph.ops] == ["fused_elementwise"]
     got, wanted = with_passes(x=SPECIAL), without(x=SPECIAL)
     assert_same_values(got, wanted)
     with_passes.close(), without.close()

@@ -32,7 +32,7 @@ def values(*shape: int, seed: int = 0) -> NDArray:
 
 
 def weight(n: int, seed: int = 0, kind: str = "q4_K") -> vs.Tensor:
-    return vs.packed(blocks(kind, n, K, seed), kind, (n, K))
+    return vs.quantized_weight(blocks(kind, n, K, seed), kind, (n, K))
 
 
 def graph_of(*made: vs.Tensor, limits: Limits = GPU, **wishes: frozenset[str]) -> Graph:
@@ -54,16 +54,16 @@ def both(x: vs.Tensor = NORMED) -> list[vs.Tensor]:
 
 
 def test_products_of_one_row_are_one_with_their_norm() -> None:
-    assert ops_of(*both()) == ["linear_beside", "exp", "exp"]
+    assert ops_of(*both()) == ["merged_linear", "exp", "exp"]
     graph = graph_of(*both())
-    (made,) = (node for node in graph.nodes if node.op == "linear_beside")
+    (made,) = (node for node in graph.nodes if node.op == "merged_linear")
     assert made.type.shape == (1, 1, 48) and made.attrs["normed"]
 
 
 def test_a_product_alone_is_one_with_its_norm() -> None:
-    assert ops_of(vs.exp(vs.linear(NORMED, weight(16)))) == ["linear_beside", "exp"]
-    assert ops_of(vs.linear(NORMED, weight(16))) == ["linear_beside"]
-    assert "linear_beside" not in ops_of(vs.exp(vs.linear(X, weight(16))))
+    assert ops_of(vs.exp(vs.linear(NORMED, weight(16)))) == ["merged_linear", "exp"]
+    assert ops_of(vs.linear(NORMED, weight(16))) == ["merged_linear"]
+    assert "merged_linear" not in ops_of(vs.exp(vs.linear(X, weight(16))))
 
 
 @pytest.mark.parametrize("activation", [vs.silu, vs.gelu])
@@ -71,30 +71,30 @@ def test_a_gate_is_one_with_both_products(activation: Callable[[vs.Tensor], vs.T
     for x in (NORMED, X):
         gate, up = (vs.linear(x, weight(32, seed)) for seed in range(2))
         for product in (activation(gate) * up, up * activation(gate)):
-            assert ops_of(vs.exp(product)) == ["linear_beside", "exp"]
+            assert ops_of(vs.exp(product)) == ["merged_linear", "exp"]
     # where something else reads one of them both are values, beside each other
     graph = graph_of(vs.exp(activation(gate) * up), vs.tanh(up))
-    (made,) = (node for node in graph.nodes if node.op == "linear_beside")
+    (made,) = (node for node in graph.nodes if node.op == "merged_linear")
     assert made.type.shape == (1, 1, 64) and not made.attrs["gate"]
 
 
 def test_four_products_are_three_and_one() -> None:
     made = [vs.exp(vs.linear(NORMED, weight(16, seed))) for seed in range(4)]
-    assert ops_of(*made).count("linear_beside") == 2
+    assert ops_of(*made).count("merged_linear") == 2
 
 
 def test_what_stays_apart() -> None:
     rows = vs.rms_norm(vs.input("rows", (2, K)), values(K))
-    assert "linear_beside" not in ops_of(*both(rows))  # of two rows
-    assert "linear_beside" not in ops_of(*both(), limits=replace(GPU, storage_buffers=6))
-    assert "linear_beside" not in ops_of(*both(), limits=replace(GPU, software=True))
-    assert "linear_beside" not in ops_of(vs.exp(vs.linear(NORMED, weight(24))))
-    assert "linear_beside" not in ops_of(
+    assert "merged_linear" not in ops_of(*both(rows))  # of two rows
+    assert "merged_linear" not in ops_of(*both(), limits=replace(GPU, storage_buffers=6))
+    assert "merged_linear" not in ops_of(*both(), limits=replace(GPU, software=True))
+    assert "merged_linear" not in ops_of(vs.exp(vs.linear(NORMED, weight(24))))
+    assert "merged_linear" not in ops_of(
         vs.exp(vs.linear(NORMED, weight(16), values(16)))  # a bias
     )
     others = vs.exp(vs.linear(NORMED, weight(16))), vs.exp(vs.linear(NORMED, weight(16, 1, "q8_0")))
     graph = graph_of(*others)  # of two formats, each with the norm
-    assert [node.op for node in graph.nodes].count("linear_beside") == 2
+    assert [node.op for node in graph.nodes].count("merged_linear") == 2
 
 
 def test_nodes_of_several_homes_stay_apart() -> None:
@@ -105,7 +105,7 @@ def test_nodes_of_several_homes_stay_apart() -> None:
         ({"y0": "gpu:0 0", "y1": "gpu:0 1", "y2": "gpu:0 0"}, 1),
     ):
         graph = optimize(vs.build_graph(made)[0], Wishes(limits=GPU, homes=homes))
-        assert [node.op for node in graph.nodes].count("linear_beside") == count
+        assert [node.op for node in graph.nodes].count("merged_linear") == count
 
 
 def test_words_that_are_computed_have_products_of_their_own() -> None:
@@ -113,9 +113,9 @@ def test_words_that_are_computed_have_products_of_their_own() -> None:
     kind = format_of("q4_K")
     kept = [vs.input(f"kept{i}", (2, 16, kind.row_words(K)), "uint32") for i in range(2)]
     words = [vs.reshape(each[1:], (16, kind.row_words(K))) for each in kept]
-    made = [vs.exp(vs.linear(X, vs.unpack(each, "q4_K", K))) for each in words]
+    made = [vs.exp(vs.linear(X, vs.dequantize(each, "q4_K", K))) for each in words]
     ops = ops_of(*made)
-    assert ops.count("linear_packed") == 2 and "linear_beside" not in ops
+    assert ops.count("quantized_linear") == 2 and "merged_linear" not in ops
 
 
 def test_what_is_turned_at_several_homes_stays_apart() -> None:
@@ -134,7 +134,7 @@ def test_what_is_turned_at_several_homes_stays_apart() -> None:
         ({"turned0": "gpu:1", "turned1": "gpu:1"}, ["turned0.rotary_embedding"]),
     ):
         graph = optimize(vs.build_graph(turned)[0], Wishes(limits=GPU, homes=products | homes))
-        assert [n.op for n in graph.nodes].count("linear_beside") == 1
+        assert [n.op for n in graph.nodes].count("merged_linear") == 1
         assert [n.name for n in graph.nodes if n.op == "rotary_embedding"] == names
     seen = frozenset(("turned0",))
     graph = optimize(vs.build_graph(turned)[0], Wishes(limits=GPU, observed=seen))
@@ -145,9 +145,9 @@ def test_what_is_turned_at_several_homes_stays_apart() -> None:
 def test_a_norm_that_others_read_stays_a_value() -> None:
     for made in ([*both(), vs.exp(NORMED)], [*both(), NORMED]):
         ops = ops_of(*made)
-        assert "rms_norm" in ops and ops.count("linear_beside") == 1
+        assert "rms_norm" in ops and ops.count("merged_linear") == 1
     seen = ops_of(*both(), observed=frozenset(("normed",)))
-    assert "rms_norm" in seen and "linear_beside" in seen
+    assert "rms_norm" in seen and "merged_linear" in seen
 
 
 def test_products_that_round_to_bytes_have_kernels_of_their_own() -> None:
@@ -157,7 +157,7 @@ def test_products_that_round_to_bytes_have_kernels_of_their_own() -> None:
         for node in graph.nodes
     )
     made = optimize(replace(graph, nodes=nodes), Wishes(limits=GPU))
-    assert "linear_beside" not in [node.op for node in made.nodes]
+    assert "merged_linear" not in [node.op for node in made.nodes]
 
 
 # -- on devices ------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_tokens_have_the_logits_of_numpy(
     run = sched.compile(step.logits, updates=step.updates)
     ops = [node.op for node in run.plan.graph.nodes]
     biased = name.startswith("qwen2")
-    assert ops.count("linear_beside") == tiny.layers * (1 if biased else 2)
+    assert ops.count("merged_linear") == tiny.layers * (1 if biased else 2)
     turned = 1 if name.startswith("llama") else 2
     assert ops.count("rotary_embedding") == turned * tiny.layers
     for at, token in enumerate(ids):

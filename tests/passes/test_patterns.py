@@ -191,7 +191,7 @@ def test_products_around_a_softmax_are_attention(name: str) -> None:
     beside = ("where", "add", "logical_not")
     assert [op for op in ops_of(after) if op not in beside] == ["attention"]
     node = next(n for n in after.ops if n.op == "attention")
-    assert node.attrs["by_length"] == (1, 1, 1, 1)
+    assert node.attrs["is_bshd"] == (1, 1, 1, 1)
 
 
 def test_attention_of_operands_scaled_before() -> None:
@@ -256,7 +256,7 @@ def test_attention_takes_transposes_up() -> None:
     assert ops_of(after) == ["attention"]
     joined = [vs.input(name, (2, 4, 24)) for name in "qkv"]
     feeds = {name: values(2, 4, 24, seed=i) for i, name in enumerate("qkv")}
-    assert ops_of(both(vs.attention(*joined, heads=3), feeds)) == ["attention"]
+    assert ops_of(both(vs.attention(*joined, num_heads=3), feeds)) == ["attention"]
 
 
 def test_masks_whose_sum_overflows_are_not_attentions() -> None:

@@ -19,9 +19,13 @@ def mixed(graph: Graph) -> Graph:
     return set_precision(graph, dict.fromkeys(range(len(graph.nodes)), MIXED))
 
 
-def words_of(graph: Graph, wishes: Wishes | None = None) -> dict[str, str]:
+def precisions_of(graph: Graph, wishes: Wishes | None = None) -> dict[str, str]:
     made = optimize(mixed(graph), wishes)
-    return {node.op: precision_of(node.attrs) for node in made.ops if node.declaration.factors}
+    return {
+        node.op: precision_of(node.attrs)
+        for node in made.ops
+        if node.declaration.roundable_operands
+    }
 
 
 def weights(*shape: int) -> np.ndarray:
@@ -50,7 +54,7 @@ def test_the_same_words_change_nothing() -> None:
 
 def test_a_bias_keeps_it() -> None:
     graph, _ = vs.build_graph(X @ weights(32, 8) + weights(8))
-    assert words_of(graph) == {"matmul": MIXED}
+    assert precisions_of(graph) == {"matmul": MIXED}
 
 
 def test_an_epilogue_keeps_it() -> None:
@@ -58,28 +62,30 @@ def test_an_epilogue_keeps_it() -> None:
     graph, _ = vs.build_graph(vs.relu(X @ weights(32, 8)))
     made = optimize(mixed(graph), wishes)
     assert [node.op for node in made.ops] == ["matmul"]
-    assert precision_of(made.ops[0].attrs) == MIXED and "then" in made.ops[0].attrs
+    assert precision_of(made.ops[0].attrs) == MIXED and "epilogue" in made.ops[0].attrs
 
 
 def test_weights_of_few_bits_keep_it() -> None:
-    packed = vs.packed(blocks("q4_K", 12, 512), "q4_K", (12, 512))
+    packed = vs.quantized_weight(blocks("q4_K", 12, 512), "q4_K", (12, 512))
     graph, _ = vs.build_graph(vs.linear(vs.input("x", (3, 512)), packed))
-    assert words_of(graph) == {"linear_packed": MIXED}
+    assert precisions_of(graph) == {"quantized_linear": MIXED}
 
 
 def test_codes_of_8_bits_are_for_weights_of_few_bits() -> None:
     x = vs.input("x", (3, 512))
     products = {
-        "codes": vs.linear(x, vs.packed(blocks("q4_K", 12, 512), "q4_K", (12, 512))),
-        "floats": vs.linear(x, vs.packed(blocks("f16", 12, 512), "f16", (12, 512))),
+        "codes": vs.linear(x, vs.quantized_weight(blocks("q4_K", 12, 512), "q4_K", (12, 512))),
+        "floats": vs.linear(x, vs.quantized_weight(blocks("f16", 12, 512), "f16", (12, 512))),
         "plain": x @ weights(512, 12),
     }
     for name, product in products.items():
         graph, _ = vs.build_graph(product)
         bytes_of = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), BYTES))
-        (node,) = [node for node in optimize(bytes_of, None).ops if node.declaration.factors]
+        (node,) = [
+            node for node in optimize(bytes_of, None).ops if node.declaration.roundable_operands
+        ]
         assert precision_of(node.attrs) == (BYTES if name == "codes" else SINGLE), name
-        assert node.op == ("matmul" if name == "plain" else "linear_packed")
+        assert node.op == ("matmul" if name == "plain" else "quantized_linear")
     mixed_before = mixed(vs.build_graph(products["plain"])[0])
     none = set_precision(mixed_before, dict.fromkeys(range(len(mixed_before.nodes)), BYTES))
     assert {precision_of(node.attrs) for node in none.nodes} == {SINGLE}
@@ -89,7 +95,7 @@ def test_winograd_keeps_it() -> None:
     wishes = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
     x = vs.input("x", (1, 64, 64, 64))
     graph, _ = vs.build_graph(vs.conv(x, vs.weight(weights(64, 64, 3, 3)), padding=1))
-    assert words_of(graph, wishes) == {"winograd_conv": MIXED}
+    assert precisions_of(graph, wishes) == {"winograd_conv": MIXED}
 
 
 def scores_and_values() -> tuple[vs.Tensor, vs.Tensor]:
@@ -100,7 +106,7 @@ def scores_and_values() -> tuple[vs.Tensor, vs.Tensor]:
 
 def test_recognised_attention_keeps_it() -> None:
     graph, _ = vs.build_graph(scores_and_values()[1])
-    assert words_of(graph) == {"attention": MIXED}
+    assert precisions_of(graph) == {"attention": MIXED}
 
 
 def test_products_of_two_words_are_no_attention() -> None:

@@ -138,14 +138,18 @@ def of_narrow(
     size: int = 48, scale: float | vs.Tensor = 0.01, w: Any = NARROW, zero: int | None = 3
 ) -> Graph:
     x = vs.input("x", (1, 9, size, 11))
-    wide = vs.widen(vs.weight(w, "w"), scale, zero)
+    wide = vs.dequantize_linear(vs.weight(w, "w"), scale, zero)
     made = vs.conv(x, wide, vs.weight(BIAS, "bias"), padding=1, name="y")
     return convolve(vs.build_graph(made)[0], ROOM)
 
 
 def test_points_of_a_weight_of_few_bits_are_made_in_each_run() -> None:
     graph = of_narrow()
-    assert [node.op for node in graph.ops] == ["widen", "winograd_weights", "winograd_conv"]
+    assert [node.op for node in graph.ops] == [
+        "dequantize_linear",
+        "winograd_weights",
+        "winograd_conv",
+    ]
     assert {n.name: n.type.dtype for n in graph.weights} == {"w": "int8", "bias": "float32"}
     x = RNG.standard_normal((1, 9, 48, 11)).astype(np.float32)
     (got,) = numpy_outputs(graph, {"x": x})
@@ -159,4 +163,4 @@ def test_points_of_a_weight_of_few_bits_are_made_in_each_run() -> None:
     "more", [{"size": 40}, {"scale": 1e9}, {"scale": np.nan}, {"scale": vs.input("s", ())}]
 )
 def test_points_that_would_not_pay_or_may_be_too_large_are_not_made(more: dict[str, Any]) -> None:
-    assert [node.op for node in of_narrow(**more).ops] == ["widen", "conv"]
+    assert [node.op for node in of_narrow(**more).ops] == ["dequantize_linear", "conv"]

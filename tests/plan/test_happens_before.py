@@ -157,7 +157,7 @@ def rich_plan(seed: int, count: int, submit_granularity: str) -> Plan:
         for n in (*graph.ops, *graph.weights)
         if rng.random() < 0.5
     ]
-    computed = [n.id for n in graph.ops if not graph.nodes[graph.root(n.id)].declaration.leaf]
+    computed = [n.id for n in graph.ops if not graph.nodes[graph.view_base(n.id)].declaration.leaf]
     watched = [n for n in computed if rng.random() < 0.1]
     return vs.plan_graph(graph, topology, overrides=overrides, observed=watched)
 
@@ -224,7 +224,7 @@ def copy_in_dropped(plan: Plan, draw: Draw) -> Plan | None:
 
 def copy_out_dropped(plan: Plan, draw: Draw) -> Plan | None:
     """Not that of a part beside its whole: an output is found in either."""
-    root, given = plan.graph.root, {c.node for s in plan.splits for c in s.copies_out}
+    root, given = plan.graph.view_base, {c.node for s in plan.splits for c in s.copies_out}
     choice = [
         (at, c) for at, c in copies_of(plan, "copies_out") if root(c.node) not in given - {c.node}
     ]
@@ -301,7 +301,7 @@ def node_dropped(plan: Plan, draw: Draw) -> Plan | None:
 @example(random_plan(790, 25, 1))
 def test_no_part_of_a_value_crosses_beside_the_whole(plan: Plan) -> None:
     entered = {(s.device, c.node) for s in plan.splits for c in s.copies_in}
-    root = plan.graph.root
+    root = plan.graph.view_base
     assert not [
         plan.graph.nodes[part].name
         for device, part in entered

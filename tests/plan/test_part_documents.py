@@ -209,17 +209,17 @@ HOSTILE: dict[str, tuple[Callable[[], vs.Tensor], dict[str, Any], str]] = {
     "a precision that is none": (product, {"precision": "any"}, "as precision"),
     "an epilogue of other ops": (
         product,
-        {"then": [1, [["transpose", [0], [["axes", [1, 0]]]]], []]},
+        {"epilogue": [1, [["transpose", [0], [["axes", [1, 0]]]]], []]},
         "steps that a chain holds",
     ),
     "a register that is not there": (
         product,
-        {"then": [1, [["add", [0, 40], []]], []]},
+        {"epilogue": [1, [["add", [0, 40], []]], []]},
         "register",
     ),
     "an epilogue without end": (
         product,
-        {"then": [1, [["neg", [0], []]] * 5000, []]},
+        {"epilogue": [1, [["neg", [0], []]] * 5000, []]},
         "at most 1024",
     ),
 }

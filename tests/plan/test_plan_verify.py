@@ -109,7 +109,7 @@ def test_random_plans_refuse_lost_copies(plan: Plan) -> None:
             here = [s for s in plan.splits if s.device == split.device]
             wholes = {c.node for s in here for c in getattr(s, field)}
             for copy in getattr(split, field):
-                if plan.graph.root(copy.node) not in wholes - {copy.node}:
+                if plan.graph.view_base(copy.node) not in wholes - {copy.node}:
                     left = tuple(c for c in getattr(split, field) if c != copy)
                     assert refused(with_split(plan, split.id, **{field: left}))
 

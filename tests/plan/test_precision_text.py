@@ -71,7 +71,7 @@ def test_weights_that_are_rounded_are_told(word: str, told: str) -> None:
 
 
 def test_codes_of_8_bits_are_told() -> None:
-    x, w = vs.input("x", (3, 64)), vs.packed(blocks("q8_0", 8, 64), "q8_0", (8, 64))
+    x, w = vs.input("x", (3, 64)), vs.quantized_weight(blocks("q8_0", 8, 64), "q8_0", (8, 64))
     with vs.Scheduler(["cpu"], precision="int8") as sched:
         plan = sched.compile(vs.linear(x, w) @ vs.weight(np.ones((8, 8), np.float32))).plan
     assert precision_lines(plan) == ["precision: 1 int8; numpy rounds 1"]

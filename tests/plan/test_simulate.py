@@ -165,7 +165,7 @@ def test_null_devices_take_the_simulated_time(seed: int, measured: bool) -> None
 def test_null_devices_with_copy_queues_take_the_simulated_time(
     seed: int, measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfers, "LEAST_BYTES", 1)
+    monkeypatch.setattr(transfers, "MIN_BYTES", 1)
     plan, seconds = drawn_run(seed, measured, copy_queues=True)
     assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
 
@@ -283,7 +283,7 @@ def runs() -> list[tuple[Plan, float]]:
         run_with_late_input,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfers, "LEAST_BYTES", 1)
+        patch.setattr(transfers, "MIN_BYTES", 1)
         beside = [drawn_run(s, measured, True) for s in range(12) for measured in (False, True)]
         beside += [run_with_streamed_weights(measured, True) for measured in (False, True)]
     return [*drawn, *beside, *(make(measured) for make in named for measured in (False, True))]

@@ -45,7 +45,7 @@ DRAWN = 24
 """Cases whose parts are changed."""
 SPARED = frozenset(("limits", "costs"))
 """Of devices: many numbers, of which plans by hand have others, too."""
-MOST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 """Of a graph that is carried out."""
 Document = dict[str, Any]
 Seen = Mapping[str, NDArray]
@@ -150,7 +150,7 @@ def carry(part: Part) -> None:
         It gives other numbers.
     """
     graph = part.plan.graph
-    if sum(node.type.size for node in graph.nodes) > MOST_ELEMENTS or part.plan.copies > 8:
+    if sum(node.type.size for node in graph.nodes) > MAX_ELEMENTS or part.plan.copies > 8:
         return
     values, key = inputs_of(part), RunKey(0, 0, 0)
     feeds = {node: values[node] for node in part.inputs}

@@ -169,7 +169,9 @@ def narrow_layers(count: int, rows: int, dtype: str = "int8") -> vs.Tensor:
     """Products with a matrix of few bits each."""
     h = vs.input("x", (rows, WIDTH))
     for i in range(count):
-        wide = vs.widen(vs.weight(few_bits(i, dtype), f"w{i}"), np.float32(0.01), name=f"wide{i}")
+        wide = vs.dequantize_linear(
+            vs.weight(few_bits(i, dtype), f"w{i}"), np.float32(0.01), name=f"wide{i}"
+        )
         h = vs.tanh(vs.matmul(h, wide, name=f"m{i}"), name=f"t{i}")
     return h
 
@@ -203,7 +205,7 @@ def test_what_widens_goes_with_a_reader_that_is_placed() -> None:
 
 
 def test_all_readers_of_a_widened_weight_join_the_first() -> None:
-    wide = vs.widen(vs.weight(few_bits(0), "w"), np.float32(0.01), name="wide")
+    wide = vs.dequantize_linear(vs.weight(few_bits(0), "w"), np.float32(0.01), name="wide")
     x = vs.input("x", (512, WIDTH))
     outputs = {"a": vs.matmul(x, wide, name="a"), "b": vs.matmul(x, wide, name="b"), "wide": wide}
     plan = make_plan(outputs, {"w": CPU})

@@ -84,7 +84,7 @@ def levels(plan: Plan, split: Split) -> int:
     depth = {copy.node: 0 for copy in split.copies_in}
 
     def above(value: int) -> int:
-        return 1 + depth.get(value, depth.get(graph.root(value), -1))
+        return 1 + depth.get(value, depth.get(graph.view_base(value), -1))
 
     for node in split.nodes:
         depth[node] = max((above(i) for i in graph.nodes[node].inputs), default=0)
@@ -174,8 +174,8 @@ def test_values_that_live_together_never_overlap(
     """many: as if there were too many values to search for better places."""
     with pytest.MonkeyPatch.context() as patch:
         if many:
-            patch.setattr(offsets, "MOST_PAIRS", -1)
-            patch.setattr(offsets, "MOST_PAIRS_EACH", 0)
+            patch.setattr(offsets, "MAX_PAIRS", -1)
+            patch.setattr(offsets, "MAX_PAIRS_EACH", 0)
         spans, pages = assign_spans(lives, page_words, disable_aliasing)
     assert spans.keys() == {life.value for life in lives}
     assert all(0 < size <= page_words for size in pages)
@@ -239,11 +239,13 @@ def test_nodes_of_one_level_have_scratch_memory_apart() -> None:
 def test_rows_that_are_written_in_place_wait_for_no_copy() -> None:
     kept = vs.state(np.zeros((64, 32), np.float32), "kept", backup=False)
     rows = [vs.input(f"rows{i}", (1, 32)) for i in range(2)]
-    graph, _ = vs.build_graph(source(), {kept: vs.write_rows(kept, rows[0], 3, axis=0)})
+    graph, _ = vs.build_graph(source(), {kept: vs.dynamic_update_slice(kept, rows[0], 3, axis=0)})
     plan = vs.plan_graph(graph, make_topology(1), overrides=[("*", A)])
     assert len(plan.in_place) == 1 and plan.inner_barriers == 0
-    changed = vs.write_rows(kept, rows[1], 5, axis=0)  # elsewhere, as the state stays as it is
-    graph, _ = vs.build_graph(changed, {kept: vs.write_rows(kept, rows[0], 3, axis=0)})
+    changed = vs.dynamic_update_slice(
+        kept, rows[1], 5, axis=0
+    )  # elsewhere, as the state stays as it is
+    graph, _ = vs.build_graph(changed, {kept: vs.dynamic_update_slice(kept, rows[0], 3, axis=0)})
     assert vs.plan_graph(graph, make_topology(1), overrides=[("*", A)]).inner_barriers == 1
 
 

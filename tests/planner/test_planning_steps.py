@@ -30,7 +30,7 @@ BYTES = 4 * 4 * 16
 SIZES = (200, 800)
 MOST = 1.2
 """Times the steps per node of the smaller graph."""
-MOST_DRAFTS = 60
+MAX_DRAFTS = 60
 """For two devices that are both too small."""
 PLAN = str(Path(planner.__file__).parents[1] / "plan")  # and "planner"
 Outputs = tuple[list[vs.Tensor], Mapping[vs.Tensor, vs.Tensor]]
@@ -151,7 +151,7 @@ def check(graph: str, topology: str, policy: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(candidates, "LARGE", 0)  # so that both sizes are treated alike
     small, large = (steps(graph, topology, policy, count) for count in SIZES)
     each = [taken / (drafts if topology == "tight" else 1) for taken, drafts in (small, large)]
-    assert max(small[1], large[1]) <= (MOST_DRAFTS if topology == "tight" else 1)
+    assert max(small[1], large[1]) <= (MAX_DRAFTS if topology == "tight" else 1)
     assert each[1] <= MOST * each[0], f"{each[0]:.0f} steps a node, then {each[1]:.0f}"
 
 

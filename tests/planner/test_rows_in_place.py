@@ -30,11 +30,13 @@ def cache(dtype: type = np.float32) -> vs.Tensor:
 
 def written(held: vs.Tensor, name: str = "new") -> vs.Tensor:
     start = vs.input("start", (), "int32", bounds=(0, SHAPE[1] - 2))
-    return vs.write_rows(held, vs.input("rows", (3, 2, 8), held.dtype), start, axis=1, name=name)
+    return vs.dynamic_update_slice(
+        held, vs.input("rows", (3, 2, 8), held.dtype), start, axis=1, name=name
+    )
 
 
 def copied(held: vs.Tensor) -> vs.Tensor:
-    return vs.write_rows(held, np.ones((3, 2, 8), np.float32), 7, axis=1, name="copied")
+    return vs.dynamic_update_slice(held, np.ones((3, 2, 8), np.float32), 7, axis=1, name="copied")
 
 
 def graph_of(output: vs.Tensor, held: vs.Tensor) -> Graph:
@@ -66,7 +68,7 @@ def test_a_row_costs_the_same_in_any_state() -> None:
         kept = vs.state(np.zeros((3, length, 8), np.float32), "kept")
         for state in (held, kept):
             graph, _ = vs.build_graph(vs.exp(state), updates={state: written(state)})
-            node = next(n for n in graph.ops if n.op == "write_rows")
+            node = next(n for n in graph.ops if n.op == "dynamic_update_slice")
             found.append(node_seconds(make_topology().devices[0], graph, node))
     (row, backed_up), (far_row, all_of_it) = seconds.values()
     assert row == far_row and row < backed_up < all_of_it, "the host's copy needs a whole value"
@@ -88,13 +90,15 @@ def test_a_row_that_is_copied_with_its_state_costs_that(how: str) -> None:
 
 def test_a_state_that_is_seen_by_more_than_rows_is_copied() -> None:
     held = cache()
-    whole = vs.write_rows(held, vs.flip(held), vs.input("start", (), "int32"), axis=1, name="new")
+    whole = vs.dynamic_update_slice(
+        held, vs.flip(held), vs.input("start", (), "int32"), axis=1, name="new"
+    )
     assert in_place(plan_of(vs.build_graph(vs.exp(held), updates={held: whole})[0])) == ["new"]
-    own = vs.write_rows(held, held[:, :2], 3, axis=1, name="new")
+    own = vs.dynamic_update_slice(held, held[:, :2], 3, axis=1, name="new")
     for where in (A, "cpu"):
         plan = plan_of(vs.build_graph(vs.exp(held), updates={held: own})[0], where)
         assert in_place(plan) == ([] if where == "cpu" else ["new"]), "a slice is a copy on A"
-    other = vs.write_rows(vs.input("x", SHAPE), held[:, :2], 3, axis=1, name="new")
+    other = vs.dynamic_update_slice(vs.input("x", SHAPE), held[:, :2], 3, axis=1, name="new")
     assert not in_place(plan_of(vs.build_graph(vs.exp(held), updates={held: other})[0]))
     shown = written(held)
     assert not in_place(plan_of(vs.build_graph(shown, updates={held: shown})[0]))
@@ -167,11 +171,11 @@ def test_rows_of_half_words_are_written_too(devices: list[str]) -> None:
     """A row of five float16 begins in the middle of a word."""
     held = vs.state(np.ones((7, 5), np.float16), "odd", backup=False)
     start = vs.input("start", (), "int32")
-    new = vs.write_rows(held, vs.input("rows", (2, 5), "float16"), start)
+    new = vs.dynamic_update_slice(held, vs.input("rows", (2, 5), "float16"), start)
     with vs.Scheduler(devices) as sched:
         run = sched.compile(vs.exp(held), updates={held: new})
         assert run.plan.in_place
-        node = next(n for n in run.plan.graph.ops if n.op == "write_rows")
+        node = next(n for n in run.plan.graph.ops if n.op == "dynamic_update_slice")
         spec = run.plan.topology.devices[0]
         assert not lower_node(spec, run.plan.graph, node).scratch_words, "the state is not unpacked"
         assert not conversion_bytes(node.declaration, call_of(spec, run.plan.graph, node))

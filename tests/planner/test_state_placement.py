@@ -90,7 +90,7 @@ def test_states_follow_ops_that_are_placed_by_hand(policy: str) -> None:
 def test_a_cache_lives_where_its_only_readers_are() -> None:
     cache = vs.state(np.zeros((2048, 128), np.float32), "cache", backup=False)
     row, at = vs.input("row", (1, 128)), vs.input("at", (), "int32")
-    new = vs.write_rows(cache, row, at, name="late.write")
+    new = vs.dynamic_update_slice(cache, row, at, name="late.write")
     graph, _ = build_graph(vs.reduce_sum(new, name="late.sum"), {cache: new})
     made = plan(graph, topology(64, 64), overrides=[("late.*", B)])
     assert device_of(made, "cache") == B and rule_of(made, "cache") == "state"

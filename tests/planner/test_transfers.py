@@ -26,7 +26,7 @@ from vksched.plan.types.plan_types import COMING, LEAVING, WORK, Order
 from vksched.plan.verify.happens_before import check_events, check_plan
 from vksched.plan.verify.interleavings import events_of
 from vksched.planner.partition import transfers
-from vksched.planner.partition.transfers import LEAST_BYTES
+from vksched.planner.partition.transfers import MIN_BYTES
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors.plan_executor import Executor
@@ -37,7 +37,7 @@ from vksched.topology.links import Link
 from vksched.trace.perfetto import perfetto_events
 
 SIDE = 512
-"""A float32 square of it is LEAST_BYTES."""
+"""A float32 square of it is MIN_BYTES."""
 COPY_S = 1.0
 """What such a square takes on a link."""
 LINK = Link(4 * SIDE * SIDE / COPY_S)
@@ -198,7 +198,7 @@ def test_small_copies_stay_in_the_work() -> None:
     x = vs.input("x", (SIDE, SIDE // 2))
     plan, _, _ = run_on_null(([vs.exp(x, name="e")], {}), True)
     assert plan.splits[0].copies_in and not plan.splits[0].aside
-    assert 4 * SIDE * SIDE == LEAST_BYTES
+    assert 4 * SIDE * SIDE == MIN_BYTES
 
 
 def test_a_plan_with_copies_beside_work_is_read_back_from_its_document() -> None:
@@ -347,7 +347,7 @@ def test_a_cpu_has_no_copy_queue_whatever_a_machine_says() -> None:
 def drawn_plan(seed: int, count: int, devices: int) -> Plan:
     """The checked plan of a random graph whose copies, however small, all run beside work."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfers, "LEAST_BYTES", 1)
+        patch.setattr(transfers, "MIN_BYTES", 1)
         return random_plan(seed, count, devices, limits=Limits(copy_queue=True))
 
 

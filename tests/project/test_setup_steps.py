@@ -247,7 +247,7 @@ def test_a_compiler_for_matrix_units_is_fetched_where_none_knows_them(
     again = ["build_shaders.py"] if served else []
     assert ran == ["build_shaders.py", *fetched, *again]
     assert done.whole is served
-    assert served or re.search(r"without \d+ for matrix units", done.remark)
+    assert served or re.search(r"without \d+ for cooperative matrices", done.remark)
     ran.clear()
     assert set_up.compile_shaders(fake).whole is served
     assert served or ran[:1] == ["build_shaders.py"]

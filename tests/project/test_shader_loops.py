@@ -9,7 +9,7 @@ from shader_cards import AMD, CARDS
 from shader_loops import Loop
 from shader_stats import Pipeline, Statistics
 
-FAMILIES = [name for name, card in CARDS.items() if card.maker is AMD and card.is_there()]
+FAMILIES = [name for name, card in CARDS.items() if card.maker is AMD and card.exists()]
 needs_driver = pytest.mark.skipif(not FAMILIES, reason="Mesa's AMD driver is not installed")
 TWO_LOOPS = """
 BB0:

@@ -15,7 +15,7 @@ import pytest
 import shader_cards
 import shader_stats
 from conftest import THOROUGH
-from shader_cards import AMD, CARDS, NVIDIA, UNITS, WITH_COOPMAT, StatsError
+from shader_cards import AMD, CARDS, COOPMAT, NVIDIA, WITH_COOPMAT, StatsError
 from shader_pipelines import COOPMAT_NAME, is_for_cards
 from shader_stats import Pipeline, Report, Statistics
 
@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 import build_shaders  # noqa: E402
 
 pytestmark = pytest.mark.timeout(600)  # the first test compiles everything on every card
-THERE = [name for name, card in CARDS.items() if card.is_there()]
+THERE = [name for name, card in CARDS.items() if card.exists()]
 FAMILIES = [name for name in THERE if CARDS[name].maker is AMD]
 OF_INTEGERS = (Pipeline("matmul_tiled_int32"), Pipeline("matmul_tiled_float32"))
 needs_driver = pytest.mark.skipif(not FAMILIES, reason="Mesa's AMD driver is not installed")
@@ -182,23 +182,23 @@ def test_page_names_every_variant_and_no_other() -> None:
     loops, units, table = (part.partition(shader_stats.END)[0] for part in parts)
     remedy = "run: python build_shaders.py --stats --write docs/shaders.md"
     assert re.findall(r"^\| `(\w+)`", table, re.M) == sorted(on_cards()), remedy
-    for_units = {n for n in load_manifest() if COOPMAT_NAME in n}
+    for_coopmat = {n for n in load_manifest() if COOPMAT_NAME in n}
     named = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
     assert set(re.findall(r"^\| `(\w+)`", loops, re.M)) == named, remedy
-    assert set(re.findall(r"^\| `(\w+)`", units, re.M)) == for_units, remedy
+    assert set(re.findall(r"^\| `(\w+)`", units, re.M)) == for_coopmat, remedy
 
 
-@pytest.mark.skipif(bool(left_out()), reason="the shaders for matrix units were left out")
+@pytest.mark.skipif(bool(left_out()), reason="the shaders for cooperative matrices were left out")
 def test_matrix_units_compile_without_spills() -> None:
-    there = [name for name, card in WITH_COOPMAT.items() if card.is_there()]
+    there = [name for name, card in WITH_COOPMAT.items() if card.exists()]
     known = []
     for name in there:
         with contextlib.suppress(StatsError):  # an older Mesa does not know the card
             driver = shader_stats.measure([], [name], WITH_COOPMAT).drivers[name]
             known += [name] if int(re.findall(r"Mesa (\d+)", driver)[0]) >= 25 else []
     if not known:
-        pytest.skip("no Mesa from 25 on here, or no card of its that has matrix units")
-    for lanes, code_depth, cards in UNITS:
+        pytest.skip("no Mesa from 25 on here, or no card of its that has cooperative matrices")
+    for lanes, code_depth, cards in COOPMAT:
         if here := [name for name in cards if name in known]:
             compile_without_spills(shader_stats.coopmat_pipelines(lanes, code_depth), here)
 
@@ -280,9 +280,9 @@ def test_a_card_is_asked_for_in_all_ways_until_one_works(tmp_path: Path) -> None
     asked = [(w.get("RADV_FORCE_FAMILY"), w.get("AMDGPU_GPU_ID")) for w in ways]
     assert asked == [("navi31", None), ("gfx1100", None), (None, "navi31"), (None, "gfx1100")]
     assert ["LD_PRELOAD" in w for w in ways] == [False, False, True, True]
-    assert not CARDS["ga102"].is_there()
+    assert not CARDS["ga102"].exists()
     (tmp_path / NVIDIA.shim).touch()
-    assert CARDS["ga102"].is_there()
+    assert CARDS["ga102"].exists()
     (way,) = CARDS["ga102"].environments()
     assert way["NOUVEAU_CHIPSET"] == "172" and way["LD_PRELOAD"] == str(tmp_path / NVIDIA.shim)
     assert way["VK_DRIVER_FILES"] == str(tmp_path / "nouveau_icd.json")

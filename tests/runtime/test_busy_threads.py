@@ -22,7 +22,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ops.lowering import blas, native_kernels
 from vksched.runtime.cpu import helper_backoff, thread_governor
 from vksched.runtime.cpu import worker_pool as workers
-from vksched.runtime.cpu.helper_backoff import ALONE, MOST_S, Pauses
+from vksched.runtime.cpu.helper_backoff import ALONE, MAX_S, Pauses
 from vksched.runtime.cpu.split_program import Program
 from vksched.runtime.cpu.thread_governor import products_alone
 from vksched.runtime.cpu.worker_pool import Workers
@@ -222,7 +222,7 @@ def test_of_many_helpers_as_many_stay_away_as_lack_a_core() -> None:
         paused.tell(0.002)
         found.append(paused.helpers(15))
     assert found == [14, 12, 8, 0, 0]
-    clock.now_s += MOST_S
+    clock.now_s += MAX_S
     assert paused.helpers(15) == 15
     clock.now_s += 1.0
     for _ in range(5):  # with one fewer there are cores for all
@@ -239,7 +239,7 @@ def test_pauses_end() -> None:
         paused.tell(10.0)
         assert paused.helpers(1) == 0
         paused.tell(10.0)
-        clock.now_s += MOST_S + 1e-6
+        clock.now_s += MAX_S + 1e-6
         assert paused.helpers(3) == 3
 
 
@@ -251,7 +251,7 @@ def test_pieces_are_the_callers_alone_in_a_pause() -> None:
     try:
         pool.each(lambda _: by.add(threading.get_ident()), ((i,) for i in range(50)))
         assert by == {threading.get_ident()}
-        clock.now_s += MOST_S + 1.0
+        clock.now_s += MAX_S + 1.0
         meet = threading.Barrier(3, timeout=WAIT_S)
         pool.each(lambda _: meet.wait(), ((i,) for i in range(3)))
     finally:

@@ -33,7 +33,7 @@ LAYERS = 6
 def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies, however small, go a way of their own on devices that are opened now."""
     monkeypatch.setenv("VKSCHED_COPY_QUEUE", "same")
-    monkeypatch.setattr(transfers, "LEAST_BYTES", 1)
+    monkeypatch.setattr(transfers, "MIN_BYTES", 1)
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_copies_of_their_own_have_times(gpus: list[str], copies: None) -> None:
 def test_on_drivers_with_one_queue_nothing_changes(
     gpus: list[str], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfers, "LEAST_BYTES", 1)
+    monkeypatch.setattr(transfers, "MIN_BYTES", 1)
     described = binding.describe_devices()
     y, placement, _ = streamed(gpus, rng)
     with vs.Scheduler(gpus, optimize=False) as sched:

@@ -33,7 +33,7 @@ class Computer:
         return self.folder / name
 
     def key(self) -> str | None:
-        return driver_probe_cache.key_of(driver_probe.manifests(), driver_probe._settings())
+        return driver_probe_cache.cache_key(driver_probe.manifests(), driver_probe._settings())
 
     def entries(self) -> list[Path]:
         return list((self.folder / "cache" / "drivers").glob("*.json"))
@@ -250,10 +250,10 @@ def test_no_entry_without_devices_or_a_folder(processes: Processes) -> None:
 
 
 def test_few_entries_are_kept(processes: Processes) -> None:
-    for number in range(driver_probe_cache.MOST_FILES + 3):
+    for number in range(driver_probe_cache.MAX_FILES + 3):
         processes.computer.file("boot").write_text(str(number))
         driver_probe_cache.Entry(driver_probe.manifests(), []).put(())
-    assert len(processes.computer.entries()) == driver_probe_cache.MOST_FILES
+    assert len(processes.computer.entries()) == driver_probe_cache.MAX_FILES
 
 
 @needs_linux

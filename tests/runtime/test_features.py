@@ -55,13 +55,13 @@ void main() {{
 
 
 WORDS = np.random.default_rng(0).integers(0, 1 << 32, COUNT, dtype=np.uint32)
-HALVES = np.random.default_rng(1).standard_normal(2 * COUNT).astype(np.float16)
+FP16 = np.random.default_rng(1).standard_normal(2 * COUNT).astype(np.float16)
 BYTES = WORDS.view(np.int8).reshape(COUNT, 4).astype(np.int32)
 LONG = WORDS.astype(np.uint64)
 
 
 def half_sums() -> np.ndarray:
-    pairs = HALVES.reshape(COUNT, 2)
+    pairs = FP16.reshape(COUNT, 2)
     return np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] * pairs[:, 1]], 1)
 
 
@@ -72,7 +72,7 @@ SHADERS: dict[str, tuple[str, np.ndarray, np.ndarray]] = {
             "target[i] = packFloat2x16(f16vec2(v.x + v.y, v.x * v.y));",
             TYPES,
         ),
-        HALVES,
+        FP16,
         half_sums(),
     ),
     "int64": (
@@ -98,8 +98,8 @@ SHADERS: dict[str, tuple[str, np.ndarray, np.ndarray]] = {
     ),
     "storage16": (
         words("target[i] = source[i];", STORAGE, ("float16_t", "float16_t")),
-        HALVES[:COUNT],
-        HALVES[:COUNT],
+        FP16[:COUNT],
+        FP16[:COUNT],
     ),
     "storage8": (
         words("target[i] = source[i];", STORAGE, ("uint8_t", "uint8_t")),

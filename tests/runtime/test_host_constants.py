@@ -44,12 +44,12 @@ ALL = ["transpose", "exp", "reduce_sum"]
 
 
 @pytest.mark.parametrize(
-    ("limit", "kept"), [(constants.MOST_BYTES, ALL), (60, ["transpose", "reduce_sum"]), (0, [])]
+    ("limit", "kept"), [(constants.MAX_BYTES, ALL), (60, ["transpose", "reduce_sum"]), (0, [])]
 )
 def test_it_is_computed_once(
     limit: int, kept: list[str], made: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constants, "MOST_BYTES", limit)
+    monkeypatch.setattr(constants, "MAX_BYTES", limit)
     with vs.Scheduler(["cpu"], optimize=False) as sched:
         run = sched.compile(network(vs.weight(W)))
         for _ in range(2):

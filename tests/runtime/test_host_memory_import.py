@@ -18,7 +18,7 @@ from vksched.plan.types.plan_types import COMING
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as contexts
 from vksched.runtime.vulkan.context import Context, Recording
-from vksched.runtime.vulkan.host_memory_import import LEAST_BYTES, import_array
+from vksched.runtime.vulkan.host_memory_import import MIN_BYTES, import_array
 from vksched.runtime.vulkan.vulkan_device import VulkanSession
 
 ROWS, COLUMNS = 512, 768
@@ -138,7 +138,7 @@ def test_pages_around_an_array_are_taken_where_they_are_the_systems(
         assert import_array(context, 16 * mmap.PAGESIZE, type_, array) is None
         context.max_buffer_bytes = array.nbytes  # the pages around it are beyond
         assert import_array(context, alignment, type_, array) is None
-        small = TensorType((LEAST_BYTES // 4 - 1,), "float32")
+        small = TensorType((MIN_BYTES // 4 - 1,), "float32")
         assert import_array(context, alignment, small, aligned(rng, small.shape)) is None
     finally:
         context.close()

@@ -18,7 +18,7 @@ from vksched.ops.lowering import native_kernels
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu import split_program
 from vksched.runtime.cpu.buffer_layout import Layout, lay_out, leaving, overlapping
-from vksched.runtime.cpu.native_segment import Segment, recipes_of
+from vksched.runtime.cpu.native_segment import Segment, native_programs_of
 
 built = pytest.mark.skipif(
     not native_kernels.has_programs(), reason="native programs are not built"
@@ -59,8 +59,8 @@ def plan_of(outputs: Mapping[str, Tensor] | Tensor) -> Plan:
 def layout_of(plan: Plan) -> Layout:
     """Returns the layout of a plan of one split."""
     (split,), graph = plan.splits, plan.graph
-    native = recipes_of(plan, split, {})
-    written = {n for n in split.nodes if graph.nodes[n].declaration.host is not None}
+    native = native_programs_of(plan, split, {})
+    written = {n for n in split.nodes if graph.nodes[n].declaration.cpu is not None}
     beside = {n: [loop.elements for loop in r.loops[:-1]] for n, r in native.items()}
     return lay_out(plan, split, leaving(plan, split.device), written, beside)
 
@@ -73,7 +73,7 @@ def test_values_that_live_together_lie_apart(way: bool) -> None:
         assert len(plan.splits) == 1
         layout = layout_of(plan)
         assert not overlapping(layout)
-        assert {plan.graph.root(i) for _, i in plan.graph.outputs}.isdisjoint(layout.spans)
+        assert {plan.graph.view_base(i) for _, i in plan.graph.outputs}.isdisjoint(layout.spans)
 
 
 def test_memory_is_used_again(way: bool) -> None:
@@ -183,7 +183,7 @@ def test_states_in_place_and_not(way: bool) -> None:
     cache = vs.state(np.zeros((8, 4), np.float32), name="cache")
     total = vs.state(np.zeros((4,), np.float32), name="total")
     row, at = vs.input("row", (1, 4)), vs.input("at", (), "int32", bounds=(0, 7))
-    updates = {cache: vs.write_rows(cache, row, at), total: total + vs.reshape(row, (4,))}
+    updates = {cache: vs.dynamic_update_slice(cache, row, at), total: total + vs.reshape(row, (4,))}
     seen = vs.reduce_sum(cache, 0) + total
     rows = np.arange(20, dtype=np.float32).reshape(5, 1, 4)
     with vs.Scheduler(["cpu"]) as sched:
@@ -221,7 +221,7 @@ def test_rows_of_a_state_may_lie_at_any_byte(
     rows = np.frombuffer(bytes(first) + wanted.tobytes(), np.uint8)[first:].view(dtype)
     cache = vs.state(np.zeros((8, 4), dtype), "cache", backup=False)
     given, feeds = PLACES[place](rows.reshape(2, 4))
-    updates = {cache: vs.write_rows(cache, given, np.array(3, np.int32))}
+    updates = {cache: vs.dynamic_update_slice(cache, given, np.array(3, np.int32))}
     with vs.Scheduler(["cpu"]) as sched:
         sched.compile(vs.input("x", (4,)) + 1.0, updates=updates)(x=X[0, :4], **feeds)
         np.testing.assert_array_equal(sched.read(cache)[3:5], wanted)
@@ -233,7 +233,11 @@ def test_rows_of_a_state_may_be_a_part_of_bools(way: bool) -> None:
     positive = vs.greater(x, 0.0)
     values = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
     for first in range(3):
-        updates = {cache: vs.write_rows(cache, positive[first : first + 2], np.array(3, np.int32))}
+        updates = {
+            cache: vs.dynamic_update_slice(
+                cache, positive[first : first + 2], np.array(3, np.int32)
+            )
+        }
         with vs.Scheduler(["cpu"]) as sched:
             sched.compile(x + 1.0, updates=updates)(x=values)
             np.testing.assert_array_equal(sched.read(cache)[3:5], (values > 0)[first : first + 2])
@@ -262,11 +266,11 @@ def test_a_chain_of_loops_is_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_that_are_written_over_a_value_of_the_run(way: bool) -> None:
     rows = np.random.default_rng(2).standard_normal((2, 64)).astype(np.float32)
     x, over = vs.input("x", X.shape), vs.input("over", rows.shape)
-    first = vs.write_rows(x, over, 1)
+    first = vs.dynamic_update_slice(x, over, 1)
     wanted = X.copy()
     wanted[1:3] = rows
     with vs.Scheduler(["cpu"]) as sched:
-        run = sched.compile({"y": first * 2.0, "z": vs.write_rows(first, over, 2)})
+        run = sched.compile({"y": first * 2.0, "z": vs.dynamic_update_slice(first, over, 2)})
         for _ in range(2):
             got = run(x=X, over=rows)
             np.testing.assert_array_equal(got["y"], wanted * 2)

@@ -86,7 +86,7 @@ def test_a_disk_with_little_room_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(mesa_shader_cache, "LEAST_BYTES", 1 << 60)
+    monkeypatch.setattr(mesa_shader_cache, "MIN_BYTES", 1 << 60)
     assert settle_shader_cache() and "MiB are free" in caplog.text
 
 

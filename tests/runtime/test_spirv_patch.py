@@ -14,7 +14,7 @@ from fused import assert_valid
 from selection import spread
 from shader_stats import used_pipelines
 
-from vksched.ir.op import REGISTERS, Steps
+from vksched.ir.op import REGISTERS, ShaderProgram
 from vksched.runtime.vulkan.shaders import Shader, load_manifest, load_shader
 from vksched.runtime.vulkan.spirv_patch import (
     EPILOGUE,
@@ -35,31 +35,31 @@ def functions_of(shader: Shader) -> list[str]:
     return [name.removesuffix(end) for name in ids if name.endswith(end)]
 
 
-def takes_steps(shader: Shader) -> bool:
+def accepts_steps(shader: Shader) -> bool:
     if FUSED.encode() not in shader.spirv and EPILOGUE.encode() not in shader.spirv:
         return False  # without being taken apart
     ids = take_apart(shader.spirv).ids
     return FUSED in ids or EPILOGUE in ids
 
 
-STEPPED = [name for name in load_manifest() if takes_steps(load_shader(name))]
+STEPPED = [name for name in load_manifest() if accepts_steps(load_shader(name))]
 
 
 @lru_cache(maxsize=1)
-def steps_of_cases() -> dict[str, set[Steps]]:
+def steps_of_cases() -> dict[str, set[ShaderProgram]]:
     """The steps of the case table's calls, by shader."""
-    found: dict[str, set[Steps]] = {name: set() for name in STEPPED}
+    found: dict[str, set[ShaderProgram]] = {name: set() for name in STEPPED}
     for pipeline in used_pipelines(STEPPED):
-        found[pipeline.variant].add(Steps(pipeline.calls, pipeline.words))
+        found[pipeline.variant].add(ShaderProgram(pipeline.calls, pipeline.words))
     return found
 
 
-def steps_of_all(shader: Shader) -> Steps:
+def steps_of_all(shader: Shader) -> ShaderProgram:
     """Every function once: each takes the result before it, an input and a word."""
     names = functions_of(shader)
     first = REGISTERS + 1
     calls = ((n, (0 if i == 0 else first + i - 1, 1, REGISTERS)) for i, n in enumerate(names))
-    return Steps(tuple(calls), (0x3F000000,))
+    return ShaderProgram(tuple(calls), (0x3F000000,))
 
 
 def declared(spirv: bytes, *wanted: int) -> list[tuple[int, ...]]:
@@ -77,7 +77,7 @@ def declared(spirv: bytes, *wanted: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("name", spread(STEPPED, 12))
 def test_every_linked_module_is_valid(name: str, tmp_path: Path) -> None:
     shader = load_shader(name)
-    for steps in {Steps(), steps_of_all(shader)} | steps_of_cases()[name]:
+    for steps in {ShaderProgram(), steps_of_all(shader)} | steps_of_cases()[name]:
         made = shader.module(steps)
         assert max(Counter(declared(made, OP_DECORATE)).values()) == 1
         assert_valid(made, tmp_path)

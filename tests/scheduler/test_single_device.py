@@ -52,7 +52,7 @@ class Runs:
         self.sched = vs.Scheduler(self.faulty, objective=objective, trace=trace, **given)  # type: ignore[arg-type]
         count = 1 if objective == "throughput" else 2
         end = branches(count, 8 // count)
-        self.run = self.sched.compile(vs.nonzero(end, size=4, fill=0) if on_cpu else end)
+        self.run = self.sched.compile(vs.nonzero(end, size=4, fill_value=0) if on_cpu else end)
         self.expected = self.run(x=X)
 
     def flow(self, count: int) -> float:

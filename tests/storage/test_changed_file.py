@@ -102,7 +102,7 @@ def test_parts_of_a_file_are_those_of_its_map(
     tensor = model.file.tensors["blk.0.ffn_up.weight"]
     assert isinstance(tensor.blocks, FileBytes) and tensor.blocks.size == tensor.nbytes
     held = model.weights.take(tensor.name, tensor.shape)
-    held = held.inputs[0] if held.op == "unpack" else held
+    held = held.inputs[0] if held.op == "dequantize" else held
     assert isinstance(held.held, Late) and held.held.dtype.name == held.dtype
     whole = as_array(held.held).reshape(-1).view(np.uint32)
     for read in (True, False):

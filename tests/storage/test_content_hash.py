@@ -114,7 +114,7 @@ def test_damaged_notes_are_no_notes(tmp_path: Path, read: list[int], damage: str
 def test_no_more_is_kept_of_a_file_than_is_read(
     tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "MOST_TEXT", 200)
+    monkeypatch.setattr(digests, "MAX_TEXT", 200)
     write(tmp_path / "w")
     for start in range(0, 8192, 1024):
         digest_of(weight(tmp_path / "w", start))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.ops.quantized.gguf_formats import held_words, repack
+from vksched.ops.quantized.gguf_formats import pack_u32, repack
 from vksched.storage.lazy_array import Late, as_array, leave_maps, place_of
 from vksched.storage.model_file import open_model
 from vksched.testing.op_cases.linalg.quantized_linear import blocks
@@ -72,15 +72,15 @@ def test_an_array_has_a_room_before_it_is_made() -> None:
 
 def test_words_are_made_of_the_blocks_as_they_are() -> None:
     raw = blocks("q4_K", 6, 512)
-    late = held_words("q4_K", raw, (2, 3, 512))
+    late = pack_u32("q4_K", raw, (2, 3, 512))
     assert isinstance(late, Late) and late.shape == (2, 3, late.shape[-1])
     assert np.array_equal(as_array(late), repack("q4_K", raw, (2, 3, 512)))
-    floats = held_words("f16", blocks("f16", 3, 64), (3, 64))
+    floats = pack_u32("f16", blocks("f16", 3, 64), (3, 64))
     assert isinstance(floats, np.ndarray)
 
 
 def test_host_keeps_no_words_but_for_the_cpu(devices: list[str]) -> None:
-    w = vs.packed(blocks("q8_0", 64, 256), "q8_0", (64, 256))
+    w = vs.quantized_weight(blocks("q8_0", 64, 256), "q8_0", (64, 256))
     (words,) = w.inputs
     late = words.held
     assert isinstance(late, Late)

@@ -20,7 +20,7 @@ from hostile import Caller, Said
 from vksched.distributed.wire.channel import BEAT, DATA, FRAME, HEAD
 from vksched.distributed.wire.messages import MESSAGES
 
-MOST_CHANGES = 4
+MAX_CHANGES = 4
 DOCUMENTS = ("missing", "prepare")
 SAME = ("attrs", "op")
 NUMBERS = (-1, 0, 1, 2, 3, 7, 64, 1000, 1 << 20, 1 << 31, 1 << 62, -(1 << 62))
@@ -34,7 +34,7 @@ Change = Callable[[random.Random, Drawn], None]
 def drawn(rng: random.Random, said: Sequence[Said]) -> Drawn:
     """Return messages with one to four things wrong."""
     out: Drawn = list(said)
-    for _ in range(rng.randint(1, MOST_CHANGES)):
+    for _ in range(rng.randint(1, MAX_CHANGES)):
         with suppress(IndexError, ValueError):  # nothing is left to be changed
             rng.choice(CHANGES)(rng, out)
     return out

@@ -128,7 +128,7 @@ def draw_case(seed: int, most: int = 40) -> Case:
 
 def computed(graph: Graph, node: int) -> bool:
     """Whether a node is, or views, what an op has made."""
-    root = graph.nodes[graph.root(node)]
+    root = graph.nodes[graph.view_base(node)]
     return not root.declaration.leaf and root.op not in ("state", "assign")
 
 

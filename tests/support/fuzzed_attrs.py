@@ -33,12 +33,12 @@ from vksched.ir.op import Call, Op, get_op
 from vksched.ops.lowering import native_kernels
 from vksched.ops.lowering.lower import lower
 from vksched.plan.serialize.graph_codec import graph_of
-from vksched.testing.op_table import CASES, HALVES, LONGS, UNSIGNED
+from vksched.testing.op_table import CASES, FP16, LONGS, UNSIGNED
 from vksched.topology.limits import Limits
 
-MOST_ELEMENTS, MOST_FLOPS = 1 << 14, 1e7
+MAX_ELEMENTS, MAX_FLOPS = 1 << 14, 1e7
 """Of calls that are run: others are checked alone."""
-MOST_BYTES = 3 << 30
+MAX_BYTES = 3 << 30
 """Of the process."""
 GUARD = 64
 """Bytes behind and before a result that no loop may write."""
@@ -114,7 +114,9 @@ def changed_attrs(
     if how < 0.06 and out:
         del out[rng.choice(sorted(out))]
     elif how < 0.12:
-        out[rng.choice(("axis", "axes", "kernel", "then", "precision", "dtype"))] = changed(rng, 1)
+        out[rng.choice(("axis", "axes", "kernel", "epilogue", "precision", "dtype"))] = changed(
+            rng, 1
+        )
     elif how < 0.3 and names:
         name, other = rng.choice(names), rng.choice(others).attrs
         out[name] = other.get(name, rng.choice(choices_of(known[name]) or (0,)))
@@ -239,11 +241,11 @@ def run_all_ways(example: Example, result: TensorType) -> None:
             lower_all(op, Call(example.inputs, result, attrs, limits))
     work = op.work(example.inputs, result, attrs)
     size = sum(t.size for t in (*example.inputs, result))
-    if size > MOST_ELEMENTS or work.flops > MOST_FLOPS or op.foreign:
+    if size > MAX_ELEMENTS or work.flops > MAX_FLOPS or op.opaque:
         return
     rng = np.random.default_rng(0)
     given = tuple(values(rng, t) for t in example.inputs)
-    for way in (by_reference, by_host, by_recipe):
+    for way in (by_reference, by_host, by_native_program):
         try:
             way(op, given, example, result)
         except (VkschedError, MemoryError):
@@ -270,7 +272,7 @@ def by_reference(op: Op, given: tuple[NDArray, ...], example: Example, result: T
 
 
 def by_host(op: Op, given: tuple[NDArray, ...], example: Example, result: TensorType) -> None:
-    if op.host is None or not result.size:
+    if op.cpu is None or not result.size:
         return
     out, is_whole = guarded(result)
     compute_into(op, given, Attrs(example.attrs), out)
@@ -278,23 +280,33 @@ def by_host(op: Op, given: tuple[NDArray, ...], example: Example, result: Tensor
         raise Wrong("the host kernel writes outside of its result")
 
 
-def by_recipe(op: Op, given: tuple[NDArray, ...], example: Example, result: TensorType) -> None:
+def by_native_program(
+    op: Op, given: tuple[NDArray, ...], example: Example, result: TensorType
+) -> None:
     whole = all(t.size for t in (*example.inputs, result))
-    recipe = (
-        op.recipe(example.inputs, result, Attrs(example.attrs)) if op.recipe and whole else None
+    native_program = (
+        op.native_program(example.inputs, result, Attrs(example.attrs))
+        if op.native_program and whole
+        else None
     )
-    if recipe is None or not native_kernels.has_programs():
+    if native_program is None or not native_kernels.has_programs():
         return
     out, is_whole = guarded(result)
-    if op.name == "write_rows":
+    if op.name == "dynamic_update_slice":
         out[...] = given[0]
-    made = [np.zeros(loop.elements, np.float32) for loop in recipe.loops[:-1]]
+    made = [np.zeros(loop.elements, np.float32) for loop in native_program.loops[:-1]]
     arrays = [*map(np.ascontiguousarray, given), *made, out]
     steps = [
-        (loop.name, [*loop.operands, len(given) + at], loop.numbers, loop.reals, loop.pieces)
-        for at, loop in enumerate(recipe.loops)
+        (
+            loop.name,
+            [*loop.operands, len(given) + at],
+            loop.int_params,
+            loop.float_params,
+            loop.pieces,
+        )
+        for at, loop in enumerate(native_program.loops)
     ]
-    if op.name == "write_rows":  # writes where the data lies
+    if op.name == "dynamic_update_slice":  # writes where the data lies
         steps = [(name, [len(arrays) - 1, *at[1:]], *told) for name, at, *told in steps]
     slots = list(range(len(arrays)))
     try:
@@ -315,8 +327,8 @@ def by_recipe(op: Op, given: tuple[NDArray, ...], example: Example, result: Tens
 def bases_of(ops: Sequence[str]) -> Iterator[tuple[str, list[Example]]]:
     """Yield small real calls of each op."""
     found: dict[str, dict[str, Example]] = {}
-    for case in (*CASES, *HALVES, *LONGS, *UNSIGNED):
-        if sum(t.size for t in case.types) <= MOST_ELEMENTS // 8:
+    for case in (*CASES, *FP16, *LONGS, *UNSIGNED):
+        if sum(t.size for t in case.types) <= MAX_ELEMENTS // 8:
             one = Example(case.op, case.types, case.attrs)
             found.setdefault(case.op, {}).setdefault(str(one), one)
     for name in sorted(found):
@@ -372,7 +384,7 @@ def limit_memory() -> None:
         return
     if "asan" in os.environ.get("LD_PRELOAD", ""):  # it takes addresses for its own
         return
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
 
 
 if __name__ == "__main__":

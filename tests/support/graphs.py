@@ -317,7 +317,7 @@ def lifetimes(plan: Plan, device: int) -> dict[int, tuple[int, int]]:
         items += [(n, scratch_of(n), *plan.graph.nodes[n].inputs) for n in split.nodes]
         items += [(c.node,) for c in split.copies_out]
         for touched in items:
-            for value in (v if v in values or v < 0 else plan.graph.root(v) for v in touched):
+            for value in (v if v in values or v < 0 else plan.graph.view_base(v) for v in touched):
                 if value in values:
                     found[value] = (found.get(value, (time, time))[0], time)
             time += 1

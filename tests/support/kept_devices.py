@@ -20,7 +20,7 @@ import pytest
 from vksched.common.fork_guard import in_child
 from vksched.runtime.vulkan import device_probe
 
-MOST_FREE = 2
+MAX_FREE = 2
 """Logical devices of a kind that wait for the next scheduler."""
 
 
@@ -47,7 +47,7 @@ class Pool:
 
             def destroy(self) -> None:
                 free = pool.free.setdefault(self.opened_with, [])
-                if pool.keeps and len(free) < MOST_FREE:
+                if pool.keeps and len(free) < MAX_FREE:
                     free.append(self)
                 else:
                     super().destroy()

@@ -26,8 +26,8 @@ from vksched.testing.kernel_runner import lowering_of
 from vksched.testing.op_cases.op_sample import Case, FunctionCase
 from vksched.testing.op_table import (
     CASES,
+    FP16,
     FUNCTIONS,
-    HALVES,
     LONGS,
     PRECISE,
     UNSIGNED,
@@ -41,7 +41,7 @@ LOWERED = {
     "a GPU with few groups": Limits(max_groups=(2, 1, 1), storage_buffers=8),
 }
 ROUNDING = Limits(storage_buffers=8, float16=True)
-LEAST_ROUNDING = Limits(float16=True)
+MIN_ROUNDING = Limits(float16=True)
 """GPUs that compute in float16, one with nothing else over the least."""
 WITH_DOTS = {"matmul_integer", "conv_integer"}
 """Ops with variants for devices with integer dot products."""
@@ -107,7 +107,7 @@ def _limits_of_case(case: Case, own: Limits) -> dict[str, Limits]:
 def _limits_of_precision(own: Limits) -> dict[str, Limits]:
     """Return the limits that a case of a precision runs with."""
     sets = {"its own limits": own, "a GPU": ROUNDING, "the least": Limits()}
-    sets["the least with float16"] = LEAST_ROUNDING
+    sets["the least with float16"] = MIN_ROUNDING
     return {name: limits for name, limits in sets.items() if own.float16 or not limits.float16}
 
 
@@ -134,7 +134,7 @@ def runs_of(op: str, own: Limits) -> tuple[OpRun, ...]:
     runs: list[OpRun] = []
     for case in cases_of(op, CASES):
         runs += _lowered(case, _limits_of_case(case, own), OWN_TYPES)
-    for case in cases_of(op, (*HALVES, *LONGS, *UNSIGNED)):
+    for case in cases_of(op, (*FP16, *LONGS, *UNSIGNED)):
         if fits_32_bits(case.expected()):
             runs += _lowered(case, {"its own limits": own}, OTHER_TYPES)
     for case in cases_of(op, PRECISE):

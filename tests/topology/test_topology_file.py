@@ -302,9 +302,9 @@ def test_files_that_are_too_long_are_refused(
     text = '{"devices": [{"name": "a", "kind": "null"}]}'
     path = tmp_path / "machine.json"
     path.write_text(text)
-    monkeypatch.setattr(topology_file, "MOST_JSON", len(text))
+    monkeypatch.setattr(topology_file, "MAX_JSON_CHARS", len(text))
     assert load_topology(path).devices[0].name == "a"
-    monkeypatch.setattr(topology_file, "MOST_JSON", len(text) - 1)
+    monkeypatch.setattr(topology_file, "MAX_JSON_CHARS", len(text) - 1)
     with pytest.raises(vs.PlanError, match="expected at most 43 characters of a machine, got more"):
         load_topology(path)
 

@@ -25,7 +25,7 @@ from vksched.topology.perf_model import Curve, PerfModel
 from vksched.trace import SystemClock
 from vksched.tuning.benchmarker import SessionRig, Transfer
 from vksched.tuning.calibrate_device import (
-    MOST_PASSES,
+    MAX_PASSES,
     PASSES,
     QUICK_PASSES,
     SIZES,
@@ -166,15 +166,15 @@ class Disturbed(Scripted):
         return super().seconds(op, call, weights) * (8.0 if number in self.bad else 1.0)
 
 
-@pytest.mark.parametrize("bad", [range(0), range(1), range(10, 20), range(0, MOST_PASSES, 3)])
+@pytest.mark.parametrize("bad", [range(0), range(1), range(10, 20), range(0, MAX_PASSES, 3)])
 def test_passes_that_were_disturbed_do_not_count(bad: range) -> None:
     rig, known = Disturbed(bad), Calibration(speeds_of(SPEC))
     wanted = wanted_of(small(), SPEC)
     found = calibrate(rig, wanted, known, Clocked(), silent, thorough=True)
     calls = [call.op.name for call in wanted]
     asked = rig.asked[1 + len(SIZES) :]
-    assert len(asked) == MOST_PASSES * len(calls), "time hardly passes here"
-    assert asked == MOST_PASSES * calls, "once for all before twice for one"
+    assert len(asked) == MAX_PASSES * len(calls), "time hardly passes here"
+    assert asked == MAX_PASSES * calls, "once for all before twice for one"
     quiet = calibrate(Disturbed(()), wanted, known, Clocked(), silent)
     assert found.samples == quiet.samples
     assert found.bytes_per_s == quiet.bytes_per_s > 0

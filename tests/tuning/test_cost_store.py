@@ -16,7 +16,7 @@ from vksched.common.user_warning import VkschedWarning
 from vksched.tuning import device_cache
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample
 from vksched.tuning.cost_cache import CostStore
-from vksched.tuning.device_cache import MOST_FILES, Identity
+from vksched.tuning.device_cache import MAX_FILES, Identity
 from vksched.tuning.tunable_calls import shader_hash
 
 CARD = Identity("01234567", "driver 1.0", "Card")
@@ -57,7 +57,7 @@ def test_results_of_other_shaders_ops_and_drivers_are_not_used(tmp_path: Path) -
 
 def test_files_of_the_oldest_drivers_are_removed(tmp_path: Path) -> None:
     store = CostStore(tmp_path)
-    drivers = [replace(CARD, driver=f"driver {number}") for number in range(MOST_FILES)]
+    drivers = [replace(CARD, driver=f"driver {number}") for number in range(MAX_FILES)]
     for age, each in enumerate(drivers):
         assert store.add(each, known(relu()))
         path = store.path(each)

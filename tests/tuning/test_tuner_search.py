@@ -118,7 +118,7 @@ def test_wrong_results_are_dropped_with_the_reason() -> None:
 
 
 def test_rounded_factors_are_right_and_sums_in_float16_are_wrong() -> None:
-    """Of drivers that offer matrix units and add up in too few bits."""
+    """Of drivers that offer cooperative matrices and add up in too few bits."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape, np.float32) for shape in ((32, 512), (512, 32)))
     rounded_a, rounded_b = a.astype(np.float16), b.astype(np.float16)

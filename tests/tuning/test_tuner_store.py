@@ -19,7 +19,7 @@ from vksched.common.user_warning import VkschedWarning
 from vksched.storage import disk_cache
 from vksched.storage.disk_cache import default_folder
 from vksched.topology.tuned_variants import Choices
-from vksched.tuning.device_cache import MOST_FILES, Identity
+from vksched.tuning.device_cache import MAX_FILES, Identity
 from vksched.tuning.variant_cache import Found, Store, choices
 
 DEVICE = Identity("00ff", "driver 1.2", "card")
@@ -62,7 +62,7 @@ def test_devices_have_files_of_their_own(tmp_path: Path) -> None:
 
 def test_drivers_of_one_device_leave_each_other_alone(tmp_path: Path) -> None:
     store, other = Store(tmp_path), replace(DEVICE, uuid="00ff-0")
-    drivers = [replace(DEVICE, driver=f"driver {number}") for number in range(MOST_FILES)]
+    drivers = [replace(DEVICE, driver=f"driver {number}") for number in range(MAX_FILES)]
     store.add(other, [ONE])
     os.utime(file_of(store, other), (0, 0))
     for age, each in enumerate(drivers):

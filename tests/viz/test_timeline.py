@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vksched.viz.gantt import (
     LEFT,
     MARGIN,
-    MOST_LINES,
+    MAX_LINES,
     WIDTH,
     Bar,
     Row,
@@ -75,7 +75,7 @@ def test_crossings_go_from_row_to_row_until_they_are_too_many() -> None:
     tips = [line.findtext(f"{SVG}title") for line in lines]
     assert tips == ["a to b: 8 bytes, 1 s to 3 s", "b to a: 8 bytes, 4 s to 6 s"]
     assert "6 s" in texts_of(root)  # the axis reaches the last transfer
-    many = draw_timeline("", "", rows, [down] * (MOST_LINES + 1))
+    many = draw_timeline("", "", rows, [down] * (MAX_LINES + 1))
     assert CROSSING not in many
 
 

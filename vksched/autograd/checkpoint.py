@@ -7,7 +7,7 @@ gradient is needed:
     x ── f ── y ── ... ── loss        forward: only x and y live on
     x' ─ f' ─ (values) ── dx          backward: x' is x after dy is there; f' is f on x'
 
-`after` (ops/layout/control.py) is what makes x' another value than x: equal calls of both are not
+`optimization_barrier` (ops/layout/control.py) is what makes x' another value than x: equal calls of both are not
 made one, and none of f' starts before dy is known. Functions may nest: f' then holds recomputed
 values of inner functions only until these are recomputed once more. Time is linear in the nodes.
 Examples: tests/autograd/test_checkpoint.py.
@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from ..common.errors import GradientError
 from ..ir.graph import topological_order
 from ..ir.tensor import Tensor
-from ..ops.layout.control import after
+from ..ops.layout.control import optimization_barrier
 
 P = ParamSpec("P")
 R = TypeVar("R", Tensor, tuple[Tensor, ...], list[Tensor], dict[str, Tensor])
@@ -130,7 +130,11 @@ class Recomputed:
         if not _is_inside(tensor, path):
             (outside,) = operands
             region = path[-1]
-            return after(outside, self._events[region]) if tensor in region.inputs else outside
+            return (
+                optimization_barrier(outside, self._events[region])
+                if tensor in region.inputs
+                else outside
+            )
         made = Tensor(tensor.op, operands, tensor.attrs, tensor.type, None, tensor.held)
         made.name = tensor.name
         return made

@@ -17,7 +17,7 @@ from ..common.errors import DTypeError, GradientError, ShapeError, VkschedError
 from ..ir.graph import topological_order
 from ..ir.name_scope import backward_scope
 from ..ir.tensor import Tensor, TensorLike, as_tensor
-from ..ir.vjp import Pull, is_smooth, rule_of, why_no_gradient
+from ..ir.vjp import VjpContext, is_smooth, rule_of, why_no_gradient
 from ..ops.creation.create import ones_like, zeros_like
 from ..ops.layout.pad import pad
 from ..ops.layout.reshape import concat
@@ -263,7 +263,7 @@ def _pulled(
 
     with backward_scope(tensor.name):
         try:
-            made = rule(Pull(inputs, output, gradient, tensor.attrs, wanted, through))
+            made = rule(VjpContext(inputs, output, gradient, tensor.attrs, wanted, through))
         except VkschedError as error:
             raise type(error)(f"{error} (in the gradient of {tensor.name})") from error
     types = tuple(t.type for t in tensor.inputs)

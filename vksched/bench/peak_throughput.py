@@ -33,7 +33,7 @@ COPY = {"ceiling_copy_uint": 1, "ceiling_copy_uvec4": 4, "ceiling_copy_uvec4_64"
 """Words in a value; the last are moved as integers of 64 bits, where kernels do that."""
 STEPS = 4
 """Multiply-adds of a chain in one round."""
-MOST_ROUNDS = 60_000
+MAX_ROUNDS = 60_000
 """Mesa's llvmpipe leaves all loops after 65,535 rounds."""
 COPY_WORDS = 1 << 24
 LOCAL_SIZES, PARTS = (8, 64), (1, 8, 64, 512)
@@ -98,7 +98,7 @@ def _rates_of_fma(context: Context, limits: Limits) -> Iterator[tuple[float, str
             if enough:
                 break
             wanted = max(2.0, min(16.0, 1.2 * TRIAL_S / seconds))
-            if rounds * wanted <= MOST_ROUNDS / 8:
+            if rounds * wanted <= MAX_ROUNDS / 8:
                 rounds = int(rounds * wanted)
             else:
                 groups = int(groups * wanted)

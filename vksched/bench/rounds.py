@@ -21,7 +21,7 @@ from .baselines.workloads import Spec, arrays_of, error_of, most_error, work_of
 ROUNDS = 5
 FEW = 2
 OURS = "vksched"
-LEAST_S = 1e-8
+MIN_S = 1e-8
 """Less than any call takes: a difference of two times that came to nothing."""
 
 
@@ -160,7 +160,7 @@ def measure_case(
             samples[runner.name] += times
     for runner, figure in taking_part:
         runner.drop()
-        if figure.rounds_s and (figure.seconds or 0.0) < LEAST_S:
+        if figure.rounds_s and (figure.seconds or 0.0) < MIN_S:
             figure.reason, figure.rounds_s = "its time is lost in the noise", []
         if figure.rounds_s:
             figure.spread = spread(samples[runner.name])

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from .language.llm_runner import LanguageRun, Model
 
 Tune = str | float
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 """What the operands of all calls of a submission may take."""
 
 
@@ -243,7 +243,7 @@ class Ours:
         pair.seconds()
         calls = repeats(min(pair.seconds() for _ in range(2)))
         size = sum(a.nbytes for n, a in arrays.items() if n.startswith("x"))
-        calls = min(calls, max(1, MOST_BYTES // (3 * size)))
+        calls = min(calls, max(1, MAX_BYTES // (3 * size)))
         if calls > 1:
             pair.close()
             pair = _Pair(self._for(spec), spec, arrays, calls)

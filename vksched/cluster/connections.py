@@ -29,10 +29,10 @@ LOOK_S = 1.0
 LOOK_TIMEOUT_S = 2.0
 LOOK_LESS = 64
 """Looks at most until one that comes and goes again and again is looked for."""
-MOST_MEASURED = 8
+MAX_MEASURED = 8
 """Of so many nodes each pair is measured; of more, only the ways from and to the caller."""
 
-MOST_AT_ONCE = 64
+MAX_CONCURRENT = 64
 """Of ways that nodes try."""
 
 
@@ -139,7 +139,7 @@ class Joined:
 
     def _measure(self, names: Sequence[str] | Mapping[str, Node]) -> None:
         """Measures the links of some nodes, one after the other, so that none disturbs another."""
-        others = self._here() if len(self._by_name) <= MOST_MEASURED else ()
+        others = self._here() if len(self._by_name) <= MAX_MEASURED else ()
         pairs = [(a, b) for a in names for b in others if a != b]
         apart = self._apart(pairs)
         for (a, b), error in apart.items():
@@ -180,6 +180,8 @@ class Joined:
                 return error
             return None
 
-        with ThreadPoolExecutor(max(1, min(len(pairs), MOST_AT_ONCE)), "vksched-reach") as threads:
+        with ThreadPoolExecutor(
+            max(1, min(len(pairs), MAX_CONCURRENT)), "vksched-reach"
+        ) as threads:
             found = dict(zip(pairs, threads.map(try_it, pairs), strict=True))
         return {pair: error for pair, error in found.items() if error is not None}

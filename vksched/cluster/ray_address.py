@@ -27,7 +27,7 @@ PROBE_S = 3.0
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How a client of HTTP/2 begins, with settings that say nothing."""
 SETTINGS, HEAD_BYTES = 4, 9
-MOST_BYTES = 1 << 10
+MAX_BYTES = 1 << 10
 """Of the file in which Ray notes an address."""
 
 
@@ -72,7 +72,7 @@ def _place(address: str) -> str | None:
     try:
         with open(noted, "rb", opener=_no_link) as file:
             about = os.fstat(file.fileno())
-            text = file.read(MOST_BYTES).decode("utf-8")
+            text = file.read(MAX_BYTES).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:

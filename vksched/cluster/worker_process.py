@@ -23,7 +23,7 @@ from ..distributed.wire.tls import Security, place_of, place_text
 from ..distributed.worker.local_weights import ModelFolders
 from ..distributed.worker.server import Server
 from ..distributed.worker.session import Here
-from ..distributed.worker.weight_cache import MOST_BYTES, WeightCache
+from ..distributed.worker.weight_cache import MAX_BYTES, WeightCache
 from ..distributed.worker.worker import PartHost
 from ..engine.device_set import DeviceSet, Wanted
 from ..plan.multi_host.host_plan_codec import PartDocuments
@@ -61,7 +61,7 @@ class ClusterNode:
         security: str = "tls",
         devices: Wanted | None = None,
         timeout_s: float = TIMEOUT_S,
-        cache_bytes: int = MOST_BYTES,
+        cache_bytes: int = MAX_BYTES,
         cache_folder: Path | None = None,
         models: Sequence[Path] = (),
         onnx_ops: bool = False,

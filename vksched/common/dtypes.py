@@ -32,7 +32,7 @@ INT64 = "int64"
 BOOL = "bool"
 DTYPES: tuple[str, ...] = (FLOAT32, FLOAT16, INT32, UINT32, BOOL, INT64, FLOAT64)
 NARROW: tuple[str, ...] = ("int8", "uint8", "int16", "uint16")
-"""Element types of weights only: `widen` reads them, and makes 32 bits of each."""
+"""Element types of weights only: `dequantize_linear` reads them, and makes 32 bits of each."""
 FLOATS: tuple[str, ...] = (FLOAT16, FLOAT32, FLOAT64)
 _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in (*DTYPES, *NARROW)}
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}

@@ -20,7 +20,7 @@ from ..ir.tensor import Tensor
 from ..ops.creation.state import StatePiece
 from ..parallel.apply_config import Applied, Pieces, apply_config
 from ..parallel.config.config_types import Config
-from ..parallel.sharding.sharding_strategy import Cut, Devices
+from ..parallel.sharding.sharding_strategy import Devices, ShardedAxis
 from ..plan.costs.node_cost import node_seconds
 from ..plan.simulation.simulate_plan import simulate
 from ..plan.types.node_names import NameIndex
@@ -117,7 +117,7 @@ class Configuring:
 
     def _pieces(self, graph: Graph) -> Pieces:
         """Returns the layouts of states that some graph uses."""
-        out: dict[int, tuple[Devices, Cut] | None] = {}
+        out: dict[int, tuple[Devices, ShardedAxis] | None] = {}
         for node_id in graph.initial:
             state = graph.keys[node_id]
             assert isinstance(state, Tensor)
@@ -129,7 +129,7 @@ class Configuring:
                 continue
             homes = tuple(home or "" for _, home in lies)
             pieces = [piece for piece, _ in lies]
-            out[node_id] = homes, Cut(pieces[0].axis, tuple(piece.size for piece in pieces))
+            out[node_id] = homes, ShardedAxis(pieces[0].axis, tuple(piece.size for piece in pieces))
         return out
 
 

@@ -113,7 +113,7 @@ def find_overflow(
 
 def _overflow_of(graph: Graph, node: Node, operands: tuple[NDArray, ...], result: NDArray) -> str:
     """Returns what of a node becomes infinite only as it is rounded; "" where nothing does."""
-    for i in node.declaration.factors:
+    for i in node.declaration.roundable_operands:
         if i < len(operands) and operands[i].dtype.kind == "f":
             lost = np.isfinite(operands[i]) & ~np.isfinite(as_half(operands[i]))
             if lost.any():

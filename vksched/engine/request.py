@@ -114,7 +114,7 @@ class Request:
         apart = {name: f"{placed.get(name, '')} {turn}" for name, turn in self.turns.items()}
         wishes = Wishes(
             # a view stays as long as its root stays
-            frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.root(v))),
+            frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.view_base(v))),
             placed | apart,
             least_limits(chosen),
             min((d.memory_bytes for d in _in_use(chosen)), default=0),
@@ -344,5 +344,5 @@ def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) ->
 
 
 def _is_computed(graph: Graph, node_id: int) -> bool:
-    root = graph.nodes[graph.root(node_id)]
+    root = graph.nodes[graph.view_base(node_id)]
     return not root.declaration.leaf and root.op != "assign"

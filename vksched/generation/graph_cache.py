@@ -69,12 +69,12 @@ if TYPE_CHECKING:
     from ..importers.gguf.model import LanguageModel
 
 FORMAT = 5
-LEAST_LAYERS = 12
+MIN_LAYERS = 12
 """Of a model whose steps take long enough to write."""
-MOST_FILES = 32
+MAX_FILES = 32
 """Then those written first are removed."""
 SUFFIX = ".step"
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 """Of the constants of a graph that is kept."""
 ALIGN = 64
 """Bytes of which a constant begins at a multiple, as the line before them does not."""
@@ -105,8 +105,8 @@ class KeptStep:
         self._read: Document | None = None
         self._content = b""
         key, folder = None, folder_of("steps")
-        if rewriting is not None and folder is not None and model.hyper.layers >= LEAST_LAYERS:
-            key = key_of(model, cache, size, rewriting)
+        if rewriting is not None and folder is not None and model.hyper.layers >= MIN_LAYERS:
+            key = cache_key(model, cache, size, rewriting)
         self._key = key
         self._path = None if key is None or folder is None else folder / f"{key}{SUFFIX}"
 
@@ -161,10 +161,10 @@ class KeptStep:
             make_folder(self._path.parent)
             with locked(self._path.parent / "lock"):
                 replace_whole(self._path, _bytes_of(whole))
-                remove_old(self._path.parent, MOST_FILES, "*.*")  # of older formats, too
+                remove_old(self._path.parent, MAX_FILES, "*.*")  # of older formats, too
 
 
-def key_of(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str) -> str | None:
+def cache_key(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str) -> str | None:
     """Returns a hash of all that decides what graph a step has; None where that is not known, as
     the model is in memory, or as native modules were built anew since they were loaded.
     """
@@ -237,7 +237,7 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Docum
             leaves.append((node_id, "state", states[key]))
         elif graph.nodes[node_id].op == "constant":
             size = graph.data[node_id].nbytes
-            if used + size > MOST_BYTES:
+            if used + size > MAX_BYTES:
                 return None
             leaves.append((node_id, "constant", used))
             constants.append(np.ascontiguousarray(as_array(graph.data[node_id])).tobytes())

@@ -4,7 +4,7 @@
 
 `infer` checks each new call against them (checks.py), wherever the call comes from: builders,
 passes, files, other computers. A domain is about one attribute, maybe in the light of the operands;
-what several attributes have to do with each other is for the op's rule. Kernels, recipes and
+what several attributes have to do with each other is for the op's rule. Kernels, native programs and
 references take it that both hold. Domains hold the form that builders make: sorted axes that count
 from the front, one number for each spatial axis. Examples: tests/ir/test_attr_domains.py.
 """
@@ -38,7 +38,7 @@ LONG = 2**63 - 1
 LARGEST = float(np.finfo(np.float32).max)
 MANY = 1 << 20
 """Operands of an op that takes any number of them."""
-MOST_SHOWN = 80
+MAX_SHOWN = 80
 """Characters of a value in an error."""
 
 
@@ -80,7 +80,7 @@ class Domain(ABC):
 def shown(value: object) -> str:
     """Returns a value as errors show it."""
     text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 Domains = dict[str, Domain]

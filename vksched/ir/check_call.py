@@ -15,13 +15,13 @@ from .op import Op
 from .precision import PRECISION, PRECISIONS
 
 UNIVERSAL: dict[str, Domain] = {PRECISION: Optional(OneOf(PRECISIONS))}
-"""Of all ops whose operands meet in products (`Op.factors`)."""
+"""Of all ops whose operands meet in products (`Op.roundable_operands`)."""
 
 
 def domains_of(op: Op) -> Mapping[str, Domain]:
-    """Returns the attributes that calls of an op may have; of a foreign op none are known."""
+    """Returns the attributes that calls of an op may have; of an opaque op none are known."""
     own = op.attrs or {}
-    return {**own, **UNIVERSAL} if op.factors else own
+    return {**own, **UNIVERSAL} if op.roundable_operands else own
 
 
 def check_call(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:

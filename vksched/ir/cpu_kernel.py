@@ -66,7 +66,7 @@ def whole(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[P
 
 
 @dataclass(frozen=True, slots=True)
-class HostKernel:
+class CpuKernel:
     """How numpy runs an op, where it can do better than its reference.
 
     compute: (operands, attributes, result) -> None writes all of the result, which shares no memory
@@ -113,10 +113,10 @@ def cut_leading(inputs: tuple[NDArray, ...], out: NDArray, axes: int) -> Iterato
             yield tuple(x[at] for x in inputs), out[at]
 
 
-def in_pieces(reference: Callable[[tuple[NDArray, ...], Attrs], NDArray]) -> HostKernel:
+def in_pieces(reference: Callable[[tuple[NDArray, ...], Attrs], NDArray]) -> CpuKernel:
     """The reference of an elementwise op, on pieces."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         out[...] = reference(inputs, attrs)
 
-    return HostKernel(compute, cut_elements)
+    return CpuKernel(compute, cut_elements)

@@ -9,9 +9,9 @@ from ..common.errors import DTypeError
 from .attrs import Attrs
 from .check_call import check_call
 from .op import Op
-from .precision import round_factors, round_result
+from .precision import round_operands, round_result
 
-MOST_CALLS = 1 << 12
+MAX_CALLS = 1 << 12
 """Whose result types are remembered."""
 
 
@@ -36,7 +36,7 @@ def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if found is not None and found[0] is op:  # an op may be declared anew
         return found[1]
     result = _infer(op, inputs, attrs)
-    if len(_inferred) >= MOST_CALLS:
+    if len(_inferred) >= MAX_CALLS:
         _inferred.clear()
     _inferred[key] = op, result
     return result
@@ -45,9 +45,10 @@ def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     check_call(op, inputs, attrs)
     narrow_ones = [t.dtype for t in inputs if t.dtype in NARROW]
-    if narrow_ones and not op.takes_narrow:
+    if narrow_ones and not op.accepts_int8_weights:
         raise DTypeError(
-            f"[{op.name}] expected operands of 32 bits or more, got {narrow_ones[0]}; try vs.widen"
+            f"[{op.name}] expected operands of 32 bits or more, got {narrow_ones[0]}; "
+            "try vs.dequantize_linear"
         )
     if op.any_dtype:
         return op.infer(inputs, attrs)
@@ -77,8 +78,8 @@ def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
     float16 is computed in float32 and rounded once. Factors are rounded as their precision says.
     """
-    if op.factors:
-        inputs = round_factors(op, inputs, attrs)
+    if op.roundable_operands:
+        inputs = round_operands(op, inputs, attrs)
     if op.any_dtype or _HALF not in [x.dtype for x in inputs]:
         return round_result(op, op.reference(inputs, attrs), attrs)
     result = op.reference(
@@ -88,16 +89,16 @@ def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def compute_into(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Writes a call's result by the op's host kernel.
+    """Writes a call's result by the op's CPU kernel.
 
     float16 is computed in float32 and rounded once.
     """
-    assert op.host is not None
+    assert op.cpu is not None
     if op.any_dtype or _HALF not in [x.dtype for x in inputs]:
-        op.host.compute(inputs, attrs, out)
+        op.cpu.compute(inputs, attrs, out)
         return
     wide = np.empty(out.shape, np.float32) if out.dtype == _HALF else out
     given = tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs)
-    op.host.compute(given, attrs, wide)
+    op.cpu.compute(given, attrs, wide)
     if wide is not out:
         out[...] = wide

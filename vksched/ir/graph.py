@@ -165,7 +165,7 @@ class Graph:
         return MappingProxyType(out)
 
     @cached_property
-    def roots(self) -> tuple[int, ...]:
+    def view_bases(self) -> tuple[int, ...]:
         """For each node the one whose memory it is part of; itself where it is no view."""
         views = self.views
         return tuple(views[i][0] if i in views else i for i in range(len(self.nodes)))
@@ -225,22 +225,22 @@ class Graph:
             out.setdefault(node_id, []).append(name)
         return MappingProxyType({node_id: tuple(names) for node_id, names in out.items()})
 
-    def root(self, node_id: int) -> int:
+    def view_base(self, node_id: int) -> int:
         """Returns the node whose memory a view is part of; the node itself when it is no view."""
-        return self.roots[node_id]
+        return self.view_bases[node_id]
 
     def leaves_read(self, node: Node) -> tuple[int, ...]:
         """Returns the leaves that a node reads, as they are or through views."""
-        roots, leaves = self.roots, self._leaves
+        roots, leaves = self.view_bases, self._leaves
         return tuple([roots[i] for i in node.inputs if roots[i] in leaves])
 
     def sources_behind(self, node: Node) -> tuple[int, ...]:
         """Returns the leaves and states that a node reads, and those that are widened for it."""
         found: list[int] = []
         for operand in node.inputs:
-            root = self.nodes[self.roots[operand]]
-            read = root.inputs if root.declaration.widens else (root.id,)
-            found += [self.roots[i] for i in read]
+            root = self.nodes[self.view_bases[operand]]
+            read = root.inputs if root.declaration.is_dequantize else (root.id,)
+            found += [self.view_bases[i] for i in read]
         return tuple([i for i in found if i in self._leaves or self.states.get(i) == i])
 
     @cached_property
@@ -255,7 +255,7 @@ class Graph:
         types, and fit 32 bits alike.
         """
         numbers: dict[tuple[object, ...], int] = {}
-        calls, roots, leaves = self.signatures, self.roots, self._leaves
+        calls, roots, leaves = self.signatures, self.view_bases, self._leaves
         out: list[int] = []
         for node in self.nodes:
             read = [calls[roots[i]] for i in node.inputs if roots[i] in leaves]
@@ -307,7 +307,7 @@ class Graph:
         held, value = node.inputs
         if self.nodes[held].op != "state":
             raise GraphError(f"[graph] {node.name} assigns to {self.nodes[held].name}, no state")
-        if self.nodes[self.root(value)].op == "state":
+        if self.nodes[self.view_base(value)].op == "state":
             raise GraphError(
                 f"[graph] {node.name} reads {self.nodes[value].name}, the memory of a state, which "
                 "may get a next value before; try a copy by concat"

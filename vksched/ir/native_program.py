@@ -1,11 +1,11 @@
-"""Recipes: calls as native loops (native/cpu_kernels/program/table.cpp); many run in one call from
+"""Native programs: calls as native loops (native/cpu_kernels/program/table.cpp); many run in one call from
 Python.
 
     registers   operands of the call | results of the loops, of which the last one is the call's
 
 A loop reads and writes values that lie without gaps, of float32 but where its op says otherwise.
-An op gives a recipe where its loops compute what its host kernel does; without the native module
-there are no recipes. Examples: tests/ops/native/test_native_programs.py.
+An op gives a native program where its loops compute what its CPU kernel does; without the native module
+there are no native programs. Examples: tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Loop:
     name: str
     operands: tuple[int, ...]
     elements: int
-    numbers: tuple[int, ...]
-    reals: tuple[float, ...] = ()
+    int_params: tuple[int, ...]
+    float_params: tuple[float, ...] = ()
     pieces: int = 1
     work: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class NativeProgram:
     """The loops of a call, in order."""
 
     loops: tuple[Loop, ...]
@@ -55,19 +55,19 @@ class Recipe:
         return any(loop.name == GEMM for loop in self.loops)
 
 
-Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]
-"""(types of operands, result type, attributes) -> the call's recipe, None where it has none."""
+NativeProgramRule = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], NativeProgram | None]
+"""(types of operands, result type, attributes) -> the call's native program, None where it has none."""
 
 
 def one_loop(
     name: str,
     inputs: Sequence[TensorType],
     output: TensorType,
-    numbers: tuple[int, ...],
-    reals: tuple[float, ...] = (),
+    int_params: tuple[int, ...],
+    float_params: tuple[float, ...] = (),
     rows: int = 1,
-) -> Recipe | None:
-    """Returns the recipe of a call on float32 that is one loop, None of one that is large: numpy
+) -> NativeProgram | None:
+    """Returns the native program of a call on float32 that is one loop, None of one that is large: numpy
     takes such a call in pieces, on several threads. rows: of the result, which pieces of the loop
     share.
     """
@@ -75,14 +75,18 @@ def one_loop(
         return None
     pieces, work = max(1, min(rows, output.size // ROWS_PIECE, SHARES)), output.size * ROWS_WORK
     operands = tuple(range(len(inputs)))
-    return Recipe((Loop(name, operands, output.size, numbers, reals, pieces, work),))
+    return NativeProgram(
+        (Loop(name, operands, output.size, int_params, float_params, pieces, work),)
+    )
 
 
-def followed(first: Recipe, then: Recipe, own: int, count: int) -> Recipe:
-    """Returns a recipe of `own` operands and one of its result and the rest of `count` as one."""
+def with_native_epilogue(
+    first: NativeProgram, epilogue: NativeProgram, own: int, count: int
+) -> NativeProgram:
+    """Returns the native program of `own` operands and one of its result and the rest of `count` as one."""
     result = count + len(first.loops) - 1
     of_first = [*range(own), *range(count, result)]
-    of_then = [result, *range(own, count), *range(result + 1, result + len(then.loops))]
+    of_epilogue = [result, *range(own, count), *range(result + 1, result + len(epilogue.loops))]
     made = [replace(e, operands=tuple(of_first[r] for r in e.operands)) for e in first.loops]
-    made += [replace(e, operands=tuple(of_then[r] for r in e.operands)) for e in then.loops]
-    return Recipe(tuple(made))
+    made += [replace(e, operands=tuple(of_epilogue[r] for r in e.operands)) for e in epilogue.loops]
+    return NativeProgram(tuple(made))

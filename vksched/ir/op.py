@@ -12,8 +12,8 @@ from ..common.errors import UnsupportedOp, VkschedError
 from ..topology.limits import Limits
 from .attr_domains import Domain
 from .attrs import Attrs
-from .cpu_kernel import HostKernel
-from .native_program import Recipes
+from .cpu_kernel import CpuKernel
+from .native_program import NativeProgramRule
 
 OUTPUT = -1
 """Operand index of the node's result in `Dispatch.operands`."""
@@ -26,8 +26,8 @@ SCRATCH = -3
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """What the runtime writes into the module of a chain or an epilogue
+class ShaderProgram:
+    """What the runtime writes into the module of a fused elementwise op or an epilogue
     (runtime/vulkan/spirv_patch.py).
 
     calls: the shader function of each step and the registers that are its operands: from 0 on what
@@ -40,7 +40,7 @@ class Steps:
 
 
 REGISTERS = 6
-"""Of what goes into a chain, whether it takes as much or not."""
+"""Of what goes into a fused elementwise op, whether it takes as much or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Dispatch:
     apart: it copies the operand that the op keeps (see `InPlace`) to the result; where the two are
         one place it is left out.
     partial: its results are parts of sums, to which later dispatches add.
-    steps: those of the chain or epilogue that the shader carries.
+    steps: those of the fused elementwise op or epilogue that the shader carries.
     subgroup: the size that its subgroups are to have, all of them full, where it relies on one; 0:
         any.
     """
@@ -74,11 +74,11 @@ class Dispatch:
     barrier: bool = False
     apart: bool = False
     partial: bool = False
-    steps: Steps = Steps()
+    steps: ShaderProgram = ShaderProgram()
     subgroup: int = 0
 
 
-THEN = "then"
+EPILOGUE = "epilogue"
 """The attribute of a product or convolution that says what follows in its kernel: epilogue.py."""
 
 
@@ -96,13 +96,13 @@ class Call:
     variant: str = ""
 
     @property
-    def bare(self) -> Call:
+    def without_epilogue(self) -> Call:
         """The same without what follows it."""
-        then = self.attrs.get(THEN)
-        if not isinstance(then, tuple):
+        epilogue = self.attrs.get(EPILOGUE)
+        if not isinstance(epilogue, tuple):
             return self
-        own = self.inputs[: -1 if then[0] == 2 else None]
-        attrs = Attrs({name: value for name, value in self.attrs.items() if name != THEN})
+        own = self.inputs[: -1 if epilogue[0] == 2 else None]
+        attrs = Attrs({name: value for name, value in self.attrs.items() if name != EPILOGUE})
         return replace(self, inputs=own, attrs=attrs)
 
 
@@ -111,12 +111,12 @@ def no_scratch(call: Call) -> tuple[int, ...]:
     return ()
 
 
-def no_words(call: Call) -> Call | None:
+def no_u32(call: Call) -> Call | None:
     """Float16 is always converted."""
     return None
 
 
-def no_halves(call: Call) -> tuple[int, ...]:
+def no_fp16(call: Call) -> tuple[int, ...]:
     """Float16 is always converted."""
     return ()
 
@@ -140,7 +140,7 @@ class Kernel:
         with the reason when this device cannot run this call.
     scratch: Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): memory with
         any content that only the dispatches of this call see.
-    as_words: a call that moves float16 -> the same on words of two, or None where pairs are parted.
+    as_u32: a call that moves float16 -> the same on words of two, or None where pairs are parted.
     takes_fp16: Call -> those of `fp16_operands` that the kernel reads or writes packed; lower and
         scratch see float16 there, and float32 in place of the others.
     variants: Call -> the names of the algorithms that can run this call on this device, the best
@@ -151,9 +151,9 @@ class Kernel:
     shaders: tuple[str, ...]
     lower: Callable[[Call], tuple[Dispatch, ...]]
     scratch: Callable[[Call], tuple[int, ...]] = no_scratch
-    as_words: Callable[[Call], Call | None] = no_words
+    as_u32: Callable[[Call], Call | None] = no_u32
     variants: Callable[[Call], tuple[str, ...]] = no_variants
-    takes_fp16: Callable[[Call], tuple[int, ...]] = no_halves
+    takes_fp16: Callable[[Call], tuple[int, ...]] = no_fp16
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class Op:
     reference: Callable[[tuple[NDArray, ...], Attrs], NDArray]
     kernel: Kernel | None
     attrs: Mapping[str, Domain] | None = field(kw_only=True, hash=False, compare=False)
-    """The domain of each attribute; None for a foreign op, which checks its own."""
+    """The domain of each attribute; None for an opaque op, which checks its own."""
     operands: tuple[int, int] = field(kw_only=True)
     """The least and the largest number of operands."""
     view: Callable[[tuple[TensorType, ...], Attrs], int | None] | None = None
@@ -217,7 +217,7 @@ class Op:
     """A value that comes from outside: input, weight, constant."""
     stateful: bool = False
     """It reads or writes memory that outlives the run, and computes nothing."""
-    factors: tuple[int, ...] = ()
+    roundable_operands: tuple[int, ...] = ()
     """Operands whose elements meet in products: those that a `precision` lets devices round."""
     indices: tuple[int, ...] = ()
     """Operands that hold positions: int32 or int64, whatever the type of the others."""
@@ -225,19 +225,19 @@ class Op:
     """It moves elements or names its own types: rule and reference see every dtype as it is. Those
     of other ops see float16 as float32, and their rule float64 as float32 and int64 as int32 too.
     """
-    takes_narrow: bool = False
+    accepts_int8_weights: bool = False
     """It reads weights of 8 and 16 bits, which others refuse."""
-    widens: bool = False
+    is_dequantize: bool = False
     """Its result is operand 0 for those who read it, in more bits: it is placed where that lies."""
-    foreign: bool = False
+    opaque: bool = False
     """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
-    host: HostKernel | None = None
+    cpu: CpuKernel | None = None
     """How the CPU backend runs it, where that can be better than the reference."""
-    recipe: Recipes | None = None
+    native_program: NativeProgramRule | None = None
     """How native loops run it, or write it where an operand lies (`InPlace.write`)."""
     in_place: InPlace | None = None
     """Whether the result may lie where an operand does."""
-    gap: str = ""
+    cpu_only_reason: str = ""
     """Why no device but the CPU runs it; empty where there is a kernel or every call is a view."""
 
 
@@ -267,7 +267,7 @@ def get_op(name: str) -> Op:
 
 def computing_ops() -> tuple[str, ...]:
     """Returns the names of our own ops that compute something, sorted."""
-    left_out = [name for name, op in _REGISTRY.items() if op.leaf or op.stateful or op.foreign]
+    left_out = [name for name, op in _REGISTRY.items() if op.leaf or op.stateful or op.opaque]
     return tuple(sorted(_REGISTRY.keys() - set(left_out)))
 
 

@@ -9,7 +9,7 @@
               rounded to 8 bits in runs of 32 (vksched/ops/quantized/q8_activations.py)
 
 It is an attribute of a node, set by a pass (vksched/passes/set_precision.py); a node without it is
-float32. `Op.factors` names the operands that count. A word is a permission: a device that has no
+float32. `Op.roundable_operands` names the operands that count. A word is a permission: a device that has no
 float16 computes in float32, which is nearer to the real numbers. Types of values stay as they are.
 
 Numpy does what a word allows, and no more than that: it rounds the operands to the nearest value,
@@ -58,7 +58,7 @@ def allows_half(attrs: Attrs) -> bool:
     return precision_of(attrs) in (MIXED, HALF)
 
 
-def rounds_factors(attrs: Attrs) -> bool:
+def rounds_operands(attrs: Attrs) -> bool:
     """Whether a node's operands may be rounded to floats of 16 bits."""
     return precision_of(attrs) in (MIXED, HALF, BRAIN)
 
@@ -100,11 +100,11 @@ def as_bfloat16(array: NDArray) -> NDArray:
 
 
 def as_factor(array: NDArray, word: str) -> NDArray:
-    """Returns an operand of a product as numpy rounds it for a word of `rounds_factors`."""
+    """Returns an operand of a product as numpy rounds it for a word of `rounds_operands`."""
     return as_bfloat16(array) if word == BRAIN else as_half(array)
 
 
-def round_factors(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, ...]:
+def round_operands(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, ...]:
     """Returns the operands of a call as its precision has them."""
     rounds, word = rounded_operands(op, attrs), precision_of(attrs)
     if not rounds:
@@ -114,9 +114,9 @@ def round_factors(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[ND
 
 def rounded_operands(op: Op, attrs: Attrs) -> tuple[int, ...]:
     """Returns which operands numpy rounds, as a node's precision says."""
-    return op.factors if rounds_factors(attrs) else ()
+    return op.roundable_operands if rounds_operands(attrs) else ()
 
 
 def round_result(op: Op, result: NDArray, attrs: Attrs) -> NDArray:
     """Returns the result of a call as its precision has it."""
-    return as_half(result) if op.factors and precision_of(attrs) == HALF else result
+    return as_half(result) if op.roundable_operands and precision_of(attrs) == HALF else result

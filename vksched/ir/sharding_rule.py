@@ -25,17 +25,17 @@ from enum import Enum
 from ..common.dtypes import Shape, TensorType
 from ..common.errors import VkschedError
 from .attrs import Attrs, AttrValue
-from .op import THEN
+from .op import EPILOGUE
 
 
-class Form(Enum):
+class ShardingForm(Enum):
     """What a part holds of an operand or result that is not cut along an axis."""
 
-    WHOLE = "whole"
+    REPLICATE = "replicate"
     """All of it."""
-    TERMS = "terms"
+    PARTIAL_SUM = "partial_sum"
     """A value of the same type; the sum over the parts is the operand or result."""
-    MEAN = "mean"
+    PARTIAL_MEAN = "partial_mean"
     """Of a result: a value of the same type; the mean over the parts, each weighted by its size,
     is the result.
     """
@@ -43,7 +43,7 @@ class Form(Enum):
     """Of an operand: its values do not matter, so each part reads what it has."""
 
 
-WHOLE, TERMS, MEAN, ANY = Form
+REPLICATE, PARTIAL_SUM, PARTIAL_MEAN, ANY = ShardingForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Sharded:
     attrs: Attrs
 
 
-def same_attrs(start: int, size: int) -> Mapping[str, AttrValue]:
+def unchanged_attrs(start: int, size: int) -> Mapping[str, AttrValue]:
     """The attributes of each part are those of the call."""
     return {}
 
@@ -71,10 +71,10 @@ class Factor:
     attrs: (first unit, units) of a part -> the attributes in which it differs from the call.
     """
 
-    operands: tuple[int | Form, ...]
-    result: int | Form
+    operands: tuple[int | ShardingForm, ...]
+    result: int | ShardingForm
     units: int = 0
-    attrs: Callable[[int, int], Mapping[str, AttrValue]] = same_attrs
+    attrs: Callable[[int, int], Mapping[str, AttrValue]] = unchanged_attrs
 
 
 Rule = Callable[[Sharded], Iterable[Factor]]
@@ -110,12 +110,12 @@ def _declare(op: str) -> None:
 def factors_of(op: str, call: Sharded) -> tuple[Factor, ...]:
     """Returns the ways to compute a call in parts, those that cut into two parts and more."""
     rule = _RULES.get(op)
-    if rule is None or THEN in call.attrs:  # what follows in its kernel came after all cutting
+    if rule is None or EPILOGUE in call.attrs:  # what follows in its kernel came after all cutting
         return ()
-    return tuple(f for f in rule(call) if f.units > 1 or not _is_cut(f))
+    return tuple(f for f in rule(call) if f.units > 1 or not _is_sharded(f))
 
 
-def _is_cut(factor: Factor) -> bool:
+def _is_sharded(factor: Factor) -> bool:
     return any(isinstance(form, int) for form in (*factor.operands, factor.result))
 
 
@@ -140,11 +140,11 @@ def broadcast_factors(call: Sharded) -> Iterable[Factor]:
         yield Factor(tuple(aligned(t, call.output, axis) for t in call.inputs), axis, size)
 
 
-def aligned(operand: TensorType, result: TensorType, axis: int) -> int | Form:
+def aligned(operand: TensorType, result: TensorType, axis: int) -> int | ShardingForm:
     """Returns the axis of an operand that is broadcast into an axis of the result."""
     own = axis - (result.rank - operand.rank)
     cut = own >= 0 and operand.shape[own] == result.shape[axis] != 1
-    return own if cut else WHOLE
+    return own if cut else REPLICATE
 
 
 def linear_factors(call: Sharded, *operands: int) -> Iterable[Factor]:
@@ -152,20 +152,20 @@ def linear_factors(call: Sharded, *operands: int) -> Iterable[Factor]:
     is linear in it.
     """
     for each in operands:
-        forms = tuple(TERMS if i == each else WHOLE for i in range(len(call.inputs)))
-        yield Factor(forms, TERMS)
+        forms = tuple(PARTIAL_SUM if i == each else REPLICATE for i in range(len(call.inputs)))
+        yield Factor(forms, PARTIAL_SUM)
 
 
-def all_terms(call: Sharded) -> Factor:
+def all_partial_sums(call: Sharded) -> Factor:
     """Returns the factor in which all operands are terms: the op is linear in all together."""
-    return Factor((TERMS,) * len(call.inputs), TERMS)
+    return Factor((PARTIAL_SUM,) * len(call.inputs), PARTIAL_SUM)
 
 
 def row_factors(call: Sharded, axes: Iterable[int]) -> Iterable[Factor]:
     """Yields a factor for each of some axes that the first operand and the result share; the other
     operands are whole.
     """
-    rest = (WHOLE,) * (len(call.inputs) - 1)
+    rest = (REPLICATE,) * (len(call.inputs) - 1)
     for axis in axes:
         yield Factor((axis, *rest), axis, call.output.shape[axis])
 

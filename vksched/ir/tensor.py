@@ -426,7 +426,7 @@ def weight(array: Any, name: str | None = None) -> Tensor:
     Tensor.
 
     The array is not copied when it is C-contiguous; do not change it afterwards. Integers of 8 and
-    16 bits are held as they are, for `vs.widen` alone to read.
+    16 bits are held as they are, for `vs.dequantize_linear` alone to read.
     """
     if isinstance(array, Late):
         return _leaf("weight", TensorType(array.shape, canonical_dtype(array.dtype)), name, array)

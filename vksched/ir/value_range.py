@@ -121,7 +121,7 @@ def _summed(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bound
 
 def _found(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
     """Positions along any axis, or what stands where none is."""
-    fill = attrs.as_int("fill")
+    fill = attrs.as_int("fill_value")
     return min(0, fill), max(fill, *inputs[0].shape, 0)
 
 
@@ -287,7 +287,7 @@ RULES: dict[str, Rule] = {
     "sign": _each(lambda low, high: (-1, 1)),
     "cast": lambda known, inputs, attrs: known[0],
     "assign": lambda known, inputs, attrs: known[0],
-    "after": lambda known, inputs, attrs: known[0],
+    "optimization_barrier": lambda known, inputs, attrs: known[0],
     "pad": _padded,
     "grid_sample": lambda known, inputs, attrs: _union((known[0], (0, 0))),
     "where": lambda known, inputs, attrs: _union(known[1:]),

@@ -21,7 +21,7 @@ from .tensor import Tensor, apply
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class VjpContext:
     """What a rule sees: one call and the gradient of its result.
 
     inputs: the operands. output: the result. grad: the gradient of the loss by the result; its
@@ -37,11 +37,11 @@ class Pull:
     through: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor | None, ...]]
 
 
-Pulled = tuple[Tensor | None, ...]
+VjpResult = tuple[Tensor | None, ...]
 """For each operand the gradient of the loss by it, of the operand's type; None where the result
 does not depend on it smoothly, as on positions or masks of bools.
 """
-Rule = Callable[[Pull], Pulled]
+Rule = Callable[[VjpContext], VjpResult]
 
 _RULES: dict[str, Rule] = {}
 _REASONS: dict[str, str] = {}

@@ -69,7 +69,7 @@ def _from_device(stage: Stage, step: HostStep) -> bool:
     plan = stage.run.plan
     placements, is_cpu = plan.placements, plan.topology.is_cpu
     read = {slot for value in step.inputs if value is not None for slot in slots_of(value)}
-    roots = {plan.graph.root(node) for name, node in plan.graph.outputs if name in read}
+    roots = {plan.graph.view_base(node) for name, node in plan.graph.outputs if name in read}
     return any(
         not plan.graph.nodes[r].declaration.leaf and not is_cpu(placements[r].device) for r in roots
     )

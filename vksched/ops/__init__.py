@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .attention.attention import attention
-from .attention.kv_q8_0 import from_q8_0, to_q8_0
+from .attention.kv_q8_0 import dequantize_q8_0, quantize_q8_0
 from .attention.rotary import rotary_cache, rotary_embedding
 from .conv import winograd as winograd
 from .conv.conv import conv, conv_transpose
@@ -91,14 +91,14 @@ from .elementwise.binary import (
     sub,
     subtract,
 )
-from .elementwise.dequantize_linear import widen
-from .elementwise.quantize_linear import quantize, requantize
+from .elementwise.dequantize_linear import dequantize_linear
+from .elementwise.quantize_linear import quantize_linear, requantize
 from .elementwise.select import (
     addcmul,
     bitcast,
     cast,
     clip,
-    round_float,
+    reduce_precision,
     where,
 )
 from .elementwise.unary import (
@@ -145,7 +145,7 @@ from .elementwise.unary import (
 )
 from .layout.control import stop_gradient
 from .layout.depth_to_space import depth_to_space, space_to_depth
-from .layout.dynamic_update_slice import write_rows
+from .layout.dynamic_update_slice import dynamic_update_slice
 from .layout.index import (
     embedding,
     gather,
@@ -178,11 +178,11 @@ from .layout.reshape import slice_ as slice
 from .layout.scatter import scatter, scatter_elements, scatter_nd
 from .linalg.einsum import einsum
 from .linalg.int8_matmul import matmul_integer
-from .linalg.int8_weights import pack_codes
+from .linalg.int8_weights import prepack_int8
 from .linalg.linear import dot, gemm, linear, outer, tensordot, vecdot
 from .linalg.matmul import matmul
-from .quantized.moe_linear import grouped_linear
-from .quantized.quantized_linear import packed, unpack
+from .quantized.moe_linear import moe_linear
+from .quantized.quantized_linear import dequantize, quantized_weight
 from .reduction.arg_reduce import argmax, argmin, nonzero
 from .reduction.batch_norm import (
     batch_norm,
@@ -280,7 +280,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "fmod",
-    "from_q8_0",
+    "dequantize_q8_0",
     "full",
     "full_like",
     "gather",
@@ -295,7 +295,7 @@ __all__ = [
     "greater_equal",
     "grid_sample",
     "group_norm",
-    "grouped_linear",
+    "moe_linear",
     "gru",
     "hard_sigmoid",
     "hard_swish",
@@ -345,14 +345,14 @@ __all__ = [
     "ones",
     "ones_like",
     "outer",
-    "pack_codes",
-    "packed",
+    "prepack_int8",
+    "quantized_weight",
     "pad",
     "permute_dims",
     "positive",
     "pow",
     "prelu",
-    "quantize",
+    "quantize_linear",
     "random_bits",
     "random_integers",
     "random_normal",
@@ -385,7 +385,7 @@ __all__ = [
     "rotary_cache",
     "rotary_embedding",
     "round",
-    "round_float",
+    "reduce_precision",
     "rsqrt",
     "scatter",
     "scatter_elements",
@@ -418,19 +418,19 @@ __all__ = [
     "tensordot",
     "thresholded_relu",
     "tile",
-    "to_q8_0",
+    "quantize_q8_0",
     "topk",
     "transpose",
     "tril",
     "triu",
     "trunc",
-    "unpack",
+    "dequantize",
     "unsqueeze",
     "unstack",
     "vecdot",
     "where",
-    "widen",
-    "write_rows",
+    "dequantize_linear",
+    "dynamic_update_slice",
     "zeros",
     "zeros_like",
 ]

@@ -24,7 +24,7 @@ from .sharding.config_axes import check_axes, idle_shards, where_of
 from .sharding.cost_oracle import Judge
 from .sharding.device_order import find_steps
 from .sharding.sharded_values import made_of_parameters
-from .sharding.sharding_strategy import Cut, Devices
+from .sharding.sharding_strategy import Devices, ShardedAxis
 
 TRIED: tuple[Shard | None, ...] = (
     None,
@@ -37,7 +37,7 @@ TRIED: tuple[Shard | None, ...] = (
 FEW = 4
 """Sections that `auto` weighs one by one; of more all take the same."""
 
-Pieces = Mapping[int, tuple[Devices, Cut] | None]
+Pieces = Mapping[int, tuple[Devices, ShardedAxis] | None]
 """States that have a layout already, by node: None for those that lie whole."""
 
 
@@ -90,7 +90,7 @@ def apply_config(
     chosen, told = _choose(work, sections)
     sharder = work.sharder(chosen)
     made = work.made_by(sharder)
-    warnings |= idle_shards(chosen, sharder.cut, config)
+    warnings |= idle_shards(chosen, sharder.shard, config)
     overrides = tuple(made.homes.items())
     return Applied(made.graph, overrides, made.turns, (*notes, *told), warnings, made.sums)
 

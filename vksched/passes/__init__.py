@@ -16,7 +16,7 @@ overrides, `explain` and errors still find them. Time is linear in the nodes; of
 alike only a few are looked at (layers.py).
 
 Results are those of the graph as it was written up to rounding, with two exceptions, in which they
-are nearer to the real numbers: a chain of float16, or a product with what follows it, is computed
+are nearer to the real numbers: a fused elementwise op of float16, or a product with what follows it, is computed
 in float32 and rounded once at its end, and recognised attention takes a hidden key, or one of
 weight 0, for not there, even if it is NaN or infinite. `Scheduler(optimize=False)` runs the graph
 as it was written.
@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..ir.graph import Graph
-from ..ir.op import THEN, all_ops
+from ..ir.op import EPILOGUE, all_ops
 from .collapse_layers import LookedInside, shorten
 from .constant_folding import fold_constants
 from .constraints import Wishes
@@ -37,7 +37,7 @@ from .fuse_activations import to_gelu, to_hard_swish, to_silu
 from .fuse_attention import read_by_length, to_attention, write_by_length
 from .fuse_conv_affine import fold_scale, fold_shift
 from .fuse_dequantize import read_packed
-from .fuse_elementwise import fuse_chains
+from .fuse_elementwise import fuse_elementwise_ops
 from .fuse_epilogues import fuse_epilogues
 from .fuse_linears import put_beside
 from .fuse_norms import add_bias, scale_norm, shift_norm, to_norm
@@ -67,7 +67,7 @@ PATTERNS: Rules = {
     "add": (fold_shift, shift_norm, add_bias),
     "matmul": (to_attention,),
     "attention": (read_by_length,),
-    "cached_attention": (read_by_length,),
+    "attention_with_kvcache": (read_by_length,),
     "transpose": (write_by_length,),
 }
 """By the op at the end of each pattern, the rules that look for it."""
@@ -92,7 +92,7 @@ PASSES: tuple[Pass, ...] = (
     read_packed,
     put_beside,
     convolve,
-    fuse_chains,
+    fuse_elementwise_ops,
     fuse_epilogues,
 )
 """In the order in which they run."""
@@ -103,7 +103,7 @@ def optimize(graph: Graph, wishes: Wishes | None = None) -> Graph:
 
     One with epilogues has been here, and stays as it is: rules take an op's result for its own.
     """
-    if any(THEN in node.attrs for node in graph.nodes):
+    if any(EPILOGUE in node.attrs for node in graph.nodes):
         return graph
     made = _through_passes(graph, wishes or Wishes())
     return made if made is graph else made.verify()

@@ -33,7 +33,7 @@ KEPT = 4
 """Layers of a run that passes see."""
 LEAST = 3
 """Numbers of layers that are left out, from which on it is worth it."""
-MOST_TURNS = 8
+MAX_PERIOD = 8
 """Numbers of one layer."""
 
 
@@ -256,7 +256,7 @@ def _found_run(graph: Graph, wishes: Wishes) -> tuple[Layers, range] | None:
     layers = Layers(graph, Names(stems.most_common(1)[0][0]))
     forms = _forms(layers, wishes)
     run, turns = max(
-        ((_longest_run(forms, turns), turns) for turns in range(1, MOST_TURNS + 1)),
+        ((_longest_run(forms, turns), turns) for turns in range(1, MAX_PERIOD + 1)),
         key=lambda each: len(each[0]) - KEPT * each[1],
     )
     if len(run) - KEPT * turns < LEAST:

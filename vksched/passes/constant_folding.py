@@ -16,7 +16,7 @@ from ..ir.evaluate import compute
 from ..ir.graph import Node
 from .rewrite import Rewriter
 
-MOST_ELEMENTS = 1 << 16
+MAX_ELEMENTS = 1 << 16
 """Larger results are computed in each run: they would have to be kept and uploaded."""
 FEW_ELEMENTS = 1 << 12
 """Results up to this size may be larger than what they are made of."""
@@ -25,9 +25,9 @@ FEW_ELEMENTS = 1 << 12
 def fold_constants(r: Rewriter, node: Node) -> int | None:
     """What only constants make is a constant; small as it is, where the user put nothing of it."""
     declared = node.declaration
-    if not node.inputs or declared.foreign or declared.stateful or node.op.startswith("random"):
+    if not node.inputs or declared.opaque or declared.stateful or node.op.startswith("random"):
         return None
-    if node.type.size > MOST_ELEMENTS or any(r[i].op != "constant" for i in node.inputs):
+    if node.type.size > MAX_ELEMENTS or any(r[i].op != "constant" for i in node.inputs):
         return None
     operands = [r.array(i) for i in node.inputs]
     given = tuple(a for a in operands if a is not None)

@@ -33,7 +33,7 @@ class Wishes:
             if node.name in homes or node.declaration.leaf:
                 continue
             if node.id in graph.views:
-                read = [graph.nodes[graph.root(node.id)]]
+                read = [graph.nodes[graph.view_base(node.id)]]
             else:
                 read = [graph.nodes[i] for i in graph.sources_behind(node)]
                 read.sort(key=_heaviest_first)

@@ -1,8 +1,8 @@
 """Halves: weights of products that may be rounded are held as floats of 16 bits where kernels read
 that.
 
-    matmul(x, w float32) {precision: mixed}     ->  linear_packed(x, words of w) {format: f16}
-    matmul(x, w float32) {precision: bfloat16}  ->  linear_packed(x, words of w) {format: bf16}
+    matmul(x, w float32) {precision: mixed}     ->  quantized_linear(x, words of w) {format: f16}
+    matmul(x, w float32) {precision: bfloat16}  ->  quantized_linear(x, words of w) {format: bf16}
 
 A product of few rows does little with each weight, so it takes half as long with weights of half
 the size. With more rows GPUs read them in tiles as they lie; CPU drivers would unpack them first,
@@ -30,18 +30,18 @@ from ..ir.precision import (
     kept_precision,
     precision_of,
 )
-from ..ops.quantized.gguf_formats import format_of, held_words
+from ..ops.quantized.gguf_formats import format_of, pack_u32
 from ..topology.limits import Limits
 from .constraints import Wishes
 from .rewrite import Rewriter, rewrite
 
 FORMATS = {MIXED: "f16", HALF: "f16", BRAIN: "bf16"}
 """By the word of a product."""
-MOST_ROWS = 8
+MAX_ROWS = 8
 """Of a result, on CPU drivers: kernels for more unpack weights first."""
-LEAST_BYTES = 1 << 16
+MIN_BYTES = 1 << 16
 """Of a weight: less is read at once."""
-LEAST_LANES = 8
+MIN_LANES = 8
 """CPU drivers of fewer lanes (SwiftShader) take longer to widen float16 than to read float32."""
 LARGEST = {"f16": 65504.0, "bf16": 3.3895313892515355e38}
 
@@ -65,26 +65,26 @@ def _product(limits: Limits, r: Rewriter, node: Node) -> int | None:
     format = FORMATS.get(precision_of(node.attrs))
     if format is None or node.type.dtype != FLOAT32 or node.attrs.as_bool("transpose_a"):
         return None
-    few_lanes = limits.subgroup_size < LEAST_LANES and format != FORMATS[BRAIN]
-    many = math.prod(node.type.shape[:-1]) > MOST_ROWS
+    few_lanes = limits.subgroup_size < MIN_LANES and format != FORMATS[BRAIN]
+    many = math.prod(node.type.shape[:-1]) > MAX_ROWS
     if limits.software and (many or few_lanes):
         return None
     weight = r[w]
-    if weight.op != "weight" or weight.type.rank != 2 or not (r.is_free(w) and r.is_sole(w)):
+    if weight.op != "weight" or weight.type.rank != 2 or not (r.is_free(w) and r.has_single_use(w)):
         return None
     turned = not node.attrs.as_bool("transpose_b")
     columns = weight.type.shape[0 if turned else 1]
-    if weight.type.device_bytes < LEAST_BYTES or columns % format_of(format).step:
+    if weight.type.device_bytes < MIN_BYTES or columns % format_of(format).step:
         return None
-    words = _words_of(r, w, format, turned)
+    words = _pack_u32(r, w, format, turned)
     if words is None:
         return None
     made = r.constant(words, (format, turned, r.key(w)), "weight")
     given: dict[str, AttrValue] = {"format": format, **kept_precision(node.attrs)}
-    return r.emit("linear_packed", (x, made, *bias), given)
+    return r.emit("quantized_linear", (x, made, *bias), given)
 
 
-def _words_of(r: Rewriter, w: int, format: str, turned: bool) -> NDArray | None:
+def _pack_u32(r: Rewriter, w: int, format: str, turned: bool) -> NDArray | None:
     """Returns the words of a weight, rows along k; None where its format does not hold it."""
     made, key = _words.setdefault(r.key(w), {}), (format, turned)
     if key not in made:
@@ -92,6 +92,6 @@ def _words_of(r: Rewriter, w: int, format: str, turned: bool) -> NDArray | None:
         if values is None or not np.abs(values).max(initial=0) <= LARGEST[format]:  # NaN is not
             return None
         lines = np.ascontiguousarray(values.T if turned else values)
-        halves = bfloat16_bits(lines) if format == FORMATS[BRAIN] else lines.astype(np.float16)
-        made[key] = np.asarray(held_words(format, halves.tobytes(), halves.shape))
+        fp16_lines = bfloat16_bits(lines) if format == FORMATS[BRAIN] else lines.astype(np.float16)
+        made[key] = np.asarray(pack_u32(format, fp16_lines.tobytes(), fp16_lines.shape))
     return made[key]

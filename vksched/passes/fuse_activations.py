@@ -12,7 +12,7 @@ import math
 
 from ..common.dtypes import FLOAT32
 from ..ir.graph import Node
-from .pattern import factors, is_near, power_of, scaled, sole
+from .pattern import factors, isclose, power_of, scaled, single_use
 from .rewrite import Rewriter
 
 TANH_CUBE = 0.044715
@@ -24,16 +24,16 @@ def to_gelu(r: Rewriter, node: Node) -> int | None:
     if node.type.dtype != FLOAT32:
         return None
     number, others = factors(r, node)
-    if len(others) != 2 or not is_near(number, 0.5):
+    if len(others) != 2 or not isclose(number, 0.5):
         return None
     for x, gate in (others, reversed(others)):
         if r[x].type != node.type:
             continue
-        one = sole(r, gate, "add")
+        one = single_use(r, gate, "add")
         shifted = None if one is None else factors(r, one, "add")
         if shifted is None or shifted[0] != 1.0 or len(shifted[1]) != 1:
             continue
-        bent = sole(r, shifted[1][0], "erf", "tanh")
+        bent = single_use(r, shifted[1][0], "erf", "tanh")
         if bent is None:
             continue
         if bent.op == "erf" and _is_scaled(r, bent.inputs[0], x, math.sqrt(0.5)):
@@ -45,19 +45,19 @@ def to_gelu(r: Rewriter, node: Node) -> int | None:
 
 def _is_scaled(r: Rewriter, node_id: int, x: int, wanted: float, exponent: int = 1) -> bool:
     found = power_of(r, node_id, x)
-    return found is not None and found[1] == exponent and is_near(found[0], wanted)
+    return found is not None and found[1] == exponent and isclose(found[0], wanted)
 
 
 def _is_cubic(r: Rewriter, node_id: int, x: int) -> bool:
     """sqrt(2 / pi) (x + 0.044715 x^3), or with x before the bracket."""
-    product = sole(r, node_id, "mul")
+    product = single_use(r, node_id, "mul")
     number, others = (1.0, [node_id]) if product is None else factors(r, product)
-    if not is_near(number, math.sqrt(2 / math.pi)):
+    if not isclose(number, math.sqrt(2 / math.pi)):
         return False
     taken_out = x in others
     if taken_out:
         others.remove(x)
-    bracket = sole(r, others[0], "add") if len(others) == 1 else None
+    bracket = single_use(r, others[0], "add") if len(others) == 1 else None
     if bracket is None:
         return False
     for one, cube in (bracket.inputs, reversed(bracket.inputs)):
@@ -70,7 +70,7 @@ def _is_cubic(r: Rewriter, node_id: int, x: int) -> bool:
 def to_silu(r: Rewriter, node: Node) -> int | None:
     """x sigmoid(x)."""
     for x, gate in (node.inputs, reversed(node.inputs)):
-        curve = sole(r, gate, "sigmoid")
+        curve = single_use(r, gate, "sigmoid")
         if curve is not None and curve.inputs[0] == x and r[x].type == node.type:
             return r.emit("silu", (x,))
     return None
@@ -82,7 +82,7 @@ def to_hard_swish(r: Rewriter, node: Node) -> int | None:
         return None
     product, number = node, 1.0
     if node.op == "div":
-        divisor, found = r.scalar(node.inputs[1]), sole(r, node.inputs[0], "mul")
+        divisor, found = r.scalar(node.inputs[1]), single_use(r, node.inputs[0], "mul")
         if not divisor or found is None:
             return None
         product, number = found, 1.0 / divisor
@@ -93,18 +93,18 @@ def to_hard_swish(r: Rewriter, node: Node) -> int | None:
         if r[x].type != node.type:
             continue
         gate, scale = scaled(r, gate)
-        if is_near(6 * number * more * scale * _slope(r, gate, x), 1.0):
+        if isclose(6 * number * more * scale * _slope(r, gate, x), 1.0):
             return r.emit("hard_swish", (x,))
     return None
 
 
 def _slope(r: Rewriter, gate: int, x: int) -> float:
     """Returns c / 6 where a value is c clip(x + 3, 0, 6) / 6, and 0 of all else."""
-    if (bent := sole(r, gate, "hard_sigmoid")) is not None:
+    if (bent := single_use(r, gate, "hard_sigmoid")) is not None:
         slope, half = bent.attrs.as_float("alpha"), bent.attrs.as_float("beta")
-        return 1 / 6 if bent.inputs[0] == x and is_near(6 * slope, 1.0) and half == 0.5 else 0.0
-    cut = sole(r, gate, "clip")
-    inner = None if cut is None else sole(r, cut.inputs[0], "add")
+        return 1 / 6 if bent.inputs[0] == x and isclose(6 * slope, 1.0) and half == 0.5 else 0.0
+    cut = single_use(r, gate, "clip")
+    inner = None if cut is None else single_use(r, cut.inputs[0], "add")
     if cut is None or inner is None or (cut.attrs["low"], cut.attrs["high"]) != (0.0, 6.0):
         return 0.0
     number, others = factors(r, inner, "add")

@@ -17,7 +17,7 @@ from ..common.dtypes import BOOL, FLOAT32
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Node
 from ..ir.precision import kept_precision, precision_of
-from .pattern import scaled, sole
+from .pattern import scaled, single_use
 from .rewrite import Rewriter
 
 BUFFERS_OF_MASKED = 5
@@ -32,7 +32,7 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
     """softmax(q k^T * scale + mask) v."""
     if len(node.inputs) != 2 or node.type.dtype != FLOAT32 or node.attrs["transpose_a"]:
         return None
-    soft = sole(r, node.inputs[0], "softmax")
+    soft = single_use(r, node.inputs[0], "softmax")
     if soft is None or soft.attrs.as_int("axis") != len(soft.type.shape) - 1:
         return None
     found = _unmask(r, soft)
@@ -40,7 +40,7 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
         return None
     scores, mask = found
     base, scale = scaled(r, scores)
-    product = sole(r, base, "matmul")
+    product = single_use(r, base, "matmul")
     if product is None or len(product.inputs) != 2 or product.attrs["transpose_a"]:
         return None
     if precision_of(product.attrs) != precision_of(node.attrs):
@@ -61,10 +61,10 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
     operands = [_with_heads(r, i) for i in (q, k, v)]
     if mask is not None:
         operands.append(mask)
-    attrs: dict[str, AttrValue] = {"scale": scale, "softcap": 0.0, "past": 0, "left": -1}
-    attrs |= {"right": -1, "by_length": (0, 0, 0, 0)}
+    attrs: dict[str, AttrValue] = {"scale": scale, "softcap": 0.0, "past_len": 0, "left": -1}
+    attrs |= {"right": -1, "is_bshd": (0, 0, 0, 0)}
     attrs |= kept_precision(node.attrs)
-    attrs["none_seen_is_nan"] = soft.type.shape[-1] > 0  # a sum of nothing is 0
+    attrs["fully_masked_is_nan"] = soft.type.shape[-1] > 0  # a sum of nothing is 0
     made = _emit(r, "attention", operands, attrs)
     return r.emit("reshape", (made,), {"shape": node.type.shape}) if len(lead) == 1 else made
 
@@ -75,7 +75,7 @@ def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
     replaced = None if masks else _unreplace(r, soft)
     if replaced is not None:
         return replaced
-    while (total := sole(r, scores, "add")) is not None:
+    while (total := single_use(r, scores, "add")) is not None:
         side = next((s for s in (0, 1) if _makes_scores(r, total, s)), None)
         if side is None:
             break
@@ -98,7 +98,7 @@ def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
 
 def _unreplace(r: Rewriter, soft: Node) -> tuple[int, int] | None:
     """Returns the scores and the bool mask of where(mask, scores, -inf), or with the two turned."""
-    chosen = sole(r, soft.inputs[0], "where")
+    chosen = single_use(r, soft.inputs[0], "where")
     if chosen is None or len(soft.type.shape) != 4 or not r.allows(BUFFERS_OF_MASKED):
         return None
     mask, *sides = chosen.inputs
@@ -114,7 +114,7 @@ def _makes_scores(r: Rewriter, total: Node, side: int) -> bool:
     return node.type == total.type and node.op in ("matmul", "mul", "div", "add")
 
 
-MOST_OF_MASK = 64
+MAX_MASK_NODES = 64
 """Nodes that are looked at to learn how large the values of a mask may be."""
 
 
@@ -139,7 +139,7 @@ def _largest(r: Rewriter, node_id: int) -> float:
             largest = max(largest, 1.0)
         else:
             return math.inf
-        if len(seen) > MOST_OF_MASK:
+        if len(seen) > MAX_MASK_NODES:
             return math.inf
     return largest
 
@@ -167,20 +167,20 @@ def _with_heads(r: Rewriter, node_id: int) -> int:
     return node_id if len(shape) == 4 else r.emit("reshape", (node_id,), {"shape": (1, *shape)})
 
 
-ATTENTION = ("attention", "cached_attention")
+ATTENTION = ("attention", "attention_with_kvcache")
 """Ops whose operands 0 to 2, and whose result, lie by heads or by length."""
 
 
 def _emit(r: Rewriter, op: str, operands: list[int], attrs: dict[str, AttrValue]) -> int:
     """Attention that reads its operands from before they were transposed."""
-    turns = list(Attrs(attrs).as_ints("by_length"))
+    turns = list(Attrs(attrs).as_ints("is_bshd"))
     for side in range(3):
         operand = r[operands[side]]
         turned = operand.op == "transpose" and operand.attrs.as_ints("axes") == SWAPPED
         if turned and r.shares_home(operand.id):
             operands[side] = operand.inputs[0]
             turns[side] ^= 1
-    return r.emit(op, operands, attrs | {"by_length": tuple(turns)})
+    return r.emit(op, operands, attrs | {"is_bshd": tuple(turns)})
 
 
 def read_by_length(r: Rewriter, node: Node) -> int | None:
@@ -191,10 +191,10 @@ def read_by_length(r: Rewriter, node: Node) -> int | None:
 
 def write_by_length(r: Rewriter, node: Node) -> int | None:
     """Attention before a transpose of heads and length."""
-    found = (sole(r, node.inputs[0], op) for op in ATTENTION)
+    found = (single_use(r, node.inputs[0], op) for op in ATTENTION)
     made = next((one for one in found if one is not None), None)
     if made is None or node.attrs.as_ints("axes") != SWAPPED:
         return None
-    *turns, last = made.attrs.as_ints("by_length")
-    attrs = dict(made.attrs) | {"by_length": (*turns, 1 - last)}
+    *turns, last = made.attrs.as_ints("is_bshd")
+    attrs = dict(made.attrs) | {"is_bshd": (*turns, 1 - last)}
     return r.emit(made.op, made.inputs, attrs)

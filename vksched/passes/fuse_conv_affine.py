@@ -23,14 +23,14 @@ from ..common.errors import VkschedError
 from ..ir.evaluate import compute
 from ..ir.graph import Node
 from ..ir.precision import allows_half
-from .pattern import sole
+from .pattern import single_use
 from .rewrite import Rewriter
 
-MOST_CHANNELS, MOST_OPS = 1 << 14, 8
+MAX_CHANNELS, MAX_OPS = 1 << 14, 8
 """Of a row that is computed when the graph is made: its values, and ops one behind the other."""
-LEAST, MOST_SINGLE = (float(m) for m in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+LEAST, MAX_FLOAT32 = (float(m) for m in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 """The least number of float32 with all of its bits, and the largest."""
-MOST_HALF = float(np.finfo(np.float16).max)
+MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
 
 class _Key:
@@ -46,7 +46,7 @@ def fold_scale(r: Rewriter, node: Node) -> int | None:
     """A convolution times a row of its channels has that scale in its weights, and in its bias."""
     for conv, row in _behind(r, node):
         x, w, *bias = conv.inputs
-        scaled = _scaled_weight(r, w, row, MOST_HALF if allows_half(conv.attrs) else MOST_SINGLE)
+        scaled = _scaled_weight(r, w, row, MAX_FLOAT16 if allows_half(conv.attrs) else MAX_FLOAT32)
         shifts = [_shifted(r, i, 0.0, row) for i in bias]
         if scaled is not None and None not in shifts:
             return r.emit("conv", (x, scaled, *(i for i in shifts if i is not None)), conv.attrs)
@@ -68,28 +68,28 @@ def _behind(r: Rewriter, node: Node) -> Iterator[tuple[Node, NDArray]]:
     value for each of its channels.
     """
     for side in (0, 1):
-        conv, other = sole(r, node.inputs[side], "conv"), r[node.inputs[1 - side]].type
+        conv, other = single_use(r, node.inputs[side], "conv"), r[node.inputs[1 - side]].type
         if conv is None or conv.type != node.type or conv.type.dtype != FLOAT32:
             continue
         rank, channels = conv.type.rank, conv.type.shape[1]
         shape = (1,) * (rank - other.rank) + other.shape
         each = (1, channels, *(1,) * (rank - 2))
-        if shape not in (each, (1,) * rank) or not 0 < channels <= MOST_CHANNELS:
+        if shape not in (each, (1,) * rank) or not 0 < channels <= MAX_CHANNELS:
             continue
         values = _known(r, node.inputs[1 - side])
         if values is not None:
             yield conv, np.array(np.broadcast_to(values.reshape(-1), channels))
 
 
-def _known(r: Rewriter, node_id: int, most: int = MOST_OPS) -> NDArray | None:
+def _known(r: Rewriter, node_id: int, most: int = MAX_OPS) -> NDArray | None:
     """Returns a few values that are constants or weights, or that a few ops make of such."""
     node = r[node_id]
     declared = node.declaration
-    if not 0 < node.type.size <= MOST_CHANNELS or not r.is_free(node_id) or most == 0:
+    if not 0 < node.type.size <= MAX_CHANNELS or not r.is_free(node_id) or most == 0:
         return None
     if declared.leaf:
         return r.data(node_id)
-    if declared.foreign or declared.stateful or node.op.startswith("random") or not node.inputs:
+    if declared.opaque or declared.stateful or node.op.startswith("random") or not node.inputs:
         return None
     operands = [_known(r, i, most - 1) for i in node.inputs]
     given = tuple(a for a in operands if a is not None)

@@ -1,9 +1,9 @@
 """Packed: what reads weights of few bits reads the bits, not the floats that they stand for.
 
-    matmul(x, unpack(words), transpose_b)     is     linear_packed(x, words)
-    grouped_linear(x, unpack(words), chosen)  is     grouped_packed(x, words, chosen)
-    gather(unpack(words), ids)                is     unpack(gather(words, ids))
-    attention to from_q8_0(words) in use      is     attention to the words
+    matmul(x, dequantize(words), transpose_b)     is     quantized_linear(x, words)
+    moe_linear(x, dequantize(words), expert_ids)  is     quantized_moe_linear(x, words, expert_ids)
+    gather(dequantize(words), ids)                is     dequantize(gather(words, ids))
+    attention to dequantize_q8_0(words) in use      is     attention to the words
 
 The floats of other readers stay, made in each run. Examples: tests/passes/test_fuse_dequantize.py.
 """
@@ -21,14 +21,14 @@ def read_packed(graph: Graph, wishes: Wishes) -> Graph:
     """Makes products and look-ups of weights of few bits read these themselves."""
     rules: Rules = {
         "matmul": (_product,),
-        "grouped_linear": (_grouped,),
+        "moe_linear": (_grouped,),
         "gather": (_look_up,),
-        "cached_attention": (_attention,),
+        "attention_with_kvcache": (_attention,),
     }
     return rewrite(graph, rules, wishes)
 
 
-def _packed(r: Rewriter, value: int, op: str = "unpack") -> Node | None:
+def _packed(r: Rewriter, value: int, op: str = "dequantize") -> Node | None:
     """Returns what unpacks words, where it is at the home of the node that is looked at. Words of
     weights are read wherever their floats are: each device may have them, and no floats cross.
     """
@@ -41,37 +41,39 @@ def _packed(r: Rewriter, value: int, op: str = "unpack") -> Node | None:
 
 def _product(r: Rewriter, node: Node) -> int | None:
     x, weight, *bias = node.inputs
-    unpack, attrs = _packed(r, weight), node.attrs
-    if unpack is None or node.type.dtype != FLOAT32 or not attrs.as_bool("transpose_b"):
+    dequantize, attrs = _packed(r, weight), node.attrs
+    if dequantize is None or node.type.dtype != FLOAT32 or not attrs.as_bool("transpose_b"):
         return None
-    if unpack.type.rank != 2 or attrs.as_bool("transpose_a"):
+    if dequantize.type.rank != 2 or attrs.as_bool("transpose_a"):
         return None
-    given = {"format": unpack.attrs["format"], **kept_precision(attrs)}
-    return r.emit("linear_packed", (x, *unpack.inputs, *bias), given)
+    given = {"format": dequantize.attrs["format"], **kept_precision(attrs)}
+    return r.emit("quantized_linear", (x, *dequantize.inputs, *bias), given)
 
 
 def _grouped(r: Rewriter, node: Node) -> int | None:
-    x, weight, chosen = node.inputs
-    unpack = _packed(r, weight)
-    if unpack is None or node.type.dtype != FLOAT32:
+    x, weight, expert_ids = node.inputs
+    dequantize = _packed(r, weight)
+    if dequantize is None or node.type.dtype != FLOAT32:
         return None
-    given = {"format": unpack.attrs["format"], **kept_precision(node.attrs)}
-    return r.emit("grouped_packed", (x, *unpack.inputs, chosen), given)
+    given = {"format": dequantize.attrs["format"], **kept_precision(node.attrs)}
+    return r.emit("quantized_moe_linear", (x, *dequantize.inputs, expert_ids), given)
 
 
 def _look_up(r: Rewriter, node: Node) -> int | None:
     table, ids = node.inputs
-    unpack = _packed(r, table) or _packed(r, table, "from_q8_0")
-    if unpack is None or node.attrs.as_int("axis") >= unpack.type.rank - 1:
+    dequantize = _packed(r, table) or _packed(r, table, "dequantize_q8_0")
+    if dequantize is None or node.attrs.as_int("axis") >= dequantize.type.rank - 1:
         return None
-    return r.emit(unpack.op, (r.emit("gather", (*unpack.inputs, ids), node.attrs),), unpack.attrs)
+    return r.emit(
+        dequantize.op, (r.emit("gather", (*dequantize.inputs, ids), node.attrs),), dequantize.attrs
+    )
 
 
 def _attention(r: Rewriter, node: Node) -> int | None:
     q, *kept = node.inputs[:3]
-    found = [_packed(r, value, "from_q8_0") for value in kept]
+    found = [_packed(r, value, "dequantize_q8_0") for value in kept]
     words = [each.inputs[0] for each in found if each is not None]
     if len(words) < len(kept):
         return None
     attrs = dict(node.attrs) | {"columns": r[kept[1]].type.shape[-1]}
-    return r.emit("cached_attention", (q, *words, *node.inputs[3:]), attrs)
+    return r.emit("attention_with_kvcache", (q, *words, *node.inputs[3:]), attrs)

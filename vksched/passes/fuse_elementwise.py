@@ -1,12 +1,12 @@
 """Chains: elementwise ops behind each other become one node.
 
-    a -> add -> gelu -> mul -> ...        a, b, c -> chain -> ...
+    a -> add -> gelu -> mul -> ...        a, b, c -> fused_elementwise -> ...
          b             c
 
-Problem: which nodes become one. Method: from the results backwards, a node joins the chain of its
+Problem: which nodes become one. Method: from the results backwards, a node joins the fused op of its
 readers where all of them are in one, so that nobody else needs its value; it has their shape and
-home, and the chain then fits the shaders and the buffers of every device. What it reads and is no
-member is an operand, of any shape that broadcasts; single numbers are constants of the chain.
+home, and the fused elementwise op then fits the shaders and the buffers of every device. What it reads and is no
+member is an operand, of any shape that broadcasts; single numbers are constants of the fused elementwise op.
 Values that are observed or outputs stay, and so do integers, whose bounds are known op by op.
 
 Complexity: O(nodes + edges). Examples: tests/passes/test_fuse_elementwise.py.
@@ -25,7 +25,7 @@ from ..ops.elementwise.fused_elementwise import (
     MAX_AXES,
     MAX_COST,
     MAX_INPUTS,
-    Step,
+    Instr,
     cost_of,
     function_of,
     program_attrs,
@@ -37,21 +37,21 @@ from ..topology.limits import Limits
 from .constraints import Wishes
 from .rewrite import Rewriter, rewrite
 
-LEAST_STEPS, MOST_VALUES = 8, 1 << 32
-"""A chain is one dispatch, which drivers kill if it takes seconds: of large tensors it computes so
+MIN_STEPS, MAX_VALUES = 8, 1 << 32
+"""A fused elementwise op is one dispatch, which drivers kill if it takes seconds: of large tensors it computes so
 many values at most, or so many steps.
 """
 JUMPS = frozenset(
     "cast equal not_equal less less_equal greater greater_equal floor ceil round trunc sign".split()
 )
-"""Of float16 they are no part of a chain: a difference in the last digit of what they read, which
-a chain does not round, makes another result.
+"""Of float16 they are no part of a fused elementwise op: a difference in the last digit of what they read, which
+a fused elementwise op does not round, makes another result.
 """
 
 
 @dataclass
 class _Group:
-    """A chain as it grows. dtype: of its floats. members: node ids, the last one first. inputs:
+    """A fused elementwise op as it grows. dtype: of its floats. members: node ids, the last one first. inputs:
     what they read and is no member.
     """
 
@@ -63,7 +63,7 @@ class _Group:
     cost: int = 0
 
 
-def fuse_chains(graph: Graph, wishes: Wishes) -> Graph:
+def fuse_elementwise_ops(graph: Graph, wishes: Wishes) -> Graph:
     """Makes elementwise ops behind each other one node."""
     groups = _Finder(graph, wishes).find()
     if not groups:
@@ -78,7 +78,7 @@ def fuse_chains(graph: Graph, wishes: Wishes) -> Graph:
 
 
 class _Finder:
-    """Finds the chains of a graph."""
+    """Finds the fused ops of a graph."""
 
     def __init__(self, graph: Graph, wishes: Wishes) -> None:
         self.graph = graph
@@ -92,10 +92,10 @@ class _Finder:
         self.dtypes = [dtypes[call] for call in graph.signatures]
 
     def find(self) -> Mapping[str, _Group]:
-        """Returns the chains of two ops or more and an operand, by the names of their last ones."""
+        """Returns the fused ops of two ops or more and an operand, by the names of their last ones."""
         nodes, found = self.graph.nodes, list[_Group]()
         reader: dict[int, _Group | None] = {}
-        # of each value the chain that reads it; None where it is no chain, or not one alone
+        # of each value the fused elementwise op that reads it; None where it is no fused elementwise op, or not one alone
         for node in reversed(nodes):
             group = reader.get(node.id) if node.id not in self.kept else None
             dtype, home = self.dtypes[node.id], self.homes.get(node.name)
@@ -117,14 +117,14 @@ class _Finder:
         return {nodes[g.members[0]].name: g for g in found if g.inputs and len(g.members) > 1}
 
     def _join(self, group: _Group, node: Node) -> bool:
-        """Takes a node into a chain, where both then fit."""
+        """Takes a node into a fused elementwise op, where both then fit."""
         nodes = self.graph.nodes
         inputs = {i: None for i in group.inputs if i != node.id}
         for operand in node.inputs:
             if not _is_number(self.graph, node, operand):
                 inputs[operand] = None
         cost = group.cost + cost_of(node.op)
-        most = max(LEAST_STEPS, MOST_VALUES // node.type.size)
+        most = max(MIN_STEPS, MAX_VALUES // node.type.size)
         fits = cost <= MAX_COST and len(group.members) < most and len(inputs) <= self.most
         if group.members and any(self._is_far(i, group) for i in inputs):
             return False
@@ -142,13 +142,13 @@ class _Finder:
 
 
 def _most_inputs(limits: Limits | None) -> int:
-    """Returns the operands that a chain may have on every device."""
+    """Returns the operands that a fused elementwise op may have on every device."""
     buffers = MAX_INPUTS + 1 if limits is None else limits.storage_buffers
     return max((n for n in range(MAX_INPUTS + 1) if shader_inputs(n, buffers)), default=0)
 
 
 def _float_of(types: Sequence[TensorType], node: Node) -> str | None:
-    """Returns the float type in which a chain computes a node, or None where it cannot."""
+    """Returns the float type in which a fused elementwise op computes a node, or None where it cannot."""
     if node.declaration.leaf or node.op == "chain" or not node.type.size:
         return None
     seen = {t.dtype for t in (*types, node.type)}
@@ -180,7 +180,7 @@ def _has_few_axes(inputs: Iterable[Shape], shape: Shape) -> bool:
 
 
 def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
-    """Returns the chain of some nodes, which stand in the new graph by themselves by now."""
+    """Returns the fused elementwise op of some nodes, which stand in the new graph by themselves by now."""
     members = sorted(group.members)
     registers = {node_id: number for number, node_id in enumerate(group.inputs)}
     constants: dict[tuple[str, int], int] = {}
@@ -198,7 +198,7 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
         taken.append((node, operands))
     first = len(registers) + len(constants)
     registers.update((node_id, first + number) for number, node_id in enumerate(members))
-    steps: list[Step] = [
+    steps: list[Instr] = [
         (
             node.op,
             tuple(constants[o] if isinstance(o, tuple) else registers[o] for o in operands),
@@ -206,7 +206,9 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
         )
         for node, operands in taken
     ]
-    return r.emit("chain", [r.of(i) for i in group.inputs], program_attrs(steps, list(constants)))
+    return r.emit(
+        "fused_elementwise", [r.of(i) for i in group.inputs], program_attrs(steps, list(constants))
+    )
 
 
 def word_of(array: NDArray) -> tuple[str, int]:

@@ -1,9 +1,9 @@
 """Epilogues: elementwise ops behind a product or convolution become part of it.
 
-    conv -> add residual -> relu        is        conv(x, w, bias, residual) {then: add, relu}
+    conv -> add residual -> relu        is        conv(x, w, bias, residual) {epilogue: add, relu}
 
 Nobody but the first of these ops may read the product, which has their shape and home; what else
-they read is numbers, and one value of the result's own type. Chains and single ops are taken whole
+they read is numbers, and one value of the result's own type. Fused elementwise ops and single ops are taken whole
 or not at all, so this comes behind `fuse_chains`. A residual takes one more buffer than the kernel
 has: where a device of the graph allows too few, only ops without one are taken. Every program with
 other numbers is a pipeline of its own, which CPU drivers compile for a second or two, so few are
@@ -20,16 +20,16 @@ from ..common.dtypes import FLOAT16, FLOAT32
 from ..common.errors import UnsupportedOp
 from ..ir.attrs import Attrs
 from ..ir.graph import Graph, Node
-from ..ir.op import THEN, Call, get_op
+from ..ir.op import EPILOGUE, Call, get_op
 from ..ops.elementwise.epilogue import (
     BUFFERS,
     FUNCTIONS,
     OF_MATRICES,
-    steps_of,
-    takes_residual,
-    then,
+    accepts_residual,
+    epilogue_attrs,
+    shader_program_of,
 )
-from ..ops.elementwise.fused_elementwise import Step, program_of
+from ..ops.elementwise.fused_elementwise import Instr, program_of
 from ..ops.lowering import native_kernels
 from ..ops.lowering.lower import lower
 from ..topology.limits import Limits
@@ -40,23 +40,23 @@ from .rewrite import Rewriter, rewrite
 PRODUCTS = (*OF_MATRICES, "conv", "winograd_conv")
 OPS = frozenset(name.removesuffix("_float32") for name in FUNCTIONS)
 EXPONENTIAL = frozenset(("tanh", "sigmoid", "silu", "gelu", "gelu_tanh"))
-LEAST_LANES = 8
+MIN_LANES = 8
 """CPU drivers of fewer lanes (SwiftShader) take longer over exponentials in the kernel of a
 product, which has no registers left for them, than over a pass of their own.
 """
-MOST_WITH_NUMBERS = 2
+MAX_PROGRAMS_WITH_CONSTANTS = 2
 """Programs that differ in their steps or numbers, of those with numbers in a graph: the limits of
 its clips, the slope of its leaky ReLUs, but not a scale for each layer.
 """
-ChainParts = tuple[tuple[int, ...], tuple[Step, ...], tuple[tuple[str, int], ...]]
-"""The values that elementwise ops read, their steps and constants, as of a chain."""
+ElementwiseParts = tuple[tuple[int, ...], tuple[Instr, ...], tuple[tuple[str, int], ...]]
+"""The values that elementwise ops read, their steps and constants, as of a fused elementwise op."""
 
 
 def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
     """Makes elementwise ops part of the product or convolution that they follow."""
-    limits, most = wishes.limits, MOST_WITH_NUMBERS
+    limits, most = wishes.limits, MAX_PROGRAMS_WITH_CONSTANTS
     ops: tuple[str, ...] = PRODUCTS
-    few = limits is not None and limits.software and limits.subgroup_size < LEAST_LANES
+    few = limits is not None and limits.software and limits.subgroup_size < MIN_LANES
     taken = OPS - EXPONENTIAL if few else OPS
     if limits is None:
         ops, taken, most = ("conv",), native_kernels.conv_epilogue_ops(), len(graph.nodes)
@@ -81,12 +81,12 @@ def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
             with_numbers.add(numbers)
         return made
 
-    return rewrite(graph, dict.fromkeys(("chain", *taken), (rule,)), wishes, whole=True)
+    return rewrite(graph, dict.fromkeys(("fused_elementwise", *taken), (rule,)), wishes, whole=True)
 
 
-def _program(r: Rewriter, node: Node) -> ChainParts:
-    """Returns a node as the steps of a chain."""
-    if node.op == "chain":
+def _program(r: Rewriter, node: Node) -> ElementwiseParts:
+    """Returns a node as the steps of a fused elementwise op."""
+    if node.op == "fused_elementwise":
         program = program_of(node.attrs)
         steps = tuple((op.name, at, tuple(given.items())) for op, at, given in program.steps)
         return node.inputs, steps, program.constants
@@ -101,27 +101,27 @@ def _follow(
     r: Rewriter,
     node: Node,
     own: int,
-    program: ChainParts,
+    program: ElementwiseParts,
     ops: tuple[str, ...],
     limits: Limits | None,
 ) -> int | None:
     """Returns a product, one of `ops`, that takes a node's steps, where it is one and can."""
     values, steps, constants = program
     product, beside = r[own], tuple(set(values) - {own})
-    if product.op not in ops or THEN in product.attrs or product.type != node.type:
+    if product.op not in ops or EPILOGUE in product.attrs or product.type != node.type:
         return None
     if not r.is_read(own, values.count(own)):
         return None
-    if beside and not (_is_residual(r, node, *beside) and takes_residual(product.op, node.type)):
+    if beside and not (_is_residual(r, node, *beside) and accepts_residual(product.op, node.type)):
         return None
     places = [int(i != own) for i in values]
     moved = tuple(
         (op, tuple(_moved(at, places, 1 + len(beside)) for at in registers), given)
         for op, registers, given in steps
     )
-    attrs = Attrs({**product.attrs, **then(1 + len(beside), moved, constants)})
+    attrs = Attrs({**product.attrs, **epilogue_attrs(1 + len(beside), moved, constants)})
     try:
-        steps_of(node.type, attrs)
+        shader_program_of(node.type, attrs)
         if (
             beside and limits is not None
         ):  # float16 takes scratch memory for it: the product must not go to numpy for that

@@ -1,10 +1,10 @@
 """Beside: what a token of a language model computes of the same row becomes one dispatch.
 
-    q = linear(norm(x), Wq)                           qkv = linear_beside(x, scale, Wq, Wk, Wv)
+    q = linear(norm(x), Wq)                           qkv = merged_linear(x, scale, Wq, Wk, Wv)
     k = linear(norm(x), Wk)                     is    q, k, v are parts of it: views
     v = linear(norm(x), Wv)
 
-    silu(linear(x, Wg)) * linear(x, Wu)         is    linear_beside(x, Wg, Wu) {gate: silu}
+    silu(linear(x, Wg)) * linear(x, Wu)         is    merged_linear(x, Wg, Wu) {gate: silu}
     rotary(q), rotary(k), from one product      is    parts of one rotary(q and k)
 
 A GPU starts each dispatch, and runs empty at each barrier. Of a token these take longer than its
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
-from ..ops.quantized.merged_linear import BESIDE_BUFFERS, COLUMNS, GATES, MOST_WEIGHTS, NAME, NORM
-from ..ops.quantized.q8_activations import rounds_codes
+from ..ops.quantized.merged_linear import BESIDE_BUFFERS, COLUMNS, GATES, MAX_WEIGHTS, NAME, NORM
+from ..ops.quantized.q8_activations import quantizes_x
 from ..topology.host_names import CPU, device_of
 from ..topology.limits import Limits
 from .constraints import Wishes
@@ -40,7 +40,7 @@ def put_beside(graph: Graph, wishes: Wishes) -> Graph:
     if not runs:
         return graph
     parts = _rule(graph, (*runs, *_turned(graph, runs, wishes)))
-    return rewrite(graph, dict.fromkeys(("linear_packed", "mul", ROTARY), (parts,)), wishes)
+    return rewrite(graph, dict.fromkeys(("quantized_linear", "mul", ROTARY), (parts,)), wishes)
 
 
 def takes(limits: Limits | None) -> bool:
@@ -89,7 +89,7 @@ class _Turned(_Run):
     def make(self, r: Rewriter, graph: Graph) -> int:
         assert self.of is not None
         nodes = [graph.nodes[i] for i in self.members]
-        bounds = [self.of.bounds(graph, graph.root(node.inputs[0])) for node in nodes]
+        bounds = [self.of.bounds(graph, graph.view_base(node.inputs[0])) for node in nodes]
         flat = _cut(r, self.of.made, self.of.axis, bounds[0][0], bounds[-1][1])
         batch, _, length, size = nodes[0].type.shape
         heads = sum(node.type.shape[1] for node in nodes)
@@ -143,8 +143,8 @@ class _Finder:
         for node, gate, products in gates:
             yield self._run((node,), products, gate)
         for nodes in alike.values():
-            for start in range(0, len(nodes), MOST_WEIGHTS):
-                members = nodes[start : start + MOST_WEIGHTS]
+            for start in range(0, len(nodes), MAX_WEIGHTS):
+                members = nodes[start : start + MAX_WEIGHTS]
                 if len(members) > 1 or self._norm(members[0]):
                     yield self._run(members, members, "")
 
@@ -173,13 +173,13 @@ class _Finder:
     def _is_row(self, node: Node) -> bool:
         """Whether a node is a product of one row that the kernel takes."""
         return (
-            node.op == "linear_packed"
+            node.op == "quantized_linear"
             and len(node.inputs) == 2
             and self._nodes[node.inputs[1]].declaration.leaf  # so it is there where a run is made
             and math.prod(node.type.shape[:-1]) == 1
             and 0 < node.type.shape[-1]
             and node.type.shape[-1] % COLUMNS == 0
-            and not rounds_codes(node.attrs)
+            and not quantizes_x(node.attrs)
             and node.name not in self._wishes.observed
             and not self._is_on_host(node)
         )
@@ -222,13 +222,13 @@ def _turned(graph: Graph, products: Sequence[_Products], wishes: Wishes) -> Iter
     for node in graph.nodes:
         if node.op != ROTARY or node.name in wishes.observed:
             continue
-        root, shape = graph.root(node.inputs[0]), node.type.shape
+        root, shape = graph.view_base(node.inputs[0]), node.type.shape
         whole = root in runs and graph.nodes[root].type.size == node.type.size
         if whole and shape[0] == shape[2] == 1:
             home = wishes.homes.get(node.name)
             alike[runs[root], node.inputs[1:], node.attrs, shape[3], home].append(node)
     for nodes in alike.values():
-        roots = [graph.root(node.inputs[0]) for node in nodes]
+        roots = [graph.view_base(node.inputs[0]) for node in nodes]
         run = runs[roots[0]]
         places = [run.members.index(root) for root in roots]
         if len(nodes) > 1 and places == list(range(places[0], places[0] + len(places))):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from ..common.dtypes import FLOAT32
 from ..ir.attrs import AttrValue
 from ..ir.graph import Node
-from ..ops.elementwise.pointwise import LEAST_NORMAL
-from .pattern import factors, is_square, sole
+from ..ops.elementwise.pointwise import MIN_NORMAL
+from .pattern import factors, is_square, single_use
 from .rewrite import Rewriter
 
 
@@ -25,7 +25,7 @@ def to_norm(r: Rewriter, node: Node) -> int | None:
         if root is None or r[top].type != node.type:
             continue
         mean, eps = root
-        if not (eps == 0 or LEAST_NORMAL <= eps):
+        if not (eps == 0 or MIN_NORMAL <= eps):
             continue
         axis = _trailing(mean, len(node.type.shape))
         if axis is None:
@@ -41,7 +41,7 @@ def to_norm(r: Rewriter, node: Node) -> int | None:
 def _rooted(r: Rewriter, node_id: int, inverse: bool) -> tuple[Node, float] | None:
     """Returns m and eps where a value is sqrt(m + eps), or its inverse, and m a mean."""
     if inverse:
-        node = sole(r, node_id, "rsqrt", "reciprocal", "div", "pow")
+        node = single_use(r, node_id, "rsqrt", "reciprocal", "div", "pow")
         if node is None:
             return None
         if node.op == "rsqrt" or (node.op == "pow" and r.scalar(node.inputs[1]) == -0.5):
@@ -49,7 +49,7 @@ def _rooted(r: Rewriter, node_id: int, inverse: bool) -> tuple[Node, float] | No
         if node.op == "pow" or (node.op == "div" and r.scalar(node.inputs[0]) != 1.0):
             return None
         node_id = node.inputs[-1]
-    node = sole(r, node_id, "sqrt", "pow")
+    node = single_use(r, node_id, "sqrt", "pow")
     if node is None or (node.op == "pow" and r.scalar(node.inputs[1]) != 0.5):
         return None
     return _mean_and_eps(r, node.inputs[0])
@@ -58,13 +58,13 @@ def _rooted(r: Rewriter, node_id: int, inverse: bool) -> tuple[Node, float] | No
 def _mean_and_eps(r: Rewriter, node_id: int) -> tuple[Node, float] | None:
     node, eps = r[node_id], 0.0
     if node.op == "add":
-        if not r.is_sole(node_id):
+        if not r.has_single_use(node_id):
             return None
         eps, others = factors(r, node, "add")
         if len(others) != 1:
             return None
         node_id = others[0]
-    mean = sole(r, node_id, "reduce_mean")
+    mean = single_use(r, node_id, "reduce_mean")
     return None if mean is None else (mean, float(eps))
 
 
@@ -84,7 +84,7 @@ def _centred(r: Rewriter, node_id: int, mean: Node) -> int | None:
     square = r[mean.inputs[0]]
     times = 1 + sum(i == node_id for i in square.inputs)
     x, middle = node.inputs
-    own = sole(r, middle, "reduce_mean")
+    own = single_use(r, middle, "reduce_mean")
     if own is None or not r.is_read(node_id, times):
         return None
     same = own.inputs[0] == x and dict(own.attrs) == dict(mean.attrs)
@@ -105,7 +105,10 @@ def _emit(r: Rewriter, op: str, x: int, axis: int, eps: float) -> int:
 def scale_norm(r: Rewriter, node: Node) -> int | None:
     """A norm times a row is a norm with that scale."""
     for side in (0, 1):
-        norm, row = sole(r, node.inputs[side], "layer_norm", "rms_norm"), node.inputs[1 - side]
+        norm, row = (
+            single_use(r, node.inputs[side], "layer_norm", "rms_norm"),
+            node.inputs[1 - side],
+        )
         if norm is None or norm.attrs["scaled"] or norm.attrs["shifted"]:
             continue
         if r[row].type.shape == norm.type.shape[norm.attrs.as_int("axis") :] and _alike(
@@ -118,7 +121,7 @@ def scale_norm(r: Rewriter, node: Node) -> int | None:
 def shift_norm(r: Rewriter, node: Node) -> int | None:
     """A layer norm plus a row is a layer norm with that shift."""
     for side in (0, 1):
-        norm, row = sole(r, node.inputs[side], "layer_norm"), node.inputs[1 - side]
+        norm, row = single_use(r, node.inputs[side], "layer_norm"), node.inputs[1 - side]
         if norm is None or norm.attrs["shifted"]:
             continue
         if r[row].type.shape == norm.type.shape[norm.attrs.as_int("axis") :] and _alike(
@@ -135,7 +138,7 @@ def _alike(r: Rewriter, norm: Node, row: int) -> bool:
 def add_bias(r: Rewriter, node: Node) -> int | None:
     """A product plus a row is a product with that bias."""
     for side in (0, 1):
-        product, row = sole(r, node.inputs[side], "matmul"), node.inputs[1 - side]
+        product, row = single_use(r, node.inputs[side], "matmul"), node.inputs[1 - side]
         if product is None or len(product.inputs) != 2 or product.type != node.type:
             continue
         given = r[row].type

@@ -16,7 +16,7 @@ from ..storage.lazy_array import as_array
 
 LAYER = re.compile(r"(.*?)(\d+)(?=[./])")
 """What names of layers begin with, and their number."""
-MOST_DIGITS = 6
+MAX_DIGITS = 6
 SAME, BEFORE, AFTER, ELSEWHERE = range(4)
 """Where an operand is: in the layer that reads it, the one before or after it, or elsewhere."""
 Place = tuple[int, int]
@@ -55,7 +55,7 @@ class Names:
         number = name[begin:end]
         if not name.startswith(self.stem) or name[end : end + 1] not in (".", "/"):
             return None
-        if not number.isascii() or len(number) > MOST_DIGITS or number != str(int(number or "0")):
+        if not number.isascii() or len(number) > MAX_DIGITS or number != str(int(number or "0")):
             return None  # it is not written as it would be again
         return *divmod(int(number) - self.start, self.turns), name[end:]
 

@@ -13,19 +13,19 @@ decimal fraction gives in part, and from one like 0.5 that it gives in full.
 """
 
 
-def is_near(value: float | int | None, wanted: float) -> bool:
+def isclose(value: float | int | None, wanted: float) -> bool:
     """Whether a number is the one that is meant, as far as float32 or a decimal fraction tell."""
     within = CLOSE_OF_HALVES if (64 * wanted).is_integer() else CLOSE
     return value is not None and math.isclose(value, wanted, rel_tol=within)
 
 
-def sole(r: Rewriter, node_id: int, *ops: str) -> Node | None:
+def single_use(r: Rewriter, node_id: int, *ops: str) -> Node | None:
     """Returns a value of one of these ops that only the node that is looked at reads."""
     node = r[node_id]
-    return node if node.op in ops and r.is_sole(node_id) else None
+    return node if node.op in ops and r.has_single_use(node_id) else None
 
 
-MOST_PARTS = 8
+MAX_PARTS = 8
 """Of a product or sum; patterns have fewer."""
 
 
@@ -40,7 +40,7 @@ def factors(r: Rewriter, node: Node, op: str = "mul") -> tuple[float, list[int]]
     while left:
         operand = left.pop()
         value = r.scalar(operand)
-        inner = sole(r, operand, op) if seen < MOST_PARTS else None
+        inner = single_use(r, operand, op) if seen < MAX_PARTS else None
         if value is not None:
             number = number * value if op == "mul" else number + value
         elif inner is not None:
@@ -55,7 +55,7 @@ def scaled(r: Rewriter, node_id: int) -> tuple[int, float]:
     """Returns what a value is a multiple of, and by which number: x * 2 or x / 0.5 of x is 2."""
     scale = 1.0
     while True:
-        node = sole(r, node_id, "mul", "div")
+        node = single_use(r, node_id, "mul", "div")
         found = None if node is None else _multiple(r, node)
         if found is None:
             return node_id, scale
@@ -76,7 +76,7 @@ def _multiple(r: Rewriter, node: Node) -> tuple[int, float] | None:
 
 
 def power_of(
-    r: Rewriter, node_id: int, base: int, most: int = MOST_PARTS
+    r: Rewriter, node_id: int, base: int, most: int = MAX_PARTS
 ) -> tuple[float, int] | None:
     """Returns a, n where a value is a * base^n, however it is written, and nobody else reads it.
 
@@ -87,7 +87,7 @@ def power_of(
     value = r.scalar(node_id)
     if value is not None:
         return float(value), 0
-    node = sole(r, node_id, "pow", "square", "mul", "div")
+    node = single_use(r, node_id, "pow", "square", "mul", "div")
     if node is None or most == 0:
         return None
     if node.op in ("square", "pow"):

@@ -81,7 +81,7 @@ class Rewriter:
         """Returns what tells that two graphs share a leaf."""
         return self._keys.get(node_id)
 
-    def is_sole(self, node_id: int) -> bool:
+    def has_single_use(self, node_id: int) -> bool:
         """Whether only the node that is looked at reads a value, so that it may become part of it:
         nobody else reads it, it is no output, not observed and has the same home.
         """
@@ -226,7 +226,7 @@ class Rewriter:
 
         alone: it is no other node's twin, though others may be its.
         """
-        if declared.stateful or declared.foreign:
+        if declared.stateful or declared.opaque:
             return None
         key, following = (declared.name, operands, attrs, self._made_home), len(self._nodes)
         if alone:

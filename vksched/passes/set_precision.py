@@ -3,7 +3,7 @@
     matmul(x, w)  --{encoder.*: mixed}-->  matmul(x, w) {precision: mixed}
 
 It comes before all other passes, which keep the attribute where they make one product of another.
-Only nodes with a float32 result and factors (`Op.factors`) have a precision; float16 operands are
+Only nodes with a float32 result and factors (`Op.roundable_operands`) have a precision; float16 operands are
 summed in float32 whatever the word. "int8" means something for products by weights of few bits
 alone; others stay in float32. Complexity: O(nodes). Examples:
 tests/passes/test_set_precision.py.
@@ -17,7 +17,7 @@ from dataclasses import replace
 from ..common.dtypes import FLOAT32
 from ..ir.graph import Graph, Node
 from ..ir.precision import BYTES, SINGLE, precision_of, with_word
-from ..ops.quantized.q8_activations import takes_codes
+from ..ops.quantized.q8_activations import has_int8_activations
 
 
 def set_precision(graph: Graph, modes: Mapping[int, str]) -> Graph:
@@ -35,13 +35,13 @@ def set_precision(graph: Graph, modes: Mapping[int, str]) -> Graph:
 
 def has_precision(node: Node) -> bool:
     """Whether a word means something for a node."""
-    return bool(node.declaration.factors) and node.type.dtype == FLOAT32
+    return bool(node.declaration.roundable_operands) and node.type.dtype == FLOAT32
 
 
 def _with_word(graph: Graph, node: Node, mode: str) -> Node:
     if not has_precision(node):
         return node
-    if mode == BYTES and not _reads_codes(graph, node):
+    if mode == BYTES and not _reads_int8(graph, node):
         mode = SINGLE
     return (
         node
@@ -50,14 +50,14 @@ def _with_word(graph: Graph, node: Node, mode: str) -> Node:
     )
 
 
-def _reads_codes(graph: Graph, node: Node) -> bool:
+def _reads_int8(graph: Graph, node: Node) -> bool:
     """Whether a node is a product by a weight of few bits, or a pass makes it one."""
     weight = graph.nodes[node.inputs[1]] if len(node.inputs) > 1 else node
-    by_rows = node.op == "grouped_linear" or (
+    by_rows = node.op == "moe_linear" or (
         node.op == "matmul"
         and node.attrs.as_bool("transpose_b")
         and not node.attrs.as_bool("transpose_a")
         and weight.type.rank == 2
     )
-    reader = weight if by_rows and weight.op == "unpack" else node
-    return takes_codes(reader.attrs.get("format"))
+    reader = weight if by_rows and weight.op == "dequantize" else node
+    return has_int8_activations(reader.attrs.get("format"))

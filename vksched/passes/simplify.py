@@ -92,7 +92,9 @@ def _scale_twice(r: Rewriter, node: Node) -> int | None:
     if found is None:
         return None
     inner, outer = r[found[0]], found[1]
-    nested = _constant_side(r, inner) if inner.op == node.op and r.is_sole(inner.id) else None
+    nested = (
+        _constant_side(r, inner) if inner.op == node.op and r.has_single_use(inner.id) else None
+    )
     if nested is None or r[nested[0]].type != node.type:
         return None
     a, b = r.scalar(nested[1]), r.scalar(outer)

@@ -2,7 +2,7 @@
 
     conv(x, w) 3 x 3, stride 1 -> winograd_conv(x, points), the points of w made once, on the host
 
-    conv(x, widen(w)) the same, the points made in each run: weights of few bits stay so
+    conv(x, dequantize_linear(w)) as well, the points made in each run: weights of few bits stay so
 
 The points take 4 times the memory of the weights with tiles of 4, 1.8 times with tiles of 2; all
 points of a graph take at most an eighth of the least device's memory. Weights that are not finite,
@@ -32,7 +32,7 @@ from .rewrite import Rewriter, Rule, rewrite
 
 SHARE_OF_MEMORY = 8
 """All points of a graph take at most one part in so many of a device's memory."""
-LEAST_CHANNELS, MOST_CHANNELS = 8, 1 << 12
+MIN_CHANNELS, MAX_CHANNELS = 8, 1 << 12
 """Fewer make short sums, which the transforms of x outweigh; of more one invocation could not sum
 up what is not finite.
 """
@@ -41,7 +41,7 @@ LARGEST_WEIGHT = 1e10
 TRANSFORMS = 1.2
 """What the transforms of x and of the results add, as a factor: seen on both CPU drivers."""
 
-LEAST_PLACES = 512
+MIN_PLACES = 512
 """Results of a row of weights from which on their points are worth making in each run. They are 36
 values, or 16, for nine weights, each written and read once.
 """
@@ -63,10 +63,10 @@ def _winograd_rule(wishes: Wishes, limits: Limits) -> Rule:
     def rule(r: Rewriter, node: Node) -> int | None:
         nonlocal room
         x, w, *rest = node.inputs
-        weights, widened = r.data(w), r[w].declaration.widens
+        weights, widened = r.data(w), r[w].declaration.is_dequantize
         if not _fits(r, node) or not _is_tame(r, w):
             return None
-        if widened and node.type.size // r[w].type.shape[0] < LEAST_PLACES:
+        if widened and node.type.size // r[w].type.shape[0] < MIN_PLACES:
             return None
         if not (r.is_free(w) and r.shares_home(w)):
             return None
@@ -114,8 +114,8 @@ def _fits(r: Rewriter, node: Node) -> bool:
         and w.shape[2:] == (3, 3)
         and all(attrs.as_ints(name) == (1, 1) for name in ones)
         and attrs.as_int("groups") == 1
-        and LEAST_CHANNELS <= w.shape[1] <= MOST_CHANNELS
-        and w.shape[0] >= LEAST_CHANNELS
+        and MIN_CHANNELS <= w.shape[1] <= MAX_CHANNELS
+        and w.shape[0] >= MIN_CHANNELS
         and node.type.size > 0
     )
 
@@ -123,7 +123,7 @@ def _fits(r: Rewriter, node: Node) -> bool:
 def _is_tame(r: Rewriter, w: int) -> bool:
     """Whether weights are known, and none is too large; of widened ones by their scale."""
     node, most = r[w], 2.0**16
-    if node.declaration.widens:
+    if node.declaration.is_dequantize:
         for part in (r.data(i) for i in node.inputs[1:]):  # a zero point, then a scale
             if part is None:
                 return False

@@ -316,7 +316,7 @@ def _joined(pieces: Sequence[Piece], bundles: Sequence[Bundle]) -> list[Bundle]:
 def _pieces_of(support: Support, bundles: Sequence[Bundle]) -> list[Piece]:
     """Returns the pieces that bundles are, without what they take."""
     graph = support.graph
-    roots = graph.roots
+    roots = graph.view_bases
     of_node = {n: number for number, bundle in enumerate(bundles) for n in bundle.nodes}
     reads: list[dict[int, None]] = [{} for _ in bundles]
     gives: list[dict[int, None]] = [{} for _ in bundles]
@@ -329,7 +329,7 @@ def _pieces_of(support: Support, bundles: Sequence[Bundle]) -> list[Piece]:
             reads[number][value] = None
             if value in of_node:
                 gives[of_node[value]][value] = None
-    for value in (graph.root(node) for _, node in graph.outputs):
+    for value in (graph.view_base(node) for _, node in graph.outputs):
         if value in of_node:
             gives[of_node[value]][value] = None
     return [

@@ -105,7 +105,7 @@ def _memory(
     """Returns what pieces take on a device, and where their values lie."""
     graph, spec = support.graph, support.topology.devices[device]
     between = dict.fromkeys((*read, *made))
-    roots, nodes = graph.roots, graph.nodes
+    roots, nodes = graph.view_bases, graph.nodes
     leaves = {roots[i] for piece in own for n in piece.nodes for i in nodes[n].inputs}
     weights = tuple(sorted(leaves & graph.data.keys()))
     inside = [

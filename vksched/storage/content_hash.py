@@ -35,9 +35,9 @@ from .weak_map import Notes
 PIECE_BYTES = 1 << 24
 SETTLED_NS = 2 * 10**9
 """How long a file must not have changed, so that its times tell the next change."""
-MOST_FILES = 64
+MAX_FILES = 64
 """Whose hashes are kept."""
-MOST_TEXT = 1 << 24
+MAX_TEXT = 1 << 24
 """Bytes of hashes that are kept of one file."""
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -107,7 +107,7 @@ def _of_file(array: Held) -> str | None:
 def _known(path: Path, size: int) -> dict[str, str]:
     """Returns the hashes of a file's weights. size: of the lines about them, which only grow."""
     found: dict[str, str] = {}
-    for line in read_whole(path)[:MOST_TEXT].decode(errors="replace").splitlines():
+    for line in read_whole(path)[:MAX_TEXT].decode(errors="replace").splitlines():
         where, _, digest = line.rpartition(" ")
         if DIGEST.fullmatch(digest):  # not one that was cut off
             found[where] = digest
@@ -122,8 +122,8 @@ def _keep(origin: Origin, digest: str) -> None:
     with kept_if_room(path.parent):  # nothing needs it
         make_folder(path.parent)
         if not path.exists():
-            remove_old(path.parent, MOST_FILES - 1, "*.txt")
-        elif path.stat().st_size >= MOST_TEXT:
+            remove_old(path.parent, MAX_FILES - 1, "*.txt")
+        elif path.stat().st_size >= MAX_TEXT:
             return
         line = f"{_where(origin)} {digest}\n".encode()
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

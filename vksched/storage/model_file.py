@@ -23,7 +23,7 @@ from ..common.dtypes import NDArray
 from ..common.errors import ModelFormatError
 from .lazy_array import Apart, Extent, note_map
 
-LEAST_MAPPED_BYTES = 1 << 16
+MIN_MAPPED_BYTES = 1 << 16
 """Files up to this size are read, not mapped."""
 
 FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # opening a fifo does not wait then
@@ -185,7 +185,7 @@ def content_of(
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode):
         raise ModelFormatError(f"{where}: expected a regular file, got something else at {name!r}")
-    if mapped and about.st_size > LEAST_MAPPED_BYTES:
+    if mapped and about.st_size > MIN_MAPPED_BYTES:
         made = mmap.mmap(file, about.st_size, access=mmap.ACCESS_READ)
         note_map(made, os.path.abspath(path or name), identity_of(about))
         return memoryview(made)

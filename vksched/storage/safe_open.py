@@ -22,7 +22,7 @@ from pathlib import Path
 
 from .model_file import FLAGS, opened
 
-MOST_LINKS = 40
+MAX_LINKS = 40
 """On the way to one file, as Linux has it."""
 _FROM_FOLDERS = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
@@ -85,7 +85,7 @@ def opened_below(stack: ExitStack, folder: Path, parts: list[str]) -> int:
             at.append(opened(stack, part, FLAGS | os.O_NOFOLLOW | kind, at[-1]))
         except OSError as error:
             links += 1
-            if error.errno not in _LINK or links > MOST_LINKS:
+            if error.errno not in _LINK or links > MAX_LINKS:
                 raise
             left.extendleft(reversed(_target_of(part, at[-1])))
     return at[-1]

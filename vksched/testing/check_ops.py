@@ -11,7 +11,7 @@ from ..common.errors import UnsupportedOp, close_text
 from .coopmat_tolerance import coopmat_tolerance
 from .kernel_runner import Runner, check_device, check_function, nmse_of
 from .op_cases.op_sample import Case, FunctionCase, Mismatch
-from .op_table import CASES, FUNCTIONS, HALVES, LONGS, UNSIGNED, fits_32_bits
+from .op_table import CASES, FP16, FUNCTIONS, LONGS, UNSIGNED, fits_32_bits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def select(names: Sequence[str]) -> list[Case | FunctionCase]:
     Raises:
         UnsupportedOp: there is no such op.
     """
-    cases: list[Case | FunctionCase] = [*CASES, *HALVES, *LONGS, *UNSIGNED, *FUNCTIONS]
+    cases: list[Case | FunctionCase] = [*CASES, *FP16, *LONGS, *UNSIGNED, *FUNCTIONS]
     known = {_op(case) for case in cases}
     names = [_resolve(name, known) for name in names]
     for name in names:

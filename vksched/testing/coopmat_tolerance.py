@@ -27,7 +27,7 @@ def coopmat_tolerance(case: Case, variant: str) -> NDArray | float:
     """
     if COOPMAT not in variant:
         return 0.0
-    if case.op in ("matmul", "linear_packed"):
+    if case.op in ("matmul", "quantized_linear"):
         shape = variant.partition(COOPMAT)[2].split()[0]
         return CUT * _sums_along_k(*_factors(case), int(shape.split("x")[2]))
     if case.op == "attention":
@@ -40,7 +40,7 @@ def coopmat_tolerance(case: Case, variant: str) -> NDArray | float:
 def _factors(case: Case) -> tuple[NDArray, NDArray]:
     """Returns both factors of a product as they are multiplied, in float64."""
     left, right = case.inputs[:2]
-    if case.op == "linear_packed":
+    if case.op == "quantized_linear":
         weight = unpacked(str(case.attrs["format"]), right, left.shape[-1])
         return left.astype(np.float64), weight.astype(np.float64).T
     left, right = (

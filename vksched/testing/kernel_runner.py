@@ -25,13 +25,13 @@ from .op_cases.op_sample import Case, FunctionCase, Mismatch
 SENTINEL = 0xDEADBEEF
 GAP = 12
 TIMEOUT_S = 60.0
-LEAST_NORMAL = 1.2e-38
+MIN_NORMAL = 1.2e-38
 """Below it a driver may give 0."""
-HALF_NMSE, HALF_STEP, HALF_LEAST = 2e-7, 2**-9.5, 2**-23
+HALF_NMSE, HALF_STEP, MIN_HALF = 2e-7, 2**-9.5, 2**-23
 """Of float16: an error of one step, as two float32 that differ little may round apart."""
-CANCELS = {"logaddexp", "hard_sigmoid", "gelu_slope", "gelu_tanh_slope"}
+CANCELS = {"logaddexp", "hard_sigmoid", "gelu_backward", "gelu_tanh_backward"}
 """Their results may be near 0 where what is added up is not."""
-OF_THE_LARGEST = {"winograd_conv": 1e-5, "attention_gradient": 1e-5}
+OF_THE_LARGEST = {"winograd_conv": 1e-5, "attention_backward": 1e-5}
 """Of ops whose error is one of all values that a result is made of: 1e-6 of the largest else."""
 VALUE_BY_VALUE = {op for op, _ in (*UNARY, *BINARY)} - CANCELS | {"cast", "where"}
 
@@ -238,7 +238,7 @@ def check(
     share = case.of_largest if isinstance(case, Case) else None
     if share is None:
         share = OF_THE_LARGEST.get(case.op, 1e-6) if isinstance(case, Case) else 1e-6
-    atol = (HALF_LEAST if half else LEAST_NORMAL) if apart else share * np.abs(b).max()
+    atol = (MIN_HALF if half else MIN_NORMAL) if apart else share * np.abs(b).max()
     atol = atol + np.broadcast_to(lost + 1e-6 * terms, expected.shape)[finite]
     far = np.flatnonzero(np.abs(a - b) > (HALF_STEP if half else 1e-4) * np.abs(b) + atol)
     if far.size:

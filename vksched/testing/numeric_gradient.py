@@ -36,7 +36,7 @@ from ..common.dtypes import (
 from ..ir.build_graph import build_graph
 from ..ir.evaluate import compute
 from ..ir.graph import Graph
-from ..ir.op import THEN
+from ..ir.op import EPILOGUE
 from ..ir.tensor import Tensor, apply, constant, input, weight
 from ..ir.vjp import is_smooth, rule_of
 from .directional_slope import Slope
@@ -55,13 +55,13 @@ FINER = (1.0, 0.1, 1e-3, 1e-6)
 """What steps are multiplied with at an element where the first one tells nothing."""
 STEPS = {"ceil", "floor", "floor_divide", "round", "trunc"}
 """Ops that are flat between jumps by 1."""
-MOST_STEPS = 0.1 / (STEP * FINER[-1])
+MAX_STEPS = 0.1 / (STEP * FINER[-1])
 """Of such an op's value, as the smallest step is one of so few parts of it."""
-MOST_KINKS = 6
+MAX_KINKS = 6
 """So many elements a direction may lose to kinks before it counts no more."""
 GROWS = 1.2
 """How much steeper a difference gets with a step of a hundredth, at least, at a singularity."""
-STRAIGHT_THROUGH = {"round_float"}
+STRAIGHT_THROUGH = {"reduce_precision"}
 """Steps whose rule passes the gradient on, as quantized training wants it."""
 LARGEST = 40_000
 """Elements of operands and result, so that a case takes milliseconds."""
@@ -134,7 +134,7 @@ def why_not_compared(case: Case) -> str:
         return "the op has no rule"
     if case.large or sum(a.size for a in case.inputs) > LARGEST:
         return "it is large"
-    if THEN in case.attrs:
+    if EPILOGUE in case.attrs:
         return "it is fused, and gradients are taken before that"
     if case.op in STRAIGHT_THROUGH:
         return "its rule takes rounding for the identity"
@@ -267,7 +267,7 @@ def why_not_second(case: Case) -> str:
     function = function_of(in_float64(case)).second
     values = _values(function.forward, function.feeds)
     for node in function.forward.nodes:
-        if node.op in STEPS and float(np.abs(values[node.id]).max(initial=0.0)) > MOST_STEPS:
+        if node.op in STEPS and float(np.abs(values[node.id]).max(initial=0.0)) > MAX_STEPS:
             return "the gradient has steps too near to each other"
     return ""
 
@@ -317,7 +317,7 @@ class _Differences:
         goes on without it where that is a kink.
         """
         kinks = 0
-        for _ in range(MOST_KINKS):
+        for _ in range(MAX_KINKS):
             found = self._slope(direction)
             if found.error <= TOLERANCE:
                 return Compared(1, kinks, found.error)

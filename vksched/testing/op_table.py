@@ -12,7 +12,7 @@ from ..common.errors import VkschedError
 from ..ir.value_range import bounds_of_data, fits
 from ..topology.limits import Limits
 from .op_cases.conv import conv, epilogue, pool, resize, sample, winograd
-from .op_cases.conv.epilogue import HALVES as HALVES_OF_EPILOGUES
+from .op_cases.conv.epilogue import FP16 as FP16_OF_EPILOGUES
 from .op_cases.conv.precision import precise
 from .op_cases.creation import create, random
 from .op_cases.elementwise import binary, dequantize_linear, elementwise, fused_elementwise, unary
@@ -32,7 +32,7 @@ from .op_cases.linalg import (
 )
 from .op_cases.linalg.attention import OF_BLOCKS
 from .op_cases.linalg.attention_with_kvcache import OF_PROMPTS
-from .op_cases.linalg.matmul import HALVES as HALVES_OF_MATMUL
+from .op_cases.linalg.matmul import FP16 as FP16_OF_MATMUL
 from .op_cases.linalg.matmul import LONG_K
 from .op_cases.linalg.quantized_linear import OF_MANY_ROWS
 from .op_cases.op_sample import Case, ErrorCase, FunctionCase
@@ -125,7 +125,7 @@ def is_taken(case: Case) -> bool:
     return True
 
 
-HALVES = [*derived(CASES, {"float32": "float16"}), *HALVES_OF_MATMUL, *HALVES_OF_EPILOGUES]
+FP16 = [*derived(CASES, {"float32": "float16"}), *FP16_OF_MATMUL, *FP16_OF_EPILOGUES]
 PRECISE = [*precise(CASES), *precise(LONG_K), *precise((*OF_PROMPTS, *OF_BLOCKS, *OF_MANY_ROWS))]
 LONGS = derived(CASES, {"int32": "int64"})
 UNSIGNED = derived(CASES, {"int32": "uint32"})

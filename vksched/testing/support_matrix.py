@@ -164,7 +164,7 @@ the functions by family.
 - numpy computes every op in every type listed. It is the fallback on every machine.
 - Only numpy computes float64. int64 is exact on numpy. On devices it has 32 bits, and runs where
   its values are known to fit (`ops.input(..., bounds=...)`, constants, positions).
-- i8, u8, i16 and u16 are types of weights only, held in as many bits. `widen` reads them.
+- i8, u8, i16 and u16 are types of weights only, held in as many bits. `dequantize_linear` reads them.
 - float16 is stored in 16 bits and computed in float32, by the kernels of float32.
 - The last column is what the cases meet. Other calls may be too large for a device, or for the
   buffers of one dispatch. `plan.explain()` says so.

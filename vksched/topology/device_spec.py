@@ -30,7 +30,7 @@ than the bus. Arithmetic per byte, not rows, as it means the same for every op a
 """
 
 
-LEAST_PER_S = 1.0
+MIN_PER_S = 1.0
 """Arithmetic or bytes of the slowest device and link; with less, seconds overflow."""
 
 
@@ -134,9 +134,9 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
             f"[topology] expected a name and a kind of {', '.join(KINDS)} for {where}, got "
             f"{spec.name!r} and {spec.kind!r}"
         )
-    if min(spec.flops_per_s, spec.bytes_per_s) < LEAST_PER_S:
+    if min(spec.flops_per_s, spec.bytes_per_s) < MIN_PER_S:
         raise PlanError(
-            f"[topology] expected speeds of at least {LEAST_PER_S:g} a second for {where}, got "
+            f"[topology] expected speeds of at least {MIN_PER_S:g} a second for {where}, got "
             f"{spec.flops_per_s:g} flops_per_s and {spec.bytes_per_s:g} bytes_per_s"
         )
     if not spec.slowdown > 0:
@@ -166,9 +166,9 @@ def _limits(data: object, where: str) -> Limits:
 
 def _speed(link: Link, where: str) -> Link:
     """Returns a link after checking that its bytes get through."""
-    if link.bytes_per_s < LEAST_PER_S:
+    if link.bytes_per_s < MIN_PER_S:
         raise PlanError(
-            f"[topology] expected at least {LEAST_PER_S:g} byte a second for {where}, got "
+            f"[topology] expected at least {MIN_PER_S:g} byte a second for {where}, got "
             f"{link.bytes_per_s:g}"
         )
     return link

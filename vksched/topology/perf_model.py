@@ -30,7 +30,7 @@ BOUNDS = ("flops", "bytes", "rounds")
 """What takes the time of a call: arithmetic, memory, or steps that go one after the other."""
 ANY = "*"
 """Stands for every op."""
-LEAST_S = 2.0**-60
+MIN_S = 2.0**-60
 """Of an estimate: a call that moves nothing still has a size."""
 
 
@@ -46,7 +46,7 @@ class Curve:
 
     def at(self, estimate_s: float) -> float:
         """Returns the factor of a call of this size."""
-        size = math.log2(max(estimate_s, LEAST_S))
+        size = math.log2(max(estimate_s, MIN_S))
         points = self.points
         after = bisect_left(points, (size, 0.0))
         if after == 0:

@@ -54,9 +54,9 @@ UNITS = {
 """Other words for fields: how many of the field's unit one of theirs is."""
 MOST = 4096
 """Devices of one entry, and of a machine."""
-MOST_JSON, MOST_YAML = 1 << 28, 1 << 22
+MAX_JSON_CHARS, MAX_YAML_CHARS = 1 << 28, 1 << 22
 """Characters of a file. A printed plan of a large graph is long, YAML is written by hand."""
-MOST_NODES = 200_000
+MAX_NODES = 200_000
 """Values of a YAML text; one that stands there by an alias counts each time."""
 KEYS = ("about", "devices", "links", "network")
 DEVICE_KEYS = ("preset", "count", "link", "memory_gib", "tflops", "gb_per_s")
@@ -262,7 +262,7 @@ def _read(path: Path) -> object:
     """Returns the plain data of a file."""
     try:
         is_yaml = path.suffix.lower() in (".yaml", ".yml")
-        most = MOST_YAML if is_yaml else MOST_JSON
+        most = MAX_YAML_CHARS if is_yaml else MAX_JSON_CHARS
         with path.open(encoding="utf-8") as file:
             text = file.read(most + 1)
         if len(text) > most:
@@ -298,7 +298,7 @@ def read_yaml(text: str) -> object:
 
     Raises:
         PlanError: PyYAML is missing. ValueError: it is not YAML, a key stands there twice, or it
-            has over MOST_NODES values.
+            has over MAX_NODES values.
     """
     try:
         import yaml
@@ -319,8 +319,8 @@ def _plain(node: Any, above: tuple[object, ...], count: Iterator[int]) -> object
     as few lines of aliases to aliases can stand for any number of them.
     """
     line = node.start_mark.line + 1
-    if next(count) > MOST_NODES:
-        raise ValueError(f"line {line}: expected at most {MOST_NODES:,} values, got more")
+    if next(count) > MAX_NODES:
+        raise ValueError(f"line {line}: expected at most {MAX_NODES:,} values, got more")
     if any(node is each for each in above):
         raise ValueError(f"line {line}: a value holds itself")
     if not node.tag.startswith("tag:yaml.org") or "python" in node.tag:

@@ -23,7 +23,7 @@ class Choices(Mapping[str, str]):
         self._hash = hash(tuple(self._exact.items()))
         like: dict[str, set[str]] = {}
         for key, variant in self._exact.items():
-            like.setdefault(like_key(key), set()).add(variant)
+            like.setdefault(size_class_key(key), set()).add(variant)
         self._like = {key: found.pop() for key, found in like.items() if len(found) == 1}
         self._sizes: dict[str, list[tuple[tuple[int, ...], str]]] | None = None
 
@@ -47,7 +47,7 @@ class Choices(Mapping[str, str]):
 
     def of_like(self, key: str) -> str | None:
         """Returns the choice of calls with like sizes, or None."""
-        return self._like.get(like_key(key))
+        return self._like.get(size_class_key(key))
 
     def of_smaller(self, key: str) -> str | None:
         """Returns the choice of the largest call that differs in sizes only, none of which is
@@ -67,7 +67,7 @@ class Choices(Mapping[str, str]):
         return max(smaller)[1] if smaller else None
 
 
-def like_key(key: str) -> str:
+def size_class_key(key: str) -> str:
     """Returns the key of all calls that differ from one in sizes of the same power of two only."""
     return _SHAPE.sub(lambda found: f"[{','.join(map(_rounded, found[1].split(',')))}]", key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-LEAST_S = 1e-12
+MIN_S = 1e-12
 """Sums of times are off by less."""
 
 
@@ -18,7 +18,7 @@ def lines_of(stretches: Sequence[tuple[float, float]]) -> list[list[int]]:
     free = [0]
     for at in sorted(range(len(stretches)), key=lambda at: stretches[at]):
         start_s, end_s = stretches[at]
-        while busy and busy[0][0] <= start_s + LEAST_S:
+        while busy and busy[0][0] <= start_s + MIN_S:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if not free:
             free.append(len(lines))

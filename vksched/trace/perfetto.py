@@ -40,7 +40,7 @@ BY_HOST = frozenset(
 )
 """Events that tell what the host did, for a device or by itself."""
 THREADS = ("runs", "work", "measured", "copies", "predicted", "copies, predicted")
-LEAST_US = 1e-3
+MIN_US = 1e-3
 
 
 @dataclass(slots=True)
@@ -194,7 +194,7 @@ def _complete(part: _Slice, pids: Mapping[str, int]) -> dict[str, object]:
         "name": part.name,
         "cat": part.kind,
         "ts": part.start_s * 1e6,
-        "dur": max((part.end_s - part.start_s) * 1e6, LEAST_US),
+        "dur": max((part.end_s - part.start_s) * 1e6, MIN_US),
         "pid": pids[part.process],
         "tid": part.tid,
         "args": part.args,

@@ -22,7 +22,7 @@ from .format import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS
 MOST = 1 << 29
 """Characters of a file: those of over a million events."""
 
-MOST_OBSERVERS = 1 << 16
+MAX_OBSERVERS = 1 << 16
 """Functions that see one value."""
 
 LONGEST_S = 1e12
@@ -161,7 +161,7 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
         names = [str(each.get("name")) for each in given if isinstance(each, dict)]
         if not set(plan["decision"]["devices"]) <= {*names}:
             raise Wrong(f"expected devices of the machine in {where}.decision.devices")
-    _in_range([*plan["asked"]["observed"].values()], MOST_OBSERVERS, f"{where}.asked.observed")
+    _in_range([*plan["asked"]["observed"].values()], MAX_OBSERVERS, f"{where}.asked.observed")
     for at, split in enumerate(plan["splits"]):
         _check_split(split, (devices, nodes, at), f"{where}.splits[{at}]")
     for at, memory in enumerate(plan["memory"]):

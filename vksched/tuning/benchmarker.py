@@ -48,7 +48,7 @@ from ..runtime.device import Device
 from ..runtime.executors.plan_executor import Executor
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Links
-from ..topology.perf_model import LEAST_S, PerfModel
+from ..topology.perf_model import MIN_S, PerfModel
 from ..topology.topology import Topology
 from ..trace import Clock, Recorder, Trace
 from .calibration_types import Overheads
@@ -58,14 +58,14 @@ STEPS = 8
 """Tiny calls, or splits, beside the first one."""
 ROUNDS = 5
 """Transfers of one size."""
-LEAST_ROUNDS, MOST_ROUNDS = 12, 40
+MIN_ROUNDS, MAX_ROUNDS = 12, 40
 ENOUGH_S, LONG_S = 0.01, 0.1
 """Runs of a graph go on until there are the least and it took enough, or there are the most, or it
 took long. Two there are in any case.
 """
 SPAN_S = 0.02
 """In one submission a call is repeated for so long."""
-MOST_CALLS = 24
+MAX_CALLS = 24
 """So many times at most."""
 SPAN_ROUNDS = 8
 """Runs of such a submission."""
@@ -155,7 +155,7 @@ class SessionRig:
         """
         once_s = self._taken(_graph_of(op, call, 1), rounds=1).device_s
         span_s = QUICK_SPAN_S if self.quick else SPAN_S
-        times = max(1, min(MOST_CALLS, math.ceil(span_s / max(once_s, LEAST_S))))
+        times = max(1, min(MAX_CALLS, math.ceil(span_s / max(once_s, MIN_S))))
         sets = min(times, self._sets([call.inputs[position] for position in weights]))
         if self.quick:
             again = _graph_of(op, call, times, weights, sets)
@@ -198,7 +198,7 @@ class SessionRig:
         """Gives back what was taken."""
 
     def _taken(
-        self, graph: Graph, submit_granularity: str = "split", rounds: int = LEAST_ROUNDS
+        self, graph: Graph, submit_granularity: str = "split", rounds: int = MIN_ROUNDS
     ) -> _Taken:
         """Runs a graph so many times at least, and returns what a run takes."""
         recorder = Recorder()
@@ -252,7 +252,7 @@ def lower_quartile(times: Sequence[float]) -> float:
 
 def _goes_on(rounds: int, spent_s: float, least: int) -> bool:
     enough = rounds >= least and spent_s >= ENOUGH_S
-    return not enough and rounds < MOST_ROUNDS and spent_s < LONG_S
+    return not enough and rounds < MAX_ROUNDS and spent_s < LONG_S
 
 
 def _tiny(count: int) -> Graph:

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from ..common.errors import DeviceError, OutOfMemory, VkschedError
 from ..ir.op import Call, Op
-from ..plan.costs.node_cost import COPY_IN, COPY_OUT, call_work, way_of
+from ..plan.costs.node_cost import COPY_IN, COPY_OUT, call_signature, call_work
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from .benchmarker import Transfer
@@ -45,7 +45,7 @@ SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
 
 SUBMISSIONS, TRANSFERS = FIRST_STEPS = (("submissions", ""), ("transfers", ""))
 """What is noted while these are measured, as op and bound are for a call."""
-PASSES, MOST_PASSES, SPREAD_S = 5, 100, 2.0
+PASSES, MAX_PASSES, SPREAD_S = 5, 100, 2.0
 """There are so many passes at least, where time is left, and at most until they took so long."""
 QUICK_RUNS, QUICK_PASSES = 4, 3
 """Runs of a long call that a quick measurement takes, and its passes, of which the shortest time
@@ -149,7 +149,7 @@ def calibrate(
         shaders = shader_hash(call.op.name) if rig.spec.kind == "vulkan" else ""
         samples.append(
             sample_of(
-                way_of(call.op, call.call),
+                call_signature(call.op, call.call),
                 call.estimate_s,
                 call.bound,
                 taken_s,
@@ -204,7 +204,7 @@ def _taken(
     the budget did not reach.
     """
     taken: list[list[float]] = [[] for _ in calls]
-    least, most = (PASSES, MOST_PASSES) if thorough else (1, QUICK_PASSES if rig.quick else 1)
+    least, most = (PASSES, MAX_PASSES) if thorough else (1, QUICK_PASSES if rig.quick else 1)
     start_s, done = budget.spent_s, 0
     while done < least or (done < most and budget.spent_s - start_s < SPREAD_S and any(taken)):
         for number, (call, times) in enumerate(zip(calls, taken, strict=True)):

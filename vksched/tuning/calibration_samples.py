@@ -31,9 +31,9 @@ from ..ops.linalg.matmul import matmul
 from ..ops.reduction.layer_norm import layer_norm, rms_norm
 from ..ops.reduction.reduce import reduce_mean, reduce_sum
 from ..ops.reduction.softmax import softmax
-from ..plan.costs.node_cost import call_cost, call_of, call_work, estimate, way_of, why_not
+from ..plan.costs.node_cost import call_cost, call_of, call_signature, call_work, estimate, why_not
 from ..topology.device_spec import DeviceSpec
-from ..topology.perf_model import LEAST_S
+from ..topology.perf_model import MIN_S
 
 ROWS = ((16, 64), (256, 512), (2048, 1024))
 """Of elementwise calls, rows and moves: small, middle, large."""
@@ -67,9 +67,9 @@ class Wanted:
     def place(self) -> tuple[str, str, int]:
         """Where its sample is kept; see `calibration.Sample`."""
         return (
-            way_of(self.op, self.call),
+            call_signature(self.op, self.call),
             self.bound,
-            round(math.log2(max(self.estimate_s, LEAST_S))),
+            round(math.log2(max(self.estimate_s, MIN_S))),
         )
 
 
@@ -87,10 +87,10 @@ def wanted_of(graph: Graph, spec: DeviceSpec) -> list[Wanted]:
             continue
         op, call = node.declaration, call_of(spec, graph, node)
         if spec.kind == "cpu":  # an epilogue is a pass of its own there
-            call = call.bare
+            call = call.without_epilogue
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
         each_s = call_cost(spec, op, call).seconds
-        weights = tuple(i for i, n in enumerate(node.inputs) if graph.roots[n] in graph.data)
+        weights = tuple(i for i, n in enumerate(node.inputs) if graph.view_bases[n] in graph.data)
         out.append(Wanted(op, call, estimate_s, bound, number * each_s, weights, each_s))
     return out
 

@@ -22,11 +22,11 @@ from ..ir.op import get_op
 from ..plan.costs.node_cost import COPIES, family_of
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
-from ..topology.perf_model import ANY, LEAST_S, Curve, PerfModel
+from ..topology.perf_model import ANY, MIN_S, Curve, PerfModel
 
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """Of what a short call takes, that is not its launch: the launch was measured on other calls."""
-MOST_SAMPLES = 4096
+MAX_SAMPLES = 4096
 """Of one device."""
 FIT_ROUNDS = 20
 FAR_OFF = 0.1
@@ -37,7 +37,7 @@ FASTEST_BYTES_PER_S = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured call. op: with the way it is called, as `cost.way_of` gives it. bound: what
+    """One measured call. op: with the way it is called, as `node_cost.call_signature` gives it. bound: what
     takes its time. size: log2 of the estimated seconds. factor: measured seconds, less the launch,
     over estimated ones. shaders: a hash of what ran; "" on devices without any.
     """
@@ -134,7 +134,7 @@ class Calibration:
         surer = self if not newer or (newer.guessed and self) else newer
         fresh = {sample.place: sample for sample in newer.samples}
         old = [sample for sample in self.samples if sample.place not in fresh]
-        samples = {s.place: s for s in old[: max(0, MOST_SAMPLES - len(fresh))]} | fresh
+        samples = {s.place: s for s in old[: max(0, MAX_SAMPLES - len(fresh))]} | fresh
         return replace(
             newer,
             overheads=surer.overheads,
@@ -219,8 +219,8 @@ def sample_of(
     op: str, estimate_s: float, bound: str, taken_s: float, launch_s: float, shaders: str = ""
 ) -> Sample:
     """Returns a call that took some seconds, launch included, as a sample."""
-    estimate_s = max(estimate_s, LEAST_S)
-    work_s = max(taken_s - launch_s, LEAST_SHARE * taken_s, LEAST_S)
+    estimate_s = max(estimate_s, MIN_S)
+    work_s = max(taken_s - launch_s, MIN_SHARE * taken_s, MIN_S)
     return Sample(op, bound, math.log2(estimate_s), work_s / estimate_s, shaders)
 
 

@@ -36,7 +36,7 @@ from ..storage.disk_cache import (
 from . import crash_marker
 from .crash_marker import Attempt
 
-MOST_FILES = 8
+MAX_FILES = 8
 """Of one device: then those of the drivers that were not used for longest are removed."""
 
 DAMAGE = (
@@ -189,7 +189,7 @@ def _remove_oldest(path: Path, device: Identity) -> None:
     """Leaves the files of a few drivers of a device."""
     name = re.compile(re.escape(device.prefix) + r"-[0-9a-f]{8}\.json")
     others = [each for each in path.parent.iterdir() if name.fullmatch(each.name) and each != path]
-    for old in sorted(others, key=_changed, reverse=True)[MOST_FILES - 1 :]:
+    for old in sorted(others, key=_changed, reverse=True)[MAX_FILES - 1 :]:
         crash_marker.forget(old)
         with suppress(OSError):  # Windows: somebody reads it
             old.unlink()

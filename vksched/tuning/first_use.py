@@ -34,9 +34,9 @@ from .calibrator import Calibrator, kept_as
 
 FIRST_USE_S, START_S = 0.5, 0.3
 """For one device, as long as its results are kept, and of that in one scheduler."""
-MOST_S = 5.0
+MAX_S = 5.0
 """For all devices of a scheduler that is told to measure all that is missing."""
-MOST_OPS = 10_000
+MAX_OPS = 10_000
 """Of a larger graph a plan takes long: there runs tell the costs of calls."""
 LIGHT = ("elementwise", "moves")
 """The families of ops whose kernels software drivers translate in some hundredths of a second."""
@@ -48,7 +48,7 @@ class FirstUse:
     def __init__(self, mode: Mode, calibrator: Calibrator) -> None:
         self._mode = mode
         self.calibrator = calibrator
-        self._asked_s = min(mode.budget_s, MOST_S)
+        self._asked_s = min(mode.budget_s, MAX_S)
         """Left of what the user asked for, for all devices."""
         self._given_up: set[tuple[str, str, str, int]] = set()
         self._begun: dict[str, Calibration] = {}
@@ -107,7 +107,7 @@ class FirstUse:
             places = {(device.name, *call.place) for call in calls}
             if places - self._unused:
                 slow[device] = places
-        if slow and len(graphs(next(iter(slow)))[0].ops) <= MOST_OPS:
+        if slow and len(graphs(next(iter(slow)))[0].ops) <= MAX_OPS:
             made_by = plan()
             used = {made_by.topology.devices[number].name for number in made_by.working}
             for device, places in slow.items():

@@ -28,7 +28,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..common.fork_guard import Owner
-from ..plan.costs.node_cost import call_cost, call_of, call_work, estimate, first_cost, way_of
+from ..plan.costs.node_cost import (
+    call_cost,
+    call_of,
+    call_signature,
+    call_work,
+    estimate,
+    first_cost,
+)
 from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Device
 from ..runtime.executors.speed_tracker import Paces
@@ -172,9 +179,9 @@ def _calls_of(plan: PlanValue, device: int) -> dict[Place, Seen]:
         op, call = node.declaration, call_of(spec, graph, node)
         first_s = first_cost(spec, graph, node).seconds
         if spec.kind == "cpu":  # an epilogue is a pass of its own there
-            call = call.bare
+            call = call.without_epilogue
             first_s = call_cost(spec, op, call, node.id in graph.written_over).seconds
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
-        seen = Seen(node.op, way_of(op, call), bound, estimate_s, first_s)
+        seen = Seen(node.op, call_signature(op, call), bound, estimate_s, first_s)
         out[seen.sample(first_s, 0.0, "").place] = seen
     return out

@@ -32,7 +32,7 @@ changes from day to day helps nobody.
 """
 ROUND_S = 0.02
 """Of one submission, in which short calls are repeated."""
-MOST_REPEATS = 50
+MAX_REPEATS = 50
 CALL_S = 1.0
 """For the rounds of one call: after two of them no other begins when this is over."""
 LONGEST_S = 0.5
@@ -122,7 +122,7 @@ def _rounds(
 
     def run(name: str) -> None:
         nonlocal spent_s
-        repeat = max(1, min(MOST_REPEATS, math.ceil(ROUND_S / once[name])))
+        repeat = max(1, min(MAX_REPEATS, math.ceil(ROUND_S / once[name])))
         taken_s = bench.run(name, repeat)
         times[name].append(taken_s / repeat)
         spent_s += taken_s

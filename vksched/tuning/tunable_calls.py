@@ -15,7 +15,7 @@ from ..ir.op import Call, Op, get_op
 from ..ir.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
 from ..ir.tensor import Tensor, apply, input
 from ..ops.attention.attention import attention
-from ..ops.attention.backward import attention_gradient
+from ..ops.attention.backward import attention_backward
 from ..ops.attention.kv_q8_0 import row_words
 from ..ops.conv.conv import conv
 from ..ops.conv.conv_int8 import conv_integer
@@ -23,9 +23,9 @@ from ..ops.layout.reshape import transpose
 from ..ops.linalg.int8_matmul import matmul_integer
 from ..ops.linalg.int8_weights import words_shape
 from ..ops.linalg.matmul import matmul
-from ..ops.lowering.lower import choice_of, key_of
+from ..ops.lowering.lower import cache_key, choice_of
 from ..ops.quantized.gguf_formats import format_of
-from ..ops.quantized.moe_linear import grouped_linear
+from ..ops.quantized.moe_linear import moe_linear
 from ..ops.reduction.layer_norm import layer_norm, rms_norm
 from ..ops.reduction.reduce import reduce_sum
 from ..ops.reduction.softmax import softmax
@@ -66,7 +66,7 @@ def calls_of(
         call = call_of(untuned, graph, node)
         names = choice_of(op, call).of
         if len(names) > 1 and why_not(untuned, graph, node) is None:
-            key = key_of(op, call)
+            key = cache_key(op, call)
             out[key] = Tunable(key, op, call, names)
     return out
 
@@ -104,19 +104,19 @@ def typical_graph() -> Graph:
         outputs.append(matmul(*factors, transpose_b=True))
     for m, name in ((1, "q4_K"), (4, "q4_K"), (16, "q4_K"), (1, "q8_0")):
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
-        outputs.append(apply("linear_packed", (some(m, 2048), words), {"format": name}))
+        outputs.append(apply("quantized_linear", (some(m, 2048), words), {"format": name}))
     for m, name in ((1, "q4_K"), (1, "q8_0"), (4, "q4_K")):
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         rounded = {"format": name, PRECISION: BYTES}
-        outputs.append(apply("linear_packed", (some(m, 2048), words), rounded))
+        outputs.append(apply("quantized_linear", (some(m, 2048), words), rounded))
     for m, k, n in ((128, 768, 3072), (512, 512, 512)):
         for name, word in (("f16", MIXED), ("bf16", BRAIN)):
             words = some(n, format_of(name).row_words(k), dtype=UINT32)
             halved = {"format": name, PRECISION: word}
-            outputs.append(apply("linear_packed", (some(m, k), words), halved))
+            outputs.append(apply("quantized_linear", (some(m, k), words), halved))
     for m, k, n in ((1, 1024, 1024), (128, 768, 768), (512, 512, 512)):
-        codes = some(m, k, dtype=INT32), some(*words_shape((k, n)), dtype=UINT32)
-        outputs.append(matmul_integer(*codes, n))
+        int8_values = some(m, k, dtype=INT32), some(*words_shape((k, n)), dtype=UINT32)
+        outputs.append(matmul_integer(*int8_values, n))
     for tokens, picks, name in (
         (1, 2, "q4_K"),
         (64, 2, "q4_K"),
@@ -126,10 +126,10 @@ def typical_graph() -> Graph:
         words = some(16, 768, format_of(name).row_words(512), dtype=UINT32)
         chosen = some(tokens, picks, dtype=INT32)
         given = some(tokens, 512), words, chosen
-        outputs.append(apply("grouped_packed", given, {"format": name}))
+        outputs.append(apply("quantized_moe_linear", given, {"format": name}))
     for tokens in (1, 128):
         chosen = some(tokens, 2, dtype=INT32)
-        outputs.append(grouped_linear(some(tokens, 512), some(8, 512, 512), chosen))
+        outputs.append(moe_linear(some(tokens, 512), some(8, 512, 512), chosen))
     outputs.append(matmul(some(37, 512), some(512, 2048)))
     outputs.append(matmul(some(255, 255), some(255, 255)))
     outputs.append(matmul(some(1000, 1000), some(1000, 1000)))
@@ -143,7 +143,7 @@ def typical_graph() -> Graph:
     for length in (128, 512):
         q, key, value = (some(1, 12, length, 64) for _ in range(3))
         result, g = attention(q, key, value), some(1, 12, length, 64)
-        outputs += [result, *attention_gradient(q, key, value, g, None, result.attrs)]
+        outputs += [result, *attention_backward(q, key, value, g, None, result.attrs)]
         for word in (MIXED, HALF):
             attrs = {**result.attrs, PRECISION: word}
             outputs.append(apply("attention", (q, key, value), attrs))
@@ -151,10 +151,10 @@ def typical_graph() -> Graph:
         q, kept = some(1, 32, length, 64), [some(1, 8, 2048, 64) for _ in range(2)]
         new = some(1, 8, length, 64), some(1, 8, length, 64)
         used = some(dtype=INT32)
-        outputs.append(attention(q, *kept, causal=True, used=used, new=new))
+        outputs.append(attention(q, *kept, causal=True, kv_len=used, k_new=new[0], v_new=new[1]))
         in_q8_0 = [some(1, 8, 2048, row_words(64), dtype=UINT32) for _ in range(2)]
         attrs = {**outputs[-1].attrs, "columns": 64}
-        outputs.append(apply("cached_attention", (q, *in_q8_0, used, *new), attrs))
+        outputs.append(apply("attention_with_kvcache", (q, *in_q8_0, used, *new), attrs))
     for time, batch, hidden in ((50, 16, 128), (100, 4, 64)):
         weights = some(1, 4 * hidden, hidden), some(1, 4 * hidden, hidden)
         outputs.append(lstm(some(time, batch, hidden), *weights)[0])
@@ -164,8 +164,8 @@ def typical_graph() -> Graph:
         outputs.append(conv(x, some(channels, channels, 1, 1)))
         outputs.append(conv(x, some(channels, 1, 3, 3), padding=1, groups=channels))
         words = some(*words_shape((9 * channels, channels)), dtype=UINT32)
-        codes_of_x = some(1, channels, side, side, dtype=INT32)
-        outputs.append(conv_integer(codes_of_x, words, channels, (3, 3), padding=1))
+        int8_activations = some(1, channels, side, side, dtype=INT32)
+        outputs.append(conv_integer(int8_activations, words, channels, (3, 3), padding=1))
     outputs.append(conv(some(1, 3, 224, 224), some(64, 3, 7, 7), stride=2, padding=3))
     for channels, side in ((64, 56), (256, 14)):
         for kernel in (1, 3):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..topology.tuned_variants import Choices, like_key
+from ..topology.tuned_variants import Choices, size_class_key
 from . import crash_marker
 from .device_cache import DeviceFiles, Identity
 
@@ -93,7 +93,7 @@ def found_as_dict(found: Found) -> dict[str, Any]:
 
 def _found(key: str, entry: Mapping[str, Any]) -> Found:
     """Returns a result of a file; raises one of DAMAGE where it is none."""
-    like_key(key)
+    size_class_key(key)
     seconds = {str(name): float(value) for name, value in entry["seconds"].items()}
     best, static = str(entry["best"]), str(entry["static"])
     if not {best, static} <= seconds.keys() or not all(value > 0 for value in seconds.values()):

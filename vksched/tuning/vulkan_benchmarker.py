@@ -37,8 +37,8 @@ from .kernel_benchmark import CallBench
 
 ROUND_S = 0.004
 """Of one submission, in which short calls are repeated."""
-MOST_REPEATS = 40
-MOST_SETS = 128
+MAX_REPEATS = 40
+MAX_BUFFER_SETS = 128
 """As many calls are made; more sets would not be read."""
 QUICK_SETS = 4
 """The same of a quick measurement of a software device, which takes long to fill them."""
@@ -61,7 +61,7 @@ class VulkanRig(SessionRig):
             if self.quick and self.spec.limits.software:
                 self.readied_s += time.perf_counter() - start_s
             once_s = bench.run(variant, 1)
-            repeat = max(1, min(MOST_REPEATS, math.ceil(ROUND_S / max(once_s, 1e-9))))
+            repeat = max(1, min(MAX_REPEATS, math.ceil(ROUND_S / max(once_s, 1e-9))))
             if repeat == 1 and once_s > ROUNDS * ROUND_S:
                 return once_s
             return lower_quartile([bench.run(variant, repeat) for _ in range(4)]) / repeat
@@ -76,7 +76,7 @@ class VulkanRig(SessionRig):
             self._vulkan.context.free_bytes() // SHARE // in_all,
             self.spec.max_buffer_bytes // max(each),
         )
-        most = QUICK_SETS if self.quick and self.spec.limits.software else MOST_SETS
+        most = QUICK_SETS if self.quick and self.spec.limits.software else MAX_BUFFER_SETS
         return max(1, min(math.ceil(COLD_BYTES / in_all), most, room))
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:

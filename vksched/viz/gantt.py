@@ -34,9 +34,9 @@ from .svg import (
 
 WIDTH, ROW, BAR = 960.0, 40.0, 24.0
 LEFT, MARGIN, TOP = 130.0, 16.0, 62.0
-LEAST_S = 1e-15
+MIN_S = 1e-15
 """What takes less takes no time at all."""
-MOST_LINES = 400
+MAX_LINES = 400
 """More lines from row to row would only be red."""
 MARK = "#b3005e"
 """Of marked bars."""
@@ -100,9 +100,9 @@ def draw_timeline(
     add_text(root, MARGIN, 40, told)
     ends = [bar.finish_s for row in rows for bar in row.bars]
     span_s = max([span_s, *ends, *(c.finish_s for c in transfers)])
-    span_s = span_s if span_s > LEAST_S else 1.0
+    span_s = span_s if span_s > MIN_S else 1.0
     scale = add_rows(root, rows, span_s, noun)
-    if len(transfers) <= MOST_LINES:
+    if len(transfers) <= MAX_LINES:
         for transfer in transfers:
             _draw_transfer(root, transfer, scale)
     return as_text(root)

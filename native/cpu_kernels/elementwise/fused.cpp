@@ -20,8 +20,8 @@ const std::map<std::string, Opcode> inline_ops{
     {"greater", GREATER}, {"greater_equal", GREATER_EQUAL}, {"where", WHERE},
     {"add_int32", ADD_INT32}, {"int32_to_float32", FROM_INT32}, {"float32_to_int32", TO_INT32},
 };
-const std::vector<std::string> called_ops{"erf", "gelu", "gelu_tanh", "gelu_slope",
-                                            "gelu_tanh_slope", "log", "sigmoid", "silu", "tanh"};
+const std::vector<std::string> called_ops{"erf", "gelu", "gelu_tanh", "gelu_backward",
+                                            "gelu_tanh_backward", "log", "sigmoid", "silu", "tanh"};
 
 // sizes: of the result, innermost first. strides: of each operand; the innermost is 0 or 1.
 struct FusedElementwise {

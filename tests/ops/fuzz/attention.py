@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.testing.op_cases.linalg.attention import attributes, by_length, of_gradient, rotary
+from vksched.testing.op_cases.linalg.attention import attributes, of_gradient, rotary, with_layout
 from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array
@@ -12,7 +12,7 @@ from .common import Draw, Pick, array
 
 def _attention(pick: Pick) -> Case:
     turns = tuple(pick(st.integers(0, 1)) for _ in range(4))
-    return by_length(_by_heads(pick), turns)
+    return with_layout(_by_heads(pick), turns)
 
 
 def _gradient(pick: Pick) -> Case:
@@ -34,7 +34,7 @@ def _by_heads(pick: Pick) -> Case:
         shape = tuple(1 if pick(st.booleans()) else side for side in scores)
         inputs.append(array(pick, masked, shape[pick(st.integers(0, 4)) :]))
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
-    attrs |= {"past": pick(st.integers(-5, 50))}
+    attrs |= {"past_len": pick(st.integers(-5, 50))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
     return Case("attention", tuple(inputs), attrs)
 
@@ -48,6 +48,6 @@ def _rotary(pick: Pick) -> Case:
 
 DRAWS: dict[str, Draw] = {
     "attention": _attention,
-    "attention_gradient": _gradient,
+    "attention_backward": _gradient,
     "rotary_embedding": _rotary,
 }

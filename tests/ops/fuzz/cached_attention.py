@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.testing.op_cases.linalg.attention import attributes
-from vksched.testing.op_cases.linalg.attention_with_kvcache import by_length, halved, in_q8_0
+from vksched.testing.op_cases.linalg.attention_with_kvcache import halved, in_q8_0, with_layout
 from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array
 
 
-def _cached_attention(pick: Pick) -> Case:
+def _attention_with_kvcache(pick: Pick) -> Case:
     batch, shared, share = (pick(st.integers(1, 3)) for _ in range(3))
     queries, keys = pick(st.integers(0, 20)), pick(st.integers(0, 90))
     depth, columns = (pick(st.sampled_from((*range(21), 4, 8, 32))) for _ in range(2))
@@ -27,12 +27,12 @@ def _cached_attention(pick: Pick) -> Case:
         new = pick(st.integers(0, 20))
         inputs += [array(pick, "float32", (batch, shared, new, n)) for n in (depth, columns)]
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
-    attrs |= {"past": pick(st.integers(-20, 20))}
+    attrs |= {"past_len": pick(st.integers(-20, 20))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
-    case = Case("cached_attention", tuple(inputs), attrs)
+    case = Case("attention_with_kvcache", tuple(inputs), attrs)
     ways = (lambda case: case, halved, *([in_q8_0] if columns else []))
     case = pick(st.sampled_from(ways))(case)
-    return by_length(case, tuple(pick(st.integers(0, 1)) for _ in range(4)))
+    return with_layout(case, tuple(pick(st.integers(0, 1)) for _ in range(4)))
 
 
-DRAWS: dict[str, Draw] = {"cached_attention": _cached_attention}
+DRAWS: dict[str, Draw] = {"attention_with_kvcache": _attention_with_kvcache}

@@ -106,13 +106,13 @@ def _draw_turn_kernels(pick: Pick) -> Case:
     groups, channels, rows = _channels(pick)
     kernel = (pick(FEW) for _ in range(pick(FEW)))
     w = array(pick, pick(st.sampled_from(["float32", "int32"])), (groups * rows, channels, *kernel))
-    return Case("turn_kernels", (w,), {"groups": groups}, "draw")
+    return Case("flip_filters", (w,), {"groups": groups}, "draw")
 
 
 DRAWS: dict[str, Draw] = {
     **{op: _draw(op) for op in ("conv", "conv_transpose")},
-    "depthwise_weights": _draw_depthwise_weights,
-    "turn_kernels": _draw_turn_kernels,
+    "depthwise_conv_weight_grad": _draw_depthwise_weights,
+    "flip_filters": _draw_turn_kernels,
     "winograd_conv": _draw_winograd_conv,
     "winograd_weights": _draw_winograd_weights,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.ops.elementwise.epilogue import takes_residual
+from vksched.ops.elementwise.epilogue import accepts_residual
 from vksched.testing.op_cases.conv.epilogue import behind
 from vksched.testing.op_cases.op_sample import Case
 
@@ -19,6 +19,6 @@ def followed(pick: Pick, case: Case) -> Case:
     made = case.result_type()
     if made.dtype not in ("float32", "float16") or not made.size or pick(st.booleans()):
         return case
-    residual = takes_residual(case.op, made) and pick(st.booleans())
+    residual = accepts_residual(case.op, made) and pick(st.booleans())
     steps = draw_steps(pick, 2 + residual, 4, ONE, ("add", "mul"))  # behind the constant
     return behind(case, steps, (0.75,), residual)

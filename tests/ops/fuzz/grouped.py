@@ -25,21 +25,21 @@ def _chosen(pick: Pick) -> tuple[NDArray, int, tuple[int, ...]]:
 
 
 def _linear(pick: Pick) -> Case:
-    chosen, matrices, lead = _chosen(pick)
+    expert_ids, matrices, lead = _chosen(pick)
     n, k = pick(st.integers(0, 40)), pick(st.integers(0, 70))
     x = array(pick, "float32", (*lead, k))
-    return Case("grouped_linear", (x, array(pick, "float32", (matrices, n, k)), chosen))
+    return Case("moe_linear", (x, array(pick, "float32", (matrices, n, k)), expert_ids))
 
 
 def _packed(pick: Pick) -> Case:
-    chosen, matrices, lead = _chosen(pick)
+    expert_ids, matrices, lead = _chosen(pick)
     name, n = pick(st.sampled_from(list(FORMATS))), pick(st.integers(1, 9))
     k = FORMATS[name].step * pick(st.integers(1, 2))
     held = words(name, matrices * n, k, pick(st.integers(0, 99))).reshape(matrices, n, -1)
     x = array(pick, "float32", (*lead, k))
-    each = x if x.ndim == chosen.ndim + 1 else x[:, None]
-    sums = terms(each[..., None, :], unpacked(name, held, k)[chosen])[..., 0, :]
-    return Case("grouped_packed", (x, held, chosen), {"format": name}, terms=sums)
+    each = x if x.ndim == expert_ids.ndim + 1 else x[:, None]
+    sums = terms(each[..., None, :], unpacked(name, held, k)[expert_ids])[..., 0, :]
+    return Case("quantized_moe_linear", (x, held, expert_ids), {"format": name}, terms=sums)
 
 
-DRAWS: dict[str, Draw] = {"grouped_linear": _linear, "grouped_packed": _packed}
+DRAWS: dict[str, Draw] = {"moe_linear": _linear, "quantized_moe_linear": _packed}

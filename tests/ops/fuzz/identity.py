@@ -16,12 +16,12 @@ def _drawn(pick: Pick, dtype: str | None = None) -> NDArray:
     return array(pick, dtype or pick(st.sampled_from(TYPES)), pick(shapes(8, 5)))
 
 
-def _after(pick: Pick) -> Case:
-    return Case("after", (_drawn(pick), _drawn(pick)), exact=True)
+def _optimization_barrier(pick: Pick) -> Case:
+    return Case("optimization_barrier", (_drawn(pick), _drawn(pick)), exact=True)
 
 
 def _stop(pick: Pick) -> Case:
     return Case("stop_gradient", (_drawn(pick),), exact=True)
 
 
-DRAWS: dict[str, Draw] = {"after": _after, "stop_gradient": _stop}
+DRAWS: dict[str, Draw] = {"optimization_barrier": _optimization_barrier, "stop_gradient": _stop}

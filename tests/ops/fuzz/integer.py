@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.linalg.int8 import codes, convolution, product
+from vksched.testing.op_cases.linalg.int8 import convolution, int8_values, product
 from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, shapes
@@ -62,8 +62,8 @@ def _convolution(pick: Pick) -> Case:
 
 def _pack(pick: Pick) -> Case:
     signed = pick(st.booleans())
-    x = codes(pick(SIZES), pick(SIZES), signed=signed)
-    return Case("pack_codes", (x,), {"signed": signed}, exact=True)
+    x = int8_values(pick(SIZES), pick(SIZES), signed=signed)
+    return Case("prepack_int8", (x,), {"signed": signed}, exact=True)
 
 
 def _quantize(op: str) -> Draw:
@@ -73,9 +73,9 @@ def _quantize(op: str) -> Draw:
         many = (shape[axis],) if shape and pick(st.booleans()) else ()
         exponents = np.random.default_rng(pick(st.integers(0, 99))).integers(-9, 3, many)
         scale = np.exp2(exponents).astype(np.float32)
-        x = array(pick, "float32" if op == "quantize" else "int32", shape)
+        x = array(pick, "float32" if op == "quantize_linear" else "int32", shape)
         attrs = {"low": -128, "high": 127, "axis": axis}
-        more = {} if op == "quantize" else {"zero": pick(st.integers(-128, 127))}
+        more = {} if op == "quantize_linear" else {"zero": pick(st.integers(-128, 127))}
         other = np.random.default_rng(3).integers(-100, 100, many).astype(np.int32)
         return Case(op, (x, scale, np.asarray(other)), {**attrs, **more}, exact=True)
 
@@ -85,7 +85,7 @@ def _quantize(op: str) -> Draw:
 DRAWS: dict[str, Draw] = {
     "matmul_integer": _product,
     "conv_integer": _convolution,
-    "pack_codes": _pack,
-    "quantize": _quantize("quantize"),
+    "prepack_int8": _pack,
+    "quantize_linear": _quantize("quantize_linear"),
     "requantize": _quantize("requantize"),
 }

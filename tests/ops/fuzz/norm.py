@@ -39,10 +39,10 @@ def _gradient(pick: Pick) -> Case:
     g = array(pick, "float32", x.shape) * np.resize(np.float32([1, -2, 0.5, 3, -1]), x.shape)
     attrs = {name: value for name, value in norm.attrs.items() if name != "shifted"}
     attrs["scaled"] = bool(scale)
-    return Case("norm_gradient", (g, x, *scale), attrs)
+    return Case("layer_norm_backward", (g, x, *scale), attrs)
 
 
 DRAWS: dict[str, Draw] = {
     **{op: _norm(op) for op in ("layer_norm", "rms_norm")},
-    "norm_gradient": _gradient,
+    "layer_norm_backward": _gradient,
 }

@@ -22,9 +22,9 @@ def _words(pick: Pick) -> tuple[str, NDArray, int]:
     return name, words(name, pick(st.integers(1, 9)), columns, pick(st.integers(0, 99))), columns
 
 
-def _unpack(pick: Pick) -> Case:
+def _dequantize(pick: Pick) -> Case:
     name, held, columns = _words(pick)
-    return Case("unpack", (held,), {"format": name, "columns": columns}, exact=True)
+    return Case("dequantize", (held,), {"format": name, "columns": columns}, exact=True)
 
 
 def terms(x: NDArray, weights: NDArray) -> NDArray:
@@ -40,7 +40,7 @@ def _linear(pick: Pick) -> Case:
     if pick(st.booleans()):
         inputs.append(array(pick, "float32", (len(held),)))
     sums = terms(inputs[0], unpacked(name, held, columns))
-    return Case("linear_packed", tuple(inputs), {"format": name}, terms=sums)
+    return Case("quantized_linear", tuple(inputs), {"format": name}, terms=sums)
 
 
 def _beside(pick: Pick) -> Case:
@@ -54,11 +54,11 @@ def _beside(pick: Pick) -> Case:
     weights = [words(name, n, columns, seed) for seed, n in enumerate(sizes)]
     attrs = {"format": name, "normed": normed, "gate": gate, "eps": 1e-5}
     inputs = (array(pick, "float32", (*lead, columns)), *scale, *weights)
-    return Case("linear_beside", inputs, attrs)
+    return Case("merged_linear", inputs, attrs)
 
 
 DRAWS: dict[str, Draw] = {
-    "unpack": _unpack,
-    "linear_packed": _linear,
-    "linear_beside": _beside,
+    "dequantize": _dequantize,
+    "quantized_linear": _linear,
+    "merged_linear": _beside,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.ops.attention.kv_q8_0 import to_words
+from vksched.ops.attention.kv_q8_0 import pack_q8_0
 from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, shapes
@@ -12,12 +12,12 @@ from .common import Draw, Pick, array, shapes
 
 def _to(pick: Pick) -> Case:
     shape = (*pick(shapes(3, 5)), pick(st.integers(0, 140)))
-    return Case("to_q8_0", (array(pick, "float32", shape),), exact=True)
+    return Case("quantize_q8_0", (array(pick, "float32", shape),), exact=True)
 
 
 def _from(pick: Pick) -> Case:
     (x,) = _to(pick).inputs
-    return Case("from_q8_0", (to_words(x),), {"columns": x.shape[-1]}, exact=True)
+    return Case("dequantize_q8_0", (pack_q8_0(x),), {"columns": x.shape[-1]}, exact=True)
 
 
-DRAWS: dict[str, Draw] = {"to_q8_0": _to, "from_q8_0": _from}
+DRAWS: dict[str, Draw] = {"quantize_q8_0": _to, "dequantize_q8_0": _from}

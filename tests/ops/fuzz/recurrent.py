@@ -11,7 +11,7 @@ from vksched.testing.op_cases.op_sample import Case
 from .common import Draw, Pick, array
 
 
-def _recurrent(pick: Pick) -> Case:
+def _rnn_scan(pick: Pick) -> Case:
     kind = pick(st.sampled_from(sorted(GATES)))
     time, batch, hidden = (pick(st.integers(0, most)) for most in (4, 6, 19))
     back = tuple(pick(st.lists(st.booleans(), min_size=1, max_size=2)))
@@ -34,7 +34,7 @@ def _recurrent(pick: Pick) -> Case:
     if cell.masked:
         lengths = pick(st.lists(st.integers(-1, time + 1), min_size=batch, max_size=batch))
         inputs.append(np.asarray(lengths, np.int32))
-    return Case("recurrent", tuple(inputs), cell.attrs, nmse=1e-8)
+    return Case("rnn_scan", tuple(inputs), cell.attrs, nmse=1e-8)
 
 
-DRAWS: dict[str, Draw] = {"recurrent": _recurrent}
+DRAWS: dict[str, Draw] = {"rnn_scan": _rnn_scan}

@@ -43,7 +43,7 @@ def _arg(op: str) -> Draw:
 def nonzero(pick: Pick) -> Case:
     x = array(pick, pick(st.sampled_from(("float32", "int32", "bool"))), pick(shapes()))
     size = pick(st.integers(0, x.size + 2))
-    return Case("nonzero", (x,), {"size": size, "fill": pick(st.integers(-2, 2))})
+    return Case("nonzero", (x,), {"size": size, "fill_value": pick(st.integers(-2, 2))})
 
 
 DRAWS: dict[str, Draw] = {

@@ -1,4 +1,4 @@
-"""Draws of widen: any type and shape, scales and zero points along any axis."""
+"""Draws of dequantize_linear: any type and shape, scales and zero points along any axis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vksched.testing.op_cases.op_sample import Case
 from .common import Draw, Pick, array, shapes
 
 
-def _widen(pick: Pick) -> Case:
+def _dequantize_linear(pick: Pick) -> Case:
     shape = pick(shapes(8, 5))
     axis = pick(st.integers(0, len(shape) - 1)) if shape else 0
     x = packed(pick(st.sampled_from(NARROW)), *shape, seed=pick(st.integers(0, 99)))
@@ -20,7 +20,7 @@ def _widen(pick: Pick) -> Case:
         if pick(st.booleans()):
             many = pick(st.booleans()) and bool(shape)
             inputs.append(array(pick, dtype, (shape[axis],) if many else ()))
-    return Case("widen", tuple(inputs), {"axis": axis}, exact=True)
+    return Case("dequantize_linear", tuple(inputs), {"axis": axis}, exact=True)
 
 
-DRAWS: dict[str, Draw] = {"widen": _widen}
+DRAWS: dict[str, Draw] = {"dequantize_linear": _dequantize_linear}

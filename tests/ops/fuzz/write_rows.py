@@ -1,4 +1,4 @@
-"""Draws of write_rows."""
+"""Draws of dynamic_update_slice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vksched.testing.op_cases.op_sample import Case
 from .common import Draw, Pick, array, shapes
 
 
-def _write_rows(pick: Pick) -> Case:
+def _dynamic_update_slice(pick: Pick) -> Case:
     shape = pick(shapes(4, 6, 1, 1))
     axis = pick(st.integers(0, len(shape) - 1))
     many = pick(st.integers(0, 7))
@@ -20,7 +20,7 @@ def _write_rows(pick: Pick) -> Case:
     dtype = pick(st.sampled_from(("float32", "int32", "float16")))
     rows = (*shape[:axis], many, *shape[axis + 1 :])
     inputs = (array(pick, dtype, shape), array(pick, dtype, rows))
-    return Case("write_rows", (*inputs, start if batched else start[0]), {"axis": axis})
+    return Case("dynamic_update_slice", (*inputs, start if batched else start[0]), {"axis": axis})
 
 
-DRAWS: dict[str, Draw] = {"write_rows": _write_rows}
+DRAWS: dict[str, Draw] = {"dynamic_update_slice": _dynamic_update_slice}

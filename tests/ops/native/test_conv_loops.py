@@ -18,7 +18,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ir import cpu_kernel
 from vksched.ir.attrs import Attrs, AttrValue
 from vksched.ir.graph import Graph
-from vksched.ir.op import THEN, all_ops
+from vksched.ir.op import EPILOGUE, all_ops
 from vksched.ops.conv.conv_cpu import exact_floats
 from vksched.ops.lowering import native_kernels
 from vksched.passes import Wishes, optimize
@@ -192,9 +192,9 @@ def test_windows_of_one_place(places: int, channels: int, results: int, wide: in
 
 
 @pytest.mark.parametrize(("channels", "kernel"), [(5, 1), (5, 3), (1, 3)])
-@pytest.mark.parametrize("then", [None, "relu", "clip", "silu"])
+@pytest.mark.parametrize("epilogue", [None, "relu", "clip", "silu"])
 def test_a_residual_and_what_follows_it(
-    channels: int, kernel: int, then: str | None, wide: int
+    channels: int, kernel: int, epilogue: str | None, wide: int
 ) -> None:
     """In registers and from memory, the same bits as a pass over the sums."""
     drawn = Drawn(1)
@@ -206,15 +206,15 @@ def test_a_residual_and_what_follows_it(
     sliding = native.SlidingWindow([1, 1], [1, 1], [kernel // 2] * 2)
     sums, out = (np.full(beside.shape, 77, np.float32) for _ in range(2))
     native.conv(x, w, bias, None, sums, sliding, native.FusedProgram(1, [], []), wide)
-    steps = [("add", 1, 0, 0, 0)] + ([(then, 3, 3, -0.25, 0.5)] if then else [])
+    steps = [("add", 1, 0, 0, 0)] + ([(epilogue, 3, 3, -0.25, 0.5)] if epilogue else [])
     native.conv(x, w, bias, beside, out, sliding, native.FusedProgram(2, [9.0], steps), wide)
     with np.errstate(all="ignore"):
         wanted = sums + beside
-        if then == "silu":
+        if epilogue == "silu":
             wanted = referred("silu", wanted).astype(np.float32)
-        elif then:
-            wanted = np.clip(wanted, *((0, np.inf) if then == "relu" else (-0.25, 0.5)))
-    if then == "silu":
+        elif epilogue:
+            wanted = np.clip(wanted, *((0, np.inf) if epilogue == "relu" else (-0.25, 0.5)))
+    if epilogue == "silu":
         assert np.allclose(out, wanted, rtol=2e-6, atol=1e-6, equal_nan=True)
     else:
         np.testing.assert_array_equal(out, wanted)
@@ -253,13 +253,22 @@ def test_integers_are_summed_exactly(seed: int, most: int, kind: type | None) ->
     expected = expected + bias.reshape(-1, *(1,) * len(drawn.out))
     groups = x.shape[1] // w.shape[1]
     op = all_ops()["conv"]
-    assert op.host is not None
+    assert op.cpu is not None
     out = np.full(expected.shape, 77, np.int32)
-    op.host.compute((x, w, bias), drawn.attrs(groups=groups), out)
+    op.cpu.compute((x, w, bias), drawn.attrs(groups=groups), out)
     np.testing.assert_array_equal(out, expected.astype(np.int32))
 
 
-CALLED = ("erf", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope", "log", "sigmoid", "silu")
+CALLED = (
+    "erf",
+    "gelu",
+    "gelu_backward",
+    "gelu_tanh",
+    "gelu_tanh_backward",
+    "log",
+    "sigmoid",
+    "silu",
+)
 
 
 def referred(op: str, x: NDArray) -> NDArray:
@@ -398,7 +407,7 @@ def test_pieces_make_the_same_bits(op: str, seed: int, monkeypatch: pytest.Monke
     if op != "conv":
         attrs = drawn.attrs(kernel=drawn.kernel, sizes=drawn.out, count_include_pad=False)
         given, channels = (x,), x.shape[1]
-    kernel = all_ops()[op].host
+    kernel = all_ops()[op].cpu
     assert kernel is not None
     whole, cut = (np.full((2, channels, *drawn.out), 77, np.float32) for _ in range(2))
     kernel.compute(given, attrs, whole)
@@ -457,9 +466,9 @@ def network() -> Graph:
 
 def test_numpy_alone_takes_steps_in_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = optimize(network(), Wishes())
-    assert [n.op for n in graph.ops] == ["conv"] and THEN in graph.ops[0].attrs
+    assert [n.op for n in graph.ops] == ["conv"] and EPILOGUE in graph.ops[0].attrs
     monkeypatch.setattr(native_kernels, "native", None)
-    assert [n.op for n in optimize(network(), Wishes()).ops] == ["conv", "chain"]
+    assert [n.op for n in optimize(network(), Wishes()).ops] == ["conv", "fused_elementwise"]
 
 
 @pytest.mark.parametrize("with_loops", [True, False])

@@ -14,11 +14,11 @@ from vksched.common.dtypes import INT32, UINT32, TensorType
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, Dispatch, get_op
-from vksched.ops.linalg.int8_weights import pack
+from vksched.ops.linalg.int8_weights import pack_int8
 from vksched.ops.lowering import native_kernels
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS
-from vksched.testing.op_cases.linalg.int8 import CASES, codes, weights
+from vksched.testing.op_cases.linalg.int8 import CASES, int8_values, weights
 from vksched.testing.op_cases.op_sample import Case
 from vksched.topology.limits import Limits
 
@@ -28,7 +28,7 @@ RNG = np.random.default_rng(5)
 
 
 def host(case: Case, pieces: bool) -> np.ndarray:
-    kernel, attrs = get_op(case.op).host, Attrs(case.attrs)
+    kernel, attrs = get_op(case.op).cpu, Attrs(case.attrs)
     assert kernel is not None
     out = np.full(case.result_type().shape, 77, np.int32)
     parts = kernel.cut(case.inputs, attrs, out) if pieces else [(case.inputs, out)]
@@ -38,10 +38,10 @@ def host(case: Case, pieces: bool) -> np.ndarray:
     return out
 
 
-HOSTED = [case for case in CASES if get_op(case.op).host is not None]
+WITH_CPU_KERNEL = [case for case in CASES if get_op(case.op).cpu is not None]
 
 
-@pytest.mark.parametrize("case", HOSTED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", WITH_CPU_KERNEL, ids=lambda case: case.id)
 @pytest.mark.parametrize("pieces", [False, True])
 def test_the_cpu_gives_what_the_reference_gives(
     case: Case, pieces: bool, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +59,7 @@ def test_pieces_of_tiles_make_the_whole(op: str, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(int8_matmul, "PIECE_PRODUCTS", 64)
     monkeypatch.setattr(conv_int8, "PIECE_PRODUCTS", 64)
-    for case in HOSTED:
+    for case in WITH_CPU_KERNEL:
         if case.op == op and case.result_type().size:
             np.testing.assert_array_equal(host(case, True), case.expected(), case.id)
 
@@ -81,7 +81,7 @@ def test_each_way_multiplies_exactly(way: str, signed: bool, m: int) -> None:
         room = np.full((m, n + 3), 9, np.int32)
         for b_zero in (np.zeros((), np.int32), zeros):
             out = room[:, 1 : n + 1]
-            native_kernels.native.int8_matmul(a, pack(b), low + 3, b_zero, out, signed, way)
+            native_kernels.native.int8_matmul(a, pack_int8(b), low + 3, b_zero, out, signed, way)
             np.testing.assert_array_equal(out, (a - low - 3) @ (b.astype(np.int32) - b_zero))
         assert (room[:, 0] == 9).all() and (room[:, n + 1 :] == 9).all()
 
@@ -102,7 +102,7 @@ def test_each_way_rounds_half_to_even(way: str) -> None:
 
 
 def test_padding_around_an_image_without_places_is_its_zero_point() -> None:
-    words = pack(weights(9 * 4, 2))
+    words = pack_int8(weights(9 * 4, 2))
     x = vs.input("x", (1, 3, 0, 4), "int32")
     y = vs.conv_integer(x, vs.weight(words), 2, (3, 3), 5, padding=2)
     with vs.Scheduler(["cpu"]) as sched:
@@ -112,7 +112,7 @@ def test_padding_around_an_image_without_places_is_its_zero_point() -> None:
 
 @built
 def test_what_does_not_fit_is_refused() -> None:
-    a, words, zero = codes(3, 5), pack(weights(5, 4)), np.zeros((), np.int32)
+    a, words, zero = int8_values(3, 5), pack_int8(weights(5, 4)), np.zeros((), np.int32)
     out = np.empty((3, 4), np.int32)
     with pytest.raises(KeyError):
         native_kernels.native.int8_matmul(a, words, 0, zero, out, False, "no such way")
@@ -140,7 +140,7 @@ def test_packing_goes_round_its_loops_less_often_than_cpu_drivers_allow(k: int, 
     """A word and its four codes for each four rows of a column."""
     types = TensorType((k, n), INT32), TensorType((n // 16 + (n % 16 > 0), 1 + k // 4, 16), UINT32)
     call = Call(types[:1], types[1], Attrs({"signed": False}), Limits(software=True))
-    (dispatch,) = lower(get_op("pack_codes"), call).dispatches
+    (dispatch,) = lower(get_op("prepack_int8"), call).dispatches
     columns_of_lane = -(-types[1].shape[0] * 16 // (dispatch.groups[0] * LOCAL_SIZE))
     assert columns_of_lane * (1 + 4) * k // 4 <= LOOP_STEPS
 
@@ -149,7 +149,7 @@ def test_columns_too_long_for_a_cpu_driver_are_refused() -> None:
     types = TensorType((1 << 16, 16), INT32), TensorType((1, 1 + (1 << 14), 16), UINT32)
     call = Call(types[:1], types[1], Attrs({"signed": False}), Limits(software=True))
     with pytest.raises(UnsupportedOp, match="steps in a row"):
-        lower(get_op("pack_codes"), call)
+        lower(get_op("prepack_int8"), call)
 
 
 def test_columns_that_one_dispatch_of_a_cpu_driver_cannot_pack_are_refused() -> None:
@@ -157,12 +157,12 @@ def test_columns_that_one_dispatch_of_a_cpu_driver_cannot_pack_are_refused() -> 
     limits, rows = Limits(software=True, max_groups=(2, 1, 1)), 1 << 13
     most = 2 * LOCAL_SIZE * (LOOP_STEPS // ((1 + 4) * rows // 4 + 1))
 
-    def pack(columns: int) -> tuple[Dispatch, ...]:
+    def pack_int8(columns: int) -> tuple[Dispatch, ...]:
         words = TensorType((columns // 16, 1 + rows // 4, 16), UINT32)
         x = TensorType((rows, columns), INT32)
         call = Call((x,), words, Attrs({"signed": False}), limits)
-        return lower(get_op("pack_codes"), call).dispatches
+        return lower(get_op("prepack_int8"), call).dispatches
 
-    assert len(pack(most)) == 1
+    assert len(pack_int8(most)) == 1
     with pytest.raises(UnsupportedOp, match=f"{most + 16} columns of {rows} rows are too many"):
-        pack(most + 16)
+        pack_int8(most + 16)

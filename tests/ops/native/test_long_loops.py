@@ -85,7 +85,7 @@ LONG_RUNS: dict[str, tuple[dict[str, Any], tuple[TensorType, ...]]] = {
     "neg": ({}, (f32(1 << 29),)),
     "add": ({}, (f32(1 << 29), f32(1 << 29))),
     "where": ({}, (TensorType((1 << 29,), "bool"), f32(1 << 29), f32(1 << 29))),
-    "widen": ({"axis": 0}, (TensorType((1 << 29,), "uint8"), f32())),
+    "dequantize_linear": ({"axis": 0}, (TensorType((1 << 29,), "uint8"), f32())),
 }
 
 

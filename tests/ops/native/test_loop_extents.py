@@ -37,31 +37,33 @@ class Told:
     sizes: tuple[int, ...]
 
     def program(self) -> Any:
-        steps = [(one.name, at, one.numbers, one.reals, one.pieces) for one, at in self.loops]
+        steps = [
+            (one.name, at, one.int_params, one.float_params, one.pieces) for one, at in self.loops
+        ]
         return native.Program(steps, list(self.sizes), list(range(len(self.sizes))))
 
     def with_numbers(self, number: int, numbers: tuple[int, ...]) -> Told:
         """The same with other numbers of one loop."""
         loop, slots = self.loops[number]
-        changed = (replace(loop, numbers=numbers), slots)
+        changed = (replace(loop, int_params=numbers), slots)
         return replace(self, loops=(*self.loops[:number], changed, *self.loops[number + 1 :]))
 
 
 def told_of(case: Case) -> tuple[Told, list[NDArray]] | None:
     """Returns the program of a case, and what its operands hold."""
-    make, output = case.declaration.recipe, case.result_type()
+    make, output = case.declaration.native_program, case.result_type()
     if make is None or not all(t.size for t in (output, *case.types)):
         return None
-    recipe = make(case.types, output, Attrs(case.attrs))
-    if recipe is None or sum(t.size for t in (output, *case.types)) > 1 << 14:
+    native_program = make(case.types, output, Attrs(case.attrs))
+    if native_program is None or sum(t.size for t in (output, *case.types)) > 1 << 14:
         return None
     given = list(map(np.ascontiguousarray, case.inputs))
-    made = [4 * loop.elements for loop in recipe.loops[:-1]]
-    in_place = case.op == "write_rows"
+    made = [4 * loop.elements for loop in native_program.loops[:-1]]
+    in_place = case.op == "dynamic_update_slice"
     last = len(given) + len(made)
     slots = tuple(
         (loop, ((last, *loop.operands[1:]) if in_place else loop.operands) + (len(given) + at,))
-        for at, loop in enumerate(recipe.loops)
+        for at, loop in enumerate(native_program.loops)
     )
     sizes = (*(x.nbytes for x in given), *made, output.host_bytes)
     return Told(slots, sizes), given
@@ -122,7 +124,7 @@ def test_a_slot_that_is_too_small_is_refused() -> None:
         for slot, size in enumerate(told.sizes):
             if slot not in read:
                 continue
-            less = size - 4 if slot == len(told.sizes) - 1 and op != "write_rows" else 0
+            less = size - 4 if slot == len(told.sizes) - 1 and op != "dynamic_update_slice" else 0
             sizes = (*told.sizes[:slot], max(less, 0), *told.sizes[slot + 1 :])
             with pytest.raises(ValueError, match="one is too small"):
                 replace(told, sizes=sizes).program()
@@ -134,12 +136,12 @@ def test_numbers_of_no_sense_do_no_harm() -> None:
     rng, refused, ran, share = random.Random(0), 0, 0, 1.0 if THOROUGH else 0.125
     for _, told, given in PROGRAMS:
         for number, (loop, _) in enumerate(told.loops):
-            for at in range(len(loop.numbers)):
+            for at in range(len(loop.int_params)):
                 if rng.random() >= share:
                     continue
-                own = loop.numbers[at]
+                own = loop.int_params[at]
                 for value in (own + 1, own - 1, rng.choice(FAR), rng.choice(FAR)):
-                    numbers = (*loop.numbers[:at], value, *loop.numbers[at + 1 :])
+                    numbers = (*loop.int_params[:at], value, *loop.int_params[at + 1 :])
                     try:
                         run_guarded(told.with_numbers(number, numbers), given)
                     except (ValueError, IndexError, KeyError, MemoryError):
@@ -150,7 +152,7 @@ def test_numbers_of_no_sense_do_no_harm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "slots", "numbers", "reals"),
+    ("name", "slots", "numbers", "float_params"),
     [
         ("reduce", [0, 1], (2, 1, 2, 0), ()),
         ("norm", [0, 1], (1 << 62, 0, 1, 0, 0), (0.0,)),
@@ -161,7 +163,7 @@ def test_numbers_of_no_sense_do_no_harm() -> None:
     ],
 )
 def test_loops_over_nothing_do_not_go_on_for_ever(
-    name: str, slots: list[int], numbers: tuple[int, ...], reals: tuple[float, ...]
+    name: str, slots: list[int], numbers: tuple[int, ...], float_params: tuple[float, ...]
 ) -> None:
     with pytest.raises(ValueError):
-        native.Program([(name, slots, numbers, reals, 1)], [16] * len(slots), slots)
+        native.Program([(name, slots, numbers, float_params, 1)], [16] * len(slots), slots)

@@ -17,10 +17,10 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType, broadcast_shapes
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import all_ops
-from vksched.ops.elementwise.epilogue import then
+from vksched.ops.elementwise.epilogue import epilogue_attrs
 from vksched.ops.linalg import matmul_blocks
 from vksched.ops.linalg.matmul_blocks import COLUMNS, LEAST, MOST, ROWS, Parts, blocks, divide
-from vksched.ops.linalg.matmul_native import matmul_recipe
+from vksched.ops.linalg.matmul_native import matmul_program
 from vksched.ops.lowering import blas, native_kernels
 from vksched.runtime.cpu import worker_pool
 
@@ -133,7 +133,7 @@ def operands(a: Shape, b: Shape, turned_a: bool, turned_b: bool, bias: bool) -> 
 
 def by_numpy(inputs: list[NDArray], attrs: Attrs, shape: Shape) -> NDArray:
     """The whole product by one thread of the library, as numpy calls it."""
-    kernel, out = all_ops()["matmul"].host, np.empty(shape, np.float32)
+    kernel, out = all_ops()["matmul"].cpu, np.empty(shape, np.float32)
     assert kernel is not None
     with threadpool_limits(1, "blas"):
         kernel.compute(tuple(inputs), attrs, out)
@@ -141,7 +141,7 @@ def by_numpy(inputs: list[NDArray], attrs: Attrs, shape: Shape) -> NDArray:
 
 
 def in_pieces(inputs: list[NDArray], attrs: Attrs, shape: Shape) -> tuple[NDArray, int]:
-    kernel, out = all_ops()["matmul"].host, np.full(shape, np.nan, np.float32)
+    kernel, out = all_ops()["matmul"].cpu, np.full(shape, np.nan, np.float32)
     assert kernel is not None
     pieces = list(kernel.cut(tuple(inputs), attrs, out))
     with threadpool_limits(1, "blas"):
@@ -152,10 +152,16 @@ def in_pieces(inputs: list[NDArray], attrs: Attrs, shape: Shape) -> tuple[NDArra
 
 def by_loops(inputs: list[NDArray], attrs: Attrs, shape: Shape, helpers: int) -> NDArray:
     types, out = tuple(TensorType(x.shape) for x in inputs), np.full(shape, np.nan, np.float32)
-    recipe = matmul_recipe(types, TensorType(shape), attrs)
-    assert recipe is not None and recipe.calls_blas
-    (loop,) = recipe.loops
-    step = (loop.name, [*loop.operands, len(inputs)], loop.numbers, loop.reals, loop.pieces)
+    native_program = matmul_program(types, TensorType(shape), attrs)
+    assert native_program is not None and native_program.calls_blas
+    (loop,) = native_program.loops
+    step = (
+        loop.name,
+        [*loop.operands, len(inputs)],
+        loop.int_params,
+        loop.float_params,
+        loop.pieces,
+    )
     program = native_kernels.native.Program([step], [x.nbytes for x in (*inputs, out)], [])
     for slot, array in enumerate((*inputs, out)):
         program.bind(slot, array)
@@ -252,13 +258,13 @@ def test_attention_in_pieces_is_that_of_all_heads(monkeypatch: pytest.MonkeyPatc
     told = vs.attention(
         vs.transpose(vs.constant(q), (0, 2, 1, 3)), *map(vs.constant, (k, v)), mask=mask
     )
-    attrs = Attrs({**told.attrs, "by_length": (1, 0, 0, 1)})
-    assert declared.host is not None
+    attrs = Attrs({**told.attrs, "is_bshd": (1, 0, 0, 1)})
+    assert declared.cpu is not None
     out = np.full((3, 9, 6, 8), np.nan, np.float32)
-    pieces = list(declared.host.cut((q, k, v, mask), attrs, out))
+    pieces = list(declared.cpu.cut((q, k, v, mask), attrs, out))
     assert len(pieces) == 6
     for inputs, part in pieces:
-        declared.host.compute(inputs, attrs, part)
+        declared.cpu.compute(inputs, attrs, part)
     np.testing.assert_allclose(out, declared.reference((q, k, v, mask), attrs), 1e-5, 1e-6)
 
 
@@ -272,9 +278,9 @@ def test_residuals_that_lie_otherwise_are_cut_as_the_result_is(change: str) -> N
         "flipped": np.ascontiguousarray(base)[..., ::-1],
         "broadcast": np.broadcast_to(base[:1, :1], base.shape),
     }[change]
-    kernel, out = all_ops()["matmul"].host, np.full(base.shape, np.nan, np.float32)
+    kernel, out = all_ops()["matmul"].cpu, np.full(base.shape, np.nan, np.float32)
     assert kernel is not None
-    ends = then(2, (("add", (0, 1), ()),), ())
+    ends = epilogue_attrs(2, (("add", (0, 1), ()),), ())
     attrs = Attrs({"transpose_a": False, "transpose_b": False, **ends})
     given_ = a, b.astype(np.float32), residual
     pieces = list(kernel.cut(given_, attrs, out))

@@ -8,7 +8,7 @@ import pytest
 import vksched as vs
 from vksched.common.dtypes import TensorType, broadcast_shapes
 from vksched.ir.attrs import Attrs
-from vksched.ops.linalg.matmul_native import matmul_recipe
+from vksched.ops.linalg.matmul_native import matmul_program
 from vksched.ops.lowering import blas, native_kernels
 
 needs_loops = pytest.mark.skipif(not native_kernels.conv_epilogue_ops(), reason="no native loops")
@@ -29,15 +29,15 @@ def names(a: Shape, b: Shape, bias: bool) -> list[str] | None:
     output = (*broadcast_shapes("matmul", a[:-2], b[:-2]), a[-2], b[-2])
     types = [TensorType(a), TensorType(b), *([TensorType(b[-2:-1])] if bias else [])]
     attrs = Attrs({"transpose_a": False, "transpose_b": True})
-    recipe = matmul_recipe(tuple(types), TensorType(output), attrs)
-    return None if recipe is None else [loop.name for loop in recipe.loops]
+    native_program = matmul_program(tuple(types), TensorType(output), attrs)
+    return None if native_program is None else [loop.name for loop in native_program.loops]
 
 
 @needs_loops
 @pytest.mark.parametrize(("a", "b"), FEW)
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("then", [False, True])
-def test_few_rows(a: Shape, b: Shape, bias: bool, then: bool) -> None:
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_few_rows(a: Shape, b: Shape, bias: bool, epilogue: bool) -> None:
     several = len(b) > 2 and b[0] > 1
     assert names(a, b, bias) == (None if bias and several else ["copy", "conv", "copy"])
     rng = np.random.default_rng(0)
@@ -49,11 +49,11 @@ def test_few_rows(a: Shape, b: Shape, bias: bool, then: bool) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         x = vs.input("x", a)
         y = vs.matmul(x, vs.weight(right), shift, transpose_b=True)
-        run = sched.compile(vs.relu(y) if then else y)
+        run = sched.compile(vs.relu(y) if epilogue else y)
         found = [run(x=left) for _ in range(2)]
     for each in found:
         np.testing.assert_allclose(
-            each, np.maximum(expected, 0) if then else expected, rtol=1e-4, atol=1e-3
+            each, np.maximum(expected, 0) if epilogue else expected, rtol=1e-4, atol=1e-3
         )
 
 

@@ -1,4 +1,4 @@
-"""Recipes: calls as loops of native programs, against the references of ops."""
+"""Native programs: calls as loops of native programs, against the references of ops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.cpu_kernel import SHARES
-from vksched.ir.native_program import Loop, Recipe
+from vksched.ir.native_program import Loop, NativeProgram
 from vksched.ir.op import all_ops
 from vksched.ops.lowering import native_kernels
 from vksched.testing.kernel_runner import check
@@ -27,31 +27,38 @@ pytestmark = pytest.mark.skipif(
 native: Any = native_kernels.native
 
 
-def recipe_of(case: Case) -> Recipe | None:
-    """Returns the recipe of a case whose operands all have elements."""
-    make, output = case.declaration.recipe, case.result_type()
+def native_program_of(case: Case) -> NativeProgram | None:
+    """Returns the native program of a case whose operands all have elements."""
+    make, output = case.declaration.native_program, case.result_type()
     if make is None or not all(t.size for t in (output, *case.types)):
         return None
     return make(case.types, output, Attrs(case.attrs))
 
 
 def run(
-    case: Case, recipe: Recipe, wide: bool = True, begin: Callable[[Any], None] | None = None
+    case: Case,
+    native_program: NativeProgram,
+    wide: bool = True,
+    begin: Callable[[Any], None] | None = None,
 ) -> NDArray:
-    """Runs a recipe. begin: is given the program when it begins."""
+    """Runs a native program. begin: is given the program when it begins."""
     given = list(map(np.ascontiguousarray, case.inputs))
     wanted = case.expected()
-    out = case.inputs[0].copy() if case.op == "write_rows" else np.empty(wanted.shape, wanted.dtype)
-    if case.op != "write_rows":
+    out = (
+        case.inputs[0].copy()
+        if case.op == "dynamic_update_slice"
+        else np.empty(wanted.shape, wanted.dtype)
+    )
+    if case.op != "dynamic_update_slice":
         out.view(np.uint8 if out.ndim else out.dtype)[...] = 77
-    made = [np.full(loop.elements, np.nan, np.float32) for loop in recipe.loops[:-1]]
+    made = [np.full(loop.elements, np.nan, np.float32) for loop in native_program.loops[:-1]]
     arrays = [*given, *made, out]
     first = len(given)
     steps = [
-        (loop.name, [*loop.operands, first + at], loop.numbers, loop.reals, loop.pieces)
-        for at, loop in enumerate(recipe.loops)
+        (loop.name, [*loop.operands, first + at], loop.int_params, loop.float_params, loop.pieces)
+        for at, loop in enumerate(native_program.loops)
     ]
-    if case.op == "write_rows":  # writes where the data lies
+    if case.op == "dynamic_update_slice":  # writes where the data lies
         steps = [(name, [len(arrays) - 1, *at[1:]], *told) for name, at, *told in steps]
     slots = list(range(len(arrays)))
     program = native.Program(steps, [array.nbytes for array in arrays], slots, wide)
@@ -59,29 +66,48 @@ def run(
     return out
 
 
-RECIPES = [(case, recipe) for case in CASES if (recipe := recipe_of(case)) is not None]
+RECIPES = [
+    (case, native_program)
+    for case in CASES
+    if (native_program := native_program_of(case)) is not None
+]
 
 
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("op", sorted({case.op for case, _ in RECIPES}))
-def test_recipes_equal_the_references(op: str, wide: bool) -> None:
-    for case, recipe in RECIPES:
+def test_native_programs_equal_the_references(op: str, wide: bool) -> None:
+    for case, native_program in RECIPES:
         if case.op == op:
             with np.errstate(all="ignore"):
-                check(case, run(case, recipe, wide), case.expected(), "native loops")
+                check(case, run(case, native_program, wide), case.expected(), "native loops")
 
 
-def test_what_matters_has_a_recipe() -> None:
+def test_what_matters_has_a_native_program() -> None:
     ops = {case.op for case, _ in RECIPES}
-    assert ops >= {"add", "mul", "silu", "relu", "layer_norm", "rms_norm", "chain", "write_rows"}
-    assert ops >= {"linear_packed", "rotary_embedding", "attention", "cached_attention", "cast"}
+    assert ops >= {
+        "add",
+        "mul",
+        "silu",
+        "relu",
+        "layer_norm",
+        "rms_norm",
+        "fused_elementwise",
+        "dynamic_update_slice",
+    }
+    assert ops >= {
+        "quantized_linear",
+        "rotary_embedding",
+        "attention",
+        "attention_with_kvcache",
+        "cast",
+    }
     assert ops >= {"conv", "max_pool", "average_pool", "reduce_mean", "reduce_max", "gather"}
     assert ops >= {"floor", "ceil", "trunc", "round"}
-    assert ops >= {"recurrent"} or not native_kernels.rnn_functions()
+    assert ops >= {"rnn_scan"} or not native_kernels.rnn_functions()
     assert ops >= {"transpose", "slice", "concat", "expand", "pad", "clip", "tanh", "hard_swish"}
 
 
-@pytest.mark.parametrize("op", ["linear_packed", "cached_attention", "recurrent"])
+@pytest.mark.parametrize("op", ["quantized_linear", "attention_with_kvcache", "rnn_scan"])
 def test_pieces_that_several_threads_take_make_the_same(op: str) -> None:
     helpers: list[threading.Thread] = []
 
@@ -91,11 +117,11 @@ def test_pieces_that_several_threads_take_make_the_same(op: str) -> None:
             helpers[-1].start()
 
     tried = 0
-    for case, recipe in RECIPES:
-        if case.op == op and recipe.loops[0].pieces > 1:
-            alone = run(case, recipe)
+    for case, native_program in RECIPES:
+        if case.op == op and native_program.loops[0].pieces > 1:
+            alone = run(case, native_program)
             for _ in range(5):
-                np.testing.assert_array_equal(run(case, recipe, begin=begin), alone)
+                np.testing.assert_array_equal(run(case, native_program, begin=begin), alone)
             tried += 1
     for helper in helpers:
         helper.join()
@@ -121,13 +147,13 @@ def test_pieces_of_convolutions(
     padding = (w[2] // 2,) * 2
     attrs = {"stride": (1, 1), "dilation": (1, 1), "begin": padding, "end": padding}
     case = replace(plain, inputs=tuple(given), attrs={**attrs, "groups": groups})
-    recipe = recipe_of(case)
-    assert recipe is not None
-    (loop,) = recipe.loops
-    assert loop.numbers[4:6] == pieces and loop.pieces > 1
-    whole = (*loop.numbers[:4], w[0], 1, *loop.numbers[6:])
-    alone = run(case, Recipe((replace(loop, numbers=whole, pieces=x[0]),)))
-    assert run(case, recipe).tobytes() == alone.tobytes()
+    native_program = native_program_of(case)
+    assert native_program is not None
+    (loop,) = native_program.loops
+    assert loop.int_params[4:6] == pieces and loop.pieces > 1
+    whole = (*loop.int_params[:4], w[0], 1, *loop.int_params[6:])
+    alone = run(case, NativeProgram((replace(loop, int_params=whole, pieces=x[0]),)))
+    assert run(case, native_program).tobytes() == alone.tobytes()
     check(case, alone, case.expected(), "native loops")
 
 
@@ -139,9 +165,13 @@ def test_one_channel_of_many_places_is_one_piece() -> None:
     given = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
     attrs = {"stride": (1, 1), "dilation": (1, 1), "begin": (0, 0), "end": (0, 0), "groups": 1}
     case = replace(plain, inputs=tuple(given), attrs=attrs)
-    recipe = recipe_of(case)
-    assert recipe is not None and recipe.loops[0].numbers[5] == 1 and recipe.loops[0].pieces == 2
-    check(case, run(case, recipe), case.expected(), "native loops")
+    native_program = native_program_of(case)
+    assert (
+        native_program is not None
+        and native_program.loops[0].int_params[5] == 1
+        and native_program.loops[0].pieces == 2
+    )
+    check(case, run(case, native_program), case.expected(), "native loops")
 
 
 @pytest.mark.skipif(SHARES == 1, reason="there is one core")
@@ -152,24 +182,24 @@ def test_pieces_of_attention_are_heads() -> None:
     q, k, v = (rng.standard_normal((2, 8, 64, 32), np.float32) for _ in range(3))
     v[1, 3, 63] = np.inf  # that the last query sees alone
     case = replace(plain, inputs=(q, k, v))
-    recipe = recipe_of(case)
-    assert recipe is not None and recipe.loops[0].pieces > 1
+    native_program = native_program_of(case)
+    assert native_program is not None and native_program.loops[0].pieces > 1
     helpers: list[threading.Thread] = []
 
     def begin(program: Any) -> None:
         helpers.append(threading.Thread(target=program.help))
         helpers[-1].start()
 
-    made = run(case, recipe, begin=begin)
+    made = run(case, native_program, begin=begin)
     helpers[0].join()
     check(case, made, case.expected(), "in pieces")
 
 
 def test_a_run_that_nobody_helps_ends() -> None:
-    case, recipe = next(
-        (c, r) for c, r in RECIPES if c.op == "cached_attention" and r.loops[0].pieces > 1
+    case, native_program = next(
+        (c, r) for c, r in RECIPES if c.op == "attention_with_kvcache" and r.loops[0].pieces > 1
     )
-    check(case, run(case, recipe, begin=lambda program: None), case.expected(), "alone")
+    check(case, run(case, native_program, begin=lambda program: None), case.expected(), "alone")
 
 
 def test_who_cannot_call_helpers_leaves_the_program_as_it_was() -> None:
@@ -240,17 +270,17 @@ def test_weights_that_count_for_nothing_hide_what_they_weigh() -> None:
     q, k, v = (np.ones((1, 1, rows, 4), np.float32) for rows in (1, 3, 3))
     v[0, 0, 1], v[0, 0, 2] = np.inf, np.nan
     k[0, 0, 1] = -np.inf
-    told = vs.attention(*map(vs.constant, (q, k, v)), used=vs.constant(np.array(2, np.int32)))
+    told = vs.attention(*map(vs.constant, (q, k, v)), kv_len=vs.constant(np.array(2, np.int32)))
     case = Case(told.op, (q, k, v, np.array(2, np.int32)), dict(told.attrs))
-    recipe = recipe_of(case)
-    assert recipe is not None
-    np.testing.assert_array_equal(run(case, recipe), np.ones((1, 1, 1, 4), np.float32))
+    native_program = native_program_of(case)
+    assert native_program is not None
+    np.testing.assert_array_equal(run(case, native_program), np.ones((1, 1, 1, 4), np.float32))
 
 
 def test_a_loop_says_how_large_it_is() -> None:
     """A large call is several pieces, or has no recipe: numpy takes it in pieces."""
     big = vs.input("x", (1 << 10, 1 << 10)).type
-    add, softmax = (all_ops()[name].recipe for name in ("add", "softmax"))
+    add, softmax = (all_ops()[name].native_program for name in ("add", "softmax"))
     assert add is not None and softmax is not None
     made = add((big, big), big, Attrs({}))
     assert made is not None and made.loops[0].pieces > 1 and made.loops[0].work == big.size

@@ -15,7 +15,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import IndexOutOfRange
 from vksched.ir.attrs import Attrs
-from vksched.ir.native_program import Recipe
+from vksched.ir.native_program import NativeProgram
 from vksched.ir.op import all_ops
 from vksched.ops.conv import conv_native
 from vksched.ops.lowering import fused_loop, native_kernels
@@ -26,21 +26,21 @@ pytestmark = pytest.mark.skipif(
 native: Any = native_kernels.native
 
 
-def node(made: vs.Tensor) -> Recipe:
+def node(made: vs.Tensor) -> NativeProgram:
     """The recipe of what a builder makes."""
-    make = all_ops()[made.op].recipe
+    make = all_ops()[made.op].native_program
     found = make and make(tuple(t.type for t in made.inputs), made.type, made.attrs)
     assert found
     return found
 
 
-def ran(made: vs.Tensor, recipe: Recipe, *given: NDArray) -> NDArray:
-    """Runs a recipe of one loop."""
-    (loop,) = recipe.loops
+def ran(made: vs.Tensor, native_program: NativeProgram, *given: NDArray) -> NDArray:
+    """Runs the native program of one loop."""
+    (loop,) = native_program.loops
     out = np.full(made.shape, 77, np.float32)
     arrays = [*given, out]
     slots = list(range(len(arrays)))
-    told = (loop.name, slots, loop.numbers, loop.reals, loop.pieces)
+    told = (loop.name, slots, loop.int_params, loop.float_params, loop.pieces)
     native.Program([told], [array.nbytes for array in arrays], slots).run(arrays)
     return out
 
@@ -76,8 +76,8 @@ def cases() -> Iterator[tuple[vs.Tensor, tuple[NDArray, ...]]]:
 @pytest.mark.parametrize("pieces", [1, 2, 3, 64])
 def test_pieces_make_what_the_references_make(pieces: int) -> None:
     for made, given in cases():
-        recipe = node(made)
-        cut = Recipe((replace(recipe.loops[0], pieces=pieces),))
+        native_program = node(made)
+        cut = NativeProgram((replace(native_program.loops[0], pieces=pieces),))
         with np.errstate(all="ignore"):
             wanted = all_ops()[made.op].reference(given, made.attrs)
         np.testing.assert_allclose(ran(made, cut, *given), wanted, 1e-6, 1e-6, err_msg=made.op)
@@ -98,9 +98,9 @@ def test_pieces_of_convolutions(groups: int, monkeypatch: pytest.MonkeyPatch) ->
     for shares in (2, 5, 100):
         monkeypatch.setattr(conv_native, "PIECE", 1)
         monkeypatch.setattr(conv_native, "SHARES", shares)
-        recipe = node(made)
-        assert recipe.loops[0].pieces > 2
-        assert ran(made, recipe, x, w, bias).tobytes() == whole.tobytes()
+        native_program = node(made)
+        assert native_program.loops[0].pieces > 2
+        assert ran(made, native_program, x, w, bias).tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -129,7 +129,7 @@ def test_transposed_convolutions(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_chain_of_few_values_a_line_is_numpys() -> None:
     many = fused_loop.MANY_LINES + 1
     x, column = vs.input("x", (many, 2)), vs.input("c", (many, 1))
-    make, made = all_ops()["add"].recipe, x + column
+    make, made = all_ops()["add"].native_program, x + column
     assert make is not None
     assert make((x.type, column.type), made.type, Attrs({})) is None
     assert make((x.type, x.type), made.type, Attrs({})) is not None  # one line

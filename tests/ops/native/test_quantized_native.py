@@ -68,14 +68,14 @@ def test_loops_are_exact(name: str, wide: bool) -> None:
 @needs_native
 @pytest.mark.parametrize("wide", [True, False])
 def test_all_bits_of_scales_mean_the_same(wide: bool) -> None:
-    halves = np.arange(1 << 16, dtype=np.uint16)
+    fp16 = np.arange(1 << 16, dtype=np.uint16)
     raw = np.zeros((1 << 16, 34), np.uint8)
-    raw[:, :2], raw[:, 2:] = halves.view(np.uint8).reshape(-1, 2), 1
+    raw[:, :2], raw[:, 2:] = fp16.view(np.uint8).reshape(-1, 2), 1
     words = repack("q8_0", raw, (1 << 16, 32))
     out = np.empty((1 << 16, 32), np.float32)
     native.dequantize("q8_0", words, out, wide)
     with np.errstate(all="ignore"):
-        wanted = halves.view(np.float16).astype(np.float32)
+        wanted = fp16.view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(out, np.repeat(wanted[:, None], 32, 1))
 
 
@@ -129,7 +129,7 @@ def test_modules_that_lay_words_out_otherwise_are_not_used(
         assert not native_kernels.has_repack_file()
         assert native_kernels.about() == "native loops of another version"
         np.testing.assert_array_equal(held(name, 5, 768)[0], words)
-        host, out = get_op("linear_packed").host, np.empty((2, 5), np.float32)
+        host, out = get_op("quantized_linear").cpu, np.empty((2, 5), np.float32)
         assert host is not None
         host.compute((x, words), Attrs({"format": name}), out)
         check(out, x, values)
@@ -160,7 +160,7 @@ def test_calls_in_pieces_are_the_whole(
 ) -> None:
     if way == "numpy":
         monkeypatch.setattr(native_kernels, "native", None)
-    host = get_op("linear_packed").host
+    host = get_op("quantized_linear").cpu
     assert host is not None
     rng = np.random.default_rng(0)
     words, values = held(name, 2100, 512)
@@ -181,7 +181,7 @@ def test_calls_in_pieces_are_the_whole(
 
 @pytest.mark.parametrize("gate", ["", "silu"])
 def test_weights_beside_each_other_are_the_same_in_pieces(gate: str) -> None:
-    host = get_op("linear_beside").host
+    host = get_op("merged_linear").cpu
     assert host is not None
     rng = np.random.default_rng(0)
     counts = (2112, 2112) if gate else (2112, 2048, 16)

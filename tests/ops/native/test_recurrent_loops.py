@@ -29,7 +29,7 @@ KINDS = [
 
 
 def host_of(case: Case) -> Any:
-    host = get_op(case.op).host
+    host = get_op(case.op).cpu
     assert host is not None
     return host
 

@@ -54,8 +54,8 @@ def test_elements_of_weight_0_are_not_read(axis: int) -> None:
     weights = np.array([[1, 0], [0.5, 0]], np.float32)
     attrs, out = Attrs({"axis": axis}), np.full((2, 2), 77, np.float32)
     declared = all_ops()["resample"]
-    assert declared.host is not None
-    declared.host.compute((x, indices, weights), attrs, out)
+    assert declared.cpu is not None
+    declared.cpu.compute((x, indices, weights), attrs, out)
     with np.errstate(all="ignore"):
         wanted = declared.reference((x, indices, weights), attrs)
     assert np.array_equal(out, wanted, equal_nan=True)

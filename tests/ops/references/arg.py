@@ -39,7 +39,7 @@ def arg(largest: bool) -> Oracle:
 def nonzero(case: Case) -> NDArray:
     x, size = case.inputs[0], int(case.attrs["size"])  # type: ignore[arg-type]
     places = [place for place in product(*map(range, x.shape)) if x[place] != 0][:size]
-    padding = [(case.attrs["fill"],) * x.ndim] * (size - len(places))
+    padding = [(case.attrs["fill_value"],) * x.ndim] * (size - len(places))
     columns = [*places, *padding]
     return np.asarray(columns, case.expected().dtype).reshape(size, x.ndim).T
 

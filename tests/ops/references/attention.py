@@ -46,7 +46,7 @@ def run_attention(arrays: list[NDArray], attrs: dict[str, Any], past: int) -> ND
 def has_onnx(arrays: list[NDArray], attrs: Any) -> bool:
     """Whether ONNX has what the case asks for: hidden keys that are NaN are not there only here."""
     q, k = arrays[:2]
-    past, scale = attrs["past"], attrs["scale"]
+    past, scale = attrs["past_len"], attrs["scale"]
     assert isinstance(past, int) and isinstance(scale, float)
     return (
         onnx.defs.onnx_opset_version() >= 25
@@ -60,10 +60,10 @@ def has_onnx(arrays: list[NDArray], attrs: Any) -> bool:
 def attention(case: Case) -> NDArray:
     """Of operands with heads before length, whichever order the case has them in."""
     attrs = dict(case.attrs)
-    *turned, turn_result = attrs.pop("by_length")
-    nan = attrs.pop("none_seen_is_nan")
+    *bshd, result_bshd = attrs.pop("is_bshd")
+    nan = attrs.pop("fully_masked_is_nan")
     wide = [x if x.dtype == bool else x.astype(np.float64) for x in case.inputs]
-    wide[:3] = [x.swapaxes(1, 2) if t else x for x, t in zip(wide, turned, strict=False)]
+    wide[:3] = [x.swapaxes(1, 2) if t else x for x, t in zip(wide, bshd, strict=False)]
     if nan or not has_onnx(wide, attrs):
         made = by_rows(wide, attrs, math.nan if nan else 0.0)
     else:
@@ -71,8 +71,8 @@ def attention(case: Case) -> NDArray:
         given |= {"left_window_size": attrs["left"], "right_window_size": attrs["right"]}
         causal = attrs["right"] == 0
         given |= {"is_causal": 1, "right_window_size": -1} if causal else {}
-        made = np.asarray(run_attention(wide, given, attrs["past"]), np.float32)
-    return made.swapaxes(1, 2) if turn_result else made
+        made = np.asarray(run_attention(wide, given, attrs["past_len"]), np.float32)
+    return made.swapaxes(1, 2) if result_bshd else made
 
 
 def by_rows(arrays: list[NDArray], attrs: Any, none: float = 0.0) -> NDArray:
@@ -83,7 +83,7 @@ def by_rows(arrays: list[NDArray], attrs: Any, none: float = 0.0) -> NDArray:
     mask = np.broadcast_to(arrays[3] if len(arrays) > 3 else 0.0, (*q.shape[:3], keys))
     for b, h, i in np.ndindex(batches, heads, queries):
         group = h * k.shape[1] // heads
-        seen = seen_keys(attrs, mask[b, h, i], i)
+        seen = visible_range(attrs, mask[b, h, i], i)
         if not seen:
             out[b, h, i] = none
             continue
@@ -112,7 +112,7 @@ def gradient(case: Case) -> NDArray:
     cap = attrs["softcap"]
     for b, h, i in np.ndindex(batches, heads, queries):
         group = h * shared // heads
-        seen = seen_keys(attrs, mask[b, h, i], i)
+        seen = visible_range(attrs, mask[b, h, i], i)
         if not seen:
             continue
         scores = k[b, group, seen] @ q[b, h, i] * attrs["scale"]
@@ -135,10 +135,10 @@ def gradient(case: Case) -> NDArray:
     return out
 
 
-def seen_keys(attrs: Any, mask: NDArray, query: int) -> list[int]:
+def visible_range(attrs: Any, mask: NDArray, query: int) -> list[int]:
     """The keys that a query sees, of so many as its mask has."""
-    first = query + attrs["past"] - attrs["left"] if attrs["left"] >= 0 else 0
-    last = query + attrs["past"] + attrs["right"] if attrs["right"] >= 0 else mask.size - 1
+    first = query + attrs["past_len"] - attrs["left"] if attrs["left"] >= 0 else 0
+    last = query + attrs["past_len"] + attrs["right"] if attrs["right"] >= 0 else mask.size - 1
     kept = mask if mask.dtype == bool else mask != -math.inf
     return [j for j in range(max(first, 0), min(last + 1, mask.size)) if kept[j]]
 
@@ -151,44 +151,42 @@ def joined(case: FunctionCase) -> NDArray:
         np.stack(np.split(x, n, axis=2), axis=1)
         for x, n in ((q, heads), (k, kv_heads), (v, kv_heads))
     ]
-    attrs = {"scale": apart[0].shape[3] ** -0.5, "softcap": 0.0, "past": 0, "left": -1}
+    attrs = {"scale": apart[0].shape[3] ** -0.5, "softcap": 0.0, "past_len": 0, "left": -1}
     out = by_rows(apart, attrs | {"right": 0 if causal else -1})
     return np.concatenate(list(np.moveaxis(out, 1, 0)), axis=2)
 
 
-def turn(x: NDArray, cos: NDArray, sin: NDArray, turned: int, interleaved: bool) -> NDArray:
+def is_bshd(x: NDArray, cos: NDArray, sin: NDArray, bshd: int, interleaved: bool) -> NDArray:
     """As multiplication by complex numbers."""
-    half, out = turned // 2, x.copy()
+    half, out = bshd // 2, x.copy()
     turns = cos + 1j * sin
     turns = turns[:, None] if turns.ndim == 3 else turns
     if interleaved:
-        pairs = x[..., :turned].reshape(*x.shape[:-1], half, 2)
+        pairs = x[..., :bshd].reshape(*x.shape[:-1], half, 2)
         product = (pairs[..., 0] + 1j * pairs[..., 1]) * turns
-        out[..., :turned] = np.stack([product.real, product.imag], -1).reshape(
-            *x.shape[:-1], turned
-        )
+        out[..., :bshd] = np.stack([product.real, product.imag], -1).reshape(*x.shape[:-1], bshd)
     else:
-        product = (x[..., :half] + 1j * x[..., half:turned]) * turns
-        out[..., :turned] = np.concatenate([product.real, product.imag], -1)
+        product = (x[..., :half] + 1j * x[..., half:bshd]) * turns
+        out[..., :bshd] = np.concatenate([product.real, product.imag], -1)
     return np.asarray(out, np.float32)
 
 
 def rotary(case: Case) -> NDArray:
     x, cos, sin = (a.astype(np.float64) for a in case.inputs)
-    turned = case.attrs["turned"]
-    assert isinstance(turned, int)
-    return turn(x, cos, sin, turned, bool(case.attrs["interleaved"]))
+    bshd = case.attrs["rotary_dim"]
+    assert isinstance(bshd, int)
+    return is_bshd(x, cos, sin, bshd, bool(case.attrs["interleaved"]))
 
 
 def cached(case: FunctionCase) -> NDArray:
     angles = [[p * 100.0 ** (-i / 2) for i in range(2)] for p in range(6)]
     x = case.inputs[0].astype(np.float64)
-    return turn(x, np.cos(angles), np.sin(angles), 4, False)
+    return is_bshd(x, np.cos(angles), np.sin(angles), 4, False)
 
 
 ORACLES: dict[str, Oracle] = {
     "attention": attention,
-    "attention_gradient": gradient,
+    "attention_backward": gradient,
     "rotary_embedding": rotary,
 }
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {"attention": joined, "rotary_cache": cached}

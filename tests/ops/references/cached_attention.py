@@ -11,22 +11,22 @@ from vksched.testing.op_cases.op_sample import Case
 
 from .attention import by_rows
 from .common import Oracle
-from .q8_rows import values as values_of
+from .q8_rows import values as unpack_q8_0
 
 
-def cached_attention(case: Case) -> NDArray:
+def attention_with_kvcache(case: Case) -> NDArray:
     attrs = dict(case.attrs)
-    *turned, turn_result = attrs.pop("by_length")  # type: ignore[misc]
-    none = math.nan if attrs.pop("none_seen_is_nan") else 0.0
+    *bshd, result_bshd = attrs.pop("is_bshd")  # type: ignore[misc]
+    none = math.nan if attrs.pop("fully_masked_is_nan") else 0.0
     operands = [*case.inputs[:3]]
     if "columns" in attrs:
         sizes = operands[0].shape[-1], attrs.pop("columns")
-        operands[1:] = [values_of(x, n) for x, n in zip(operands[1:], sizes, strict=True)]
+        operands[1:] = [unpack_q8_0(x, n) for x, n in zip(operands[1:], sizes, strict=True)]
     q, k, v = (
-        (x.swapaxes(1, 2) if turn else x).astype(np.float64)
-        for x, turn in zip(operands, turned, strict=True)
+        (x.swapaxes(1, 2) if is_bshd else x).astype(np.float64)
+        for x, is_bshd in zip(operands, bshd, strict=True)
     )
-    used, new, past = case.inputs[3], case.inputs[4:], attrs["past"]
+    used, new, past = case.inputs[3], case.inputs[4:], attrs["past_len"]
     assert isinstance(past, int)
     out = np.zeros((*q.shape[:3], v.shape[3]), np.float32)
     for batch in range(q.shape[0]):
@@ -37,9 +37,9 @@ def cached_attention(case: Case) -> NDArray:
         if new:
             keys = np.append(keys, new[0][one], axis=2)
             values = np.append(values, new[1][one], axis=2)
-        out[one] = by_rows([q[one], keys, values], attrs | {"past": past + count}, none)
+        out[one] = by_rows([q[one], keys, values], attrs | {"past_len": past + count}, none)
     half = case.inputs[0].dtype == np.float16
-    return (out.swapaxes(1, 2) if turn_result else out).astype(np.float16 if half else np.float32)
+    return (out.swapaxes(1, 2) if result_bshd else out).astype(np.float16 if half else np.float32)
 
 
-ORACLES: dict[str, Oracle] = {"cached_attention": cached_attention}
+ORACLES: dict[str, Oracle] = {"attention_with_kvcache": attention_with_kvcache}

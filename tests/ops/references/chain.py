@@ -11,7 +11,7 @@ from vksched.testing.op_cases.op_sample import Case
 from .common import Oracle
 
 
-def chain(case: Case) -> NDArray:
+def fused_elementwise(case: Case) -> NDArray:
     values = list(case.inputs)
     constants, steps = case.attrs["constants"], case.attrs["steps"]
     assert isinstance(constants, tuple) and isinstance(steps, tuple)
@@ -25,4 +25,4 @@ def chain(case: Case) -> NDArray:
     return np.asarray(values[-1])
 
 
-ORACLES: dict[str, Oracle] = {"chain": chain}
+ORACLES: dict[str, Oracle] = {"fused_elementwise": fused_elementwise}

@@ -117,7 +117,7 @@ def conv_transpose(case: Case) -> NDArray:
     return finish(case, out, inputs, "ConvTranspose", **extra)
 
 
-def turn_kernels(case: Case) -> NDArray:
+def flip_filters(case: Case) -> NDArray:
     """Every weight, one after the other."""
     (w,), groups = case.inputs, int(case.attrs["groups"])  # type: ignore[arg-type]
     lines, channels, *kernel = w.shape
@@ -130,7 +130,7 @@ def turn_kernels(case: Case) -> NDArray:
     return out
 
 
-def depthwise_weights(case: Case) -> NDArray:
+def depthwise_conv_weight_grad(case: Case) -> NDArray:
     """scipy's correlation of each image with the gradients, spread by the stride."""
     x, g = wide(case)
     attrs: Any = case.attrs
@@ -188,6 +188,6 @@ ORACLES: dict[str, Oracle] = {
     "winograd_weights": winograd_weights,
     "conv": with_epilogue(conv),
     "conv_transpose": conv_transpose,
-    "depthwise_weights": depthwise_weights,
-    "turn_kernels": turn_kernels,
+    "depthwise_conv_weight_grad": depthwise_conv_weight_grad,
+    "flip_filters": flip_filters,
 }

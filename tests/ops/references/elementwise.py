@@ -158,11 +158,11 @@ NARROW[3, -7] = "float8_e4m3fnuz"
 """Types of ml_dtypes, by their digits behind the point, and the least exponent where it tells."""
 
 
-def round_float(case: Case) -> NDArray:
-    x, digits = case.inputs[0], int(str(case.attrs["digits"]))
-    name = NARROW.get(digits) or NARROW[digits, case.attrs["least_exponent"]]
+def reduce_precision(case: Case) -> NDArray:
+    x, digits = case.inputs[0], int(str(case.attrs["mantissa_bits"]))
+    name = NARROW.get(digits) or NARROW[digits, case.attrs["min_exponent"]]
     narrow = np.dtype(getattr(ml_dtypes, name))
-    if case.attrs.get("beyond") == "largest":
+    if case.attrs.get("overflow") == "saturate":
         most = float(ml_dtypes.finfo(narrow).max)
         x = np.where(np.isnan(x), x, np.clip(x, -most, most)).astype(x.dtype)
     rounded = x.astype(narrow).astype(x.dtype)
@@ -202,8 +202,8 @@ ORACLES: dict[str, Oracle] = {
     "cast": cast,
     "gelu": in_double(_gelu),
     "gelu_tanh": in_double(gelu_tanh),
-    "gelu_slope": in_double(lambda x: slope_by_differences(_gelu, x)),
-    "gelu_tanh_slope": in_double(lambda x: slope_by_differences(gelu_tanh, x)),
+    "gelu_backward": in_double(lambda x: slope_by_differences(_gelu, x)),
+    "gelu_tanh_backward": in_double(lambda x: slope_by_differences(gelu_tanh, x)),
     "sigmoid": in_double(scipy_special.expit),
     "silu": in_double(lambda x: x * scipy_special.expit(x)),
     "softplus": in_double(lambda x: -scipy_special.log_expit(-x)),
@@ -218,7 +218,7 @@ ORACLES: dict[str, Oracle] = {
     "elu": with_attrs(elu, "alpha"),
     "celu": with_attrs(celu, "alpha"),
     "selu": with_attrs(lambda x, a, gamma: gamma * elu(x, a), "alpha", "gamma"),
-    "round_float": round_float,
+    "reduce_precision": reduce_precision,
     "bitcast": lambda case: np.frombuffer(
         case.inputs[0].tobytes(), np.dtype(str(case.attrs["to"]))
     ).reshape(case.inputs[0].shape),

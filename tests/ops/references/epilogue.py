@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.ir.op import THEN
+from vksched.ir.op import EPILOGUE
 from vksched.testing.op_cases.op_sample import Case
 
-from .chain import chain
+from .chain import fused_elementwise
 from .common import Oracle
 
 
@@ -18,13 +18,15 @@ def with_epilogue(oracle: Oracle) -> Oracle:
     """The oracle of an op, for calls with steps behind it, too."""
 
     def compute(case: Case) -> NDArray:
-        if THEN not in case.attrs:
+        if EPILOGUE not in case.attrs:
             return oracle(case)
-        operands, steps, constants = case.attrs[THEN]  # type: ignore[misc]
+        operands, steps, constants = case.attrs[EPILOGUE]  # type: ignore[misc]
         count = len(case.inputs) - int(operands) + 1  # type: ignore[arg-type]
-        attrs = {name: value for name, value in case.attrs.items() if name != THEN}
+        attrs = {name: value for name, value in case.attrs.items() if name != EPILOGUE}
         made = oracle(replace(case, inputs=case.inputs[:count], attrs=attrs))
         inputs = (np.asarray(made), *case.inputs[count:])
-        return chain(Case("chain", inputs, {"steps": steps, "constants": constants}))
+        return fused_elementwise(
+            Case("fused_elementwise", inputs, {"steps": steps, "constants": constants})
+        )
 
     return compute

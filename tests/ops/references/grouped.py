@@ -11,22 +11,25 @@ from .common import Oracle
 from .packed import values
 
 
-def _rows(x: NDArray, weight: NDArray, chosen: NDArray) -> NDArray:
-    out = np.zeros((*chosen.shape, weight.shape[1]))
-    for row, slot in np.ndindex(*chosen.shape):
+def _rows(x: NDArray, weight: NDArray, expert_ids: NDArray) -> NDArray:
+    out = np.zeros((*expert_ids.shape, weight.shape[1]))
+    for row, slot in np.ndindex(*expert_ids.shape):
         own = x[row, slot] if x.ndim == 3 else x[row]
-        out[row, slot] = weight[chosen[row, slot]].astype(np.float64) @ own.astype(np.float64)
+        out[row, slot] = weight[expert_ids[row, slot]].astype(np.float64) @ own.astype(np.float64)
     return out.astype(np.float32)
 
 
-def grouped_linear(case: Case) -> NDArray:
+def moe_linear(case: Case) -> NDArray:
     return _rows(*case.inputs)
 
 
-def grouped_packed(case: Case) -> NDArray:
-    x, words, chosen = case.inputs
+def quantized_moe_linear(case: Case) -> NDArray:
+    x, words, expert_ids = case.inputs
     flat = values(case.attrs["format"], words.reshape(-1, words.shape[-1]))
-    return _rows(x, flat.reshape(*words.shape[:2], -1), chosen)
+    return _rows(x, flat.reshape(*words.shape[:2], -1), expert_ids)
 
 
-ORACLES: dict[str, Oracle] = {"grouped_linear": grouped_linear, "grouped_packed": grouped_packed}
+ORACLES: dict[str, Oracle] = {
+    "moe_linear": moe_linear,
+    "quantized_moe_linear": quantized_moe_linear,
+}

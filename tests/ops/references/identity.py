@@ -15,5 +15,5 @@ def first(case: Case) -> NDArray:
     return np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape)
 
 
-ORACLES: dict[str, Oracle] = {"after": first, "stop_gradient": first}
+ORACLES: dict[str, Oracle] = {"optimization_barrier": first, "stop_gradient": first}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {"stop_gradient": lambda case: case.inputs[0] + 1}

@@ -54,10 +54,10 @@ def matmul_integer(case: Case) -> NDArray:
     shape = (*a.shape[:-1], n)
     if 0 in (*shape, k):
         return np.zeros(shape, np.int32)
-    codes = _narrow(a, case.attrs["signed"]).reshape(-1, *a.shape[-2:])
+    int8_values = _narrow(a, case.attrs["signed"]).reshape(-1, *a.shape[-2:])
     own = words.reshape(-1, *words.shape[-3:])
     out = []
-    for at, left in enumerate(codes):
+    for at, left in enumerate(int8_values):
         right = _matrix(own[at % len(own)], k, n)
         plain = _onnx("MatMulInteger", [left, right], TensorProto.INT32).astype(np.int64)
         wide = left.astype(np.int64) - a_zero.item()
@@ -91,7 +91,7 @@ def conv_integer(case: Case) -> NDArray:
     return _wrapped(made)
 
 
-def pack_codes(case: Case) -> NDArray:
+def prepack_int8(case: Case) -> NDArray:
     (x,) = case.inputs
     *batch, k, n = x.shape
     tiles, depth = -(-n // 16), -(-k // 4)
@@ -109,7 +109,7 @@ def _along(part: NDArray, rank: int, axis: int) -> NDArray:
     return part.reshape([-1 if a == axis else 1 for a in range(rank)] if part.size > 1 else ())
 
 
-def quantize(case: Case) -> NDArray:
+def quantize_linear(case: Case) -> NDArray:
     """In float64, with the quotient rounded to float32 as ONNX has it."""
     x, scale, zero = case.inputs
     axis = case.attrs["axis"]
@@ -141,7 +141,7 @@ def _clipped(wide: NDArray, zero: NDArray, case: Case) -> NDArray:
 ORACLES: dict[str, Oracle] = {
     "matmul_integer": matmul_integer,
     "conv_integer": conv_integer,
-    "pack_codes": pack_codes,
-    "quantize": quantize,
+    "prepack_int8": prepack_int8,
+    "quantize_linear": quantize_linear,
     "requantize": requantize,
 }

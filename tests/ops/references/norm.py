@@ -31,7 +31,7 @@ def rms_norm(case: Case) -> NDArray:
     return np.asarray(value * case.inputs[1] if case.attrs["scaled"] else value, np.float32)
 
 
-def norm_gradient(case: Case) -> NDArray:
+def layer_norm_backward(case: Case) -> NDArray:
     """The product with the matrix of derivatives of each row, written out."""
     g, x = (value.astype(np.float64) for value in case.inputs[:2])
     columns = int(np.prod(x.shape[int(case.attrs["axis"]) :]))  # type: ignore[arg-type]
@@ -52,5 +52,5 @@ def norm_gradient(case: Case) -> NDArray:
 ORACLES: dict[str, Oracle] = {
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
-    "norm_gradient": norm_gradient,
+    "layer_norm_backward": layer_norm_backward,
 }

@@ -27,7 +27,7 @@ def values(name: str, words: NDArray) -> NDArray:
     return np.asarray(numbers).reshape(len(made), -1)
 
 
-def unpack(case: Case) -> NDArray:
+def dequantize(case: Case) -> NDArray:
     (words,), columns = case.inputs, case.attrs["columns"]
     if not words.size:
         return np.zeros((*words.shape[:-1], columns), np.float32)
@@ -35,7 +35,7 @@ def unpack(case: Case) -> NDArray:
     return values(case.attrs["format"], rows).reshape(*words.shape[:-1], columns)
 
 
-def linear_packed(case: Case) -> NDArray:
+def quantized_linear(case: Case) -> NDArray:
     x, words, *bias = case.inputs
     weight = values(case.attrs["format"], words).astype(np.float64)
     made = np.einsum("...k,nk->...n", x.astype(np.float64), weight)
@@ -50,7 +50,7 @@ RATES: dict[str, Callable[[NDArray], NDArray]] = {
 """What an activation multiplies its operand by."""
 
 
-def linear_beside(case: Case) -> NDArray:
+def merged_linear(case: Case) -> NDArray:
     x, *rest = case.inputs
     made, gate = x.astype(np.float64), case.attrs["gate"]
     if case.attrs["normed"]:
@@ -63,9 +63,9 @@ def linear_beside(case: Case) -> NDArray:
 
 
 ORACLES: dict[str, Oracle] = {
-    "unpack": unpack,
-    "linear_packed": with_epilogue(linear_packed),
-    "linear_beside": with_epilogue(linear_beside),
+    "dequantize": dequantize,
+    "quantized_linear": with_epilogue(quantized_linear),
+    "merged_linear": with_epilogue(merged_linear),
 }
 
 
@@ -75,4 +75,4 @@ def tied(case: FunctionCase) -> NDArray:
     return np.asarray(x @ weight.T + weight.sum(-1)).astype(np.float32)
 
 
-FUNCTION_ORACLES: dict[str, FunctionOracle] = {"packed": tied}
+FUNCTION_ORACLES: dict[str, FunctionOracle] = {"quantized_weight": tied}

@@ -37,7 +37,7 @@ def values(words: NDArray, columns: int) -> NDArray:
     return np.asarray(made).reshape(*lead, -1)[..., :columns]
 
 
-def to_q8_0(case: Case) -> NDArray:
+def quantize_q8_0(case: Case) -> NDArray:
     gguf = pytest.importorskip("gguf")
     (x,) = case.inputs
     *lead, columns = x.shape
@@ -60,10 +60,10 @@ def to_q8_0(case: Case) -> NDArray:
     return words.reshape(*lead, words.shape[1])
 
 
-def from_q8_0(case: Case) -> NDArray:
+def dequantize_q8_0(case: Case) -> NDArray:
     (words,), columns = case.inputs, case.attrs["columns"]
     assert isinstance(columns, int)
     return values(words, columns)
 
 
-ORACLES: dict[str, Oracle] = {"to_q8_0": to_q8_0, "from_q8_0": from_q8_0}
+ORACLES: dict[str, Oracle] = {"quantize_q8_0": quantize_q8_0, "dequantize_q8_0": dequantize_q8_0}

@@ -124,7 +124,7 @@ STEPS: dict[str, Callable[..., list[NDArray]]] = {
 }
 
 
-def recurrent(case: FunctionCase) -> list[NDArray]:
+def rnn_scan(case: FunctionCase) -> list[NDArray]:
     setting = SETTINGS[case.function, case.id]
     inputs = {n: x.astype(np.float64) for n, x in setting.inputs().items()}
     plain = setting.keywords.keys() <= {"direction", "linear_before_reset"}
@@ -169,5 +169,5 @@ def op(case: Case) -> NDArray:
     return np.asarray(np.concatenate([y, *(x[None] for x in last)]), np.float32)
 
 
-ORACLES: dict[str, Oracle] = {"recurrent": op}
-FUNCTION_ORACLES: dict[str, FunctionOracle] = dict.fromkeys(STEPS, recurrent)
+ORACLES: dict[str, Oracle] = {"rnn_scan": op}
+FUNCTION_ORACLES: dict[str, FunctionOracle] = dict.fromkeys(STEPS, rnn_scan)

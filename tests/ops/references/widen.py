@@ -1,4 +1,4 @@
-"""Oracle of widen: Python's integers, and a product of two float32, which float64 holds exactly."""
+"""Oracle of dequantize_linear: Python's integers, and a product of two float32, which float64 holds exactly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vksched.testing.op_cases.op_sample import Case
 from .common import Oracle
 
 
-def widen(case: Case) -> NDArray:
+def dequantize_linear(case: Case) -> NDArray:
     x, *rest = case.inputs
     axis = case.attrs["axis"]
     given = {part.dtype.kind: part.reshape(-1) for part in rest}
@@ -22,4 +22,4 @@ def widen(case: Case) -> NDArray:
     return out
 
 
-ORACLES: dict[str, Oracle] = {"widen": widen}
+ORACLES: dict[str, Oracle] = {"dequantize_linear": dequantize_linear}

@@ -1,4 +1,4 @@
-"""Oracle of write_rows: row by row."""
+"""Oracle of dynamic_update_slice: row by row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vksched.testing.op_cases.op_sample import Case
 from .common import Oracle
 
 
-def write_rows(case: Case) -> NDArray:
+def dynamic_update_slice(case: Case) -> NDArray:
     data, rows, start = case.inputs
     axis = case.attrs["axis"]
     assert isinstance(axis, int)
@@ -27,4 +27,4 @@ def write_rows(case: Case) -> NDArray:
     return np.moveaxis(out, 0, axis)
 
 
-ORACLES: dict[str, Oracle] = {"write_rows": write_rows}
+ORACLES: dict[str, Oracle] = {"dynamic_update_slice": dynamic_update_slice}

@@ -25,7 +25,7 @@ from .protocol import Job, Skip, Timed, repeats
 from .workloads import Array, Arrays, Spec, result_shape
 
 COMPILE_LIMIT_S, COMPILE_MODEL_LIMIT_S = 100, 180
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 _ELEMENTS = {
     "float32": rt.HalElementType.FLOAT_32,
     "float16": rt.HalElementType.FLOAT_16,
@@ -69,7 +69,7 @@ class IreePeer:
         start = time.perf_counter()
         call_one()
         calls = repeats(time.perf_counter() - start)
-        calls = min(calls, max(1, MOST_BYTES // (4 * int(np.prod(result_shape(spec))))))
+        calls = min(calls, max(1, MAX_BYTES // (4 * int(np.prod(result_shape(spec))))))
         if calls == 1:
             return Timed(call_one, result)
         many = self._function(spec, calls)

@@ -23,7 +23,7 @@ from .networks import build
 from .protocol import Job, Skip, Timed, fastest, repeats
 from .workloads import Array, Arrays, Spec, result_shape
 
-MOST_LAYER_BYTES = 1 << 28
+MAX_LAYER_BYTES = 1 << 28
 CHAIN = 20
 LONG_S = 0.5
 """Of a product that takes longer the copies are few, and measured with it."""
@@ -177,7 +177,7 @@ class NcnnPeer:
         if spec.kind == "matmul" and seconds > LONG_S:
             return Timed(one.run, lambda: result_of(one, shape), 1, "copies counted")
         size = max(4 * int(np.prod(shape)), len(layer.weights), 1)
-        more = min(repeats(seconds, 0.05, 16), max(1, MOST_LAYER_BYTES // size))
+        more = min(repeats(seconds, 0.05, 16), max(1, MAX_LAYER_BYTES // size))
         more = max(more, 2)  # else the copies in both nets drown the difference
         if chained:
             return _Slope(one, net(1 + more), more, shape, one)

@@ -24,7 +24,7 @@ NMSE = {"float32": 1e-7, "float16": 1e-6}
 """The largest normalised squared error of a right result, by what holds the operands; that of
 Winograd's method is about 1e-10.
 """
-MOST_COMPARED, EACH = 1 << 36, 16
+MAX_COMPARED, EACH = 1 << 36, 16
 """Multiply-adds of a product that numpy computes as a whole, and of a larger one the rows of which
 one is compared.
 """
@@ -198,7 +198,7 @@ def compared_rows(spec: Spec) -> Array | None:
     """Returns the numbers of the rows of the result that are compared; None for all. Of a product
     that would take numpy long that is one in each `EACH` rows, at another place in each.
     """
-    large = spec.kind == "matmul" and spec["m"] * spec["k"] * spec["n"] > MOST_COMPARED
+    large = spec.kind == "matmul" and spec["m"] * spec["k"] * spec["n"] > MAX_COMPARED
     if not large or spec.get("transpose_a") or spec.get("batch"):
         return None
     blocks = np.arange(spec["m"] // EACH)

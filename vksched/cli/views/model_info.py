@@ -41,7 +41,7 @@ LEGEND = {
 """Where a node runs that has no kernel of its own."""
 
 
-MOST_BODIES, MOST_OPS = 40, 6
+MAX_BODIES, MAX_OPS = 40, 6
 """So many branches, loops and functions are shown, and of each so many ops."""
 
 
@@ -309,11 +309,11 @@ def hint_at(assumed: Sequence[str], options: str) -> Iterator[None]:
 def _show_bodies(report: Mapping[str, Any]) -> None:
     """Prints what is inside nodes, and the functions of the model."""
     bodies = report["bodies"]
-    for body in bodies[:MOST_BODIES]:
+    for body in bodies[:MAX_BODIES]:
         where = f"{body['op']} {body['node']!r}, {body['attribute']}"
         click.echo(f"{'  ' * body['depth']}inside {where}: {_counted(body['ops'])}")
-    if len(bodies) > MOST_BODIES:
-        click.echo(f"and {len(bodies) - MOST_BODIES} more, which --json shows")
+    if len(bodies) > MAX_BODIES:
+        click.echo(f"and {len(bodies) - MAX_BODIES} more, which --json shows")
     for function in report["functions"]:
         calls = f"{function['calls']} times" if function["calls"] != 1 else "once"
         click.echo(f"function {function['name']}, called {calls}: {_counted(function['ops'])}")
@@ -326,8 +326,8 @@ def _counted(ops: Mapping[str, int]) -> str:
     from ...common.formatting import count_of
 
     shown = [f"{op} {count}" if count > 1 else op for op, count in ops.items()]
-    more = [f"{len(shown) - MOST_OPS} other ops"] if len(shown) > MOST_OPS + 1 else []
-    told = ", ".join(shown[:MOST_OPS] + more if more else shown)
+    more = [f"{len(shown) - MAX_OPS} other ops"] if len(shown) > MAX_OPS + 1 else []
+    told = ", ".join(shown[:MAX_OPS] + more if more else shown)
     return f"{count_of(sum(ops.values()), 'node')} ({told})"
 
 

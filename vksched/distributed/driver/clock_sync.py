@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 DRIFT = 1e-4
 """Seconds that two clocks may come apart in each second, beside the pace that is measured."""
-MOST_PACE = 1e-3
+MAX_CLOCK_DRIFT = 1e-3
 """A pace that is measured as more is none of a clock."""
-LEAST_APART_S = 10.0
+MIN_INTERVAL_S = 10.0
 """Between two measurements that tell a pace."""
 MOST = 128
 """Measurements that are kept."""
@@ -94,7 +94,7 @@ def _pace(measured: list[Measured]) -> float:
         min(part, key=lambda m: m.within_s) for part in (measured[:half], measured[half:])
     )
     apart_s = last.when_s - first.when_s
-    if apart_s < LEAST_APART_S or first.within_s + last.within_s > DRIFT * apart_s:
+    if apart_s < MIN_INTERVAL_S or first.within_s + last.within_s > DRIFT * apart_s:
         return 0.0
     found = (last.ahead_s - first.ahead_s) / apart_s
-    return found if abs(found) <= MOST_PACE else 0.0
+    return found if abs(found) <= MAX_CLOCK_DRIFT else 0.0

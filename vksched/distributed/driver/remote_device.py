@@ -27,7 +27,7 @@ from ..wire.stats_codec import Told, named
 
 STATE_S = 600.0
 """How long a node may take to move states."""
-MOST_ADDED = 256
+MAX_ADDED_STATES = 256
 """States in one message, whose fields have a bounded size."""
 
 
@@ -76,8 +76,8 @@ class RemoteStates:
         pairs = [(key, np.asarray(array)) for key, array in items]
         added: list[object] = []
         try:
-            for start in range(0, len(pairs), MOST_ADDED):
-                some = pairs[start : start + MOST_ADDED]
+            for start in range(0, len(pairs), MAX_ADDED_STATES):
+                some = pairs[start : start + MAX_ADDED_STATES]
                 names = {key: self._names.state_name(key) for key, _ in some}
                 arrays, payload = pack(array for _, array in some)
                 self._ask("add", {"keys": list(names.values()), "arrays": arrays}, payload)

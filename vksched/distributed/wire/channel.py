@@ -25,7 +25,7 @@ from ...common.errors import DeviceTimeout, HostLost
 from ...common.schema import Wrong
 from .error_codec import again, error_of, fields_of
 from .heartbeat import PULSE, STUCK_TICKS, Pulse
-from .messages import MOST_FIELD_BYTES, Fields, Message, decode, encode
+from .messages import MAX_FIELD_BYTES, Fields, Message, decode, encode
 from .stream import Closed, Stream
 
 FRAME = struct.Struct("<BxxxIIQ")
@@ -34,7 +34,7 @@ HEAD, DATA, BEAT = 1, 2, 3
 CHUNK_BYTES = 1 << 19
 SMALL_BYTES = 1 << 14
 """Messages of no more bytes go out in one piece."""
-MOST_OPEN = 64
+MAX_OPEN_PAYLOADS = 64
 """Messages of one peer whose payloads are under way."""
 BUFFER_BYTES = 1 << 16
 _BEAT = FRAME.pack(BEAT, 0, 0, 0)
@@ -103,7 +103,7 @@ class Channel:
         self._asks = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
         self._open: dict[int, _Open] = {}
-        self._large = threading.BoundedSemaphore(MOST_OPEN // 2)
+        self._large = threading.BoundedSemaphore(MAX_OPEN_PAYLOADS // 2)
         self._lock = threading.Lock()
         self._error: HostLost | None = None
         self._reader = threading.Thread(
@@ -184,7 +184,7 @@ class Channel:
         pieces = [flat(each) for each in payload]
         size, number = sum(map(len, pieces)), next(self._numbers) & 0xFFFFFFFF
         head = FRAME.pack(HEAD, number, len(text), size) + text
-        if len(text) > MOST_FIELD_BYTES:
+        if len(text) > MAX_FIELD_BYTES:
             raise ValueError(f"{len(text)} bytes of fields are too many")
         try:
             if size <= SMALL_BYTES:
@@ -264,16 +264,18 @@ class Channel:
             self._stream.close()
 
     def _begin(self, buffered: _Buffered, number: int, fields: int, size: int) -> None:
-        if fields > MOST_FIELD_BYTES:
-            raise Wrong(f"expected at most {MOST_FIELD_BYTES} bytes of fields, got {fields}")
+        if fields > MAX_FIELD_BYTES:
+            raise Wrong(f"expected at most {MAX_FIELD_BYTES} bytes of fields, got {fields}")
         text = bytearray(fields)
         buffered.fill(memoryview(text))
         message = decode(bytes(text), size)
         if not size:
             self._arrived(message)
             return
-        if number in self._open or len(self._open) >= MOST_OPEN:
-            raise Wrong(f"expected at most {MOST_OPEN} payloads under way, each with its number")
+        if number in self._open or len(self._open) >= MAX_OPEN_PAYLOADS:
+            raise Wrong(
+                f"expected at most {MAX_OPEN_PAYLOADS} payloads under way, each with its number"
+            )
         if self._is_awaited(message):
             place = self._place(message, size)
             message.payload = flat(np.empty(size, np.uint8)) if place is None else place.cast("B")

@@ -27,7 +27,7 @@ from ...common.schema import Wrong, check
 
 SECRET_BYTES = 32
 VALID_DAYS = 3650
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 """Of a file; a real one has about 1,000."""
 DESCRIPTORS = "/dev/fd"
 """Where systems other than Windows show a process its open files."""
@@ -112,12 +112,12 @@ class Credentials:
         try:
             with open(path, encoding="utf-8") as file:
                 _require_private(path, os.fstat(file.fileno()))
-                text = file.read(MOST_BYTES + 1)
+                text = file.read(MAX_BYTES + 1)
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is no text"
             raise VkschedError(f"[cluster] cannot read {path}: {why}; {_REMEDY}") from error
-        if len(text) > MOST_BYTES:
-            raise VkschedError(f"[cluster] expected at most {MOST_BYTES} bytes in {path}")
+        if len(text) > MAX_BYTES:
+            raise VkschedError(f"[cluster] expected at most {MAX_BYTES} bytes in {path}")
         return Credentials.of_text(text, str(path))
 
     def context(self, server: bool) -> ssl.SSLContext:

@@ -15,9 +15,9 @@ from ...common.errors import DeviceError, HostLost, VkschedError
 from ...common.formatting import printable
 from ...common.schema import Wrong
 from ...topology.host_names import host_of, on
-from .messages import MOST_FIELD_BYTES, Fields
+from .messages import MAX_FIELD_BYTES, Fields
 
-MOST_TEXT = MOST_FIELD_BYTES // 16
+MAX_TEXT = MAX_FIELD_BYTES // 16
 
 
 def _tree(kind: type[VkschedError]) -> Iterator[type[VkschedError]]:
@@ -35,7 +35,7 @@ def fields_of(error: BaseException) -> Fields:
     text = str(error) if known else f"[cluster] {type(error).__name__}: {error}"
     return {
         "error": type(error).__name__ if known else DeviceError.__name__,
-        "text": text[:MOST_TEXT],
+        "text": text[:MAX_TEXT],
         "device": getattr(error, "device", ""),
         "host": getattr(error, "host", ""),
     }

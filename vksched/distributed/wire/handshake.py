@@ -25,7 +25,7 @@ from .messages import HELLO, Fields
 from .stream import Closed, Stream
 
 PROTOCOL = 2
-MOST_BYTES = 1 << 12
+MAX_BYTES = 1 << 12
 HELLO_S = 5.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 """Of a node, as plans have it before the slash."""
@@ -65,7 +65,7 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
     head = bytearray(_SIZE.size)
     stream.receive_all(memoryview(head), until_s)
     (size,) = _SIZE.unpack(head)
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise Closed(f"it says hello in {size} bytes")
     said = bytearray(size)
     stream.receive_all(memoryview(said), until_s)

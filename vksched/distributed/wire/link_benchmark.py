@@ -21,7 +21,7 @@ from .channel import Channel
 TRIES = {64: 20, 1 << 16: 10, 1 << 20: 5, 1 << 23: 3}
 """How often each size is sent."""
 ANSWER_S = 60.0
-LEAST_S = 1e-9
+MIN_S = 1e-9
 
 
 def measure_link(channel: Channel, tries: Mapping[int, int] = TRIES) -> Link:
@@ -35,7 +35,7 @@ def measure_link(channel: Channel, tries: Mapping[int, int] = TRIES) -> Link:
 
 def fit_link(seconds: Mapping[int, float]) -> Link:
     """Returns the link that explains what transfers of these bytes took, one way."""
-    sizes, took = np.array(list(seconds)), np.maximum(list(seconds.values()), LEAST_S)
+    sizes, took = np.array(list(seconds)), np.maximum(list(seconds.values()), MIN_S)
     parts = np.stack([1 / took, sizes / took], axis=1)
     latency_s, per_byte_s = np.linalg.lstsq(parts, np.ones(len(took)), rcond=None)[0]
     return Link(1 / max(float(per_byte_s), 1e-15), max(float(latency_s), 0.0))

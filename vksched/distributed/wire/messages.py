@@ -17,7 +17,7 @@ from typing import Any
 
 from ...common.schema import Either, Row, Table, Wrong, check
 
-MOST_FIELD_BYTES = 1 << 16
+MAX_FIELD_BYTES = 1 << 16
 DOCUMENT_BYTES = 1 << 25
 """Of graphs and plans: a part of 100,000 nodes has about 20 MiB. While one is parsed nothing else
 of the process goes on, and others must not take it for lost.

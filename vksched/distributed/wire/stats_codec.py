@@ -21,7 +21,7 @@ from ...plan.types.plan_types import HOST
 from ...runtime.run_stats import RunStats, SplitStats
 from ...topology.device_spec import (
     GRANULARITIES,
-    LEAST_PER_S,
+    MIN_PER_S,
     DeviceSpec,
     spec_as_dict,
     spec_from_dict,
@@ -179,7 +179,7 @@ def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:
     Raises:
         Wrong: nothing would get through it, or times over it make no sense.
     """
-    if not (bytes_per_s or 0.0) >= LEAST_PER_S or not 0.0 <= (latency_s or 0.0) < math.inf:
+    if not (bytes_per_s or 0.0) >= MIN_PER_S or not 0.0 <= (latency_s or 0.0) < math.inf:
         raise Wrong(f"expected the speed of a link, got {bytes_per_s} bytes/s and {latency_s} s")
     return Link(bytes_per_s or 0.0, latency_s or 0.0)
 

@@ -21,12 +21,12 @@ import numpy as np
 
 from ...common.dtypes import DTYPES, MAX_RANK, NARROW, NDArray, numpy_dtype
 from ...common.errors import VkschedError
-from ...ops.quantized.gguf_formats import held_words
+from ...ops.quantized.gguf_formats import pack_u32
 from ...storage.lazy_array import Held, Origin, late_bytes
 from ...storage.model_file import FileBytes, ModelFile, Unchanged, content_of
 from ...storage.safe_open import opened_below, parts_of
 
-MOST_PARTS = 8
+MAX_PARTS = 8
 """Of a path that a caller tells."""
 WHERE = "[node] model"
 
@@ -36,7 +36,7 @@ def file_document(origin: Origin) -> dict[str, Any]:
     extent = origin.extent
     path = PurePath(extent.path)
     return {
-        "path": "/".join(path.relative_to(path.anchor).parts[-MOST_PARTS:]),
+        "path": "/".join(path.relative_to(path.anchor).parts[-MAX_PARTS:]),
         "bytes": extent.identity[2],
         "start": extent.start,
         "size": extent.size,
@@ -77,7 +77,7 @@ class ModelFolders:
 
     def _places(self, path: str) -> Iterator[tuple[Path, list[str]]]:
         parts = parts_of(path) or []
-        for begin in range(max(0, len(parts) - MOST_PARTS), len(parts)):
+        for begin in range(max(0, len(parts) - MAX_PARTS), len(parts)):
             for folder in self._folders:
                 yield folder, parts[begin:]
 
@@ -102,7 +102,7 @@ def weight_of(file: ModelFile, told: Mapping[str, Any]) -> Held | None:
     part = _Read(file.content[start : start + size], file.file, start)
     try:
         if told["blocks"]:
-            return held_words(told["blocks"], part, shape)
+            return pack_u32(told["blocks"], part, shape)
         known = told["dtype"] in (*DTYPES, *NARROW)
         if not known or math.prod(shape) * numpy_dtype(told["dtype"]).itemsize != size:
             return None

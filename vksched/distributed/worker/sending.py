@@ -20,7 +20,7 @@ from ..protocols import Post, RunKey
 
 SMALL_BYTES = 1 << 16
 """Up to so much goes on the thread of the walk: the system takes it at once."""
-MOST_THREADS = 32
+MAX_THREADS = 32
 
 
 class Sent(NamedTuple):
@@ -37,7 +37,7 @@ class Sending:
 
     def __init__(self, post: Post, hosts: int, clock: Clock) -> None:
         self._post, self._clock = post, clock
-        self._threads = ThreadPoolExecutor(max(1, min(hosts, MOST_THREADS)), "vksched-send")
+        self._threads = ThreadPoolExecutor(max(1, min(hosts, MAX_THREADS)), "vksched-send")
         self._under_way: dict[RunKey, list[Future[None]]] = {}
         self._failures: dict[RunKey, BaseException] = {}
         self._sent: dict[RunKey, list[Sent]] = {}

@@ -26,7 +26,7 @@ from ...common.user_warning import warn
 from ...storage.disk_cache import make_folder
 from ..wire.channel import Payload, flat
 
-MOST_BYTES = 64 << 30
+MAX_BYTES = 64 << 30
 MAPPED_BYTES = 1 << 20
 """Files of so many bytes and more are mapped, which takes an open file for each; smaller ones, of
 which models have thousands, are read.
@@ -48,7 +48,7 @@ class WeightCache:
     most_bytes: of all files together; one that is larger alone is not kept.
     """
 
-    def __init__(self, folder: Path | None, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path | None, most_bytes: int = MAX_BYTES) -> None:
         self.folder = folder
         self.most_bytes = most_bytes
         self._lock = threading.Lock()

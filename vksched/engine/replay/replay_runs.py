@@ -30,7 +30,7 @@ TOLD = ("split", "node", "way", "bytes", "needed_by")
 """What follows from a plan of their fields."""
 TOTALS = ("waits", "fence_waits", "transfer_bytes", "input_bytes", "output_bytes")
 """And of the stats of a run."""
-MOST_BYTES = 1 << 31
+MAX_BYTES = 1 << 31
 """Of all results of a run, which are made: zeros that take memory."""
 
 
@@ -78,8 +78,8 @@ def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
     graph, topology = plan.graph, plan.topology
     shown = [node for node, count in observed.items() for _ in range(count)]
     results = [*(node for _, node in graph.outputs), *graph.kept, *shown]
-    if sum(graph.nodes[node].type.host_bytes for node in results) > MOST_BYTES:
-        raise PlanError(f"[replay] expected results of at most {MOST_BYTES} bytes, got more")
+    if sum(graph.nodes[node].type.host_bytes for node in results) > MAX_BYTES:
+        raise PlanError(f"[replay] expected results of at most {MAX_BYTES} bytes, got more")
     clock, tape = SimulatedClock(), Tape(None)
     devices = [BlankDevice(spec, clock) for spec in topology.devices]
     executor = Executor(plan, devices, Trace(clock, [tape]), float("inf"), number=0)

@@ -31,7 +31,7 @@ LANES = {"busy": "busy", "copy": "copy", "wait": "host wait"}
 GREY = "#e9e9e9", "#555555"
 PAIR, THICK = 30.0, 11.0
 """Heights of two bars side by side, and of one of them."""
-MOST_OPS = 12
+MAX_OPS = 12
 """The longest ones are drawn."""
 NAMES = 240.0
 """Room for the names of bars."""

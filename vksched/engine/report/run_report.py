@@ -19,7 +19,7 @@ from ...common.formatting import count_of, format_seconds
 from ...viz.svg import framed, save_picture
 from .advice import Advice
 from .predictions import Line
-from .report_chart import MOST_OPS, draw_report
+from .report_chart import MAX_OPS, draw_report
 from .time_breakdown import Shares, TimeSpan
 from .transfers import Sent
 
@@ -84,7 +84,7 @@ class RunReport:
         colours = {share.device: number for number, share in enumerate(self.times)}
         lines = self.run, *self.devices
         pairs = [(line.what, colours.get(line.what), line) for line in lines]
-        pairs += [(f"{op.what} on {d}", colours.get(d), op) for d, op in self.ops[:MOST_OPS]]
+        pairs += [(f"{op.what} on {d}", colours.get(d), op) for d, op in self.ops[:MAX_OPS]]
         title = f"a run of {format_seconds(self.run.measured_s)}"
         told = "; ".join(self._told())
         return draw_report(title, told, self.times, self.timeline, pairs)

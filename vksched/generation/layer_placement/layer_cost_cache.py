@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from ...importers.gguf.model import LanguageModel
 
 FORMAT = 2
-LEAST_LAYERS = 12
+MIN_LAYERS = 12
 """Of a model that takes long enough to measure."""
-MOST_FILES = 32
+MAX_FILES = 32
 """Then those written first are removed."""
 EXPERTS = {"size_bytes": int, "write_s": [float], "read_s": [float]}
 LAYER = {
@@ -76,9 +76,9 @@ def kept_or_measured(
 ) -> Measured:
     """Returns what layers take: what is kept, or what `measure` gives, which is kept then."""
     folder = folder_of("layers")
-    if folder is None or model.hyper.layers < LEAST_LAYERS:
+    if folder is None or model.hyper.layers < MIN_LAYERS:
         return measure()
-    key = key_of(model, cache, sizes, topology)
+    key = cache_key(model, cache, sizes, topology)
     path = folder / f"{key}.json"
     found = _read(path, key, topology)
     if found is None:
@@ -88,7 +88,7 @@ def kept_or_measured(
     return found
 
 
-def key_of(
+def cache_key(
     model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], topology: Topology
 ) -> str:
     """Returns a hash of all that decides what layers take."""
@@ -174,7 +174,7 @@ def _write(path: Path, key: str, measured: Measured) -> None:
     with locked(path.parent / "lock"):
         whole = {"format": FORMAT, "key": key, "digest": _digest(told), "measured": told}
         replace_whole(path, json.dumps(whole))
-        remove_old(path.parent, MOST_FILES, "*.*")
+        remove_old(path.parent, MAX_FILES, "*.*")
 
 
 def _digest(told: object) -> str:

@@ -21,15 +21,15 @@ from ...ops import (
     arange,
     cast,
     concat,
+    dequantize_q8_0,
+    dynamic_update_slice,
     equal,
-    from_q8_0,
     gather,
     maximum,
     minimum,
+    quantize_q8_0,
     reshape,
-    to_q8_0,
     where,
-    write_rows,
 )
 from ...ops.attention.kv_q8_0 import row_words
 from ...ops.creation.state import state
@@ -66,11 +66,11 @@ class KeyValueCache:
 
     def kept(self, rows: Tensor) -> Tensor:
         """Returns rows as a state keeps them."""
-        return to_q8_0(rows) if self.dtype == UINT32 else cast(rows, self.dtype)
+        return quantize_q8_0(rows) if self.dtype == UINT32 else cast(rows, self.dtype)
 
     def values(self, rows: Tensor, size: int) -> Tensor:
         """Returns the values of rows of a state, which attention reads where they lie."""
-        return from_q8_0(rows, size) if self.dtype == UINT32 else rows
+        return dequantize_q8_0(rows, size) if self.dtype == UINT32 else rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +170,7 @@ class CachedText:
         before = self._before._new[name] if self._before else []
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
-        self.updates[kept] = write_rows(kept, cache.kept(new), self._start, axis=2)
+        self.updates[kept] = dynamic_update_slice(kept, cache.kept(new), self._start, axis=2)
         return kept, new
 
     def _values(self, kept: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:

@@ -26,9 +26,9 @@ from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.select import cast
 from ..layout.reshape import reshape, transpose
 from ..reduction.softmax import as_mask
-from .attention_cpu import HOST, attention_reference
+from .attention_cpu import CPU_KERNEL, attention_reference
 from .attention_kernels import KERNEL, UNBOUNDED, by_heads
-from .attention_native import attention_recipe
+from .attention_native import attention_program
 
 # -- types and values --------------------------------------------------------------------------
 
@@ -36,15 +36,15 @@ from .attention_native import attention_recipe
 SCORES: Domains = {
     "scale": Real(),
     "softcap": Real(0.0),
-    "past": Whole(1 - UNBOUNDED // 2, UNBOUNDED // 2 - 1),
+    "past_len": Whole(1 - UNBOUNDED // 2, UNBOUNDED // 2 - 1),
     "left": Whole(-1, UNBOUNDED // 2 - 1),
     "right": Whole(-1, UNBOUNDED // 2 - 1),
 }
 """How scores are made and which keys are visible: attributes of attention and its gradients."""
 ATTENTION: Domains = {
     **SCORES,
-    "by_length": wholes(0, 1, 4),
-    "none_seen_is_nan": Flag(),
+    "is_bshd": wholes(0, 1, 4),
+    "fully_masked_is_nan": Flag(),
 }
 
 
@@ -56,7 +56,7 @@ def infer_attention(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if any(t.rank != 4 for t in (q, k, v)):
         raise ShapeError(
             "[attention] expected (batch, heads, length, size) three times, got "
-            f"{q.shape}, {k.shape} and {v.shape}; try heads= for (batch, length, heads * size)"
+            f"{q.shape}, {k.shape} and {v.shape}; try num_heads= for (batch, length, heads * size)"
         )
     q, k, v = by_heads(inputs, attrs)
     if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
@@ -81,7 +81,7 @@ def infer_attention(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
                 f"[attention] expected a mask that broadcasts to {scores}, got {mask.shape}"
             )
     shape = (*q.shape[:3], v.shape[3])
-    if attrs.as_ints("by_length")[3]:
+    if attrs.as_ints("is_bshd")[3]:
         shape = (shape[0], shape[2], shape[1], shape[3])
     return TensorType(shape, q.dtype)
 
@@ -101,9 +101,9 @@ register(
         attrs=ATTENTION,
         operands=(3, 4),
         work=_work,
-        factors=(0, 1, 2),
-        host=HOST,
-        recipe=attention_recipe,
+        roundable_operands=(0, 1, 2),
+        cpu=CPU_KERNEL,
+        native_program=attention_program,
     )
 )
 
@@ -118,60 +118,65 @@ def attention(
     mask: TensorLike | None = None,
     *,
     causal: bool = False,
-    past: int = 0,
+    past_len: int = 0,
     window: tuple[int | None, int | None] = (None, None),
     scale: float | None = None,
     softcap: float = 0.0,
-    heads: int | None = None,
-    kv_heads: int | None = None,
-    by_length: bool = False,
-    used: TensorLike | None = None,
-    new: tuple[TensorLike, TensorLike] | None = None,
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    layout: str = "BHSD",
+    kv_len: TensorLike | None = None,
+    k_new: TensorLike | None = None,
+    v_new: TensorLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """softmax(q k^T * scale) v for every head, as ONNX Attention; the scores are never stored.
 
     q: (b, h, m, d), k: (b, g, n, d), v: (b, g, n, e) -> (b, h, m, e); h is a multiple of g, and
-    h / g heads of q in a row share a head of k and v. by_length: operands and result are
-    (b, length, heads, size) instead; with `heads` (and `kv_heads`, by default the same) they are
-    (b, length, heads * size).
+    h / g consecutive heads of q share a head of k and v. layout: "BHSD", or "BSHD" for operands
+    and a result of (b, length, heads, size). num_heads, num_kv_heads: for operands and a result of
+    (b, length, heads * size); num_kv_heads is num_heads by default.
     Where some of q, k and v are float16 and some float32, the result is float32.
     mask: broadcasts to (b, h, m, n); bool, true where a key is seen, or float32, added to the
     scores after the soft cap softcap * tanh(score / softcap).
-    causal: query i sees the keys up to i + past; window: and no more than so many to the left and
-    right of i + past. scale: by default 1 / sqrt(d).
-    used: only so many of the first keys count, an int or (b,) ints, and past is counted from there;
-    new: keys and values that follow these, as k and v are but of any length. The time grows with
-    used, not with n. Beside q, k and v may be float16, or `vs.from_q8_0` of words: they are read as
-    they lie.
+    causal: query i sees the keys up to i + past_len; window: and no more than so many to the left and
+    right of i + past_len. scale: by default 1 / sqrt(d).
+    kv_len: number of keys in use, the first of k and v: an int or (b,) ints; past_len is counted
+    from there. k_new, v_new: keys and values that follow them, of any length. The time grows with
+    kv_len, not with n. With kv_len, k and v may be float16, or `vs.dequantize_q8_0` of words: they
+    are read as they lie.
     A hidden key, or one of weight 0, counts as not there, whatever k and v hold; the result of a
     query that sees no key is 0.
     """
-    if new is not None and (not isinstance(new, Sequence) or len(new) != 2):
-        raise ShapeError(f"[attention] expected new keys and values (keys, values), got {new!r}")
+    if (k_new is None) != (v_new is None):
+        raise ShapeError("[attention] expected k_new and v_new, got one of the two")
+    if layout not in ("BHSD", "BSHD"):
+        raise ShapeError(f"[attention] expected a layout of BHSD or BSHD, got {layout!r}")
+    new = () if k_new is None or v_new is None else (k_new, v_new)
     operands = [as_tensor(q)]
-    operands += [as_tensor(t, like=operands[0]) for t in (k, v, *(new or ()))]
-    operands = _of_one_type(operands, (1, 2) if used is not None else ())
-    if heads is not None or kv_heads is not None:
-        q, k, v, *rest = _apart(operands, heads, kv_heads)
+    operands += [as_tensor(t, like=operands[0]) for t in (k, v, *new)]
+    operands = _of_one_type(operands, (1, 2) if kv_len is not None else ())
+    if num_heads is not None or num_kv_heads is not None:
+        q, k, v, *rest = _apart(operands, num_heads, num_kv_heads)
         out = attention(
             *(q, k, v, mask),
             causal=causal,
-            past=past,
+            past_len=past_len,
             window=window,
             scale=scale,
             softcap=softcap,
-            by_length=True,
-            used=used,
-            new=None if new is None else (rest[0], rest[1]),
+            layout="BSHD",
+            kv_len=kv_len,
+            k_new=rest[0] if rest else None,
+            v_new=rest[1] if rest else None,
         )
         return reshape(out, (*out.shape[:2], out.shape[2] * out.shape[3]), name=name)
     if not isinstance(window, Sequence) or len(window) != 2 or isinstance(window, str):
         raise ShapeError(f"[attention] expected a window (left, right), got {window!r}")
     left, right = (_bound(side) for side in window)
-    past = as_int("attention", "past", past)
-    if not 0 <= abs(past) < UNBOUNDED // 2:
-        raise ShapeError(f"[attention] expected a past under 2**29, got {past}")
+    past_len = as_int("attention", "past_len", past_len)
+    if not 0 <= abs(past_len) < UNBOUNDED // 2:
+        raise ShapeError(f"[attention] expected past_len under 2**29, got {past_len}")
     depth = operands[0].shape[-1] if operands[0].rank else 1
     if scale is None:
         scale = 1 / math.sqrt(max(1, depth))
@@ -187,21 +192,23 @@ def attention(
     attrs: dict[str, AttrValue] = {
         "scale": float(scale),
         "softcap": float(softcap),
-        "past": past,
+        "past_len": past_len,
         "left": left,
         "right": 0 if causal else right,
-        "by_length": (int(by_length),) * 4,
-        "none_seen_is_nan": False,
+        "is_bshd": (int(layout == "BSHD"),) * 4,
+        "fully_masked_is_nan": False,
     }
-    if used is not None:
+    if kv_len is not None:
         if mask is not None:
             raise ShapeError("[attention] expected a mask or a number of keys in use, got both")
         kept, beside = operands[:3], operands[3:]
-        if by_length:
+        if layout == "BSHD":
             beside = [transpose(t, (0, 2, 1, 3)) for t in beside]
-        return apply("cached_attention", [*kept, as_tensor(used), *beside], attrs, name)
-    if new is not None:
-        raise ShapeError("[attention] expected new keys with `used`, got them without; try used=n")
+        return apply("attention_with_kvcache", [*kept, as_tensor(kv_len), *beside], attrs, name)
+    if new:
+        raise ShapeError(
+            "[attention] `k_new` and `v_new` require `kv_len`, the number of cached keys"
+        )
     if mask is not None:
         operands.append(as_mask(mask, operands[0]))
     return apply("attention", operands, attrs, name)
@@ -227,13 +234,16 @@ def _bound(side: int | None) -> int:
     return keys
 
 
-def _apart(operands: list[Tensor], heads: int | None, kv_heads: int | None) -> list[Tensor]:
+def _apart(operands: list[Tensor], num_heads: int | None, num_kv_heads: int | None) -> list[Tensor]:
     """(batch, length, heads * size) as (batch, length, heads, size)."""
-    heads, kv_heads = (
+    num_heads, num_kv_heads = (
         None if count is None else as_int("attention", what, count)
-        for what, count in (("heads", heads), ("kv_heads", kv_heads))
+        for what, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
     )
-    counts = (heads or kv_heads or 0, *(kv_heads or heads or 0 for _ in operands[1:]))
+    counts = (
+        num_heads or num_kv_heads or 0,
+        *(num_kv_heads or num_heads or 0 for _ in operands[1:]),
+    )
     out = []
     for tensor, count in zip(operands, counts, strict=True):
         if tensor.rank != 3 or count <= 0 or tensor.shape[2] % count:

@@ -14,11 +14,11 @@ from functools import lru_cache
 
 from ...ir.op import Call
 from ...topology.limits import Limits
-from ..linalg.coopmat import LEAST_SIDE, coopmat_name, coopmat_subgroups, rounds, shapes_of
+from ..linalg.coopmat import MIN_SIDE, coopmat_name, coopmat_subgroups, rounds, shapes_of
 
 _SUBGROUPS = 4
 _KEYS = {False: 32, True: 16}
-_MOST_COLUMNS = {False: 128, True: 16}
+_MAX_COLUMNS = {False: 128, True: 16}
 """Keys at a time; values of a query, and columns of v of one dispatch, which a subgroup holds in
 registers. By whether the device is a CPU driver: llvmpipe takes a minute to compile more.
 """
@@ -26,11 +26,11 @@ registers. By whether the device is a CPU driver: llvmpipe takes a minute to com
 
 def most_columns(limits: Limits) -> int:
     """Returns how many columns of v one dispatch works on, and how deep queries may be."""
-    return _MOST_COLUMNS[limits.software]
+    return _MAX_COLUMNS[limits.software]
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionUnit:
+class AttentionCoopmat:
     """A variant of `attention_coopmat`. shape: rows, columns and depth of one cooperative matrix.
     subgroup: its lanes. keys: at a time.
     """
@@ -88,27 +88,27 @@ class AttentionUnit:
 
 
 @lru_cache(maxsize=64)
-def _units(limits: Limits, depth: int, columns: int) -> dict[str, AttentionUnit]:
+def _coopmats(limits: Limits, depth: int, columns: int) -> dict[str, AttentionCoopmat]:
     if not (limits.subgroup_shuffle and 0 < depth <= most_columns(limits)):
         return {}
-    units = (
-        AttentionUnit(shape, subgroup, _KEYS[limits.software])
+    coopmats = (
+        AttentionCoopmat(shape, subgroup, _KEYS[limits.software])
         for shape in shapes_of(limits)
         for subgroup in coopmat_subgroups(limits)
     )
-    return {unit.name: unit for unit in units if unit.fits(limits, depth, columns)}
+    return {coopmat.name: coopmat for coopmat in coopmats if coopmat.fits(limits, depth, columns)}
 
 
-def attention_coopmat_tile(call: Call, depth: int, columns: int) -> AttentionUnit | None:
+def attention_coopmat_tile(call: Call, depth: int, columns: int) -> AttentionCoopmat | None:
     """Returns the unit of a call's variant, None where that is another kernel."""
     named = call.variant.startswith("coopmat ")
-    return _units(call.limits, depth, columns).get(call.variant) if named else None
+    return _coopmats(call.limits, depth, columns).get(call.variant) if named else None
 
 
 def attention_coopmat_variants(
     call: Call, rows: int, keys: int, depth: int, columns: int
 ) -> tuple[str, ...]:
     """Returns the variants that can compute a call, of so many rows of q for each head of keys."""
-    if min(rows, keys) < LEAST_SIDE or not rounds(call):
+    if min(rows, keys) < MIN_SIDE or not rounds(call):
         return ()
-    return tuple(_units(call.limits, depth, columns))
+    return tuple(_coopmats(call.limits, depth, columns))

@@ -12,30 +12,30 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece, sum_rows
+from ...ir.cpu_kernel import CpuKernel, Piece, sum_rows
 from ..linalg.matmul_blocks import heads
-from .attention_kernels import seen_keys
+from .attention_kernels import visible_range
 
 REFERENCE_SCORES = 1 << 22
 """Scores that the reference holds at a time."""
 
 
-def _swapped(x: NDArray, turned: int) -> NDArray:
+def _with_layout(x: NDArray, bshd: int) -> NDArray:
     """Returns (batch, heads, length, size) of (batch, length, heads, size), or the other way."""
-    return x.swapaxes(1, 2) if turned else x
+    return x.swapaxes(1, 2) if bshd else x
 
 
 def attention_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     """Returns attention head by head, some rows of its scores at a time."""
-    *turned, turn_result = attrs.as_ints("by_length")
-    out = _attend_all((*map(_swapped, inputs[:3], turned), *inputs[3:]), attrs)
-    return np.ascontiguousarray(_swapped(out, turn_result))
+    *bshd, result_bshd = attrs.as_ints("is_bshd")
+    out = _attend_all((*map(_with_layout, inputs[:3], bshd), *inputs[3:]), attrs)
+    return np.ascontiguousarray(_with_layout(out, result_bshd))
 
 
 def _attend_all(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     q, k, v = inputs[:3]
     shape = (*q.shape[:3], v.shape[3])
-    out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
+    out = np.full(shape, np.nan if attrs.as_bool("fully_masked_is_nan") else 0, q.dtype)
     if out.size == 0 or k.shape[2] == 0:
         return out
     keys, share = k.shape[2], q.shape[1] // k.shape[1]
@@ -59,7 +59,7 @@ def attend(
     if attrs.as_float("softcap"):
         softcap = q.dtype.type(attrs.as_float("softcap"))
         scores = softcap * np.tanh(scores / softcap)
-    low, high = seen_keys(attrs)
+    low, high = visible_range(attrs)
     ahead = np.arange(len(k)) - np.arange(start, start + len(q))[:, None]
     hidden = (ahead < low) | (ahead > high)
     if mask is not None and mask.dtype == bool:
@@ -74,7 +74,7 @@ def attend(
     weights = np.exp(scores - largest)
     total = weights.sum(axis=1, keepdims=True)
     out = np.asarray(_mix(weights, v) / np.where(total == 0, 1, total), q.dtype)
-    if attrs.as_bool("none_seen_is_nan"):
+    if attrs.as_bool("fully_masked_is_nan"):
         out[total[:, 0] == 0] = np.nan
     return out
 
@@ -101,8 +101,8 @@ stay far from the ends of float32.
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """All heads at once where their scores are few."""
-    *turned, turn_result = attrs.as_ints("by_length")
-    q, k, v = map(_swapped, inputs[:3], turned)
+    *bshd, result_bshd = attrs.as_ints("is_bshd")
+    q, k, v = map(_with_layout, inputs[:3], bshd)
     keys, share = k.shape[2], q.shape[1] // max(1, k.shape[1])
     few = 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES
     if not few or not np.isfinite(v).all():
@@ -120,14 +120,16 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         scores *= softcap
     if len(inputs) > 3 and inputs[3].dtype != bool:
         scores += inputs[3]
-    hidden = hidden_keys(attrs, inputs[3:], 0, q.shape[2], keys)
-    to_weights(scores, hidden, attrs.as_bool("none_seen_is_nan"))
+    hidden = masked_keys(attrs, inputs[3:], 0, q.shape[2], keys)
+    to_weights(scores, hidden, attrs.as_bool("fully_masked_is_nan"))
     # before the product, as values may be as large or small as float32 holds
     made = np.matmul(scores.reshape(*together, keys), v)
-    _swapped(out, turn_result)[...] = made.reshape(*q.shape[:3], v.shape[3])
+    _with_layout(out, result_bshd)[...] = made.reshape(*q.shape[:3], v.shape[3])
 
 
-def to_weights(scores: NDArray, hidden: Iterable[NDArray], none_seen_is_nan: bool = False) -> None:
+def to_weights(
+    scores: NDArray, hidden: Iterable[NDArray], fully_masked_is_nan: bool = False
+) -> None:
     """Makes weights of scores, in place. hidden: what says which do not count."""
     plain = -_PLAIN_SCORES < scores.min() <= scores.max() < _PLAIN_SCORES
     for each in hidden:
@@ -138,18 +140,18 @@ def to_weights(scores: NDArray, hidden: Iterable[NDArray], none_seen_is_nan: boo
         scores -= largest
     np.exp(scores, out=scores)
     total = sum_rows(scores)
-    if not none_seen_is_nan:
+    if not fully_masked_is_nan:
         total[total == 0] = 1
     scores /= total
 
 
-def hidden_keys(
+def masked_keys(
     attrs: Attrs, masks: tuple[NDArray, ...], start: int, rows: int, keys: int
 ) -> Iterator[NDArray]:
     """Yields what says which scores do not count: by their place, and by the mask. start: the
     query of the first row.
     """
-    low, high = seen_keys(attrs)
+    low, high = visible_range(attrs)
     if low > 1 - (start + rows) or high < keys - 1 - start:
         ahead = np.arange(keys) - np.arange(start, start + rows)[:, None]
         yield (ahead < low) | (ahead > high)
@@ -159,8 +161,8 @@ def hidden_keys(
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     """Some heads of some examples at a time."""
-    turn_q, turn_k, *_ = attrs.as_ints("by_length")
-    q, keys = _swapped(inputs[0], turn_q), _swapped(inputs[1], turn_k).shape[2]
+    q_bshd, k_bshd, *_ = attrs.as_ints("is_bshd")
+    q, keys = _with_layout(inputs[0], q_bshd), _with_layout(inputs[1], k_bshd).shape[2]
     masks = [np.broadcast_to(mask, (*q.shape[:3], keys)) for mask in inputs[3:]]
     work = (q.size + out.size) * keys
     for own, (some, of_q, _), part in cut_heads(inputs[:3], attrs, out, work):
@@ -173,15 +175,15 @@ def cut_heads(
     """Yields q, k and v of some heads; which examples, heads of q and heads of k these are; and
     their part of the result. work: multiply-adds of all heads.
     """
-    *turned, turn_result = attrs.as_ints("by_length")
-    q, k, v = map(_swapped, inputs, turned)
-    made, (batch, shared) = _swapped(out, turn_result), k.shape[:2]
+    *bshd, result_bshd = attrs.as_ints("is_bshd")
+    q, k, v = map(_with_layout, inputs, bshd)
+    made, (batch, shared) = _with_layout(out, result_bshd), k.shape[:2]
     share = q.shape[1] // shared
     for some, of_k in heads(batch, shared, work):
         of_q = slice(of_k.start * share, of_k.stop * share)
         parts = q[some, of_q], k[some, of_k], v[some, of_k]
-        own = tuple(map(_swapped, parts, turned))
-        yield own, (some, of_q, of_k), _swapped(made[some, of_q], turn_result)
+        own = tuple(map(_with_layout, parts, bshd))
+        yield own, (some, of_q, of_k), _with_layout(made[some, of_q], result_bshd)
 
 
-HOST = HostKernel(_compute, _cut)
+CPU_KERNEL = CpuKernel(_compute, _cut)

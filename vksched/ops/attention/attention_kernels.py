@@ -18,8 +18,8 @@ from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast
 from .attention_launch import (
     CACHED_BUFFERS,
     LANES_ACROSS,
-    LEAST_CPU_PART,
-    LEAST_PART,
+    MIN_CPU_PART,
+    MIN_PART,
     ROWS,
     STATE_WORDS,
     TILED,
@@ -36,7 +36,7 @@ from .attention_launch import (
     variants,
 )
 
-__all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "seen_keys"]
+__all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "visible_range"]
 
 COOPMAT = "attention_coopmat"
 MASKED, KVCACHE, KVCACHE_GEMV = "_masked", "_kvcache", "_kvcache_gemv"
@@ -50,9 +50,9 @@ TILED_SHADERS = {"tiled": "tiled", "mixed": "tiled_mixed", "fp16acc": "tiled_fp1
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
-def seen_keys(attrs: Attrs) -> tuple[int, int]:
+def visible_range(attrs: Attrs) -> tuple[int, int]:
     """Returns a, b: query i sees the keys i + a .. i + b."""
-    past, left, right = (attrs.as_int(name) for name in ("past", "left", "right"))
+    past, left, right = (attrs.as_int(name) for name in ("past_len", "left", "right"))
     return (
         past - left if left >= 0 else -UNBOUNDED,
         past + right if right >= 0 else UNBOUNDED,
@@ -69,7 +69,7 @@ class _Segment:
 
     kind: str
     operands: tuple[int, ...]
-    turned: tuple[int, ...]
+    bshd: tuple[int, ...]
     sizes: Sizes
     cut: Launch
     first_part: int = 0
@@ -78,15 +78,15 @@ class _Segment:
 
 
 def _whole(call: Call) -> tuple[_Segment, ...]:
-    s, turned = sizes_of(call), call.attrs.as_ints("by_length")
+    s, bshd = sizes_of(call), call.attrs.as_ints("is_bshd")
     masked = len(call.inputs) > 3
     operands = tuple(range(len(call.inputs)))
-    return (_Segment(MASKED * masked, operands, turned[1:3], s, launch(call, s)),)
+    return (_Segment(MASKED * masked, operands, bshd[1:3], s, launch(call, s)),)
 
 
 def _cached(call: Call) -> tuple[_Segment, ...]:
-    s, turned = sizes_of(call), call.attrs.as_ints("by_length")
-    kept = _Segment(KVCACHE, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
+    s, bshd = sizes_of(call), call.attrs.as_ints("is_bshd")
+    kept = _Segment(KVCACHE, (0, 1, 2, 3), bshd[1:3], s, launch(call, s))
     keys = call.inputs[4].shape[2] if len(call.inputs) > 4 else 0
     if call.limits.storage_buffers < CACHED_BUFFERS:
         beside = SCRATCH - bool(keys or kept.cut.parts > 1)
@@ -108,7 +108,7 @@ def _behind(call: Call, kept: _Segment, keys: int) -> _Segment:
     return replace(
         kept,
         operands=(q, 4, 5, *used),
-        turned=(0, 0),
+        bshd=(0, 0),
         sizes=sizes,
         cut=cut,
         first_part=first,
@@ -132,10 +132,10 @@ def _append_kv_len(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
     )
 
 
-def _strides(shape: Shape, by_length: int) -> tuple[int, int]:
+def _strides(shape: Shape, is_bshd: int) -> tuple[int, int]:
     """Returns the words from one position to the next, and from one head to the next."""
     _, one, other, size = shape
-    return (other * size, size) if by_length else (size, other * size)
+    return (other * size, size) if is_bshd else (size, other * size)
 
 
 def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
@@ -186,7 +186,7 @@ def _dispatches(
     )
     operands = (*segment.operands, OUTPUT if whole else SCRATCH)
     shifts = (*(0 for _ in segment.operands), segment.first_part * row)
-    unit = coopmat_of(call, s) if shader.startswith(COOPMAT) else None
+    coopmat = coopmat_of(call, s) if shader.startswith(COOPMAT) else None
     most, own_parts = call.limits.max_groups[0], min(cut.parts, call.limits.max_groups[1])
     for block in range(0, s.columns, cut.columns):
         columns = min(cut.columns, s.columns - block)
@@ -204,23 +204,23 @@ def _dispatches(
                 (
                     *constants,
                     *_more_constants(call, shader, cut.tile, columns),
-                    *(unit.constants(s.depth, columns, s.columns) if unit else ()),
+                    *(coopmat.constants(s.depth, columns, s.columns) if coopmat else ()),
                 ),
                 shifts,
                 barrier=True,
-                subgroup=unit.subgroup if unit else 0,
+                subgroup=coopmat.subgroup if coopmat else 0,
             )
 
 
 def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
-    s, (low, high) = segment.sizes, seen_keys(call.attrs)
+    s, (low, high) = segment.sizes, visible_range(call.attrs)
     push: Push = (
         *(("rows", s.rows), ("queries", s.queries), ("keys", s.keys), ("depth", s.depth)),
         *(("heads", s.heads), ("first_visible", low), ("last_visible", high)),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
     if segment.kind.startswith(KVCACHE):
-        least = LEAST_CPU_PART if call.limits.software else LEAST_PART
+        least = MIN_CPU_PART if call.limits.software else MIN_PART
         part_keys = cut.part_keys if segment.are_new else min(least, cut.part_keys)
         stride = len(call.inputs[3].shape)
         own = (
@@ -239,13 +239,13 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
 
 def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
     """Yields where the operands and the result of a segment have rows and heads."""
-    turn_q, _, _, turn_result = call.attrs.as_ints("by_length")
+    q_bshd, _, _, result_bshd = call.attrs.as_ints("is_bshd")
     q, k, v = (call.inputs[i].shape for i in (0, *segment.operands[1:3]))
-    result = _strides(call.output.shape, turn_result)
+    result = _strides(call.output.shape, result_bshd)
     places = {
-        "q": _strides(q, turn_q),
-        "k": _strides(k, segment.turned[0]),
-        "v": _strides(v, segment.turned[1]),
+        "q": _strides(q, q_bshd),
+        "k": _strides(k, segment.bshd[0]),
+        "v": _strides(v, segment.bshd[1]),
         "result": result if whole else (segment.sizes.columns + STATE_WORDS, 0),
     }
     for name, (row, head) in places.items():
@@ -261,7 +261,7 @@ def _shader(call: Call, segment: _Segment) -> str:
         return f"attention_rows{segment.kind}"
     if coopmat_of(call, segment.sizes):
         return f"{COOPMAT}{segment.kind}"
-    low, high = seen_keys(call.attrs)
+    low, high = visible_range(call.attrs)
     s = segment.sizes
     sees_all = low <= 1 - s.queries and high >= s.keys - 1 and not call.attrs.as_float("softcap")
     shaped = segment.kind or "_shaped" * (not sees_all)
@@ -281,7 +281,7 @@ def _more_constants(
 
 def _fully_masked(call: Call) -> tuple[str, int]:
     """The bits of the result of a query that sees no key: 0, or NaN."""
-    return "FULLY_MASKED", 0x7FC00000 if call.attrs.as_bool("none_seen_is_nan") else 0
+    return "FULLY_MASKED", 0x7FC00000 if call.attrs.as_bool("fully_masked_is_nan") else 0
 
 
 def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
@@ -290,7 +290,7 @@ def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
     groups = min(-(-count // (LOCAL_SIZE * each)), call.limits.max_groups[0])
     if call.limits.software and groups * LOCAL_SIZE * each < count:
         raise UnsupportedOp(f"[attention] {parts} parts are too many for this CPU driver")
-    row, head = _strides(call.output.shape, call.attrs.as_ints("by_length")[3])
+    row, head = _strides(call.output.shape, call.attrs.as_ints("is_bshd")[3])
     push = (
         *(("count", count), ("row", s.columns), ("parts", parts), ("queries", s.queries)),
         *(("heads", s.heads * s.rows // s.queries), ("result_row", row), ("result_head", head)),

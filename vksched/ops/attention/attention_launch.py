@@ -13,7 +13,7 @@ from ..linalg.matmul_vec4 import tile_kinds
 from ..lowering.strides import LOOP_STEPS
 from ..lowering.vec4 import has_subgroup_kernels
 from .attention_coopmat import (
-    AttentionUnit,
+    AttentionCoopmat,
     attention_coopmat_tile,
     attention_coopmat_variants,
     most_columns,
@@ -25,7 +25,7 @@ LANES_ACROSS = 32
 """Columns of the lanes of a group in shaders/attention/attention_tiled.glsl."""
 KEYS_AT_ONCE = 64
 """Keys that such a group works on at a time."""
-MOST_COLUMNS = 8 * LANES_ACROSS
+MAX_COLUMNS = 8 * LANES_ACROSS
 """Columns of v that one dispatch for GPUs works on; more are several."""
 LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
 """Lanes of a group of `rows`; keys that an invocation works on at a time."""
@@ -51,9 +51,9 @@ CACHED_BUFFERS = 5
 """What the keys in use of a cache need bound: q, k, v, the number of these, and the result."""
 STATE_WORDS = 4
 """Behind the sums of a part."""
-GROUPS_WANTED, LEAST_PART = 256, 128
+GROUPS_WANTED, MIN_PART = 256, 128
 """A GPU with fewer groups than this gets the keys in parts, of this length at least."""
-CPU_GROUPS_WANTED, LEAST_CPU_PART = 8, 256
+CPU_GROUPS_WANTED, MIN_CPU_PART = 8, 256
 """The same of a CPU driver, whose groups are dear."""
 _LOADS = {8: 16, 4: 5}
 """What the loads of a tile take, in the products of so many rows: seen on llvmpipe (8 lanes) and
@@ -66,8 +66,8 @@ DISPATCH_FLOPS = 1e11
 def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
     """Returns the types of q, k and v as they are with the heads before the length."""
     return tuple(
-        TensorType((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype) if turned else t
-        for t, turned in zip(inputs[:3], attrs.as_ints("by_length")[:3], strict=True)
+        TensorType((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype) if bshd else t
+        for t, bshd in zip(inputs[:3], attrs.as_ints("is_bshd")[:3], strict=True)
     )
 
 
@@ -115,11 +115,11 @@ def variants(call: Call) -> tuple[str, ...]:
         return ()
     s = sizes_of(call)
     few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
-    units = () if few else attention_coopmat_variants(call, s.rows, s.keys, s.depth, s.columns)
-    return (*_plain_variants(call, s), *units)
+    coopmats = () if few else attention_coopmat_variants(call, s.rows, s.keys, s.depth, s.columns)
+    return (*_plain_variants(call, s), *coopmats)
 
 
-def coopmat_of(call: Call, s: Sizes) -> AttentionUnit | None:
+def coopmat_of(call: Call, s: Sizes) -> AttentionCoopmat | None:
     """Returns the cooperative matrix of a call's variant, None where that is another kernel."""
     return attention_coopmat_tile(call, s.depth, s.columns)
 
@@ -162,20 +162,20 @@ def launch(call: Call, s: Sizes) -> Launch:
     """Returns how a call, or a segment of its keys, is cut."""
     if call.variant in TILED:
         return _on_gpu(call, s)
-    unit = coopmat_of(call, s)
-    if unit is not None:
-        return _by_unit(call, s, unit)
-    return _by_rows(call, s) if call.variant == ROWS else _by_lanes(call, s)
+    coopmat = coopmat_of(call, s)
+    if coopmat is not None:
+        return _by_coopmat(call, s, coopmat)
+    return _by_rows(call, s) if call.variant == ROWS else _by_subgroup(call, s)
 
 
-def _by_unit(call: Call, s: Sizes, unit: AttentionUnit) -> Launch:
+def _by_coopmat(call: Call, s: Sizes, coopmat: AttentionCoopmat) -> Launch:
     """Repairs have the same parts of the keys."""
-    tiles, limits = -(-s.rows // unit.rows) * s.batches, call.limits
+    tiles, limits = -(-s.rows // coopmat.rows) * s.batches, call.limits
     groups = CPU_GROUPS_WANTED if limits.software else GROUPS_WANTED
-    parts, part_keys = _even(s, max(1, min(groups // tiles, s.keys // LEAST_PART)))
+    parts, part_keys = _even(s, max(1, min(groups // tiles, s.keys // MIN_PART)))
     columns = min(s.columns, most_columns(limits))
-    each = _tiles_of_dispatch(unit.rows, s, columns)
-    return Launch(unit.rows, tiles, min(tiles, each), parts, part_keys, columns)
+    each = _tiles_of_dispatch(coopmat.rows, s, columns)
+    return Launch(coopmat.rows, tiles, min(tiles, each), parts, part_keys, columns)
 
 
 def _tiles_of_dispatch(rows: int, s: Sizes, columns: int) -> int:
@@ -184,14 +184,14 @@ def _tiles_of_dispatch(rows: int, s: Sizes, columns: int) -> int:
     return max(1, int(DISPATCH_FLOPS / flops))
 
 
-def _by_lanes(call: Call, s: Sizes) -> Launch:
+def _by_subgroup(call: Call, s: Sizes) -> Launch:
     rows, columns = subgroup_tiles(call.limits)[call.variant]
     lanes = call.limits.subgroup_size
     tiles = -(-s.rows // rows) * s.batches
     # repairs have the same parts
     rounds = 1 + s.depth // 4 + lanes + (rows if call.attrs.as_float("softcap") else 0)
     longest = min(_longest_part(s), (LOOP_STEPS - 16 * rows) // rounds * 4 * lanes)
-    parts = max(-(-s.keys // longest), min(CPU_GROUPS_WANTED // tiles, s.keys // LEAST_CPU_PART), 1)
+    parts = max(-(-s.keys // longest), min(CPU_GROUPS_WANTED // tiles, s.keys // MIN_CPU_PART), 1)
     parts, part_keys = _even(s, parts)
     most = call.limits.max_groups
     if parts > most[1]:
@@ -250,9 +250,9 @@ def rows_of_parts(call: Call, s: Sizes, parts: int) -> Launch:
 def _on_gpu(call: Call, s: Sizes) -> Launch:
     _, tile = TILED[call.variant]
     tiles = -(-s.rows // tile) * s.batches
-    wanted = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
+    wanted = max(1, min(GROUPS_WANTED // tiles, s.keys // MIN_PART))
     part_keys = max(1, -(-s.keys // (wanted * KEYS_AT_ONCE))) * KEYS_AT_ONCE
     parts = max(1, -(-s.keys // part_keys))
-    columns = min(s.columns, MOST_COLUMNS)
+    columns = min(s.columns, MAX_COLUMNS)
     each = min(tiles, _tiles_of_dispatch(tile, s, columns))
     return Launch(tile, tiles, each, parts, part_keys, columns)

@@ -11,9 +11,9 @@ from itertools import chain
 from ...common.dtypes import FLOAT32, TensorType
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import SHARES
-from ...ir.native_program import Loop, Recipe
+from ...ir.native_program import Loop, NativeProgram
 from ..lowering.strides import broadcast_strides
-from .attention_kernels import by_heads, seen_keys
+from .attention_kernels import by_heads, visible_range
 
 KEPT, SCORES = 1 << 15, 1 << 16
 """Elements of keys and values, and scores, of a head, which stay in a cache; numpy's products are
@@ -23,9 +23,9 @@ PIECE = 1 << 19
 """Multiply-adds of a piece at least, some 20 us."""
 
 
-def attention_recipe(
+def attention_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
+) -> NativeProgram | None:
     """Returns the loop of a call of few queries and keys, None where numpy makes it."""
     q, k, v = by_heads(inputs, attrs)
     batches, heads, queries, depth = q.shape
@@ -34,27 +34,29 @@ def attention_recipe(
         return None
     if not keys or keys * (depth + columns) > KEPT or queries * keys > SCORES:
         return None
-    turned = attrs.as_ints("by_length")
+    bshd = attrs.as_ints("is_bshd")
     *given, result = (
-        head_steps(t.shape, turn) for t, turn in zip((*inputs[:3], output), turned, strict=True)
+        head_steps(t.shape, is_bshd) for t, is_bshd in zip((*inputs[:3], output), bshd, strict=True)
     )
     mask: tuple[int, ...] = (0, 0, 0, 0)
     for t in inputs[3:]:
         mask = broadcast_strides(t.shape, (*q.shape[:3], keys))
     numbers = (
-        *(batches, heads, shared, queries, keys, depth, columns, *seen_keys(attrs)),
-        *(int(attrs.as_bool("none_seen_is_nan")), len(inputs) - 3),
+        *(batches, heads, shared, queries, keys, depth, columns, *visible_range(attrs)),
+        *(int(attrs.as_bool("fully_masked_is_nan")), len(inputs) - 3),
         *(*chain.from_iterable((*given, result)), *mask),
     )
     work = batches * heads * queries * keys * (depth + columns)
     pieces = max(1, min(work // PIECE, batches * heads, 2 * SHARES))
     operands = tuple(range(len(inputs)))
-    reals = (attrs.as_float("scale"),)
-    return Recipe((Loop("attention", operands, output.size, numbers, reals, pieces, work),))
+    float_params = (attrs.as_float("scale"),)
+    return NativeProgram(
+        (Loop("attention", operands, output.size, numbers, float_params, pieces, work),)
+    )
 
 
-def head_steps(shape: tuple[int, ...], turn: int) -> tuple[int, int, int]:
+def head_steps(shape: tuple[int, ...], is_bshd: int) -> tuple[int, int, int]:
     """Returns how far batches, heads and rows are from one another."""
     inner = shape[2] * shape[3]
-    ways = (shape[3], inner) if turn else (inner, shape[3])
+    ways = (shape[3], inner) if is_bshd else (inner, shape[3])
     return shape[1] * inner, *ways

@@ -6,7 +6,7 @@
 Those of the cache are floats, maybe of 16 bits, or rows in q8_0 (kv_q8_0.py); they are read as they
 are. Attribute `columns` says how many values a row of v has in q8_0; a row of k has those of q.
 The new ones need not be in the cache, so it can be written when all else of the run is done
-(`write_rows`). How many are in use is known when the graph runs: the work grows with them, not with
+(`dynamic_update_slice`). How many are in use is known when the graph runs: the work grows with them, not with
 the cache.
 """
 
@@ -31,17 +31,17 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Optional, Whole
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece
-from ...ir.native_program import Loop, Recipe
+from ...ir.cpu_kernel import CpuKernel, Piece
+from ...ir.native_program import Loop, NativeProgram
 from ...ir.op import Op, Work, register
 from ...ir.vjp import no_gradient
 from .attention import ATTENTION, infer_attention
-from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, hidden_keys, to_weights
-from .attention_kernels import CACHED_KERNEL, by_heads, seen_keys
+from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, masked_keys, to_weights
+from .attention_kernels import CACHED_KERNEL, by_heads, visible_range
 from .attention_native import head_steps
-from .kv_q8_0 import check_words, values_of
+from .kv_q8_0 import check_words, unpack_q8_0
 
-NAME = "cached_attention"
+NAME = "attention_with_kvcache"
 NARROWER = (FLOAT16, FLOAT32)
 """What keys and values may be beside queries of any floats."""
 
@@ -121,8 +121,8 @@ Segments = tuple[tuple[NDArray, NDArray], ...]
 
 def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, int, Segments]]:
     """Yields examples with one number of keys in use, that number, and their keys and values."""
-    _, turn_k, turn_v, _ = attrs.as_ints("by_length")
-    k, v = inputs[1].swapaxes(1, 1 + turn_k), inputs[2].swapaxes(1, 1 + turn_v)
+    _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
+    k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
     used, new = inputs[3], inputs[4:]
     depth, columns = _columns(inputs[0].shape, attrs) if k.dtype == np.uint32 else (0, 0)
     counts = used.reshape(-1).tolist()
@@ -135,16 +135,16 @@ def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, i
 def _wide(x: NDArray, columns: int = 0) -> NDArray:
     """Float16 is computed as float32, and so are words, as many values of each row."""
     if x.dtype == np.uint32:
-        return values_of(x, columns)
+        return unpack_q8_0(x, columns)
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    turn_q, _, _, turn_result = attrs.as_ints("by_length")
-    q = _wide(inputs[0].swapaxes(1, 1 + turn_q))
+    q_bshd, _, _, result_bshd = attrs.as_ints("is_bshd")
+    q = _wide(inputs[0].swapaxes(1, 1 + q_bshd))
     words = inputs[2].dtype == np.uint32
     shape = (*q.shape[:3], attrs.as_int("columns") if words else inputs[2].shape[3])
-    out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
+    out = np.full(shape, np.nan if attrs.as_bool("fully_masked_is_nan") else 0, q.dtype)
     for at, count, segments in _texts(inputs, attrs):
         k, v = (np.concatenate(parts, axis=2) for parts in zip(*segments, strict=True))
         part, share = out[at], q.shape[1] // max(1, k.shape[1])
@@ -155,13 +155,13 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
             for start in range(0, q.shape[2], rows):
                 here, of_k = (batch, head, slice(start, start + rows)), (batch, head // share)
                 part[here] = attend(q[at][here], k[of_k], v[of_k], None, count + start, attrs)
-    return np.ascontiguousarray(out.swapaxes(1, 1 + turn_result), inputs[0].dtype)
+    return np.ascontiguousarray(out.swapaxes(1, 1 + result_bshd), inputs[0].dtype)
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """All heads at once where their scores are few; keys and values are read where they lie."""
-    turn_q, _, _, turn_result = attrs.as_ints("by_length")
-    q, result = _wide(inputs[0].swapaxes(1, 1 + turn_q)), out.swapaxes(1, 1 + turn_result)
+    q_bshd, _, _, result_bshd = attrs.as_ints("is_bshd")
+    q, result = _wide(inputs[0].swapaxes(1, 1 + q_bshd)), out.swapaxes(1, 1 + result_bshd)
     texts = list(_texts(inputs, attrs))
     keys = max([sum([k.shape[2] for k, _ in segments]) for _, _, segments in texts], default=0)
     if 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES:
@@ -182,7 +182,7 @@ def _attend_at_once(
     ends = [0, *accumulate([k.shape[2] for k, _ in segments])]
     spans = [slice(*span) for span in zip(ends, ends[1:], strict=False)]
     if not ends[-1]:
-        result[...] = np.nan if attrs.as_bool("none_seen_is_nan") else 0
+        result[...] = np.nan if attrs.as_bool("fully_masked_is_nan") else 0
         return
     rows = q.reshape(batches, shared, heads // shared * queries, depth)
     scores = np.empty((*rows.shape[:3], ends[-1]), q.dtype)
@@ -195,8 +195,8 @@ def _attend_at_once(
         np.tanh(scores, out=scores)
         scores *= softcap
     by_query = scores.reshape(batches, shared, heads // shared, queries, ends[-1])
-    hidden = hidden_keys(attrs, (), shift, queries, ends[-1])
-    to_weights(by_query, hidden, attrs.as_bool("none_seen_is_nan"))
+    hidden = masked_keys(attrs, (), shift, queries, ends[-1])
+    to_weights(by_query, hidden, attrs.as_bool("fully_masked_is_nan"))
     parts = [scores[..., span] @ v for (_, v), span in zip(segments, spans, strict=True)]
     for part in parts[1:]:
         parts[0] += part
@@ -206,8 +206,8 @@ def _attend_at_once(
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     """Some heads of some examples at a time."""
     used, new = inputs[3], inputs[4:]
-    _, turn_k, *_ = attrs.as_ints("by_length")
-    kept = min(int(used.max(initial=0)), inputs[1].shape[1 if turn_k else 2])
+    _, k_bshd, *_ = attrs.as_ints("is_bshd")
+    kept = min(int(used.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
     keys = max(0, kept) + (new[0].shape[2] if new else 0)
     work = (inputs[0].size + out.size) * keys
     for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work):
@@ -217,11 +217,13 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 # -- native loops --------------------------------------------------------------------------------
 
-RECIPE_ROWS = 8
+PROGRAM_ROWS = 8
 """Rows of a head's queries up to which native loops go through the keys one by one."""
 
 
-def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def _native_program(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     q, k, v, used, *new = inputs
     kinds = {FLOAT32: 0, FLOAT16: 1, UINT32: 2}
     rows, kept = by_heads(inputs, attrs)[:2]
@@ -229,20 +231,20 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
     shared, keys = kept.shape[1:3]
     if any(t.dtype != FLOAT32 for t in (q, output, *new)) or k.dtype not in kinds:
         return None
-    if queries > RECIPE_ROWS or not output.size or not shared or len(new) not in (0, 2):
+    if queries > PROGRAM_ROWS or not output.size or not shared or len(new) not in (0, 2):
         return None
     together = 1 if k.dtype == FLOAT32 else heads // shared  # rows are unpacked once for all
-    low, high = seen_keys(attrs)
-    turned = attrs.as_ints("by_length")
+    low, high = visible_range(attrs)
+    bshd = attrs.as_ints("is_bshd")
     *given, result = (
-        head_steps(t.shape, turn) for t, turn in zip((q, k, v, output), turned, strict=True)
+        head_steps(t.shape, is_bshd) for t, is_bshd in zip((q, k, v, output), bshd, strict=True)
     )
     fresh = [head_steps(t.shape, 0) for t in new] or [(0, 0, 0)] * 2
     numbers = (
         *(batches, heads, shared, queries, depth, output.shape[-1], keys),
         *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
         *(int(used.dtype == INT64), int(used.rank > 0), low, high),
-        int(attrs.as_bool("none_seen_is_nan")),
+        int(attrs.as_bool("fully_masked_is_nan")),
         *chain.from_iterable((*given, *fresh, result)),
     )
     loop = Loop(
@@ -254,7 +256,7 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
         batches * heads // together,
         2 * batches * heads * queries * keys * depth // 2,
     )
-    return Recipe((loop,))
+    return NativeProgram((loop,))
 
 
 register(
@@ -266,10 +268,10 @@ register(
         attrs={**ATTENTION, "columns": Optional(Whole(1))},
         operands=(4, 6),
         work=_work,
-        factors=(0, 1, 2, 4, 5),
+        roundable_operands=(0, 1, 2, 4, 5),
         any_dtype=True,
-        host=HostKernel(_compute, _cut),
-        recipe=_recipe,
+        cpu=CpuKernel(_compute, _cut),
+        native_program=_native_program,
     )
 )
 no_gradient("reads a cache, which is no part of a training: try a mask", NAME)

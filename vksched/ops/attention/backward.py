@@ -19,14 +19,14 @@ from ...ir.tensor import Tensor, apply
 from ..layout.reshape import reshape, slice_
 from .attention import SCORES, infer_attention
 from .backward_cpu import (
-    HOST,
-    attention_gradient_reference,
+    CPU_KERNEL,
+    attention_backward_reference,
     shapes_of_parts,
     size_of_parts,
 )
 from .backward_kernels import KERNEL
 
-OP = "attention_gradient"
+OP = "attention_backward"
 ATTRS = tuple(SCORES)
 """Those of attention that its gradients depend on."""
 
@@ -34,7 +34,7 @@ ATTRS = tuple(SCORES)
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     """(3, batch, heads of k, elements): dq, dk and dv, each filled up to the largest."""
     q, k, v, g, *masks = inputs
-    by_heads = Attrs({**attrs, "by_length": (0, 0, 0, 0)})
+    by_heads = Attrs({**attrs, "is_bshd": (0, 0, 0, 0)})
     result = infer_attention((q, k, v, *masks), by_heads)
     if g.dtype != FLOAT32:
         raise DTypeError(f"[{OP}] expected a gradient of float32, got {g.dtype}; try vs.cast")
@@ -55,18 +55,18 @@ register(
     Op(
         OP,
         _infer,
-        attention_gradient_reference,
+        attention_backward_reference,
         KERNEL,
         attrs=SCORES,
         operands=(4, 5),
         work=_work,
-        factors=(0, 1, 2, 3),
-        host=HOST,
+        roundable_operands=(0, 1, 2, 3),
+        cpu=CPU_KERNEL,
     )
 )
 
 
-def attention_gradient(
+def attention_backward(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, attrs: Attrs
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of attention by q, k and v, by that of its result; all have the heads

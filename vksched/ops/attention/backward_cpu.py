@@ -13,10 +13,10 @@ import numpy as np
 
 from ...common.dtypes import NDArray, Shape
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.cpu_kernel import CpuKernel, Piece
 from ..linalg.matmul_blocks import heads
 from ..linalg.operands import round_up_to_vec4
-from .attention_cpu import hidden_keys, to_weights
+from .attention_cpu import masked_keys, to_weights
 
 _SCORES = 1 << 18
 """Scores of a piece, at most, where a query has no more."""
@@ -127,7 +127,7 @@ def _of_piece(
         bent = np.tanh(weights)
         np.multiply(bent, softcap, out=weights)
     apart = weights.reshape(*by_query, keys)
-    hidden = tuple(hidden_keys(attrs, mask, start, by_query[3], keys))
+    hidden = tuple(masked_keys(attrs, mask, start, by_query[3], keys))
     if mask and mask[0].dtype != bool:
         apart += mask[0]
     to_weights(apart, hidden)
@@ -150,7 +150,7 @@ def _joined(x: NDArray) -> NDArray:
     return x.reshape(*x.shape[:2], x.shape[2] * x.shape[3], x.shape[4])
 
 
-def attention_gradient_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+def attention_backward_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     """Returns the gradients of q, k and v, one behind the other."""
     shapes = shapes_of_parts(*(x.shape for x in inputs[:3]))
     out = np.empty((3, *shapes[0][:2], size_of_parts(shapes)), inputs[0].dtype)
@@ -171,4 +171,4 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
         yield (rows[0], k[some, of_k], v[some, of_k], *rows[1:]), out[:, some, of_k]
 
 
-HOST = HostKernel(_compute, _cut)
+CPU_KERNEL = CpuKernel(_compute, _cut)

@@ -28,7 +28,7 @@ from ..linalg.matmul_kernels import DISPATCH_FLOPS, product
 from ..lowering.strides import MAX_DISPATCHES, broadcast_strides
 from ..lowering.vec4 import WORKGROUP, launch_rows, row_variants
 from ..reduction.layer_norm import check_row
-from .attention_kernels import seen_keys
+from .attention_kernels import visible_range
 from .backward_cpu import shapes_of_parts
 
 Q, K, V, G, MASK = range(5)
@@ -38,7 +38,7 @@ PASSES = 2
 """Of attention_bwd_softmax over each row."""
 CHUNK_WORDS, GPU_CHUNK_WORDS = 1 << 19, 1 << 22
 """Scores that are held at a time: on a CPU driver, as many as a cache holds."""
-LEAST_ROWS = 64
+MIN_ROWS = 64
 """Of a chunk that holds no whole head."""
 
 
@@ -46,7 +46,7 @@ TILED, MATMUL = "tiled", "matmul"
 """The variants."""
 STATE_WORDS = 4
 """Of a query."""
-TILE_ROWS, ACROSS, MOST_COLUMNS = 16, 32, 128
+TILE_ROWS, ACROSS, MAX_COLUMNS = 16, 32, 128
 """Of a group of the tiled kernel: its own rows, lanes along columns of the result, and columns."""
 OF_STATE, OF_Q, OF_K, OF_V = range(4)
 """Its targets."""
@@ -100,7 +100,7 @@ def _chunk_of(s: _Sizes, limits: Limits) -> tuple[int, int]:
     words = CHUNK_WORDS if limits.software else GPU_CHUNK_WORDS
     if s.rows * s.keys <= words:
         return min(s.heads, words // (s.rows * s.keys)), s.rows
-    return 1, min(s.rows, max(LEAST_ROWS, words // s.keys // 4 * 4))
+    return 1, min(s.rows, max(MIN_ROWS, words // s.keys // 4 * 4))
 
 
 def _chunks(s: _Sizes, limits: Limits) -> Iterator[_Chunk]:
@@ -194,7 +194,7 @@ def _multiply(
 
 def _slopes(call: Call, s: _Sizes, c: _Chunk) -> Dispatch:
     masks, rows = call.inputs[MASK:], c.heads * c.rows
-    check_row("attention_gradient", s.keys, PASSES, call)
+    check_row("attention_backward", s.keys, PASSES, call)
     (way,) = row_variants(s.keys, rows, False, PASSES, call.limits)
     groups, constants = launch_rows(s.keys, rows, False, way, call.limits)
     about = _about_scores(call, s, call.inputs[Q].shape[1])
@@ -229,8 +229,8 @@ def _target(call: Call, s: _Sizes, target: int, columns: int) -> Iterator[Dispat
     operands = (*pairs[0], *pairs[1], SCRATCH, made, *(MASK for _ in masks))
     shift = (target - OF_Q) * s.heads * size if made == OUTPUT else 0
     shader = "attention_bwd_tiled" + "_masked" * len(masks)
-    for block in range(0, columns, MOST_COLUMNS):
-        width = min(MOST_COLUMNS, columns - block)
+    for block in range(0, columns, MAX_COLUMNS):
+        width = min(MAX_COLUMNS, columns - block)
         flops = 2.0 * TILE_ROWS * others * (s.depth + s.columns + width)
         each = max(1, min(tiles, int(DISPATCH_FLOPS / flops)))
         constants = (
@@ -264,7 +264,7 @@ def _about_scores(
     strides = broadcast_strides(masks[0].shape, shape) if masks else (0,) * 4
     return (
         *(("queries", queries), ("keys", s.keys), ("heads", heads), ("mask_strides", strides)),
-        *zip(("first_visible", "last_visible"), seen_keys(call.attrs), strict=True),
+        *zip(("first_visible", "last_visible"), visible_range(call.attrs), strict=True),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
 
@@ -284,7 +284,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         out += (replace(first, barrier=bool(out)), *others)
     if len(out) > MAX_DISPATCHES:
         raise UnsupportedOp(
-            f"[attention_gradient] {call.inputs[Q].shape} queries on {s.keys} keys need "
+            f"[attention_backward] {call.inputs[Q].shape} queries on {s.keys} keys need "
             f"{len(out)} dispatches, over {MAX_DISPATCHES}"
         )
     return tuple(out)

@@ -1,9 +1,9 @@
 """Rows in q8_0, 8.5 bits a value, as keys and values are kept: made on the device, read in place.
 
     row     tile | tile | last tile, shorter     a tile holds 64 values
-    tile    a word of two scales | 16 words of codes, four in each, the first in its lowest bits
+    tile    a word of two scales | 16 words of quantized values, four in each, the first in its lowest bits
 
-A value is code * scale: scales are float16, of 32 neighbours, codes are in -127 .. 127. Both are
+A value is code * scale: scales are float16, of 32 neighbours, quantized values are in -127 .. 127. Both are
 rounded as ggml does it. Weights of a file lie otherwise (quant_layout.py): they are read run by
 run, these four by four, and a row of 64 values takes 17 words here, 20 there.
 
@@ -29,7 +29,7 @@ TILE, RUN = 64, 32
 """Values of a tile, and of a scale."""
 TILE_WORDS = 1 + TILE // 4
 LARGEST = 127
-"""Of codes."""
+"""Of quantized values."""
 _TILE_ROUNDS = 3 * TILE
 """How often an invocation that makes a tile goes round its loops, at most."""
 
@@ -39,7 +39,7 @@ def row_words(columns: int) -> int:
     return -(-columns // TILE) + -(-columns // 4)
 
 
-def to_words(x: NDArray) -> NDArray:
+def pack_q8_0(x: NDArray) -> NDArray:
     """Returns rows as words: float (..., n) -> uint32 (..., words)."""
     columns, lead = x.shape[-1], x.shape[:-1]
     rows, tiles = math.prod(lead), -(-columns // TILE)
@@ -53,17 +53,17 @@ def to_words(x: NDArray) -> NDArray:
         # half away from zero; what is not finite has a scale that says so
         size = np.abs(scaled)
         whole = np.floor(size)
-        codes = np.sign(scaled) * (whole + np.floor(2 * (size - whole)))
-        codes[~np.isfinite(codes)] = 0
-        halves = scales.astype(np.float16)
+        quants = np.sign(scaled) * (whole + np.floor(2 * (size - whole)))
+        quants[~np.isfinite(quants)] = 0
+        fp16_scales = scales.astype(np.float16)
     words: NDArray = np.empty((rows, tiles, TILE_WORDS), np.uint32)
-    words[..., :1] = halves.view(np.uint32)
-    words[..., 1:] = codes.astype(np.int8).reshape(rows, tiles, TILE).view(np.uint32)
+    words[..., :1] = fp16_scales.view(np.uint32)
+    words[..., 1:] = quants.astype(np.int8).reshape(rows, tiles, TILE).view(np.uint32)
     made = words.reshape(rows, tiles * TILE_WORDS)[:, : row_words(columns)]
     return np.ascontiguousarray(made).reshape(*lead, row_words(columns))
 
 
-def values_of(words: NDArray, columns: int) -> NDArray:
+def unpack_q8_0(words: NDArray, columns: int) -> NDArray:
     """Returns the values of rows: uint32 (..., words) -> float32 (..., columns)."""
     lead, tiles = words.shape[:-1], -(-columns // TILE)
     missing = tiles * TILE_WORDS - words.shape[-1]
@@ -71,16 +71,18 @@ def values_of(words: NDArray, columns: int) -> NDArray:
         words = np.concatenate([words, np.zeros((*lead, missing), np.uint32)], axis=-1)
     by_tile = words.reshape(*lead, tiles, TILE_WORDS)
     scales = np.ascontiguousarray(by_tile[..., :1]).view(np.float16).astype(np.float32)
-    codes = np.ascontiguousarray(by_tile[..., 1:]).view(np.int8)
+    quants = np.ascontiguousarray(by_tile[..., 1:]).view(np.int8)
     out: NDArray = np.empty((*lead, tiles, TILE // RUN, RUN), np.float32)
-    np.multiply(codes.reshape(out.shape), scales[..., None], out=out)
+    np.multiply(quants.reshape(out.shape), scales[..., None], out=out)
     return out.reshape(*lead, tiles * TILE)[..., :columns]
 
 
 def check_words(op: str, words: TensorType, columns: int) -> None:
     """Raises DTypeError or ShapeError unless these are rows of so many values."""
     if words.dtype != UINT32:
-        raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.to_q8_0")
+        raise DTypeError(
+            f"[{op}] expected words of uint32, got {words.dtype}; try vs.quantize_q8_0"
+        )
     if words.rank == 0 or words.shape[-1] != row_words(columns):
         raise ShapeError(
             f"[{op}] expected rows of {row_words(columns)} words for {columns} values, got "
@@ -88,15 +90,15 @@ def check_words(op: str, words: TensorType, columns: int) -> None:
         )
 
 
-# -- to_q8_0 -------------------------------------------------------------------------------------
+# -- quantize_q8_0 -------------------------------------------------------------------------------------
 
 
 def _to_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     (x,) = inputs
     if x.dtype != FLOAT32:
-        raise DTypeError(f"[to_q8_0] expected float32, got {x.dtype}; try vs.cast")
+        raise DTypeError(f"[quantize_q8_0] expected float32, got {x.dtype}; try vs.cast")
     if x.rank == 0:
-        raise ShapeError("[to_q8_0] expected rows, got a scalar")
+        raise ShapeError("[quantize_q8_0] expected rows, got a scalar")
     return TensorType((*x.shape[:-1], row_words(x.shape[-1])), UINT32)
 
 
@@ -115,32 +117,32 @@ def _to_lower(call: Call) -> tuple[Dispatch, ...]:
 
 register(
     Op(
-        "to_q8_0",
+        "quantize_q8_0",
         _to_infer,
-        lambda inputs, attrs: to_words(inputs[0]),
+        lambda inputs, attrs: pack_q8_0(inputs[0]),
         Kernel(("quantize_q8_0",), _to_lower),
         attrs={},
         operands=(1, 1),
     )
 )
-no_gradient("rounds to words, which are no numbers", "to_q8_0")
+no_gradient("rounds to words, which are no numbers", "quantize_q8_0")
 
 
-def to_q8_0(x: TensorLike, *, name: str | None = None) -> Tensor:
+def quantize_q8_0(x: TensorLike, *, name: str | None = None) -> Tensor:
     """Rows in 8.5 bits a value, as uint32 words: what a cache of keys and values keeps.
 
-    x: floats (..., n) -> uint32 (..., ceil(n / 64) + ceil(n / 4)). `vs.from_q8_0` gives the values
+    x: floats (..., n) -> uint32 (..., ceil(n / 64) + ceil(n / 4)). `vs.dequantize_q8_0` gives the values
     back, rounded. Where one of 32 neighbours is not finite, all of these become NaN or infinite.
     """
-    return apply("to_q8_0", (as_tensor(x),), {}, name)
+    return apply("quantize_q8_0", (as_tensor(x),), {}, name)
 
 
-# -- from_q8_0 -----------------------------------------------------------------------------------
+# -- dequantize_q8_0 -----------------------------------------------------------------------------------
 
 
 def _from_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     (words,), columns = inputs, attrs.as_int("columns")
-    check_words("from_q8_0", words, columns)
+    check_words("dequantize_q8_0", words, columns)
     return TensorType((*words.shape[:-1], columns), FLOAT32)
 
 
@@ -155,22 +157,22 @@ def _from_lower(call: Call) -> tuple[Dispatch, ...]:
 
 register(
     Op(
-        "from_q8_0",
+        "dequantize_q8_0",
         _from_infer,
-        lambda inputs, attrs: np.ascontiguousarray(values_of(inputs[0], attrs.as_int("columns"))),
+        lambda inputs, attrs: np.ascontiguousarray(unpack_q8_0(inputs[0], attrs.as_int("columns"))),
         Kernel(("dequantize_q8_0",), _from_lower),
         attrs={"columns": Whole(0)},
         operands=(1, 1),
-        widens=True,
+        is_dequantize=True,
     )
 )
-no_gradient("reads words, which are no numbers", "from_q8_0")
+no_gradient("reads words, which are no numbers", "dequantize_q8_0")
 
 
-def from_q8_0(words: TensorLike, columns: int, *, name: str | None = None) -> Tensor:
-    """The values of rows that `vs.to_q8_0` made.
+def dequantize_q8_0(words: TensorLike, columns: int, *, name: str | None = None) -> Tensor:
+    """The values of rows that `vs.quantize_q8_0` made.
 
-    words: uint32 (..., row words) -> float32 (..., columns). `vs.attention(..., used=)` reads keys
+    words: uint32 (..., row words) -> float32 (..., columns). `vs.attention(..., kv_len=)` reads keys
     and values from the words themselves; other ops get all values, made in each run.
     """
-    return apply("from_q8_0", (as_tensor(words),), {"columns": columns}, name)
+    return apply("dequantize_q8_0", (as_tensor(words),), {"columns": columns}, name)

@@ -10,11 +10,11 @@ from ...common.dtypes import FLOAT32, NDArray, TensorType, as_float, as_int, che
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Flag, Whole
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.cpu_kernel import HostKernel
-from ...ir.native_program import Recipe, one_loop
+from ...ir.cpu_kernel import CpuKernel
+from ...ir.native_program import NativeProgram, one_loop
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, constant
-from ...ir.vjp import Pull, Pulled, gradient
+from ...ir.vjp import VjpContext, VjpResult, gradient
 from ..elementwise.unary import neg
 from ..layout.reshape import slice_
 from ..lowering.strides import spread
@@ -22,7 +22,7 @@ from ..reduction.reduce import reduce_sum
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    x, half = inputs[0], attrs.as_int("turned") // 2
+    x, half = inputs[0], attrs.as_int("rotary_dim") // 2
     if any(t.dtype != FLOAT32 for t in inputs):
         got = " and ".join(t.dtype for t in inputs)
         raise DTypeError(f"[rotary_embedding] expected float32, got {got}; try vs.cast")
@@ -30,7 +30,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise ShapeError(
             f"[rotary_embedding] expected x (batch, heads, length, depth), got {x.shape}"
         )
-    if attrs.as_int("turned") > x.shape[3] or attrs.as_int("turned") % 2:
+    if attrs.as_int("rotary_dim") > x.shape[3] or attrs.as_int("rotary_dim") % 2:
         raise ShapeError(
             f"[rotary_embedding] expected an even rotary_dim in 0..{x.shape[3]}, got "
             f"{attrs.as_int('turned')}"
@@ -47,10 +47,10 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _pairs(attrs: Attrs) -> tuple[slice, slice]:
     """Returns where the first and the second of all pairs lie."""
-    turned = attrs.as_int("turned")
+    rotated = attrs.as_int("rotary_dim")
     if attrs.as_bool("interleaved"):
-        return slice(0, turned, 2), slice(1, turned, 2)
-    return slice(turned // 2), slice(turned // 2, turned)
+        return slice(0, rotated, 2), slice(1, rotated, 2)
+    return slice(rotated // 2), slice(rotated // 2, rotated)
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -62,28 +62,30 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray(out)
 
 
-def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """The same operations, in the result's memory."""
-    x, turned, (first, second) = inputs[0], attrs.as_int("turned"), _pairs(attrs)
+    x, rotated, (first, second) = inputs[0], attrs.as_int("rotary_dim"), _pairs(attrs)
     cos, sin = [c if c.ndim == 2 else c[:, None] for c in inputs[1:]]
     a, b, to_a, to_b = x[..., first], x[..., second], out[..., first], out[..., second]
     np.multiply(a, cos, out=to_a)
     to_a -= b * sin
     np.multiply(a, sin, out=to_b)
     to_b += b * cos
-    if turned < x.shape[3]:
-        out[..., turned:] = x[..., turned:]
+    if rotated < x.shape[3]:
+        out[..., rotated:] = x[..., rotated:]
 
 
-def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
-    half, interleaved = attrs.as_int("turned") // 2, int(attrs.as_bool("interleaved"))
+def _native_program(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
+    half, interleaved = attrs.as_int("rotary_dim") // 2, int(attrs.as_bool("interleaved"))
     batches = (math.prod(t.shape[1:]) if t.rank == 3 else 0 for t in inputs[1:])
     numbers = (*output.shape, half, interleaved, *batches)
     return one_loop("rotary_embedding", inputs, output, numbers)
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    shape, half = call.output.shape, call.attrs.as_int("turned") // 2
+    shape, half = call.output.shape, call.attrs.as_int("rotary_dim") // 2
     if call.output.size == 0:
         return ()
     rows = call.output.size // shape[3]
@@ -107,23 +109,23 @@ register(
         _infer,
         _reference,
         Kernel(("rotary_embedding",), _lower),
-        attrs={"interleaved": Flag(), "turned": Whole(0)},
+        attrs={"interleaved": Flag(), "rotary_dim": Whole(0)},
         operands=(3, 3),
         work=_work,
-        host=HostKernel(_host),
-        recipe=_recipe,
+        cpu=CpuKernel(_cpu),
+        native_program=_native_program,
     )
 )
 
 
 @gradient("rotary_embedding")
-def _gradient(call: Pull) -> Pulled:
+def _gradient(call: VjpContext) -> VjpResult:
     """of x: turned back; of cos and sin: sums over the heads, and over the batch where they are the
     same for each.
     """
-    (x, cos, sin), g, turned = call.inputs, call.grad, call.attrs.as_int("turned")
+    (x, cos, sin), g, rotated = call.inputs, call.grad, call.attrs.as_int("rotary_dim")
     of_x = apply("rotary_embedding", (g, cos, neg(sin)), call.attrs)
-    (x1, x2), (g1, g2) = (_halves(t, turned, call.attrs.as_bool("interleaved")) for t in (x, g))
+    (x1, x2), (g1, g2) = (_pairs_of(t, rotated, call.attrs.as_bool("interleaved")) for t in (x, g))
     of_cos, of_sin = g1 * x1 + g2 * x2, g2 * x1 - g1 * x2
     return (
         of_x,
@@ -134,11 +136,11 @@ def _gradient(call: Pull) -> Pulled:
     )
 
 
-def _halves(x: Tensor, turned: int, interleaved: bool) -> tuple[Tensor, Tensor]:
+def _pairs_of(x: Tensor, rotated: int, interleaved: bool) -> tuple[Tensor, Tensor]:
     """Returns the first and the second elements of all pairs."""
     if interleaved:
-        return slice_(x, 0, turned, 3, 2), slice_(x, min(1, turned), turned, 3, 2)
-    return slice_(x, 0, turned // 2, 3), slice_(x, turned // 2, turned, 3)
+        return slice_(x, 0, rotated, 3, 2), slice_(x, min(1, rotated), rotated, 3, 2)
+    return slice_(x, 0, rotated // 2, 3), slice_(x, rotated // 2, rotated, 3)
 
 
 def rotary_embedding(
@@ -159,14 +161,14 @@ def rotary_embedding(
     """
     tensor = as_tensor(x)
     depth = tensor.shape[-1] if tensor.rank else 0
-    turned = depth
+    rotated = depth
     if rotary_dim is not None:
-        turned = as_int("rotary_embedding", "rotary_dim", rotary_dim)
-    if not 0 <= turned <= depth or turned % 2:
+        rotated = as_int("rotary_embedding", "rotary_dim", rotary_dim)
+    if not 0 <= rotated <= depth or rotated % 2:
         raise ShapeError(
-            f"[rotary_embedding] expected an even rotary_dim in 0..{depth}, got {turned}"
+            f"[rotary_embedding] expected an even rotary_dim in 0..{depth}, got {rotated}"
         )
-    attrs: dict[str, AttrValue] = {"interleaved": bool(interleaved), "turned": turned}
+    attrs: dict[str, AttrValue] = {"interleaved": bool(interleaved), "rotary_dim": rotated}
     caches = [as_tensor(t, like=tensor) for t in (cos, sin)]
     return apply("rotary_embedding", (tensor, *caches), attrs, name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...common.dtypes import TensorType
-from ...ir.sharding_rule import WHOLE, Factor, Form, Sharded, aligned, sharding
+from ...ir.sharding_rule import REPLICATE, Factor, Sharded, ShardingForm, aligned, sharding
 from . import attention as attention
 from . import attention_with_kvcache as attention_with_kvcache
 from . import backward as backward
@@ -17,23 +17,23 @@ from . import rotary as rotary
 def _attention(call: Sharded) -> Iterable[Factor]:
     """Examples, heads by those of k, and rows of q where nothing depends on their number."""
     q, k, _, *masks = call.inputs
-    flags = call.attrs.as_ints("by_length")
+    flags = call.attrs.as_ints("is_bshd")
     heads = [2 if flag else 1 for flag in flags]
     lengths = [1 if flag else 2 for flag in flags]
     scores = TensorType((q.shape[0], q.shape[heads[0]], q.shape[lengths[0]], k.shape[lengths[1]]))
 
-    def of_masks(axis: int) -> list[int | Form]:
+    def of_masks(axis: int) -> list[int | ShardingForm]:
         return [aligned(mask, scores, axis) for mask in masks]
 
     yield Factor((0, 0, 0, *of_masks(0)), 0, q.shape[0])
     yield Factor((*heads[:3], *of_masks(1)), heads[3], k.shape[heads[1]])
     if call.attrs["left"] == call.attrs["right"] == -1:
-        forms = lengths[0], WHOLE, WHOLE, *of_masks(2)
+        forms = lengths[0], REPLICATE, REPLICATE, *of_masks(2)
         yield Factor(forms, lengths[3], q.shape[lengths[0]])
 
 
-@sharding("attention_gradient")
-def _attention_gradient(call: Sharded) -> Iterable[Factor]:
+@sharding("attention_backward")
+def _attention_backward(call: Sharded) -> Iterable[Factor]:
     """Examples, and heads by those of k."""
     q, k = call.inputs[:2]
     scores = TensorType((*q.shape[:3], k.shape[2]))
@@ -42,26 +42,26 @@ def _attention_gradient(call: Sharded) -> Iterable[Factor]:
         yield Factor((*(axis,) * 4, *masks), axis + 1, units)
 
 
-@sharding("cached_attention")
-def _cached_attention(call: Sharded) -> Iterable[Factor]:
+@sharding("attention_with_kvcache")
+def _attention_with_kvcache(call: Sharded) -> Iterable[Factor]:
     """Examples, and heads by those of k."""
     q, k, _, used, *new = call.inputs
-    flags = call.attrs.as_ints("by_length")
+    flags = call.attrs.as_ints("is_bshd")
     heads = [2 if flag else 1 for flag in flags]
-    own, same = (0 if used.rank else WHOLE), (0,) * len(new)
+    own, same = (0 if used.rank else REPLICATE), (0,) * len(new)
     yield Factor((0, 0, 0, own, *same), 0, q.shape[0])
-    yield Factor((*heads[:3], WHOLE, *(1 for _ in new)), heads[3], k.shape[heads[1]])
+    yield Factor((*heads[:3], REPLICATE, *(1 for _ in new)), heads[3], k.shape[heads[1]])
 
 
 @sharding("rotary_embedding")
 def _rotary(call: Sharded) -> Iterable[Factor]:
     x, *caches = call.inputs
-    yield Factor((0, *(0 if c.rank == 3 else WHOLE for c in caches)), 0, x.shape[0])
-    yield Factor((1, *(WHOLE for _ in caches)), 1, x.shape[1])
+    yield Factor((0, *(0 if c.rank == 3 else REPLICATE for c in caches)), 0, x.shape[0])
+    yield Factor((1, *(REPLICATE for _ in caches)), 1, x.shape[1])
     yield Factor((2, *(c.rank - 2 for c in caches)), 2, x.shape[2])
 
 
-@sharding("to_q8_0", "from_q8_0")
+@sharding("quantize_q8_0", "dequantize_q8_0")
 def _rows(call: Sharded) -> Iterable[Factor]:
     """Rows."""
     for axis, size in enumerate(call.output.shape[:-1]):

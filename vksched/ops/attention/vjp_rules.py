@@ -14,7 +14,7 @@ from functools import reduce
 from ...common.dtypes import Shape
 from ...ir.attrs import Attrs
 from ...ir.tensor import Tensor, as_tensor
-from ...ir.vjp import Pull, Pulled, gradient, is_smooth, sum_to
+from ...ir.vjp import VjpContext, VjpResult, gradient, is_smooth, sum_to
 from ..creation.create import arange
 from ..elementwise.binary import (
     div,
@@ -33,25 +33,25 @@ from ..layout.reshape import reshape, transpose
 from ..linalg.matmul import matmul
 from ..reduction.reduce import reduce_any, reduce_sum
 from ..reduction.softmax import softmax
-from .attention_kernels import seen_keys
-from .backward import OP, attention_gradient, parts_of
+from .attention_kernels import visible_range
+from .backward import OP, attention_backward, parts_of
 
 
 @gradient("attention")
-def _attention(call: Pull) -> Pulled:
+def _attention(call: VjpContext) -> VjpResult:
     """By one op, but with a mask whose gradient is wanted; of float16 in float32, as the op."""
     masks = call.inputs[3:]
     added = tuple(m for m in masks if is_smooth(m))
-    *turned, turn_result = call.attrs.as_ints("by_length")
+    *bshd, result_bshd = call.attrs.as_ints("is_bshd")
 
     def build(*tensors: Tensor, name: str | None) -> tuple[Tensor, ...]:
         *operands, grad = tensors
-        q, k, v = (_swapped(t, turn) for t, turn in zip(operands[:3], turned, strict=True))
-        grad = _swapped(grad, turn_result)
+        q, k, v = (_with_layout(t, is_bshd) for t, is_bshd in zip(operands[:3], bshd, strict=True))
+        grad = _with_layout(grad, result_bshd)
         mask = next(iter((*operands[3:], *masks)), None)
-        pulled = _built if added and call.wanted[3] else attention_gradient
+        pulled = _built if added and call.wanted[3] else attention_backward
         made = pulled(q, k, v, grad, mask, call.attrs)
-        back = (_swapped(t, turn) for t, turn in zip(made[:3], turned, strict=True))
+        back = (_with_layout(t, is_bshd) for t, is_bshd in zip(made[:3], bshd, strict=True))
         return (*back, *made[3:])
 
     made = all_computed_wide(build, (*call.inputs[:3], *added, call.grad), None)
@@ -73,7 +73,7 @@ def _built(
 
 
 @gradient(OP)
-def _attention_gradient(call: Pull) -> Pulled:
+def _attention_backward(call: VjpContext) -> VjpResult:
     masks = call.inputs[4:]
     added = tuple(m for m in masks if is_smooth(m))
 
@@ -180,8 +180,8 @@ def _shaped(x: Tensor, shape: Shape) -> Tensor:
     return x if x.shape == shape else reshape(x, shape)
 
 
-def _swapped(x: Tensor, turned: int) -> Tensor:
-    return transpose(x, (0, 2, 1, 3)) if turned else x
+def _with_layout(x: Tensor, bshd: int) -> Tensor:
+    return transpose(x, (0, 2, 1, 3)) if bshd else x
 
 
 def _masks(
@@ -191,7 +191,7 @@ def _masks(
     sees one. A query that sees none gets a row of the mask that hides nothing, as its softmax would
     be NaN, also in gradients of gradients.
     """
-    low, high = seen_keys(attrs)
+    low, high = visible_range(attrs)
     sides: list[Tensor] = []
     for far, compare, bound in (
         (low > 1 - queries, greater_equal, low),

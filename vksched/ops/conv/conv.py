@@ -20,17 +20,17 @@ from ..elementwise import add, mul
 from ..elementwise.epilogue import with_epilogue
 from ..layout.reshape import reshape
 from ..reduction.reduce import reduce_sum
-from .conv_cpu import conv_host, groups_of
+from .conv_cpu import conv_cpu_kernel, groups_of
 from .conv_direct import conv_window, transpose_window
 from .conv_kernels import (
     CONV_SHADERS,
-    LEAST_ROWS,
+    MIN_ROWS,
     conv_rounds,
     conv_scratch,
     conv_variants,
     lower_conv,
 )
-from .conv_native import conv_recipe, transpose_recipe
+from .conv_native import conv_program, conv_transpose_program
 from .conv_transpose_kernels import (
     TRANSPOSE_SHADERS,
     lower_transpose,
@@ -52,7 +52,7 @@ from .window import (
     stepping,
 )
 
-_LONG_SUM, _MOST_PRODUCTS = 1 << 16, 1 << 28
+_LONG_SUM, _MAX_PRODUCTS = 1 << 16, 1 << 28
 """A sum over all of x that is longer than this is a reduction, unless its products are more."""
 _CHUNK_VALUES = 1 << 24
 """Values of the unfolded input that the reference holds at a time."""
@@ -167,10 +167,12 @@ _CONV = Op(
     attrs={**WINDOW, "groups": Whole(1)},
     operands=(2, 3),
     work=_conv_work,
-    factors=(0, 1),
-    host=conv_host(_conv_reference),
+    roundable_operands=(0, 1),
+    cpu=conv_cpu_kernel(_conv_reference),
 )
-register(replace(with_epilogue(_CONV), recipe=conv_recipe))  # its loop takes the epilogue too
+register(
+    replace(with_epilogue(_CONV), native_program=conv_program)
+)  # its loop takes the epilogue too
 
 
 # -- transposed convolution --------------------------------------------------------------------
@@ -232,8 +234,8 @@ register(
         attrs={**WINDOW, "groups": Whole(1), "output_padding": PADDING},
         operands=(2, 3),
         work=_transpose_work,
-        factors=(0, 1),
-        recipe=transpose_recipe,
+        roundable_operands=(0, 1),
+        native_program=conv_transpose_program,
     )
 )
 
@@ -282,8 +284,8 @@ def _is_one_long_sum(result: Tensor, w: Tensor, window: Window, groups: int) -> 
     """Whether one window is all of x, and long: few invocations would sum it up for long."""
     same = window.kernel == window.sizes and not any((*window.begin, *window.end))
     steps = math.prod(w.shape[1:])
-    long = steps > _LONG_SUM and result.size * steps <= _MOST_PRODUCTS
-    return same and long and 0 < w.shape[0] // groups < LEAST_ROWS
+    long = steps > _LONG_SUM and result.size * steps <= _MAX_PRODUCTS
+    return same and long and 0 < w.shape[0] // groups < MIN_ROWS
 
 
 def _as_reduction(

@@ -6,7 +6,7 @@
                                       or, with steps of 1, a conv of dy with w turned round, for
                                       which devices have faster kernels
     by w: w[k] met x at steps of `stride`, one for each result y    -> products of dy with slices of
-                                      x; of depthwise ones sums of their own (depthwise_weights)
+                                      x; of depthwise ones sums of their own (depthwise_conv_weight_grad)
     by the bias: it was added to all results of its channel         -> a sum
 
 Places of x that no window reads are cut off before the second, and are the output padding of the
@@ -23,21 +23,21 @@ import numpy as np
 from ...common.dtypes import Shape
 from ...ir.attrs import AttrValue
 from ...ir.tensor import Tensor, apply
-from ...ir.vjp import Pull, Pulled, gradient, no_gradient
+from ...ir.vjp import VjpContext, VjpResult, gradient, no_gradient
 from ..layout.pad import pad
 from ..layout.reshape import concat, reshape, slice_, transpose
 from ..linalg.matmul import matmul
 from ..reduction.reduce import reduce_sum
 from .conv import conv
 from .conv_direct import conv_window, transpose_window
-from .depthwise_conv_weight_grad import depthwise_weights, window_of
-from .flip_filters import turn_kernels
+from .depthwise_conv_weight_grad import depthwise_conv_weight_grad, window_of
+from .flip_filters import flip_filters
 from .window import Window, extent
 from .winograd import winograd_conv, winograd_weights
 
-_MOST_ROWS = 4
+_MAX_ROWS = 4
 """Rows of a channel from which on products serve a depthwise convolution better."""
-MOST_MET = 1 << 22
+MAX_UNFOLDED_ELEMENTS = 1 << 22
 """Elements of x, repeated for some places of a window, that are laid out at once."""
 
 no_gradient(
@@ -47,7 +47,7 @@ no_gradient(
 
 
 @gradient("conv")
-def _conv(call: Pull) -> Pulled:
+def _conv(call: VjpContext) -> VjpResult:
     x, w = call.inputs[:2]
     g, groups = call.grad, call.attrs.as_int("groups")
     window = conv_window((x.type, w.type), call.attrs)
@@ -60,7 +60,7 @@ def _conv(call: Pull) -> Pulled:
 
 
 @gradient("conv_transpose")
-def _conv_transpose(call: Pull) -> Pulled:
+def _conv_transpose(call: VjpContext) -> VjpResult:
     x, w = call.inputs[:2]
     g, groups = call.grad, call.attrs.as_int("groups")
     window = transpose_window((x.type, w.type), call.attrs)
@@ -77,8 +77,8 @@ def _conv_transpose(call: Pull) -> Pulled:
     return made[: len(call.inputs)]
 
 
-@gradient("depthwise_weights")
-def _depthwise_weights(call: Pull) -> Pulled:
+@gradient("depthwise_conv_weight_grad")
+def _depthwise_conv_weight_grad(call: VjpContext) -> VjpResult:
     (x, g), w = call.inputs, call.grad
     window, groups = window_of((x.type, g.type), call.attrs), x.shape[1]
     by_g = conv(
@@ -106,7 +106,7 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
         size - n + first for size, n, first in zip(window.sizes, counts, window.begin, strict=True)
     ]
     if max(stride) == 1 and min(*before, *after) >= 0 and 0 not in window.sizes:
-        turned = turn_kernels(w, groups)
+        turned = flip_filters(w, groups)
         padding = (*before, *after)
         return conv(g, turned, dilation=window.dilation, padding=padding, groups=groups)
     behind = tuple(  # places behind the last window; below 0 where it reaches over the end
@@ -130,8 +130,8 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
     """
     read, begin, end = _read_part(x, window, g.shape[2:])
     padding = (*begin, *end)
-    if x.shape[1] == groups and g.shape[1] < _MOST_ROWS * groups and g.size:
-        return depthwise_weights(read, g, window, padding)
+    if x.shape[1] == groups and g.shape[1] < _MAX_ROWS * groups and g.size:
+        return depthwise_conv_weight_grad(read, g, window, padding)
     return _by_products(read, g, window, padding, groups)
 
 
@@ -148,7 +148,7 @@ def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: i
         reshape(_met(whole, place, window, g.shape[2:]), (images, groups, channels, 1, places))
         for place in np.ndindex(*window.kernel)
     ]
-    together = max(1, MOST_MET // max(1, met[0].size))
+    together = max(1, MAX_UNFOLDED_ELEMENTS // max(1, met[0].size))
     made: list[Tensor] = []
     for first in range(0, len(met), together):  # the places of a channel beside each other
         part = met[first : first + together]

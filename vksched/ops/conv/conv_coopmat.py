@@ -14,7 +14,7 @@ from dataclasses import replace
 from ...common.dtypes import TensorType
 from ...ir.op import SCRATCH, Call, Dispatch
 from ..linalg import matmul
-from ..linalg.coopmat import CONV, MatrixTile, coopmat_variants
+from ..linalg.coopmat import CONV, CoopmatTile, coopmat_variants
 from ..linalg.matmul_kernels import DISPATCH_FLOPS
 from ..linalg.operands import product_attrs, round_up_to_vec4
 from ..lowering.strides import LOOP_STEPS
@@ -57,7 +57,7 @@ def _guarded(window: Window, steps: int) -> int:
     return max(*axes, int(steps % 4 > 0), 0)
 
 
-def conv_by_coopmat(call: Call, window: Window, tile: MatrixTile) -> tuple[Dispatch, ...]:
+def conv_by_coopmat(call: Call, window: Window, tile: CoopmatTile) -> tuple[Dispatch, ...]:
     """One group computes a tile of rows by columns of all images; tiles are cut into dispatches
     that take a GPU no longer than it may.
     """

@@ -5,7 +5,7 @@ The rule: all of float32 goes to the loops, whatever the window, as they read ea
 neighbouring results as one vector and take bias, residual and activation on their way. Measured
 beside it: products of OpenBLAS are faster for 1 x 1 windows alone, by less than the pass that bias
 and activation then take. Integers go to them as float32 where that holds all sums exactly, as it
-does of codes of 8 bits in groups, else to numpy as float64. Examples:
+does of int8 values in groups, else to numpy as float64. Examples:
 tests/ops/native/test_conv_loops.py.
 """
 
@@ -22,9 +22,9 @@ import numpy as np
 from ...common.dtypes import NDArray, Shape
 from ...ir import cpu_kernel
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
-from ..elementwise.epilogue import bare_attrs, program_of
-from ..elementwise.fused_elementwise import program_of as program_of_chain
+from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
+from ..elementwise.epilogue import attrs_without_epilogue, program_of
+from ..elementwise.fused_elementwise import program_of as fused_program_of
 from ..elementwise.pointwise import parameters_of
 from ..lowering import native_kernels
 from .pool_reference import pool_window, window_counts
@@ -40,7 +40,7 @@ def groups_of(x: NDArray, w: NDArray, attrs: Attrs) -> int:
     return x.shape[1] // w.shape[1] if w.shape[1] else attrs.as_int("groups")
 
 
-def conv_host(reference: Reference) -> HostKernel:
+def conv_cpu_kernel(reference: Reference) -> CpuKernel:
     """Returns how numpy runs convolutions. reference: without epilogue."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
@@ -53,7 +53,7 @@ def conv_host(reference: Reference) -> HostKernel:
         elif not _by_loops(inputs, attrs, out):
             _by_numpy(reference, inputs, attrs, out)
 
-    return HostKernel(compute, _cut, fused=_by_loops)
+    return CpuKernel(compute, _cut, fused=_by_loops)
 
 
 def exact_floats(inputs: tuple[NDArray, ...]) -> type[np.floating[Any]] | None:
@@ -95,7 +95,7 @@ def _steps(attrs: Attrs) -> Any:
     found = program_of(attrs)
     if found is None:
         return native_kernels.native.FusedProgram(1, [], [])
-    operands, program = found[0], program_of_chain(found[1])
+    operands, program = found[0], fused_program_of(found[1])
     steps = [
         (op.name, at[0], at[-1], *parameters_of(op.name, given)) for op, at, given in program.steps
     ]
@@ -156,7 +156,7 @@ def _by_numpy(
         target = out.reshape(*values.shape[:2], weights.shape[1], values.shape[3])
         np.matmul(weights, values, out=target)
     else:
-        out[...] = reference(inputs[:2], bare_attrs(attrs))
+        out[...] = reference(inputs[:2], attrs_without_epilogue(attrs))
     if len(inputs) > 2:
         out += inputs[2].reshape(-1, *(1,) * axes)
 
@@ -182,7 +182,7 @@ def _sum_of_shifted(x: NDArray, w: NDArray, window: Window, out: NDArray) -> Non
 # -- pools -------------------------------------------------------------------------------------
 
 
-def pool_host(kind: str, reference: Reference) -> HostKernel:
+def pool_cpu_kernel(kind: str, reference: Reference) -> CpuKernel:
     """Returns how numpy runs a pool. kind: "max" or "mean"."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
@@ -192,7 +192,7 @@ def pool_host(kind: str, reference: Reference) -> HostKernel:
         if not native_kernels.pool(kind, x, out, kernel, lambda: _sliding(attrs), counts):
             out[...] = reference(inputs, attrs)
 
-    return HostKernel(compute, _cut_planes)
+    return CpuKernel(compute, _cut_planes)
 
 
 @lru_cache(maxsize=1024)

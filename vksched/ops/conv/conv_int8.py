@@ -4,7 +4,7 @@
         -> the convolution of x - x_zero, which is 0 outside of x, and w - w_zero
 
 Codes of x are held as int32, of which 8 bits count. Words of w are those of a matrix of taps * C'
-rows, C' being C up to fours: a window reads four channels of a place at once. How devices compute
+rows, C' being C up to whole vec4: a window reads four channels of a place at once. How devices compute
 it: int8_matmul_kernels.py.
 """
 
@@ -19,14 +19,14 @@ from ...common.dtypes import INT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Flag, Whole
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.op import Call, Op, Work, register
-from ...ir.sharding_rule import WHOLE, Factor, Sharded, sharding
+from ...ir.sharding_rule import REPLICATE, Factor, Sharded, sharding
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ...ir.vjp import no_gradient
-from ..linalg.int8_matmul import PIECE_PRODUCTS, check_zeros, codes_less_zero, wrapped
+from ..linalg.int8_matmul import PIECE_PRODUCTS, check_zeros, subtract_zero_point, wrapped
 from ..linalg.int8_matmul_kernels import Unfolded, integer_kernel
-from ..linalg.int8_weights import PER_WORD, TILE, check_words, codes_of, depth_of
+from ..linalg.int8_weights import PER_WORD, TILE, check_words, depth_of, unpack_int8
 from ..lowering import native_kernels
 from .conv import reference_of
 from .window import (
@@ -67,7 +67,9 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     x, words, *zeros = inputs
     channels = attrs.as_int("channels")
     if x.dtype != INT32:
-        raise DTypeError(f"[conv_integer] expected codes as int32, got {x.dtype}; try vs.cast")
+        raise DTypeError(
+            f"[conv_integer] expected quantized values as int32, got {x.dtype}; try vs.cast"
+        )
     check_rank("conv_integer", x.shape)
     window = _window(x.shape, attrs)
     if words.rank != 3:
@@ -82,12 +84,12 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     """A convolution in float64, which holds the sums exactly."""
     x, words, x_zero, w_zero = inputs
     window, columns = _window(x.shape, attrs), words.shape[0] * TILE
-    codes = codes_of(words, rows_of(x.shape[1], window.taps), columns)
-    by_tap = codes.reshape(window.taps, -1, columns)[:, : x.shape[1]]
+    int8_values = unpack_int8(words, rows_of(x.shape[1], window.taps), columns)
+    by_tap = int8_values.reshape(window.taps, -1, columns)[:, : x.shape[1]]
     w = by_tap.transpose(2, 1, 0)[: _columns(words, attrs)].astype(np.float64)
     w -= w_zero.reshape(-1, 1, 1)
     w = w.reshape(*w.shape[:2], *window.kernel)
-    return wrapped(reference_of(codes_less_zero(x, x_zero, attrs), w, window, 1))
+    return wrapped(reference_of(subtract_zero_point(x, x_zero, attrs), w, window, 1))
 
 
 def _columns(words: NDArray, attrs: Attrs) -> int:
@@ -96,7 +98,7 @@ def _columns(words: NDArray, attrs: Attrs) -> int:
     return min(attrs.as_int("channels"), wide)
 
 
-def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     x, words, x_zero, w_zero = inputs
     window = _window(x.shape, attrs)
     places = math.prod(window.counts())
@@ -162,7 +164,7 @@ register(
         operands=(4, 4),
         work=_work,
         any_dtype=True,
-        host=HostKernel(_host, _cut),
+        cpu=CpuKernel(_cpu, _cut),
     )
 )
 no_gradient("is of integers", "conv_integer")
@@ -170,7 +172,7 @@ no_gradient("is of integers", "conv_integer")
 
 @sharding("conv_integer")
 def _sharding(call: Sharded) -> Iterable[Factor]:
-    yield Factor((0, WHOLE, WHOLE, WHOLE), 0, call.inputs[0].shape[0])
+    yield Factor((0, REPLICATE, REPLICATE, REPLICATE), 0, call.inputs[0].shape[0])
 
 
 def conv_integer(
@@ -189,8 +191,8 @@ def conv_integer(
 ) -> Tensor:
     """The convolution of x - x_zero and w - w_zero, exact sums modulo 2**32, as ONNX ConvInteger.
 
-    x: int32 codes of 8 bits (N, C, spatial...), -128 .. 127 where they are `signed`, else 0 .. 255.
-    words: `vs.pack_codes` of the weights as a matrix, taps after each other, of each tap C rows up
+    x: int8 values as int32 (N, C, spatial...), -128 .. 127 where they are `signed`, else 0 .. 255.
+    words: `vs.prepack_int8` of the weights as a matrix, taps after each other, of each tap C rows up
     to a multiple of four, and `channels` columns. Zero points as in `vs.matmul_integer`; stride,
     padding, dilation as in `vs.conv` -> int32 (N, channels, spatial...).
     """

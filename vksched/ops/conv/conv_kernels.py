@@ -35,7 +35,7 @@ from .conv_direct import (
 )
 from .window import Push, Window, launches, three
 
-_LEAST_STEPS, LEAST_ROWS = 8, 8
+_MIN_STEPS, MIN_ROWS = 8, 8
 """Steps of a window in all channels and rows of a group from which a product pays."""
 SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
 """Words of unfolded windows at a time: on a CPU driver what a cache may hold."""
@@ -87,7 +87,7 @@ def _passes(call: Call) -> Iterator[_Pass]:
 class _Lines:
     """How unfolded windows lie: words from line to line, and lines of zeros behind an image's.
 
-    Kernels of CPU drivers read fours, along both axes.
+    Kernels of CPU drivers read vec4, along both axes.
     """
 
     row: int
@@ -216,10 +216,10 @@ def _plain_variants(call: Call) -> tuple[str, ...]:
     if window.pointwise and parts.channels:
         product: tuple[str, ...] = (MATMUL,)
     else:
-        product = (IM2COL,) if fits and parts.steps >= _LEAST_STEPS else ()
-    if parts.rows >= 2 * LEAST_ROWS and product:
+        product = (IM2COL,) if fits and parts.steps >= _MIN_STEPS else ()
+    if parts.rows >= 2 * MIN_ROWS and product:
         return product
-    return (*product, DIRECT) if parts.rows >= LEAST_ROWS else (DIRECT, *product)
+    return (*product, DIRECT) if parts.rows >= MIN_ROWS else (DIRECT, *product)
 
 
 def lower_conv(call: Call) -> tuple[Dispatch, ...]:

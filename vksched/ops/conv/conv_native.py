@@ -10,11 +10,11 @@ import math
 from ...common.dtypes import FLOAT32, TensorType
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import SHARES
-from ...ir.native_program import Loop, Recipe, Recipes
+from ...ir.native_program import Loop, NativeProgram, NativeProgramRule
 from ..elementwise.epilogue import program_of
 from ..elementwise.fused_elementwise import loop_steps
 from ..lowering import native_kernels
-from ..lowering.fused_loop import tell_steps
+from ..lowering.fused_loop import encode_steps
 from .conv_cpu import CHANNELS, counts_of
 from .conv_direct import conv_window
 from .pool_reference import pool_window
@@ -32,7 +32,9 @@ PLANES = 1 << 15
 """Values of x that a piece of a pool reads at least."""
 
 
-def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def conv_program(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     """Returns the loop of a convolution with its epilogue."""
     x, w = inputs[:2]
     if not native_kernels.conv_epilogue_ops() or any(t.dtype != FLOAT32 for t in inputs):
@@ -52,17 +54,17 @@ def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
         spans = _spans(math.prod(output.shape[2:]), work // images)
         each = channels if spans > 1 else each
     has_bias = len(inputs) - operands - 1
-    steps, reals = tell_steps(operands, *told)
+    steps, float_params = encode_steps(operands, *told)
     sizes = (images, w.shape[1], channels // groups, groups, each, spans, has_bias)
     numbers = (*sizes, *_told(window, output), *steps)
     pieces = images * math.ceil(channels / each) * spans
-    loop = Loop("conv", tuple(range(len(inputs))), output.size, numbers, reals, pieces, work)
-    return Recipe((loop,))
+    loop = Loop("conv", tuple(range(len(inputs))), output.size, numbers, float_params, pieces, work)
+    return NativeProgram((loop,))
 
 
-def transpose_recipe(
+def conv_transpose_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
+) -> NativeProgram | None:
     """Returns the loop of a transposed convolution."""
     x, w, *bias = inputs
     if not native_kernels.conv_epilogue_ops() or any(t.dtype != FLOAT32 for t in inputs):
@@ -75,7 +77,9 @@ def transpose_recipe(
     numbers = (images, w.shape[0] // groups, w.shape[1], groups, each, len(bias), *window)
     pieces = images * math.ceil(channels / each)
     operands = tuple(range(len(inputs)))
-    return Recipe((Loop("conv_transpose", operands, output.size, numbers, (), pieces, work),))
+    return NativeProgram(
+        (Loop("conv_transpose", operands, output.size, numbers, (), pieces, work),)
+    )
 
 
 def _channels(channels: int, groups: int, work: int) -> int:
@@ -104,19 +108,23 @@ def _told(window: Window, output: TensorType) -> tuple[int, ...]:
     return tuple(n for values in axes for n in three(values, 1)) + three(window.begin, 0)
 
 
-def pool_recipe(kind: str) -> Recipes:
-    """Returns what makes the recipes of a pool. kind: "max" or "mean"."""
+def pool_program(kind: str) -> NativeProgramRule:
+    """Returns what makes the native programs of a pool. kind: "max" or "mean"."""
 
-    def recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    def native_program(
+        inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+    ) -> NativeProgram | None:
         (x,) = inputs
         if not native_kernels.conv_epilogue_ops() or x.dtype != FLOAT32:
             return None
         planes, work = x.shape[0] * x.shape[1], max(x.size, output.size)
         counts = counts_of(kind, x.shape[2:], attrs)
         missing = 3 - len(counts) if counts else 0
-        reals = (1.0,) * missing + tuple(n for along in counts for n in along)
+        float_params = (1.0,) * missing + tuple(n for along in counts for n in along)
         numbers = (planes, int(kind == "mean"), *_told(pool_window(x.shape, attrs), output))
         pieces = max(1, min(work // PLANES, planes, SHARES))
-        return Recipe((Loop("pool", (0,), output.size, numbers, reals, pieces, work),))
+        return NativeProgram(
+            (Loop("pool", (0,), output.size, numbers, float_params, pieces, work),)
+        )
 
-    return recipe
+    return native_program

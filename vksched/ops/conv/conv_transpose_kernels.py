@@ -27,10 +27,10 @@ from .conv_direct import (
     sum_of,
     transpose_window,
 )
-from .conv_kernels import LEAST_ROWS, SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS
+from .conv_kernels import MIN_ROWS, SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS
 from .window import Window, launches, three
 
-_LEAST_CHANNELS = 16
+_MIN_CHANNELS = 16
 """Channels of a group from which the product of a transposed convolution pays."""
 
 
@@ -51,7 +51,7 @@ def _transpose_images(call: Call) -> int:
     """
     parts, limits = sum_of(call), call.limits
     rows = parts.rows * parts.taps
-    if parts.channels < _LEAST_CHANNELS or rows < LEAST_ROWS:
+    if parts.channels < _MIN_CHANNELS or rows < MIN_ROWS:
         return 0
     words = parts.groups * rows * math.prod(call.inputs[0].shape[2:])
     if words * 4 > limits.max_buffer_bytes // 2:

@@ -23,7 +23,7 @@ from ..lowering.chunking import element_parts
 from ..lowering.strides import LOOP_STEPS
 from .window import STEPS, WINDOW, Window, launches, three
 
-OP = "depthwise_weights"
+OP, SHADER = "depthwise_conv_weight_grad", "depthwise_weights"
 SHADER = "depthwise_conv_weight_grad"
 _BLOCK = 4
 """Neighbours along the window's last axis of one invocation
@@ -151,12 +151,12 @@ register(
         attrs={**WINDOW, "kernel": STEPS},
         operands=(2, 2),
         work=_work,
-        factors=(0, 1),
+        roundable_operands=(0, 1),
     )
 )
 
 
-def depthwise_weights(x: Tensor, g: Tensor, window: Window, padding: Shape) -> Tensor:
+def depthwise_conv_weight_grad(x: Tensor, g: Tensor, window: Window, padding: Shape) -> Tensor:
     """Returns the gradient of the weights of a depthwise convolution.
 
     x: (N, G, sizes), g, that of the result: (N, G * R, counts) -> (G * R, 1, kernel). padding: the

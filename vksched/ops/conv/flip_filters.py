@@ -17,11 +17,11 @@ from ...ir.attr_domains import Whole
 from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
 from ...ir.tensor import Tensor, apply
-from ...ir.vjp import Pull, Pulled, gradient
+from ...ir.vjp import VjpContext, VjpResult, gradient
 from ..lowering.chunking import check_dispatches, check_serial
-from ..lowering.strides import LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
+from ..lowering.strides import LOOP_STEPS, MAX_ROUNDS, SERIAL_STEPS
 
-OP = "turn_kernels"
+OP, SHADER = "flip_filters", "turn_kernels"
 SHADER = "flip_filters"
 _SIDE = 8
 """Rows and channels of a tile, that of one group: the shader's default."""
@@ -59,7 +59,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     most = (LOOP_STEPS if limits.software else SERIAL_STEPS) // (taps + 1)
     reach = limits.max_groups[0] * most
     if not limits.software:
-        reach = min(reach, max(1, MOST_ROUNDS // (_SIDE * _SIDE * (taps + 1))))
+        reach = min(reach, max(1, MAX_ROUNDS // (_SIDE * _SIDE * (taps + 1))))
     check_dispatches(OP, -(-tiles // reach))
     push = (("rows", rows), ("channels", channels))
     each = min(_SOFTWARE_TILES, most) if limits.software else 1
@@ -89,11 +89,11 @@ register(
 
 
 @gradient(OP)
-def _pull(call: Pull) -> Pulled:
-    return (turn_kernels(call.grad, call.attrs.as_int("groups")),)
+def _pull(call: VjpContext) -> VjpResult:
+    return (flip_filters(call.grad, call.attrs.as_int("groups")),)
 
 
-def turn_kernels(w: Tensor, groups: int) -> Tensor:
+def flip_filters(w: Tensor, groups: int) -> Tensor:
     """Returns weights (groups * R, C, kernel) from the last place of the kernel to the first, as
     those of R channels to C: (groups * C, R, kernel).
     """

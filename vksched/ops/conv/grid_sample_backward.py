@@ -27,7 +27,7 @@ import numpy as np
 from ...common.dtypes import INT32, NDArray
 from ...ir.attrs import Attrs
 from ...ir.tensor import Tensor, constant
-from ...ir.vjp import Pull, Pulled, gradient
+from ...ir.vjp import VjpContext, VjpResult, gradient
 from ..creation.create import zeros, zeros_like
 from ..elementwise.binary import (
     equal,
@@ -62,7 +62,7 @@ class _Axis:
 
 
 @gradient("grid_sample")
-def _grid_sample(call: Pull) -> Pulled:
+def _grid_sample(call: VjpContext) -> VjpResult:
     x, grid = call.inputs
     if call.grad.size == 0 or x.size == 0:
         return zeros_like(x), zeros_like(grid)

@@ -17,11 +17,11 @@ from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import abs as absolute
 from ..elementwise import pow as power
 from ..elementwise.fp16 import computed_wide
-from ..elementwise.pointwise import LEAST_NORMAL, number
+from ..elementwise.pointwise import MIN_NORMAL, number
 from ..layout.reshape import concat, reshape, slice_
 from ..reduction.reduce import reduce_l1, reduce_l2, reduce_max, reduce_mean, reduce_sum
-from .conv_cpu import pool_host
-from .conv_native import pool_recipe
+from .conv_cpu import pool_cpu_kernel
+from .conv_native import pool_program
 from .pool_reference import (
     adaptive_reference,
     average_reference,
@@ -46,7 +46,7 @@ from .window import (
     three,
 )
 
-_LONG_WINDOW, _MOST_SPANS = 1 << 12, 64
+_LONG_WINDOW, _MAX_SPANS = 1 << 12, 64
 """Places of a window from which it is taken axis by axis, and uneven windows of an axis from which
 they are no reductions of their own.
 """
@@ -174,8 +174,8 @@ register(
         attrs=_POOL,
         operands=(1, 1),
         work=_work,
-        host=pool_host("max", max_reference),
-        recipe=pool_recipe("max"),
+        cpu=pool_cpu_kernel("max", max_reference),
+        native_program=pool_program("max"),
     )
 )
 register(
@@ -198,8 +198,8 @@ register(
         attrs={**_POOL, "count_include_pad": Flag()},
         operands=(1, 1),
         work=_work,
-        host=pool_host("mean", average_reference),
-        recipe=pool_recipe("mean"),
+        cpu=pool_cpu_kernel("mean", average_reference),
+        native_program=pool_program("mean"),
     )
 )
 register(
@@ -208,7 +208,7 @@ register(
         partial(_infer, "lp_pool"),
         lp_reference,
         Kernel(("pool_lp",), _lower_lp),
-        attrs={**_POOL, "p": Real(LEAST_NORMAL)},
+        attrs={**_POOL, "p": Real(MIN_NORMAL)},
         operands=(1, 1),
         work=_work,
     )
@@ -408,7 +408,7 @@ def lp_pool(
 
 def _exponent(op: str, p: float) -> float:
     value = number(op, "p (max_pool for infinity)", p)
-    if value < LEAST_NORMAL:
+    if value < MIN_NORMAL:
         raise DTypeError(f"[{op}] expected p over 0 in float32, got {p!r}")
     return value
 
@@ -444,7 +444,7 @@ def _shared_out(op: str, x: Tensor, axis: int, count: int) -> Tensor:
     if size % count == 0:
         parts = reshape(x, (*lead, count, size // count, *rest))
         return reshape(_whole(op, parts, (at + 1,), None), (*lead, count, *rest))
-    if size // count > _LONG_WINDOW and count <= _MOST_SPANS:
+    if size // count > _LONG_WINDOW and count <= _MAX_SPANS:
         spans = ((i * size // count, -(-(i + 1) * size // count)) for i in range(count))
         parts_of_x = [slice_(x, [first], [last], [at]) for first, last in spans]
         return concat([_whole(op, part, (at,), None) for part in parts_of_x], at)

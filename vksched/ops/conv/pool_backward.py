@@ -20,7 +20,7 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 from ...ir.tensor import Tensor, apply, constant
-from ...ir.vjp import Pull, Pulled, gradient, no_gradient
+from ...ir.vjp import VjpContext, VjpResult, gradient, no_gradient
 from ..creation.create import zeros, zeros_like
 from ..elementwise.binary import equal, mul, pow
 from ..elementwise.fp16 import computed_wide
@@ -45,7 +45,7 @@ no_gradient("gives positions", "max_pool_indices")
 
 
 @gradient("average_pool")
-def _average(call: Pull) -> Pulled:
+def _average(call: VjpContext) -> VjpResult:
     x, counts_padding = call.inputs[0], call.attrs.as_bool("count_include_pad")
     window, counts = pool_window(x.shape, call.attrs), call.output.shape[2:]
     taps = []
@@ -60,7 +60,7 @@ def _average(call: Pull) -> Pulled:
 
 
 @gradient("adaptive_average_pool")
-def _adaptive_average(call: Pull) -> Pulled:
+def _adaptive_average(call: VjpContext) -> VjpResult:
     x = call.inputs[0]
     taps = [_shares(*sizes) for sizes in zip(x.shape[2:], call.output.shape[2:], strict=True)]
     means = [(places, inside / inside.sum(1, keepdims=True)) for places, inside in taps]
@@ -68,7 +68,7 @@ def _adaptive_average(call: Pull) -> Pulled:
 
 
 @gradient("lp_pool")
-def _lp(call: Pull) -> Pulled:
+def _lp(call: VjpContext) -> VjpResult:
     """dx = sign(x) |x|^(p-1) times the sum of dy y^(1-p); 0 where x is, also for p below 1."""
     x, y, p = call.inputs[0], call.output, call.attrs.as_float("p")
     window = pool_window(x.shape, call.attrs)
@@ -127,7 +127,7 @@ def _is_each_place(places: NDArray, weights: NDArray, size: int) -> bool:
 
 
 @gradient("max_pool")
-def _max(call: Pull) -> Pulled:
+def _max(call: VjpContext) -> VjpResult:
     x, g = call.inputs[0], call.grad
     if g.size == 0 or x.size == 0:
         return (zeros_like(x),)
@@ -144,7 +144,7 @@ def _max(call: Pull) -> Pulled:
 
 
 @gradient("adaptive_max_pool")
-def _adaptive_max(call: Pull) -> Pulled:
+def _adaptive_max(call: VjpContext) -> VjpResult:
     """That of a pool with windows of one length, of x with places repeated where they are not."""
     x, g = call.inputs[0], call.grad
     if g.size == 0 or x.size == 0:

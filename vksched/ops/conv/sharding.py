@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 
 from ...ir.attrs import AttrValue
 from ...ir.sharding_rule import (
-    TERMS,
-    WHOLE,
+    PARTIAL_SUM,
+    REPLICATE,
     Factor,
     Sharded,
-    all_terms,
+    all_partial_sums,
     linear_factors,
     no_sharding,
     row_factors,
@@ -37,16 +37,16 @@ def _conv_transpose(call: Sharded) -> Iterable[Factor]:
     return _conv_factors(call, 1, 0)
 
 
-@sharding("depthwise_weights")
-def _depthwise_weights(call: Sharded) -> Iterable[Factor]:
+@sharding("depthwise_conv_weight_grad")
+def _depthwise_conv_weight_grad(call: Sharded) -> Iterable[Factor]:
     images, channels = call.inputs[0].shape[:2]
     yield Factor((1, 1), 0, channels)
-    yield Factor((0, 0), TERMS, images)
+    yield Factor((0, 0), PARTIAL_SUM, images)
     yield from linear_factors(call, 0, 1)
 
 
-@sharding("turn_kernels")
-def _turn_kernels(call: Sharded) -> Iterable[Factor]:
+@sharding("flip_filters")
+def _flip_filters(call: Sharded) -> Iterable[Factor]:
     rows, channels = call.inputs[0].shape[:2]
     groups = call.attrs.as_int("groups")
     if groups > 1:
@@ -60,13 +60,13 @@ def _conv_factors(call: Sharded, out: int, into: int) -> Iterable[Factor]:
     """out, into: the axes of the weights for the channels of the result and of x."""
     x, w, *bias = call.inputs
     groups = call.attrs.as_int("groups")
-    yield Factor((0, *(WHOLE for _ in call.inputs[1:])), 0, x.shape[0])
+    yield Factor((0, *(REPLICATE for _ in call.inputs[1:])), 0, x.shape[0])
     if groups > 1:
         yield Factor((1, 0, *(0 for _ in bias)), 1, groups, _groups)
     else:
-        yield Factor((WHOLE, out, *(0 for _ in bias)), 1, w.shape[out])
+        yield Factor((REPLICATE, out, *(0 for _ in bias)), 1, w.shape[out])
         if not bias:
-            yield Factor((1, into), TERMS, w.shape[into])
+            yield Factor((1, into), PARTIAL_SUM, w.shape[into])
     if not bias:
         yield from linear_factors(call, 0, 1)
 
@@ -79,15 +79,15 @@ def _pool(call: Sharded) -> Iterable[Factor]:
 @sharding("average_pool", "adaptive_average_pool")
 def _average(call: Sharded) -> Iterable[Factor]:
     yield from row_factors(call, (0, 1))
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 @sharding("grid_sample")
 def _grid_sample(call: Sharded) -> Iterable[Factor]:
     yield Factor((0, 0), 0, call.output.shape[0])
-    yield Factor((1, WHOLE), 1, call.output.shape[1])
+    yield Factor((1, REPLICATE), 1, call.output.shape[1])
     for axis in range(2, call.output.rank):
-        yield Factor((WHOLE, axis - 1), axis, call.output.shape[axis])
+        yield Factor((REPLICATE, axis - 1), axis, call.output.shape[axis])
 
 
 no_sharding("counts positions over all of x", "max_pool_indices")

@@ -12,7 +12,7 @@ from ...common.errors import ShapeError
 from ...ir.attr_domains import LONG, Domains, spatial, wholes
 from ...topology.limits import Limits
 from ..lowering.chunking import check_dispatches, check_serial
-from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
+from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MAX_ROUNDS, SERIAL_STEPS
 
 PerAxis = int | Sequence[int]
 """One number for every spatial axis, or one for each."""
@@ -270,7 +270,7 @@ def launches(op: str, items: int, rounds: int, limits: Limits) -> list[Launch]:
     # a dispatch ends where its invocations have done what they may
     reach = limits.max_groups[0] * LOCAL_SIZE * most
     if not limits.software:
-        reach = min(reach, max(1, MOST_ROUNDS // each))
+        reach = min(reach, max(1, MAX_ROUNDS // each))
     check_dispatches(op, -(-items // reach))
     out = []
     for first in range(0, items, reach):

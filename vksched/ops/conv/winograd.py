@@ -64,7 +64,7 @@ _REPAIR_EACH = 16
 """Tiles that an invocation looks at together, or a half or quarter where there are many channels;
 flags are padded to as many.
 """
-_HOST_WINDOWS = 8192
+_CPU_WINDOWS = 8192
 """Windows of weights that the host turns into points at a time: what its cache holds."""
 
 _FROM_WEIGHTS = {
@@ -110,8 +110,8 @@ def _weights_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     by = np.asarray(_FROM_WEIGHTS[tile], np.float64)
     both, windows = np.kron(by, by), w.reshape(w.shape[0] * w.shape[1], 9)
     points = np.empty((len(both), len(windows)), w.dtype)
-    for start in range(0, len(windows), _HOST_WINDOWS):
-        part = slice(start, start + _HOST_WINDOWS)
+    for start in range(0, len(windows), _CPU_WINDOWS):
+        part = slice(start, start + _CPU_WINDOWS)
         points[:, part] = both @ windows[part].T.astype(np.float64)
     return points.reshape(len(both), *w.shape[:2])
 
@@ -430,7 +430,7 @@ register(
             attrs={"tile": one_of(*TILES), "begin": PADDING, "end": PADDING},
             operands=(2, 3),
             work=_work,
-            factors=(0,),
+            roundable_operands=(0,),
             any_dtype=True,
         )
     )

@@ -27,7 +27,7 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ...ir.attr_domains import Dims, Domains, Value, Whole, dtype_of
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, no_words, register
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, no_u32, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, convert, one_value
 from ...ir.vjp import no_gradient
 from ..layout.strided_copy import FILLS, fill_words
@@ -147,9 +147,9 @@ def _register(
     shaders: tuple[str, ...],
     lower: Callable[[Call], tuple[Dispatch, ...]],
     attrs: Domains,
-    words: Callable[[Call], Call | None] = no_words,
+    words: Callable[[Call], Call | None] = no_u32,
 ) -> None:
-    kernel = Kernel(shaders, lower, as_words=words)
+    kernel = Kernel(shaders, lower, as_u32=words)
     register(
         Op(
             op,

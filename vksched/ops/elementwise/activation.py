@@ -9,17 +9,17 @@ from ...common.errors import DTypeError
 from ...ir.attr_domains import Real
 from ...ir.tensor import Tensor, TensorLike, binary
 from ..lowering.native_kernels import one_pass
-from .pointwise import LEAST_NORMAL, declare_binary, declare_unary, number, unary
+from .pointwise import MIN_NORMAL, declare_binary, declare_unary, number, unary
 from .select import clip
 from .special import (
+    gelu_backward_into,
+    gelu_backward_reference,
     gelu_into,
     gelu_reference,
-    gelu_slope_into,
-    gelu_slope_reference,
+    gelu_tanh_backward_into,
+    gelu_tanh_backward_reference,
     gelu_tanh_into,
     gelu_tanh_reference,
-    gelu_tanh_slope_into,
-    gelu_tanh_slope_reference,
     sigmoid_into,
     silu_into,
 )
@@ -48,8 +48,8 @@ _PLAIN = {
     "silu": lambda x: x * sigmoid_reference(x),
     "gelu": gelu_reference,
     "gelu_tanh": gelu_tanh_reference,
-    "gelu_slope": gelu_slope_reference,
-    "gelu_tanh_slope": gelu_tanh_slope_reference,
+    "gelu_backward": gelu_backward_reference,
+    "gelu_tanh_backward": gelu_tanh_backward_reference,
     "mish": lambda x: x * np.tanh(_softplus(x)),
     "softplus": _softplus,
     "softsign": lambda x: x / (1 + np.abs(x)),
@@ -62,8 +62,8 @@ _INTO = {
         ("silu", silu_into),
         ("gelu", gelu_into),
         ("gelu_tanh", gelu_tanh_into),
-        ("gelu_slope", gelu_slope_into),
-        ("gelu_tanh_slope", gelu_tanh_slope_into),
+        ("gelu_backward", gelu_backward_into),
+        ("gelu_tanh_backward", gelu_tanh_backward_into),
     )
 }
 for _name, _compute in _PLAIN.items():
@@ -136,7 +136,7 @@ def elu(x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor
 def celu(x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor:
     """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0), as ONNX Celu; alpha is not 0."""
     value = number("celu", "alpha", alpha)
-    if abs(np.float32(value)) < LEAST_NORMAL:
+    if abs(np.float32(value)) < MIN_NORMAL:
         raise DTypeError(
             f"[celu] expected an alpha other than 0 in float32, by which it divides, "
             f"got {alpha!r}; try vs.relu"

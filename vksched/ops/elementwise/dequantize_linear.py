@@ -1,6 +1,6 @@
 """Widen: what reads weights of 8 and 16 bits, which are held as they are (types.NARROW).
 
-    weight int8, 1 byte an element -> widen -> 4 bytes an element, for one run -> any op
+    weight int8, 1 byte an element -> dequantize_linear -> 4 bytes an element, for one run -> any op
 
 Quantised weights become the integers or the floats that they stand for in one pass.
 """
@@ -24,7 +24,7 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Axis
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece, cut_leading
+from ...ir.cpu_kernel import CpuKernel, Piece, cut_leading
 from ...ir.op import (
     OUTPUT,
     VIEW_ALIGN_WORDS,
@@ -35,7 +35,7 @@ from ...ir.op import (
     register,
 )
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
-from ...ir.vjp import Pull, Pulled, gradient, sum_to
+from ...ir.vjp import VjpContext, VjpResult, gradient, sum_to
 from ..lowering.vec4 import both_readings, launch_run, reading
 from .select import cast
 
@@ -46,19 +46,19 @@ EXACT = 1 << 23
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     x, *rest = inputs
     if x.dtype not in NARROW:
-        raise DTypeError(f"[widen] expected one of {', '.join(NARROW)}, got {x.dtype}")
+        raise DTypeError(f"[dequantize_linear] expected one of {', '.join(NARROW)}, got {x.dtype}")
     given = [t.dtype for t in rest]
     if given not in ([], [INT32], [FLOAT32], [INT32, FLOAT32]):
         raise DTypeError(
-            "[widen] expected a zero point of int32, then a scale of float32, got "
+            "[dequantize_linear] expected a zero point of int32, then a scale of float32, got "
             f"{' and '.join(given)}; try vs.cast"
         )
     axis = attrs.as_int("axis")
     for part in rest:
         if part.size != 1 and (part.rank != 1 or not x.rank or part.size != x.shape[axis]):
             raise ShapeError(
-                f"[widen] expected one scale or zero point, or one for each position along axis "
-                f"{axis} of {x.shape}, got {part.shape}"
+                f"[dequantize_linear] expected one scale or zero point, or one for each position "
+                f"along axis {axis} of {x.shape}, got {part.shape}"
             )
     return TensorType(x.shape, FLOAT32 if FLOAT32 in given else INT32)
 
@@ -91,7 +91,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return wide if scale is None else wide.astype(np.float32) * scale
 
 
-def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """Without int32 between where float32 holds the same."""
     x, zero, scale = _parts(inputs, attrs)
     if zero is None:
@@ -129,7 +129,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     step = {t.dtype: int(t.size > 1) for t in rest}
     axis = call.attrs.as_int("axis")
     numbers, inner = numpy_dtype(x.dtype), math.prod(x.shape[axis + 1 :])
-    of_quad = 2 if inner % VIEW_ALIGN_WORDS else 1
+    per_vec4 = 2 if inner % VIEW_ALIGN_WORDS else 1
     push = (
         ("count", x.size),
         ("inner", inner),
@@ -144,7 +144,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("SIGNED", int(numbers.kind == "i")),
         ("SHIFTED", int(INT32 in operand)),
         ("SCALED", int(FLOAT32 in operand)),
-        ("CHANNELS", of_quad if any(step.values()) else 0),
+        ("CHANNELS", per_vec4 if any(step.values()) else 0),
     )
     # what is not given is not read: x stands for it
     operands = (0, operand.get(INT32, 0), operand.get(FLOAT32, 0), OUTPUT)
@@ -153,32 +153,32 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 register(
     Op(
-        "widen",
+        "dequantize_linear",
         _infer,
         _reference,
         Kernel(both_readings(("dequantize_linear",)), _lower),
         attrs={"axis": Axis(of_scalar=True)},
         operands=(1, 3),
         any_dtype=True,
-        takes_narrow=True,
-        widens=True,
-        host=HostKernel(_host, _cut),
+        accepts_int8_weights=True,
+        is_dequantize=True,
+        cpu=CpuKernel(_cpu, _cut),
     )
 )
 
 
-@gradient("widen")
-def _gradient(call: Pull) -> Pulled:
+@gradient("dequantize_linear")
+def _gradient(call: VjpContext) -> VjpResult:
     """Of the scale alone: weights and zero points are integers."""
     (x, *rest), axis = call.inputs, call.attrs.as_int("axis")
     scale = rest[-1]
-    whole = cast(apply("widen", call.inputs[:-1], {"axis": axis}), FLOAT32)
+    whole = cast(apply("dequantize_linear", call.inputs[:-1], {"axis": axis}), FLOAT32)
     along = tuple(n if a == axis and scale.size > 1 else 1 for a, n in enumerate(x.shape))
     of_scale = sum_to(call.grad * whole, along).reshape(scale.shape)
     return (*(None for _ in call.inputs[:-1]), of_scale)
 
 
-def widen(
+def dequantize_linear(
     x: Tensor,
     scale: TensorLike | None = None,
     zero: TensorLike | None = None,
@@ -198,7 +198,10 @@ def widen(
             given.append(as_tensor(part))
             if given[-1].dtype != dtype:
                 raise DTypeError(
-                    f"[widen] expected a {what} of {dtype}, got {given[-1].dtype}; try vs.cast"
+                    f"[dequantize_linear] expected a {what} of {dtype}, got {given[-1].dtype}; "
+                    "try vs.cast"
                 )
-    at = normalize_axis("widen", axis, max(x.rank, 1))  # a single number has none, and needs none
-    return apply("widen", (x, *given), {"axis": at}, name)
+    at = normalize_axis(
+        "dequantize_linear", axis, max(x.rank, 1)
+    )  # a single number has none, and needs none
+    return apply("dequantize_linear", (x, *given), {"axis": at}, name)

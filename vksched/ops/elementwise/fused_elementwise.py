@@ -1,13 +1,13 @@
-"""Chain: several elementwise ops as one node, which reads its operands and writes its result once.
+"""Fused elementwise: several elementwise ops as one node, which reads its operands and writes its result once.
 
     registers   0..n-1 operands | constants | results of the steps; the last step's is the chain's
     steps       (op, registers, attributes), in order: ("add", (0, 1), ()), ("relu", (2,), ()), ...
 
-Passes make chains, users do not. On a device one shader runs them all: the runtime writes the calls
+Passes make them, users do not. On a device one shader runs them all: the runtime writes the calls
 of the steps and the constants into its module (vksched/runtime/vulkan/spirv_patch.py). Each step is
 the op's own function, and every operation in it rounds by itself: a result may differ in its last
 digit from that of the op alone, where drivers join products and sums. numpy takes the steps on
-pieces that stay in its cache. Of float16 a chain is computed in float32 from end to end and rounded
+pieces that stay in its cache. Of float16 a fused elementwise op is computed in float32 from end to end and rounded
 once. Examples: tests/passes/test_fuse_elementwise.py.
 """
 
@@ -35,9 +35,9 @@ from ...common.dtypes import (
 from ...common.errors import ShapeError, UnsupportedOp
 from ...ir.attr_domains import MANY
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.cpu_kernel import HostKernel, cut_elements
+from ...ir.cpu_kernel import CpuKernel, cut_elements
 from ...ir.evaluate import infer
-from ...ir.native_program import Recipe
+from ...ir.native_program import NativeProgram
 from ...ir.op import (
     OUTPUT,
     REGISTERS,
@@ -46,14 +46,14 @@ from ...ir.op import (
     InPlace,
     Kernel,
     Op,
-    Steps,
+    ShaderProgram,
     Work,
     get_op,
     register,
 )
 from ...ir.sharding_rule import no_sharding
 from ...ir.vjp import no_gradient
-from ..lowering.fused_loop import LoopStep, chain_recipe, has_steps, step_of
+from ..lowering.fused_loop import LoopInstr, elementwise_program, has_steps, instr_of
 from ..lowering.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from ..lowering.vec4 import both_readings, launch_run, reading
 from .pointwise import PARAMETERS, function_name, parameters_of
@@ -62,7 +62,7 @@ from .program_domains import PROGRAM
 MAX_INPUTS, MAX_AXES = REGISTERS, 4
 """What the shaders hold."""
 MAX_COST = 200
-"""Of the steps of a chain together: SwiftShader takes a second or two to compile it, and that grows
+"""Of the steps of a fused elementwise op together: SwiftShader takes a second or two to compile it, and that grows
 with the square of its length.
 """
 SHADER_INPUTS = (1, 2, 3, 6)
@@ -73,7 +73,7 @@ UNARY = (
     "neg_float32", "abs_float32", "relu_float32", "clip_float32", "square_float32", "sqrt_float32",
     "rsqrt_float32", "reciprocal_float32", "exp_float32", "log_float32", "tanh_float32",
     "sigmoid_float32", "silu_float32", "erf_float32", "gelu_float32", "gelu_tanh_float32",
-    "gelu_slope_float32", "gelu_tanh_slope_float32",
+    "gelu_backward_float32", "gelu_tanh_backward_float32",
     "softplus_float32", "mish_float32", "elu_float32", "leaky_relu_float32",
     "hard_sigmoid_float32", "hard_swish_float32", "expm1_float32", "log1p_float32", "sin_float32",
     "cos_float32", "floor_float32", "ceil_float32", "round_float32", "trunc_float32",
@@ -101,14 +101,14 @@ COSTS = {
 """What drivers take to compile a step, roughly: an addition is 1, most functions are COST."""
 
 StepAttrs = tuple[tuple[str, AttrValue], ...]
-Step = tuple[str, tuple[int, ...], StepAttrs]
+Instr = tuple[str, tuple[int, ...], StepAttrs]
 
 
 # -- programs --------------------------------------------------------------------------------------
 
 
 def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | None:
-    """Returns the shader function by which a chain takes an op, or None where it takes none."""
+    """Returns the shader function by which a fused elementwise op takes an op, or None where it takes none."""
     if not types:
         return None
     dtype = types[-1].dtype if op == "where" else types[0].dtype
@@ -125,15 +125,15 @@ def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | Non
 
 
 def program_attrs(
-    steps: Sequence[Step], constants: Sequence[tuple[str, int]]
+    steps: Sequence[Instr], constants: Sequence[tuple[str, int]]
 ) -> dict[str, AttrValue]:
-    """Returns the attributes of a chain. constants: (element type, word)."""
+    """Returns the attributes of a fused elementwise op. constants: (element type, word)."""
     return {"steps": tuple(steps), "constants": tuple(constants)}
 
 
 @dataclass(frozen=True, eq=False)
-class ChainSteps:
-    """A chain's attributes, taken apart. values: the constants as numpy has them. dead: behind each
+class FusedProgram:
+    """A fused elementwise op's attributes, taken apart. values: the constants as numpy has them. dead: behind each
     step the registers that no later one reads.
     """
 
@@ -144,9 +144,9 @@ class ChainSteps:
 
 
 @lru_cache(maxsize=512)
-def program_of(attrs: Attrs) -> ChainSteps:
-    """Returns the program of a chain."""
-    steps = cast(tuple[Step, ...], attrs["steps"])
+def program_of(attrs: Attrs) -> FusedProgram:
+    """Returns the program of a fused elementwise op."""
+    steps = cast(tuple[Instr, ...], attrs["steps"])
     constants = cast(tuple[tuple[str, int], ...], attrs["constants"])
     taken = tuple((get_op(op), tuple(at), Attrs(dict(given))) for op, at, given in steps)
     last = {at: number for number, (_, read, _) in enumerate(steps) for at in read}
@@ -154,7 +154,7 @@ def program_of(attrs: Attrs) -> ChainSteps:
     for at, number in last.items():
         dead[number].append(at)
     values = tuple(_value_of(dtype, at) for dtype, at in constants)
-    return ChainSteps(taken, constants, values, tuple(map(tuple, dead)))
+    return FusedProgram(taken, constants, values, tuple(map(tuple, dead)))
 
 
 def _value_of(dtype: str, at: int) -> NDArray:
@@ -169,11 +169,13 @@ def _types(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]
 
 
 @lru_cache(maxsize=512)
-def _types_of(inputs: tuple[TensorType, ...], program: ChainSteps) -> tuple[TensorType, ...]:
+def _types_of(inputs: tuple[TensorType, ...], program: FusedProgram) -> tuple[TensorType, ...]:
     types = [*inputs, *(TensorType((), dtype) for dtype, _ in program.constants)]
     for op, registers, given in program.steps:
         if any(not 0 <= r < len(types) for r in registers):
-            raise ShapeError(f"[chain] {op.name} reads a register that is not there yet")
+            raise ShapeError(
+                f"[fused_elementwise] {op.name} reads a register that is not there yet"
+            )
         types.append(infer(op, tuple(types[r] for r in registers), given))
     return tuple(types)
 
@@ -184,11 +186,11 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         read = tuple(types[r] for r in registers)
         if function_of(op.name, read, given) is None:
             raise ShapeError(
-                f"[chain] expected steps that a chain holds, got {op.name} of "
-                f"{' and '.join(map(str, read))}"
+                f"[fused_elementwise] expected steps that a fused elementwise op holds, "
+                f"got {op.name} of {' and '.join(map(str, read))}"
             )
     if any(t.shape not in ((), types[-1].shape) for t in types[len(inputs) :]):
-        raise ShapeError("[chain] expected steps of one shape")
+        raise ShapeError("[fused_elementwise] expected steps of one shape")
     return types[-1]
 
 
@@ -199,7 +201,7 @@ Kind = tuple[Shape, np.dtype[Any]]
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Writes the result of a chain, or a piece of it."""
+    """Writes the result of a fused elementwise op, or a piece of it."""
     program = program_of(attrs)
     values = list(inputs)
     for constant in program.values:  # in float64 where the operands are
@@ -212,10 +214,10 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
             made = out
         else:
             made = np.empty(*made_as[number])
-        if op.host is None:
+        if op.cpu is None:
             made[...] = op.reference(operands, given)
         else:
-            op.host.compute(operands, given, made)
+            op.cpu.compute(operands, given, made)
         values.append(made)
         for at in program.dead[number]:  # memory that the next step takes again, in the cache
             values[at] = made
@@ -238,24 +240,26 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return out
 
 
-def recipe_of(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def native_program_of(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     """Returns the one loop of all steps, where it has each of them."""
     if output.dtype not in (FLOAT32, INT32):
         return None
     told = loop_steps(inputs, attrs)
-    return told and chain_recipe(inputs, output.shape, *told)
+    return told and elementwise_program(inputs, output.shape, *told)
 
 
 def loop_steps(
     inputs: Sequence[TensorType], attrs: Attrs
-) -> tuple[tuple[float, ...], tuple[LoopStep, ...]] | None:
-    """Returns the constants and steps of a chain as native loops take them; None where they take
+) -> tuple[tuple[float, ...], tuple[LoopInstr, ...]] | None:
+    """Returns the constants and steps of a fused elementwise op as native loops take them; None where they take
     no such.
     """
     program, types = program_of(attrs), _types(inputs, attrs)
     made = types[-len(program.steps) :]
     steps = tuple(
-        (step_of(op.name, [types[r] for r in at], to.dtype), at, parameters_of(op.name, given))
+        (instr_of(op.name, [types[r] for r in at], to.dtype), at, parameters_of(op.name, given))
         for (op, at, given), to in zip(program.steps, made, strict=True)
     )
     fit = has_steps([name for name, *_ in steps])
@@ -272,8 +276,8 @@ def cost_of(op: str) -> int:
 # -- devices ---------------------------------------------------------------------------------------
 
 
-def steps_of(call: Call) -> Steps:
-    """Returns the steps of a chain as functions of the shaders.
+def shader_program_of(call: Call) -> ShaderProgram:
+    """Returns the steps of a fused elementwise op as functions of the shaders.
 
     Raises:
         UnsupportedOp: the shaders hold no such function, or not so much.
@@ -283,8 +287,8 @@ def steps_of(call: Call) -> Steps:
     cost = sum(cost_of(op.name) for op, _, _ in program.steps)
     if cost > MAX_COST or count > MAX_INPUTS:
         raise UnsupportedOp(
-            f"a chain holds {MAX_INPUTS} operands and steps of a cost of {MAX_COST}, "
-            f"this one has {count} and {cost}"
+            f"a fused elementwise op holds {MAX_INPUTS} operands and steps of a cost of "
+            f"{MAX_COST}, this one has {count} and {cost}"
         )
     given = [tuple(types[r] for r in registers) for _, registers, _ in program.steps]
     parameters = [
@@ -305,25 +309,25 @@ def steps_of(call: Call) -> Steps:
     for (op, registers, attrs), seen, own in zip(program.steps, given, parameters, strict=True):
         name = function_of(op.name, seen, attrs)
         if name is None:
-            raise UnsupportedOp(f"no chain holds {op.name} of {seen[0].dtype}")
+            raise UnsupportedOp(f"no fused elementwise op holds {op.name} of {seen[0].dtype}")
         calls.append((name, (*map(place, registers), *(words[word] for word in own))))
-    return Steps(tuple(calls), tuple(words))
+    return ShaderProgram(tuple(calls), tuple(words))
 
 
 def shader_inputs(inputs: int, storage_buffers: int) -> int | None:
-    """Returns the operands of the shader that runs a chain of so many, or None without one."""
+    """Returns the operands of the shader that runs a fused elementwise op of so many, or None without one."""
     fits = (n for n in SHADER_INPUTS if inputs <= n < storage_buffers)
     return next(fits, None)
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    steps = steps_of(call)
+    steps = shader_program_of(call)
     if not call.output.size:
         return ()
     operands = shader_inputs(len(call.inputs), call.limits.storage_buffers)
     if operands is None:
         raise UnsupportedOp(
-            f"a chain of {len(call.inputs)} operands binds more than the "
+            f"a fused elementwise op of {len(call.inputs)} operands binds more than the "
             f"{call.limits.storage_buffers} buffers that the device allows"
         )
     shape = call.output.shape
@@ -387,21 +391,21 @@ SHADERS = (
     *both_readings(f"fused_{n}_vec4" for n in SHADER_INPUTS),
 )
 
-HOST = HostKernel(_compute, cut_elements)
+CPU_KERNEL = CpuKernel(_compute, cut_elements)
 
 register(
     Op(
-        "chain",
+        "fused_elementwise",
         _infer,
         _reference,
         Kernel(SHADERS, _lower),
         attrs=PROGRAM,
         operands=(1, MANY),
         work=_work,
-        host=HOST,
-        recipe=recipe_of,
+        cpu=CPU_KERNEL,
+        native_program=native_program_of,
         in_place=InPlace(),
     )
 )
-no_gradient("is made by passes, behind gradients", "chain")
-no_sharding("is made by passes, of ops that were cut before", "chain")
+no_gradient("is made by passes, behind gradients", "fused_elementwise")
+no_sharding("is made by passes, of ops that were cut before", "fused_elementwise")

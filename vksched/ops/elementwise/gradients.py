@@ -15,23 +15,23 @@ from collections.abc import Callable
 
 from ...common.dtypes import FLOAT16, FLOAT32, FLOAT64
 from ...ir.tensor import Tensor
-from ...ir.vjp import Pull, Pulled, Rule, gradient, is_smooth, no_gradient, sum_to
+from ...ir.vjp import Rule, VjpContext, VjpResult, gradient, is_smooth, no_gradient, sum_to
 from .activation import sigmoid, softplus
 from .binary import div, equal, floor_divide, hypot, logical_and, maximum, minimum, mul, pow
 from .fp16 import all_computed_wide
-from .pointwise import COMPARISONS, LEAST_NORMAL, unary
+from .pointwise import COMPARISONS, MIN_NORMAL, unary
 from .select import cast, clip, where
 from .unary import abs, cos, cosh, exp, log, neg, round, rsqrt, sign, sin, sinh, square, tanh
 
 
-def _broadcast(call: Pull, *grads: Tensor | None) -> Pulled:
+def _broadcast(call: VjpContext, *grads: Tensor | None) -> VjpResult:
     """Returns gradients of the result's shape as such of the operands' shapes."""
     return tuple(
         None if g is None else sum_to(g, x.shape) for g, x in zip(grads, call.inputs, strict=True)
     )
 
 
-def _wide(build: Callable[..., tuple[Tensor, ...]], call: Pull) -> tuple[Tensor, ...]:
+def _wide(build: Callable[..., tuple[Tensor, ...]], call: VjpContext) -> tuple[Tensor, ...]:
     """Returns build(operands, result, gradient); of float16 in float32, rounded once."""
     return all_computed_wide(
         lambda *given, name: build(*given), (*call.inputs, call.output, call.grad), None
@@ -113,10 +113,10 @@ _SLOPES: dict[str, Slope] = {
     "erfc": lambda x, y, g: g * (-2 / math.sqrt(math.pi)) * exp(neg(square(x))),
     "sigmoid": lambda x, y, g: g * (y * (1.0 - y)),
     "silu": _silu_slope,
-    "gelu": lambda x, y, g: g * unary("gelu_slope", x, None),
-    "gelu_tanh": lambda x, y, g: g * unary("gelu_tanh_slope", x, None),
-    "gelu_slope": _gelu_bend,
-    "gelu_tanh_slope": _gelu_tanh_bend,
+    "gelu": lambda x, y, g: g * unary("gelu_backward", x, None),
+    "gelu_tanh": lambda x, y, g: g * unary("gelu_tanh_backward", x, None),
+    "gelu_backward": _gelu_bend,
+    "gelu_tanh_backward": _gelu_tanh_bend,
     "mish": _mish_slope,
     "softplus": lambda x, y, g: g * sigmoid(x),
     "softsign": _softsign_slope,
@@ -169,7 +169,7 @@ for _op, _given in _WITH_ALPHA.items():
 
 
 @gradient("selu")
-def _selu(call: Pull) -> Pulled:
+def _selu(call: VjpContext) -> VjpResult:
     alpha, gamma = call.attrs.as_float("alpha"), call.attrs.as_float("gamma")
     return _wide(
         lambda x, y, g: (where(x <= 0.0, g * (alpha * gamma) * _below(x), g * gamma),), call
@@ -181,27 +181,27 @@ BELOW_ROOTS = {FLOAT16: 2e-4, FLOAT32: 1e-23, FLOAT64: 1e-23}
 
 
 @gradient("sqrt")
-def _sqrt(call: Pull) -> Pulled:
+def _sqrt(call: VjpContext) -> VjpResult:
     """0 where the gradient is 0 at 0, and finite: that of a norm at 0 becomes 0."""
     least = BELOW_ROOTS[call.output.dtype]
     return _wide(lambda x, y, g: (g * 0.5 / maximum(y, least),), call)
 
 
 @gradient("cast")
-def _cast(call: Pull) -> Pulled:
+def _cast(call: VjpContext) -> VjpResult:
     """Floats alone; that some digits are rounded away does not count."""
     (x,) = call.inputs
     return (cast(call.grad, x.dtype) if is_smooth(x) else None,)
 
 
-@gradient("round_float")
-def _round_float(call: Pull) -> Pulled:
+@gradient("reduce_precision")
+def _reduce_precision(call: VjpContext) -> VjpResult:
     """That of the cast to fewer digits that it stands for, not of its steps; flat where it is cut
     to the largest.
     """
-    if call.attrs["beyond"] != "largest":
+    if call.attrs["overflow"] != "saturate":
         return (call.grad,)
-    largest = call.attrs.as_float("largest")
+    largest = call.attrs.as_float("max_finite")
     return _wide(lambda x, y, g: (where(abs(x) > largest, 0.0, g),), call)
 
 
@@ -209,23 +209,23 @@ def _round_float(call: Pull) -> Pulled:
 
 
 @gradient("add")
-def _add(call: Pull) -> Pulled:
+def _add(call: VjpContext) -> VjpResult:
     return _broadcast(call, call.grad, call.grad)
 
 
 @gradient("sub")
-def _sub(call: Pull) -> Pulled:
+def _sub(call: VjpContext) -> VjpResult:
     return _broadcast(call, call.grad, neg(call.grad))
 
 
 @gradient("mul")
-def _mul(call: Pull) -> Pulled:
+def _mul(call: VjpContext) -> VjpResult:
     (a, b), g = call.inputs, call.grad
     return _broadcast(call, mul(g, b), mul(g, a))
 
 
 @gradient("div")
-def _div(call: Pull) -> Pulled:
+def _div(call: VjpContext) -> VjpResult:
     of_a = div(call.grad, call.inputs[1])
     return _broadcast(call, of_a, neg(of_a * call.output))
 
@@ -251,12 +251,12 @@ def _fmod_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Te
 
 def _atan2_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """b / (a^2 + b^2) and -a / (a^2 + b^2), by two divisions that do not overflow; 0 at (0, 0)."""
-    length = maximum(hypot(a, b), LEAST_NORMAL)
+    length = maximum(hypot(a, b), MIN_NORMAL)
     return g * (b / length) / length, neg(g * (a / length) / length)
 
 
 def _hypot_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    length = maximum(y, LEAST_NORMAL)  # 0 at (0, 0)
+    length = maximum(y, MIN_NORMAL)  # 0 at (0, 0)
     return g * (a / length), g * (b / length)
 
 
@@ -289,12 +289,12 @@ for _op, _slopes in _TWO.items():
 
 
 @gradient("copysign")
-def _copysign(call: Pull) -> Pulled:
+def _copysign(call: VjpContext) -> VjpResult:
     """The sign of b is flat."""
     return _broadcast(call, call.grad * (sign(call.inputs[0]) * sign(call.output)), None)
 
 
-def _shared(call: Pull, over: Tensor, under: Tensor) -> Pulled:
+def _shared(call: VjpContext, over: Tensor, under: Tensor) -> VjpResult:
     """over, under: where a loses, and where b does; equal operands get half each."""
     (a, b), g = call.inputs, call.grad
     half = where(equal(a, b), g * 0.5, g)
@@ -302,25 +302,25 @@ def _shared(call: Pull, over: Tensor, under: Tensor) -> Pulled:
 
 
 @gradient("maximum")
-def _maximum(call: Pull) -> Pulled:
+def _maximum(call: VjpContext) -> VjpResult:
     a, b = call.inputs
     return _shared(call, a < b, a > b)
 
 
 @gradient("minimum")
-def _minimum(call: Pull) -> Pulled:
+def _minimum(call: VjpContext) -> VjpResult:
     a, b = call.inputs
     return _shared(call, a > b, a < b)
 
 
 @gradient("where")
-def _where(call: Pull) -> Pulled:
+def _where(call: VjpContext) -> VjpResult:
     condition, g = call.inputs[0], call.grad
     return _broadcast(call, None, where(condition, g, 0.0), where(condition, 0.0, g))
 
 
 @gradient("addcmul")
-def _addcmul(call: Pull) -> Pulled:
+def _addcmul(call: VjpContext) -> VjpResult:
     value = call.attrs.as_float("value")
     _, of_a, of_b = _wide(lambda x, a, b, y, g: (g, g * b * value, g * a * value), call)
     return _broadcast(call, call.grad, of_a, of_b)

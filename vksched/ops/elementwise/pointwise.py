@@ -25,11 +25,11 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError
 from ...ir.attr_domains import Domains
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.cpu_kernel import HostKernel, cut_elements
-from ...ir.native_program import Recipe
+from ...ir.cpu_kernel import CpuKernel, cut_elements
+from ...ir.native_program import NativeProgram
 from ...ir.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
-from ..lowering.fused_loop import chain_recipe, step_of
+from ..lowering.fused_loop import elementwise_program, instr_of
 from ..lowering.strides import broadcast_strides, collapse, pad
 from ..lowering.vec4 import (
     both_readings,
@@ -46,7 +46,7 @@ WHOLE = (*INTS, INT64)
 """Types that have no fractions."""
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
-LEAST_NORMAL = float(np.finfo(np.float32).tiny)
+MIN_NORMAL = float(np.finfo(np.float32).tiny)
 """Drivers may take smaller parameters for 0."""
 
 unary_types: list[tuple[str, str]] = []
@@ -96,17 +96,17 @@ def parameters_of(op: str, attrs: Attrs) -> tuple[float, float]:
     return first, second
 
 
-def _recipe(
+def _native_program(
     op: str, inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
+) -> NativeProgram | None:
     if output.dtype not in (FLOAT32, INT32):
         return None
-    name = step_of(op, inputs, output.dtype)
+    name = instr_of(op, inputs, output.dtype)
     step = (name, tuple(range(len(inputs))), parameters_of(op, attrs))
-    return chain_recipe(inputs, output.shape, (), (step,))
+    return elementwise_program(inputs, output.shape, (), (step,))
 
 
-def _host(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> HostKernel:
+def _cpu(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> CpuKernel:
     """Numpy functions write their results themselves, others are copied from a small piece."""
 
     def into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
@@ -115,7 +115,7 @@ def _host(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> 
         else:
             out[...] = compute(*inputs, *(attrs[p] for p in parameters))
 
-    return HostKernel(into, cut_elements)
+    return CpuKernel(into, cut_elements)
 
 
 # -- of one operand ----------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def declare_unary(
     def view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
         return 0 if inputs[0].dtype in same else None
 
-    plain = _host(compute, tuple(parameters))
+    plain = _cpu(compute, tuple(parameters))
 
     def run(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         if str(inputs[0].dtype) in same:
@@ -202,9 +202,9 @@ def declare_unary(
     kernel = Kernel(shaders, lower) if shaders else None
     if parameters:
         PARAMETERS[op] = values_of
-    host = HostKernel(run, cut_elements)
+    cpu = CpuKernel(run, cut_elements)
     seen = view if same else None
-    recipe = partial(_recipe, op) if FLOAT32 in allowed and result is None else None
+    native_program = partial(_native_program, op) if FLOAT32 in allowed and result is None else None
     register(
         Op(
             op,
@@ -214,8 +214,8 @@ def declare_unary(
             attrs=parameters,
             operands=(1, 1),
             view=seen,
-            host=host,
-            recipe=recipe,
+            cpu=cpu,
+            native_program=native_program,
             in_place=InPlace(),
         )
     )
@@ -248,8 +248,8 @@ def _lower_binary(op: str, call: Call) -> tuple[Dispatch, ...]:
     given = [broadcast_strides(t.shape, shape) for t in call.inputs]
     sizes, strides = collapse(shape, given)
     lines = call.output.size // sizes[0]
-    quads = can_use_vec4(sizes[0], strides)
-    groups, constants = launch_lines(sizes[0], lines, quads, call.limits)
+    vec4 = can_use_vec4(sizes[0], strides)
+    groups, constants = launch_lines(sizes[0], lines, vec4, call.limits)
     push = (
         ("columns", sizes[0]),
         ("lines", lines),
@@ -307,8 +307,10 @@ def declare_binary(
             attrs={},
             operands=(2, 2),
             any_dtype=any_dtype,
-            host=_host(compute),
-            recipe=partial(_recipe, op) if FLOAT32 in allowed and result is None else None,
+            cpu=_cpu(compute),
+            native_program=partial(_native_program, op)
+            if FLOAT32 in allowed and result is None
+            else None,
             in_place=InPlace(),
         )
     )

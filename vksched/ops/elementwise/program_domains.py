@@ -1,5 +1,5 @@
-"""The domains of attributes that hold a program: the steps and constants of a chain, and of an
-epilogue. Which registers and types steps have is for the rule of the chain.
+"""The domains of attributes that hold a program: the steps and constants of a fused elementwise op, and of an
+epilogue. Which registers and types steps have is for the rule of the fused op.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from ...common.dtypes import BOOL, FLOAT32, INT32, UINT32
 from ...ir.attr_domains import Asked, Domain, Domains
 from ...ir.attrs import AttrValue
 
-MOST_STEPS = 1 << 10
+MAX_INSTRS = 1 << 10
 """Of a program: passes make far shorter ones."""
-MOST_READ = 3
+MAX_OPERANDS = 3
 """Operands of a step."""
 _WORDS = (FLOAT32, INT32, UINT32, BOOL)
 
@@ -29,12 +29,12 @@ def _is_attrs(value: AttrValue) -> bool:
     return len(names) == len(value) == len(set(names)) and all(map(_is_name, names))
 
 
-def _is_step(value: AttrValue) -> bool:
+def _is_instr(value: AttrValue) -> bool:
     """Whether a value is (op, registers, attributes)."""
     if not isinstance(value, tuple) or len(value) != 3:
         return False
     op, read, given = value
-    reads = isinstance(read, tuple) and 1 <= len(read) <= MOST_READ
+    reads = isinstance(read, tuple) and 1 <= len(read) <= MAX_OPERANDS
     return _is_name(op) and reads and all(type(r) is int for r in read) and _is_attrs(given)  # type: ignore[union-attr]
 
 
@@ -48,14 +48,14 @@ def _is_constant(value: AttrValue) -> bool:
 
 
 @dataclass(frozen=True)
-class Steps(Domain):
+class Instrs(Domain):
     """(op, registers, attributes) of each step of a program, at least one."""
 
     def expected(self, value: AttrValue, call: Asked) -> str:
-        known = isinstance(value, tuple) and 1 <= len(value) <= MOST_STEPS
-        if known and all(map(_is_step, value)):  # type: ignore[arg-type]
+        known = isinstance(value, tuple) and 1 <= len(value) <= MAX_INSTRS
+        if known and all(map(_is_instr, value)):  # type: ignore[arg-type]
             return ""
-        return f"at least one step and at most {MOST_STEPS}, each (op, registers, attributes),"
+        return f"at least one step and at most {MAX_INSTRS}, each (op, registers, attributes),"
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Constants(Domain):
     """(element type, word) of each constant of a program."""
 
     def expected(self, value: AttrValue, call: Asked) -> str:
-        known = isinstance(value, tuple) and len(value) <= MOST_STEPS
+        known = isinstance(value, tuple) and len(value) <= MAX_INSTRS
         if known and all(map(_is_constant, value)):  # type: ignore[arg-type]
             return ""
-        return f"at most {MOST_STEPS} constants, each (element type of 32 bits, word),"
+        return f"at most {MAX_INSTRS} constants, each (element type of 32 bits, word),"
 
 
 @dataclass(frozen=True)
-class Then(Domain):
+class Epilogue(Domain):
     """(operands, steps, constants) of an epilogue, with one operand or two."""
 
     is_optional = True
@@ -81,8 +81,8 @@ class Then(Domain):
         _, steps, constants = value
         if type(value[0]) is not int:
             return "a number of operands, steps and constants"
-        return Steps().expected(steps, call) or Constants().expected(constants, call)
+        return Instrs().expected(steps, call) or Constants().expected(constants, call)
 
 
-PROGRAM: Domains = {"steps": Steps(), "constants": Constants()}
-"""The attributes of a chain."""
+PROGRAM: Domains = {"steps": Instrs(), "constants": Constants()}
+"""The attributes of a fused elementwise op."""

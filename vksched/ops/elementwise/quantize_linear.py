@@ -1,10 +1,10 @@
-"""Quantize: values, or sums of products of codes, as codes of a scale and a zero point.
+"""Quantize: values, or sums of products of quantized values, as quantized values of a scale and a zero point.
 
-    quantize      clip(round(x / scale) + zero)             x float32
+    quantize_linear   clip(round(x / scale) + zero)             x float32
     requantize    clip(round((x + bias) * scale) + zero)    x int32
 
 One scale, zero point or bias is for all, or there is one for each position along an axis. Ties are
-rounded to even; NaN gives the least code. From codes to values is what other ops express.
+rounded to even; NaN gives the least code. From quantized values to values is what other ops express.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ...common.dtypes import FLOAT32, INT32, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Axis, Domains, Whole
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
-from ...ir.sharding_rule import WHOLE, Factor, Sharded, sharding
+from ...ir.sharding_rule import REPLICATE, Factor, Sharded, sharding
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ...ir.vjp import no_gradient
 from ..lowering import native_kernels
 from ..lowering.strides import spread
 
 LARGEST = 1 << 16
-"""Of codes: what float32 rounds exactly, with room."""
-SHADERS = {"quantize": "quantize_linear", "requantize": "requantize"}
-_TYPES = {"quantize": (FLOAT32, FLOAT32, INT32), "requantize": (INT32, FLOAT32, INT32)}
+"""Of quantized values: what float32 rounds exactly, with room."""
+SHADERS = {"quantize_linear": "quantize_linear", "requantize": "requantize"}
+_TYPES = {"quantize_linear": (FLOAT32, FLOAT32, INT32), "requantize": (INT32, FLOAT32, INT32)}
 """Element types of the operands of each op."""
 
 
@@ -83,14 +83,14 @@ def _requantized(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return _clipped((x + bias).astype(np.float32) * scale, zero, attrs)
 
 
-def _quantize_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _quantize_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     x, scale, zero = inputs
     limits = attrs.as_int("low"), attrs.as_int("high")
     if not native_kernels.quantize(x, scale, zero, out, limits, _inner(x.shape, attrs)):
         out[...] = _quantized(inputs, attrs)
 
 
-def _requantize_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _requantize_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     x, scale, bias = inputs
     limits, zero = (attrs.as_int("low"), attrs.as_int("high")), attrs.as_int("zero")
     if not native_kernels.requantize(x, scale, bias, out, zero, limits, _inner(x.shape, attrs)):
@@ -128,9 +128,9 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 _CODE = Whole(-LARGEST, LARGEST)
 _WITH_ZERO: Domains = {"zero": Whole()}
-for name, reference, host, more in (
-    ("quantize", _quantized, _quantize_host, {}),
-    ("requantize", _requantized, _requantize_host, _WITH_ZERO),
+for name, reference, cpu, more in (
+    ("quantize_linear", _quantized, _quantize_cpu, {}),
+    ("requantize", _requantized, _requantize_cpu, _WITH_ZERO),
 ):
     register(
         Op(
@@ -141,22 +141,22 @@ for name, reference, host, more in (
             attrs={**more, "low": _CODE, "high": _CODE, "axis": Axis(of_scalar=True)},
             operands=(3, 3),
             any_dtype=True,
-            host=HostKernel(host, _cut),
+            cpu=CpuKernel(cpu, _cut),
         )
     )
-no_gradient("rounds to integers", "quantize", "requantize")
+no_gradient("rounds to integers", "quantize_linear", "requantize")
 
 
-@sharding("quantize", "requantize")
+@sharding("quantize_linear", "requantize")
 def _sharding(call: Sharded) -> Iterator[Factor]:
     x, *rest = call.inputs
     axis = call.attrs.as_int("axis")
     for along, size in enumerate(x.shape):
         if along > axis or all(p.size == 1 for p in rest):
-            yield Factor((along, WHOLE, WHOLE), along, size)
+            yield Factor((along, REPLICATE, REPLICATE), along, size)
 
 
-def quantize(
+def quantize_linear(
     x: Tensor,
     scale: TensorLike,
     zero: TensorLike = 0,
@@ -173,8 +173,12 @@ def quantize(
     """
     whole = zero if isinstance(zero, Tensor) else as_tensor(np.asarray(zero, np.int32))
     operands = x, as_tensor(scale, like=x), whole
-    attrs = {"low": low, "high": high, "axis": normalize_axis("quantize", axis, max(x.rank, 1))}
-    return apply("quantize", operands, attrs, name)
+    attrs = {
+        "low": low,
+        "high": high,
+        "axis": normalize_axis("quantize_linear", axis, max(x.rank, 1)),
+    }
+    return apply("quantize_linear", operands, attrs, name)
 
 
 def requantize(
@@ -188,7 +192,7 @@ def requantize(
     axis: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """clip(round((x + bias) * scale) + zero, low, high): codes of what sums of products stand for,
+    """clip(round((x + bias) * scale) + zero, low, high): quantized values of what sums of products stand for,
     as ONNX QLinearConv makes them.
 
     x: int32. scale: float32, bias: int32: one for all, or (n,) for the n positions along an axis ->

@@ -22,8 +22,8 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ...ir.attr_domains import Nullable, Real, Value, Whole, dtype_of, one_of
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.cpu_kernel import HostKernel, cut_elements, in_pieces
-from ...ir.native_program import Recipe
+from ...ir.cpu_kernel import CpuKernel, cut_elements, in_pieces
+from ...ir.native_program import NativeProgram
 from ...ir.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ...ir.tensor import (
     Tensor,
@@ -34,7 +34,7 @@ from ...ir.tensor import (
     convert,
     register_method,
 )
-from ..lowering.fused_loop import chain_recipe, step_of
+from ..lowering.fused_loop import elementwise_program, instr_of
 from ..lowering.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from ..lowering.vec4 import both_readings, can_use_vec4, launch_lines, reading
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
@@ -55,12 +55,12 @@ def _cast_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     if x.dtype.kind != "f" or to.kind not in "iu":
         return x.astype(to)
     wide = x.astype(np.float64) if x.dtype == np.float16 else x
-    beyond = 2.0 ** (8 * to.itemsize - (to.kind == "i"))
+    overflow = 2.0 ** (8 * to.itemsize - (to.kind == "i"))
     if to.kind == "u":
-        top = np.where(wide >= beyond, np.iinfo(to).max, np.zeros((), to))
-        fits = (wide >= 0) & (wide < beyond)
+        top = np.where(wide >= overflow, np.iinfo(to).max, np.zeros((), to))
+        fits = (wide >= 0) & (wide < overflow)
         return np.where(fits, np.where(fits, wide, 0).astype(to), top).astype(to)
-    fits = (wide >= -beyond) & (wide < beyond)  # False for NaN
+    fits = (wide >= -overflow) & (wide < overflow)  # False for NaN
     return np.where(fits, np.where(fits, wide, 0).astype(to), np.iinfo(to).min).astype(to)
 
 
@@ -75,11 +75,13 @@ def _cast_lower(call: Call) -> tuple[Dispatch, ...]:
     return lower_words("_to_".join(pair) if pair in _CONVERTED else "same_word", call)
 
 
-def _cast_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def _cast_program(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     if output.dtype not in (FLOAT32, INT32):
         return None
-    return chain_recipe(
-        inputs, output.shape, (), ((step_of("cast", inputs, output.dtype), (0,), (0.0, 0.0)),)
+    return elementwise_program(
+        inputs, output.shape, (), ((instr_of("cast", inputs, output.dtype), (0,), (0.0, 0.0)),)
     )
 
 
@@ -96,8 +98,8 @@ register(
         operands=(1, 1),
         view=_cast_view,
         any_dtype=True,
-        host=in_pieces(_cast_reference),
-        recipe=_cast_recipe,
+        cpu=in_pieces(_cast_reference),
+        native_program=_cast_program,
     )
 )
 
@@ -152,76 +154,81 @@ def bitcast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
 
 # -- rounding to fewer digits ------------------------------------------------------------------
 
-BEYOND = ("largest", "inf", "nan")
-"""What becomes of values beyond the largest; in the order of round_float in unary.glsl."""
+OVERFLOW = ("saturate", "inf", "nan")
+"""What becomes of values over `max_finite`; in the order of reduce_precision in unary.glsl."""
 
 
-def _round_float_reference(
-    x: NDArray, digits: int, least_exponent: int, largest: float, beyond: str
+def _reduce_precision_reference(
+    x: NDArray, mantissa_bits: int, min_exponent: int, max_finite: float, overflow: str
 ) -> NDArray:
     wide = x.astype(np.float64)
     exponent = np.frexp(np.where(np.isfinite(wide), wide, 1))[1] - 1
-    step = np.ldexp(1.0, np.maximum(exponent, least_exponent) - digits)
+    step = np.ldexp(1.0, np.maximum(exponent, min_exponent) - mantissa_bits)
     rounded = np.rint(wide / step) * step
-    instead = {"largest": largest, "inf": np.inf, "nan": np.nan}[beyond]
-    return np.asarray(np.where(abs(rounded) > largest, np.copysign(instead, wide), rounded))
+    instead = {"saturate": max_finite, "inf": np.inf, "nan": np.nan}[overflow]
+    return np.asarray(np.where(abs(rounded) > max_finite, np.copysign(instead, wide), rounded))
 
 
-def _round_float_words(call: Call) -> tuple[int, ...]:
+def _reduce_precision_words(call: Call) -> tuple[int, ...]:
     attrs = call.attrs
-    least = attrs.as_int("least_exponent") + _BIAS
-    how = attrs.as_int("digits") | least << 8 | BEYOND.index(attrs.as_str("beyond")) << 16
-    return how, word(attrs["largest"], FLOAT32)
+    least = attrs.as_int("min_exponent") + _BIAS
+    how = (
+        attrs.as_int("mantissa_bits") | least << 8 | OVERFLOW.index(attrs.as_str("overflow")) << 16
+    )
+    return how, word(attrs["max_finite"], FLOAT32)
 
 
 _BIAS, _DIGITS = 127, 23
 declare_unary(
-    "round_float",
+    "reduce_precision",
     (FLOAT32,),
-    _round_float_reference,
+    _reduce_precision_reference,
     parameters={
-        "digits": Whole(1, _DIGITS - 1),
-        "least_exponent": Whole(1 - _BIAS, _BIAS),
-        "largest": Real(0.0),
-        "beyond": one_of(*BEYOND),
+        "mantissa_bits": Whole(1, _DIGITS - 1),
+        "min_exponent": Whole(1 - _BIAS, _BIAS),
+        "max_finite": Real(0.0),
+        "overflow": one_of(*OVERFLOW),
     },
-    words=_round_float_words,
+    words=_reduce_precision_words,
 )
 
 
-def round_float(
+def reduce_precision(
     x: TensorLike,
-    digits: int,
-    least_exponent: int,
-    largest: float,
-    beyond: str = "inf",
+    mantissa_bits: int,
+    min_exponent: int,
+    max_finite: float,
+    overflow: str = "inf",
     *,
     name: str | None = None,
 ) -> Tensor:
-    """The nearest float of fewer digits, of two the even one, still as float32: bfloat16 is
-    round_float(x, 7, -126, 3.3895313892515355e38).
+    """Round to the nearest float of fewer mantissa bits, ties to even; the result is float32: bfloat16 is
+    reduce_precision(x, 7, -126, 3.3895313892515355e38).
 
-    digits: binary ones behind the point. least_exponent: of the least normal number; below it the
-    steps stay as they are there. beyond: what stands for values over the largest: "largest", "inf"
-    or "nan".
+    mantissa_bits: explicit bits of the mantissa. min_exponent: exponent of the smallest normal number;
+    below it the steps stay as they are there. max_finite: largest finite value. overflow: what stands for values over `max_finite`: "saturate"
+    for max_finite itself, "inf" or "nan".
     """
-    op = "round_float"
-    kept, least = as_int(op, "digits", digits), as_int(op, "least_exponent", least_exponent)
+    op = "reduce_precision"
+    kept, least = (
+        as_int(op, "mantissa_bits", mantissa_bits),
+        as_int(op, "min_exponent", min_exponent),
+    )
     if not 1 <= kept < _DIGITS or not 1 - _BIAS <= least <= _BIAS:
         raise ShapeError(
-            f"[{op}] expected 1 to {_DIGITS - 1} digits and an exponent in {1 - _BIAS}..{_BIAS}, "
-            f"got {digits} and {least_exponent}"
+            f"[{op}] expected 1 to {_DIGITS - 1} mantissa bits and an exponent in "
+            f"{1 - _BIAS}..{_BIAS}, got {mantissa_bits} and {min_exponent}"
         )
     if 1 - _BIAS < least <= kept - _BIAS:
         raise ShapeError(
-            f"[{op}] expected steps that float32 holds, got 2**{least - kept}; try a least "
-            f"exponent of {1 - _BIAS}"
+            f"[{op}] expected steps that float32 holds, got 2**{least - kept}; try a "
+            f"min_exponent of {1 - _BIAS}"
         )
-    if beyond not in BEYOND:
-        raise DTypeError(f"[{op}] expected beyond to be one of {BEYOND}, got {beyond!r}")
-    most = number(op, "largest", largest)
-    attrs: dict[str, AttrValue] = {"digits": kept, "least_exponent": least}
-    return unary(op, x, name, **attrs, largest=most, beyond=beyond)
+    if overflow not in OVERFLOW:
+        raise DTypeError(f"[{op}] expected overflow to be one of {OVERFLOW}, got {overflow!r}")
+    most = number(op, "max_finite", max_finite)
+    attrs: dict[str, AttrValue] = {"mantissa_bits": kept, "min_exponent": least}
+    return unary(op, x, name, **attrs, max_finite=most, overflow=overflow)
 
 
 # -- clip --------------------------------------------------------------------------------------
@@ -336,7 +343,7 @@ register(
         _WHERE_KERNEL,
         attrs={},
         operands=(3, 3),
-        host=in_pieces(_where_reference),
+        cpu=in_pieces(_where_reference),
         in_place=InPlace(),
     )
 )
@@ -368,7 +375,7 @@ def _addcmul_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray(x + attrs.as_float("value") * a * b, x.dtype)
 
 
-def _addcmul_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _addcmul_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """The operands were broadcast; one that was a single number costs no pass."""
     if out.size:
         x, a, b = (v if any(v.strides) else v[(0,) * v.ndim] for v in inputs)
@@ -388,7 +395,7 @@ register(
         _ADDCMUL_KERNEL,
         attrs={"value": Real()},
         operands=(3, 3),
-        host=HostKernel(_addcmul_host, cut_elements),
+        cpu=CpuKernel(_addcmul_cpu, cut_elements),
         in_place=InPlace(),
     )
 )

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from ...common.dtypes import FLOATS
 from ...ir.sharding_rule import (
-    TERMS,
-    WHOLE,
+    PARTIAL_SUM,
+    REPLICATE,
     Factor,
     Sharded,
     aligned,
-    all_terms,
+    all_partial_sums,
     broadcast_factors,
     linear_factors,
     sharding,
@@ -36,7 +36,7 @@ def _like_elementwise(call: Sharded) -> Iterable[Factor]:
 @sharding("add", "sub", "neg", "positive")
 def _sums(call: Sharded) -> Iterable[Factor]:
     yield from broadcast_factors(call)
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 @sharding("mul")
@@ -56,21 +56,21 @@ def _div(call: Sharded) -> Iterable[Factor]:
 def _cast(call: Sharded) -> Iterable[Factor]:
     yield from broadcast_factors(call)
     if call.inputs[0].dtype in FLOATS and call.output.dtype in FLOATS:
-        yield all_terms(call)
+        yield all_partial_sums(call)
 
 
 @sharding("where")
 def _where(call: Sharded) -> Iterable[Factor]:
     yield from broadcast_factors(call)
-    yield Factor((WHOLE, TERMS, TERMS), TERMS)
+    yield Factor((REPLICATE, PARTIAL_SUM, PARTIAL_SUM), PARTIAL_SUM)
 
 
-@sharding("widen")
-def _widen(call: Sharded) -> Iterable[Factor]:
+@sharding("dequantize_linear")
+def _dequantize_linear(call: Sharded) -> Iterable[Factor]:
     """The scales, and what is added, belong to one axis, or to none."""
     own, scales = call.attrs.get("axis"), call.inputs[1:]
     for axis, size in enumerate(call.output.shape):
-        form = 0 if axis == own else WHOLE
+        form = 0 if axis == own else REPLICATE
         if axis != own or all(t.shape == (size,) for t in scales):
             first = aligned(call.inputs[0], call.output, axis)
             yield Factor((first, *(form for _ in scales)), axis, size)

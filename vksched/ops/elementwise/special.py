@@ -83,7 +83,7 @@ def gelu_tanh_reference(x: NDArray) -> NDArray:
     return np.asarray(wide / (1 + np.exp(-2 * u)), x.dtype)
 
 
-def gelu_slope_reference(x: NDArray) -> NDArray:
+def gelu_backward_reference(x: NDArray) -> NDArray:
     """Phi(x) + x phi(x); beyond 40 phi is 0 in float64."""
     wide = x.astype(np.float64)
     tail = _erfc(-wide / np.sqrt(2)) if x.dtype == np.float64 else _tail(wide)
@@ -91,7 +91,7 @@ def gelu_slope_reference(x: NDArray) -> NDArray:
     return np.asarray(0.5 * tail + near * np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi), x.dtype)
 
 
-def gelu_tanh_slope_reference(x: NDArray) -> NDArray:
+def gelu_tanh_backward_reference(x: NDArray) -> NDArray:
     """s + s (1 - s) x u' with s = sigmoid(u) = gelu_tanh(x) / x; flat beyond 20 in float64."""
     wide = np.clip(x.astype(np.float64), -20, 20)
     k, q = 2 * np.sqrt(2 / np.pi), wide * wide
@@ -186,7 +186,7 @@ def _tail_into(half: NDArray) -> tuple[NDArray, NDArray]:
     return tail, below
 
 
-def gelu_slope_into(x: NDArray, out: NDArray) -> None:
+def gelu_backward_into(x: NDArray, out: NDArray) -> None:
     """Phi(x) + x phi(x) of float32, that of -|x| first; both together are 1."""
     np.multiply(x, 0.5, out=out)
     half = np.abs(out)
@@ -199,7 +199,7 @@ def gelu_slope_into(x: NDArray, out: NDArray) -> None:
     np.copyto(out, tail, where=~(x > 0))
 
 
-def gelu_tanh_slope_into(x: NDArray, out: NDArray) -> None:
+def gelu_tanh_backward_into(x: NDArray, out: NDArray) -> None:
     """s + s (1 - s) x u' of float32, with s of |x|, as 1 - s has few digits where s is near 1."""
     k, z = 2 * math.sqrt(2 / math.pi), np.minimum(np.abs(x), 20)
     q = z * z

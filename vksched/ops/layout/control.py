@@ -10,7 +10,7 @@ from ...common.dtypes import NDArray, TensorType
 from ...ir.attrs import Attrs
 from ...ir.op import Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
-from ...ir.vjp import Pull, Pulled, gradient, no_gradient
+from ...ir.vjp import VjpContext, VjpResult, gradient, no_gradient
 from .strided_copy import WHOLE_COPIES, copy_words
 
 
@@ -37,10 +37,10 @@ register(
 )
 register(
     Op(
-        "after",
+        "optimization_barrier",
         _first,
         _same,
-        Kernel(WHOLE_COPIES, partial(copy_words, 0), as_words=lambda call: call),
+        Kernel(WHOLE_COPIES, partial(copy_words, 0), as_u32=lambda call: call),
         attrs={},
         operands=(2, 2),
         work=lambda inputs, output, attrs: Work(0.0, 2.0 * output.device_bytes),
@@ -50,8 +50,8 @@ register(
 no_gradient("is there to stop it", "stop_gradient")
 
 
-@gradient("after")
-def _after_gradient(call: Pull) -> Pulled:
+@gradient("optimization_barrier")
+def _optimization_barrier_gradient(call: VjpContext) -> VjpResult:
     return call.grad, None
 
 
@@ -60,10 +60,10 @@ def stop_gradient(x: TensorLike, *, name: str | None = None) -> Tensor:
     return apply("stop_gradient", (as_tensor(x),), name=name)
 
 
-def after(x: TensorLike, event: Tensor) -> Tensor:
+def optimization_barrier(x: TensorLike, event: Tensor) -> Tensor:
     """A copy of x that is made once `event` is there; its values do not matter.
 
     What reads it is another computation than what reads x: equal calls of both are not made one.
     It is no view, as a view is there as soon as what it shows.
     """
-    return apply("after", (as_tensor(x), event))
+    return apply("optimization_barrier", (as_tensor(x), event))

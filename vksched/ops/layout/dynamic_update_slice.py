@@ -16,7 +16,7 @@ from ...common.dtypes import FLOAT16, INT64, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Axis
 from ...ir.attrs import Attrs
-from ...ir.native_program import Loop, Recipe
+from ...ir.native_program import Loop, NativeProgram
 from ...ir.op import (
     OUTPUT,
     Call,
@@ -29,7 +29,7 @@ from ...ir.op import (
     register,
 )
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
-from ..lowering.strides import as_words, spread
+from ..lowering.strides import as_u32, spread
 from .index import check_index_type
 from .strided_copy import WHOLE_COPIES, copy_words
 
@@ -37,19 +37,21 @@ from .strided_copy import WHOLE_COPIES, copy_words
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     data, rows, start = inputs
     axis = attrs.as_int("axis")
-    check_index_type("write_rows", start)
+    check_index_type("dynamic_update_slice", start)
     if rows.dtype != data.dtype:
-        raise DTypeError(f"[write_rows] expected {data.dtype} rows, got {rows.dtype}; try vs.cast")
+        raise DTypeError(
+            f"[dynamic_update_slice] expected {data.dtype} rows, got {rows.dtype}; try vs.cast"
+        )
     others = (data.shape[:axis], data.shape[axis + 1 :])
     if rows.rank != data.rank or (rows.shape[:axis], rows.shape[axis + 1 :]) != others:
         raise ShapeError(
-            f"[write_rows] expected rows of shape {data.shape} but for axis {axis}, "
+            f"[dynamic_update_slice] expected rows of shape {data.shape} but for axis {axis}, "
             f"got {rows.shape}"
         )
     if start.shape not in ((), data.shape[: min(axis, 1)]):
         raise ShapeError(
-            "[write_rows] expected one start, or one for each index of axis 0 before the axis of "
-            f"rows, got {start.shape}"
+            "[dynamic_update_slice] expected one start, or one for each index of axis 0 "
+            f"before the axis of rows, got {start.shape}"
         )
     return data
 
@@ -75,7 +77,9 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return out
 
 
-def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def _native_program(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     """Of writing where the data lies, of any type."""
     data, rows, start = inputs
     axis = attrs.as_int("axis")
@@ -84,7 +88,7 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
         *(lines, lines // max(1, start.size), data.shape[axis], rows.shape[axis]),
         *(math.prod(data.shape[axis + 1 :]) * itemsize, int(start.dtype == INT64)),
     )
-    return Recipe((Loop("dynamic_update_slice", (0, 1, 2), rows.size, numbers),))
+    return NativeProgram((Loop("dynamic_update_slice", (0, 1, 2), rows.size, numbers),))
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
@@ -119,10 +123,10 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _words(call: Call) -> Call | None:
-    return as_words(call, call.attrs.as_int("axis") < call.output.rank - 1)
+    return as_u32(call, call.attrs.as_int("axis") < call.output.rank - 1)
 
 
-def _halves(call: Call) -> tuple[int, ...]:
+def _fp16(call: Call) -> tuple[int, ...]:
     """Rows of no whole words are written half by half, all others as words."""
     return () if _words(call) else fp16_operands(call)
 
@@ -134,26 +138,26 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 register(
     Op(
-        "write_rows",
+        "dynamic_update_slice",
         _infer,
         _reference,
         Kernel(
             (*WHOLE_COPIES, "dynamic_update_slice", "dynamic_update_slice_fp16"),
             _lower,
-            as_words=_words,
-            takes_fp16=_halves,
+            as_u32=_words,
+            takes_fp16=_fp16,
         ),
         attrs={"axis": Axis()},
         operands=(3, 3),
         work=_work,
         indices=(2,),
-        recipe=_recipe,
+        native_program=_native_program,
         in_place=InPlace(kept=0, write=_write),
     )
 )
 
 
-def write_rows(
+def dynamic_update_slice(
     data: TensorLike,
     rows: TensorLike,
     start: TensorLike,
@@ -169,7 +173,7 @@ def write_rows(
     """
     target = as_tensor(data)
     if target.rank == 0:
-        raise ShapeError("[write_rows] expected data with axes, got a scalar")
-    attrs = {"axis": normalize_axis("write_rows", axis, target.rank)}
+        raise ShapeError("[dynamic_update_slice] expected data with axes, got a scalar")
+    attrs = {"axis": normalize_axis("dynamic_update_slice", axis, target.rank)}
     operands = (target, as_tensor(rows, like=target), as_tensor(start))
-    return apply("write_rows", operands, attrs, name)
+    return apply("dynamic_update_slice", operands, attrs, name)

@@ -19,10 +19,10 @@ import numpy as np
 from ...common.dtypes import INT32, numpy_dtype
 from ...ir.attrs import AttrValue
 from ...ir.tensor import Tensor, apply, as_tensor, constant
-from ...ir.vjp import Pull, Pulled, gradient, sum_to
+from ...ir.vjp import VjpContext, VjpResult, gradient, sum_to
 from ..elementwise.binary import equal, greater_equal, less, logical_and, mul
 from ..elementwise.select import cast, where
-from .dynamic_update_slice import write_rows
+from .dynamic_update_slice import dynamic_update_slice
 from .index import gather, gather_elements, gather_nd, one_hot
 from .pad import pad
 from .rearrange import flip, moveaxis, roll, tril, triu
@@ -44,18 +44,18 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 @gradient("reshape")
-def _reshape(call: Pull) -> Pulled:
+def _reshape(call: VjpContext) -> VjpResult:
     return (reshape(call.grad, call.inputs[0].shape),)
 
 
 @gradient("transpose")
-def _transpose(call: Pull) -> Pulled:
+def _transpose(call: VjpContext) -> VjpResult:
     axes = call.attrs.as_ints("axes")
     return (transpose(call.grad, sorted(range(len(axes)), key=axes.__getitem__)),)
 
 
 @gradient("slice")
-def _slice(call: Pull) -> Pulled:
+def _slice(call: VjpContext) -> VjpResult:
     """Zeros between the elements of a wide step, then around them all."""
     x, g = call.inputs[0], call.grad
     ranges = slice_ranges(x.shape, call.attrs)
@@ -76,7 +76,7 @@ def _slice(call: Pull) -> Pulled:
 
 
 @gradient("concat")
-def _concat(call: Pull) -> Pulled:
+def _concat(call: VjpContext) -> VjpResult:
     axis, at, parts = call.attrs.as_int("axis"), 0, []
     for x in call.inputs:
         size = x.shape[axis]
@@ -87,12 +87,12 @@ def _concat(call: Pull) -> Pulled:
 
 
 @gradient("expand")
-def _expand(call: Pull) -> Pulled:
+def _expand(call: VjpContext) -> VjpResult:
     return (sum_to(call.grad, call.inputs[0].shape),)
 
 
 @gradient("pad")
-def _pad(call: Pull) -> Pulled:
+def _pad(call: VjpContext) -> VjpResult:
     begins, ends = call.attrs.as_ints("begins"), call.attrs.as_ints("ends")
     if not call.inputs[0].rank:
         return (call.grad,)
@@ -100,18 +100,18 @@ def _pad(call: Pull) -> Pulled:
 
 
 @gradient("roll")
-def _roll(call: Pull) -> Pulled:
+def _roll(call: VjpContext) -> VjpResult:
     shifts, axes = call.attrs.as_ints("shifts"), call.attrs.as_ints("axes")
     return (roll(call.grad, [-s for s in shifts], axes),)
 
 
 @gradient("triu")
-def _triu(call: Pull) -> Pulled:
+def _triu(call: VjpContext) -> VjpResult:
     return (triu(call.grad, call.attrs.as_int("k")),)
 
 
 @gradient("tril")
-def _tril(call: Pull) -> Pulled:
+def _tril(call: VjpContext) -> VjpResult:
     return (tril(call.grad, call.attrs.as_int("k")),)
 
 
@@ -119,7 +119,7 @@ def _tril(call: Pull) -> Pulled:
 
 
 @gradient("gather")
-def _gather(call: Pull) -> Pulled:
+def _gather(call: VjpContext) -> VjpResult:
     """Whole rows along the first axis; along another one, element by element of its lines."""
     (table, indices), axis, g = call.inputs, call.attrs.as_int("axis"), call.grad
     if axis == 0:
@@ -135,13 +135,13 @@ def _gather(call: Pull) -> Pulled:
 
 
 @gradient("gather_elements")
-def _gather_elements(call: Pull) -> Pulled:
+def _gather_elements(call: VjpContext) -> VjpResult:
     (table, indices), axis = call.inputs, call.attrs.as_int("axis")
     return scatter_elements(_zeros(table), indices, call.grad, axis, "add"), None
 
 
 @gradient("gather_nd")
-def _gather_nd(call: Pull) -> Pulled:
+def _gather_nd(call: VjpContext) -> VjpResult:
     """With axes of batches their number becomes one more index of each tuple."""
     (table, indices), batch, g = call.inputs, call.attrs.as_int("batch_dims"), call.grad
     if batch == 0:
@@ -158,7 +158,7 @@ def _gather_nd(call: Pull) -> Pulled:
 
 
 @gradient("one_hot")
-def _one_hot(call: Pull) -> Pulled:
+def _one_hot(call: VjpContext) -> VjpResult:
     indices, values = call.inputs
     axis, depth = call.attrs.as_int("axis"), call.attrs.as_int("depth")
     sums = [
@@ -171,12 +171,12 @@ def _one_hot(call: Pull) -> Pulled:
 # -- rows ----------------------------------------------------------------------------------------
 
 
-@gradient("write_rows")
-def _write_rows(call: Pull) -> Pulled:
+@gradient("dynamic_update_slice")
+def _dynamic_update_slice(call: VjpContext) -> VjpResult:
     """Rows that were left out have no gradient."""
     (data, rows, start), g, axis = call.inputs, call.grad, call.attrs.as_int("axis")
     size, many = data.shape[axis], rows.shape[axis]
-    kept = write_rows(g, _zeros(rows), start, axis)
+    kept = dynamic_update_slice(g, _zeros(rows), start, axis)
     if not size or not many:
         return kept, _zeros(rows), None
     numbers: dict[str, AttrValue] = {"start": 0, "step": 1, "dtype": INT32}
@@ -204,7 +204,7 @@ Take = Callable[[Tensor], Tensor]
 
 
 @gradient("scatter_elements")
-def _scatter_elements(call: Pull) -> Pulled:
+def _scatter_elements(call: VjpContext) -> VjpResult:
     indices, axis = call.inputs[1], call.attrs.as_int("axis")
 
     def put(data: Tensor, updates: Tensor, reduction: str) -> Tensor:
@@ -217,7 +217,7 @@ def _scatter_elements(call: Pull) -> Pulled:
 
 
 @gradient("scatter_nd")
-def _scatter_nd(call: Pull) -> Pulled:
+def _scatter_nd(call: VjpContext) -> VjpResult:
     indices = call.inputs[1]
 
     def put(data: Tensor, updates: Tensor, reduction: str) -> Tensor:
@@ -229,7 +229,7 @@ def _scatter_nd(call: Pull) -> Pulled:
     return _scattered(call, put, take, indices.shape[-1])
 
 
-def _scattered(call: Pull, put: Put, take: Take, indexed: int) -> Pulled:
+def _scattered(call: VjpContext, put: Put, take: Take, indexed: int) -> VjpResult:
     """Returns the gradients of a scatter: put updates elements as it does, take reads those that it
     updates. indexed: the axes of the data before those of whole slices.
     """
@@ -257,7 +257,7 @@ def _last(data: Tensor, updates: Tensor, put: Put, take: Take, indexed: int) -> 
     return reshape(equal(take(last), order), (*rows, *(1,) * (data.rank - indexed)))
 
 
-def _by_factors(call: Pull, put: Put, take: Take) -> Tensor:
+def _by_factors(call: VjpContext, put: Put, take: Take) -> Tensor:
     """Returns the gradient by factors of products: for each the product of all others, without
     dividing by 0. Second derivatives by two factors that are both 0 come out as 0.
     """
@@ -271,7 +271,7 @@ def _by_factors(call: Pull, put: Put, take: Take) -> Tensor:
     return where(equal(others, as_tensor(0, like=others)), product, zero)
 
 
-def _by_ties(call: Pull, put: Put, take: Take) -> Pulled:
+def _by_ties(call: VjpContext, put: Put, take: Take) -> VjpResult:
     """The largest or least of several: shared evenly among equal ones, as torch.scatter_reduce."""
     (data, _, updates), g = call.inputs, call.grad
     zero = as_tensor(0.0, like=g)

@@ -22,13 +22,13 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
 from ...ir.attr_domains import Axis, Whole
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel
+from ...ir.cpu_kernel import CpuKernel
 from ...ir.op import OUTPUT, STATUS, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, one_value
 from ...topology.limits import Limits
-from ..lowering.strides import as_words, collapse, pad, spread
+from ..lowering.strides import as_u32, collapse, pad, spread
 from ..lowering.vec4 import both_readings, launch_lines, launch_run, reading
-from .native_copies import gather_recipe
+from .native_copies import gather_program
 from .reshape import expand
 
 
@@ -96,7 +96,7 @@ def _gather_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.take(table, positions("gather", indices, size), axis)
 
 
-def _gather_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _gather_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     table, indices = inputs
     axis = attrs.as_int("axis")
     at = positions("gather", indices, table.shape[axis])
@@ -134,7 +134,7 @@ GATHER_SHADERS = both_readings(("gather",))
 
 
 def _gather_words(call: Call) -> Call | None:
-    return as_words(call, call.attrs.as_int("axis") < call.inputs[0].rank - 1)
+    return as_u32(call, call.attrs.as_int("axis") < call.inputs[0].rank - 1)
 
 
 def _gather_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -146,15 +146,17 @@ register(
         "gather",
         _gather_infer,
         _gather_reference,
-        Kernel(GATHER_SHADERS, _gather_lower, as_words=_gather_words),
+        Kernel(GATHER_SHADERS, _gather_lower, as_u32=_gather_words),
         attrs={"axis": Axis()},
         operands=(2, 2),
         work=_gather_work,
-        recipe=lambda inputs, output, attrs: gather_recipe(inputs, output, attrs.as_int("axis")),
+        native_program=lambda inputs, output, attrs: gather_program(
+            inputs, output, attrs.as_int("axis")
+        ),
         indices=(1,),
-        host=HostKernel(_gather_host),
+        cpu=CpuKernel(_gather_cpu),
         any_dtype=True,
-        takes_narrow=True,
+        accepts_int8_weights=True,
     )
 )
 
@@ -347,7 +349,7 @@ def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
 
 def _nd_words(call: Call) -> Call | None:
     table, indices = call.inputs
-    return as_words(call, call.attrs.as_int("batch_dims") + indices.shape[-1] < table.rank)
+    return as_u32(call, call.attrs.as_int("batch_dims") + indices.shape[-1] < table.rank)
 
 
 register(
@@ -355,7 +357,7 @@ register(
         "gather_nd",
         _nd_infer,
         _nd_reference,
-        Kernel(("gather_nd",), _nd_lower, as_words=_nd_words),
+        Kernel(("gather_nd",), _nd_lower, as_u32=_nd_words),
         attrs={"batch_dims": Whole(0, MAX_RANK)},
         operands=(2, 2),
         work=_gather_work,

@@ -16,7 +16,7 @@ from ...common.dtypes import (
     contiguous_strides,
 )
 from ...ir.cpu_kernel import SHARES
-from ...ir.native_program import Loop, Recipe
+from ...ir.native_program import Loop, NativeProgram
 from ..lowering.strides import collapse, pad
 
 AXES = 6
@@ -29,9 +29,9 @@ Lie = tuple[int, tuple[int, ...]]
 """The first word of what is copied, and the words from one element to the next along each axis."""
 
 
-def copy_recipe(
+def copy_program(
     operand: TensorType, output: TensorType, shape: Shape, x: Lie, result: Lie, fill: int = 0
-) -> Recipe | None:
+) -> NativeProgram | None:
     """Returns the loop that copies elements of a shape from an operand to a result.
 
     fill: the word of all elements of the result that are not copied.
@@ -46,7 +46,7 @@ def copy_recipe(
     )
     pieces = 1 if filled else max(1, min(size // PIECE, 2 * SHARES))
     loop = Loop("copy", (0,), output.size, numbers, (), pieces, size)
-    return Recipe((loop,))
+    return NativeProgram((loop,))
 
 
 def dense(shape: Shape) -> Lie:
@@ -54,16 +54,20 @@ def dense(shape: Shape) -> Lie:
     return 0, contiguous_strides(shape)
 
 
-def concat_recipe(inputs: Sequence[TensorType], output: TensorType, axis: int) -> Recipe | None:
+def concat_program(
+    inputs: Sequence[TensorType], output: TensorType, axis: int
+) -> NativeProgram | None:
     """Returns the loop that puts values beside each other along an axis."""
     if not moves_words(inputs):
         return None
     lines = math.prod(output.shape[:axis])
     numbers = (lines, *(t.size // lines for t in inputs))
-    return Recipe((Loop("concat", tuple(range(len(inputs))), output.size, numbers),))
+    return NativeProgram((Loop("concat", tuple(range(len(inputs))), output.size, numbers),))
 
 
-def gather_recipe(inputs: tuple[TensorType, ...], output: TensorType, axis: int) -> Recipe | None:
+def gather_program(
+    inputs: tuple[TensorType, ...], output: TensorType, axis: int
+) -> NativeProgram | None:
     """Returns the loop that takes lines of a table, which lie along an axis, by their numbers."""
     table, indices = inputs
     if not moves_words((table,)):
@@ -71,7 +75,7 @@ def gather_recipe(inputs: tuple[TensorType, ...], output: TensorType, axis: int)
     outer, inner = math.prod(table.shape[:axis]), math.prod(table.shape[axis + 1 :])
     is_long = int(indices.dtype not in WORDS)
     numbers = (outer, table.shape[axis], inner, indices.size, is_long)
-    return Recipe((Loop("gather", (0, 1), output.size, numbers),))
+    return NativeProgram((Loop("gather", (0, 1), output.size, numbers),))
 
 
 def moves_words(types: Sequence[TensorType]) -> bool:

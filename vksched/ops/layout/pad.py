@@ -20,11 +20,11 @@ from ...common.dtypes import (
 from ...common.errors import ShapeError, UnsupportedOp, VkschedError
 from ...ir.attr_domains import Value, rank_of, wholes
 from ...ir.attrs import Attrs
-from ...ir.native_program import Recipe
+from ...ir.native_program import NativeProgram
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, one_value
 from .index import gather
-from .native_copies import Lie, copy_recipe, moves_words
+from .native_copies import Lie, copy_program, moves_words
 from .reshape import slice_
 from .strided_copy import COPIES, FILLS, copy_strided, fill_words
 
@@ -110,12 +110,14 @@ def _copied(
     return tuple(k.count for k in kept), 0, (first, strides), (to, result_strides)
 
 
-def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def _native_program(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     kept, value = _all_inside(inputs[0].shape, attrs), attrs["value"]
     if not moves_words(inputs) or not all(k.count for k in kept):
         return None
     shape, _, x, result = _copied(inputs[0], output, kept)
-    return copy_recipe(inputs[0], output, shape, x, result, word_of(value))
+    return copy_program(inputs[0], output, shape, x, result, word_of(value))
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -132,7 +134,7 @@ register(
         attrs={"begins": _PADS, "ends": _PADS, "value": Value()},
         operands=(1, 1),
         work=_work,
-        recipe=_recipe,
+        native_program=_native_program,
         any_dtype=True,
     )
 )

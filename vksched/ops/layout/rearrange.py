@@ -28,7 +28,7 @@ from ...ir.attr_domains import Axes, Whole, as_many_as, wholes
 from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
-from ..lowering.strides import as_words, spread
+from ..lowering.strides import as_u32, spread
 from .index import gather
 from .reshape import concat, expand, expand_dims, reshape, slice_, transpose
 from .strided_copy import COPIES, copy_strided
@@ -76,7 +76,7 @@ def _roll_lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _roll_words(call: Call) -> Call | None:
-    return as_words(call, call.output.rank - 1 not in call.attrs.as_ints("axes"))
+    return as_u32(call, call.output.rank - 1 not in call.attrs.as_ints("axes"))
 
 
 register(
@@ -84,7 +84,7 @@ register(
         "roll",
         _roll_infer,
         _roll_reference,
-        Kernel(COPIES, _roll_lower, as_words=_roll_words),
+        Kernel(COPIES, _roll_lower, as_u32=_roll_words),
         view=lambda inputs, attrs: None if attrs.as_ints("axes") else 0,
         attrs={"axes": Axes(), "shifts": wholes(0, MAX_ELEMENTS, as_many_as("axes"))},
         operands=(1, 1),

@@ -24,12 +24,12 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
 from ...ir.attr_domains import LONG, MANY, Axes, Axis, Dims
 from ...ir.attrs import Attrs
-from ...ir.native_program import Recipe
+from ...ir.native_program import NativeProgram
 from ...ir.op import Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, register_method
-from ..lowering.strides import as_words, broadcast_strides
+from ..lowering.strides import as_u32, broadcast_strides
 from . import transpose_tiled
-from .native_copies import concat_recipe, copy_recipe, dense
+from .native_copies import concat_program, copy_program, dense
 from .strided_copy import COPIES, copy_strided
 
 
@@ -105,16 +105,16 @@ def _transpose_lower(call: Call) -> tuple[Dispatch, ...]:
     return copy_strided(call, shape, 0, (0, moved), (0, contiguous_strides(shape)))
 
 
-def _transpose_recipe(
+def _transpose_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
+) -> NativeProgram | None:
     strides = contiguous_strides(inputs[0].shape)
     moved = 0, tuple(strides[a] for a in attrs.as_ints("axes"))
-    return copy_recipe(inputs[0], output, output.shape, moved, dense(output.shape))
+    return copy_program(inputs[0], output, output.shape, moved, dense(output.shape))
 
 
 def _transpose_words(call: Call) -> Call | None:
-    return as_words(call, call.attrs.as_ints("axes")[-1:] == (call.output.rank - 1,))
+    return as_u32(call, call.attrs.as_ints("axes")[-1:] == (call.output.rank - 1,))
 
 
 register(
@@ -125,14 +125,14 @@ register(
         Kernel(
             (*COPIES, *transpose_tiled.SHADERS),
             _transpose_lower,
-            as_words=_transpose_words,
+            as_u32=_transpose_words,
             variants=transpose_tiled.variants,
         ),
         attrs={"axes": Axes(in_order=False, every=True)},
         operands=(1, 1),
         view=_transpose_view,
         work=_copy_work,
-        recipe=_transpose_recipe,
+        native_program=_transpose_program,
         any_dtype=True,
     )
 )
@@ -173,7 +173,7 @@ def _concat_lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _concat_words(call: Call) -> Call | None:
-    return as_words(call, call.attrs.as_int("axis") < call.output.rank - 1)
+    return as_u32(call, call.attrs.as_int("axis") < call.output.rank - 1)
 
 
 register(
@@ -181,11 +181,13 @@ register(
         "concat",
         _concat_infer,
         _concat_reference,
-        Kernel(COPIES, _concat_lower, as_words=_concat_words),
+        Kernel(COPIES, _concat_lower, as_u32=_concat_words),
         attrs={"axis": Axis()},
         operands=(1, MANY),
         work=_copy_work,
-        recipe=lambda inputs, output, attrs: concat_recipe(inputs, output, attrs.as_int("axis")),
+        native_program=lambda inputs, output, attrs: concat_program(
+            inputs, output, attrs.as_int("axis")
+        ),
         any_dtype=True,
     )
 )
@@ -215,16 +217,16 @@ def _expand_lower(call: Call) -> tuple[Dispatch, ...]:
     return copy_strided(call, shape, 0, (0, strides), (0, contiguous_strides(shape)))
 
 
-def _expand_recipe(
+def _expand_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
+) -> NativeProgram | None:
     shape = output.shape
     spread = 0, broadcast_strides(inputs[0].shape, shape)
-    return copy_recipe(inputs[0], output, shape, spread, dense(shape))
+    return copy_program(inputs[0], output, shape, spread, dense(shape))
 
 
 def _expand_words(call: Call) -> Call | None:
-    return as_words(call, call.inputs[0].shape[-1:] == call.output.shape[-1:])
+    return as_u32(call, call.inputs[0].shape[-1:] == call.output.shape[-1:])
 
 
 register(
@@ -232,12 +234,12 @@ register(
         "expand",
         _expand_infer,
         _expand_reference,
-        Kernel(COPIES, _expand_lower, as_words=_expand_words),
+        Kernel(COPIES, _expand_lower, as_u32=_expand_words),
         attrs={"shape": Dims()},
         operands=(1, 1),
         view=_expand_view,
         work=_copy_work,
-        recipe=_expand_recipe,
+        native_program=_expand_program,
         any_dtype=True,
     )
 )

@@ -40,7 +40,7 @@ from ...ir.op import (
     Kernel,
     Op,
     Work,
-    no_words,
+    no_u32,
     register,
 )
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -49,7 +49,7 @@ from ..lowering.strides import (
     LOCAL_SIZE,
     LOOP_STEPS,
     SERIAL_STEPS,
-    as_words,
+    as_u32,
     collapse,
     pad,
     spread,
@@ -70,7 +70,7 @@ FEW_LINES, MANY_UPDATES = 2048, 64
 """At once: fewer lines than a GPU has invocations in flight, with more updates each than this."""
 WIDE_ROW, MANY_ROWS = 48, 16
 """On numpy: elements of a row, and how many rows of them are worth a call of their own."""
-MOST_IN_ORDER = SERIAL_STEPS
+MAX_ORDERED_UPDATES = SERIAL_STEPS
 """Updates of one line that a GPU goes through in order."""
 _STEPS = {"add": 2, "max": 3, "min": 4}
 """The values of STEP in shaders/layout/scatter_apply.comp; MARK is 0 and WRITE 1."""
@@ -139,8 +139,10 @@ def _parts(
     Raises:
         UnsupportedOp: a line has too many.
     """
-    if updates > MOST_IN_ORDER and not limits.software:
-        raise UnsupportedOp(f"over {MOST_IN_ORDER} updates of a line, in order, take too long")
+    if updates > MAX_ORDERED_UPDATES and not limits.software:
+        raise UnsupportedOp(
+            f"over {MAX_ORDERED_UPDATES} updates of a line, in order, take too long"
+        )
     groups = max(1, min(-(-lines // LOCAL_SIZE), limits.max_groups[0]))
     own = -(-lines // (groups * LOCAL_SIZE))
     length = max(1, LOOP_STEPS // (own * steps) - 8)
@@ -381,7 +383,7 @@ def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
 def _nd_words(call: Call) -> Call | None:
     data, indices = call.inputs[:2]
     moves = call.attrs.as_str("reduction") == "none" and indices.shape[-1] < data.rank
-    return as_words(call, moves)
+    return as_u32(call, moves)
 
 
 def _register(
@@ -392,7 +394,7 @@ def _register(
     scratch: Callable[[Call], tuple[int, ...]],
     lines: Callable[[Call], tuple[int, int]],
     attrs: Domains,
-    words: Callable[[Call], Call | None] = no_words,
+    words: Callable[[Call], Call | None] = no_u32,
 ) -> None:
     kernel = Kernel(_shaders(op), lower, scratch, words)
     register(

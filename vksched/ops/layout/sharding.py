@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 
 from ...ir.sharding_rule import (
     ANY,
-    TERMS,
-    WHOLE,
+    PARTIAL_SUM,
+    REPLICATE,
     Factor,
     Sharded,
     aligned,
-    all_terms,
+    all_partial_sums,
     linear_factors,
     row_factors,
     sharding,
@@ -30,21 +30,21 @@ from .slice import slice_ranges
 @sharding("stop_gradient")
 def _same(call: Sharded) -> Iterable[Factor]:
     yield from row_factors(call, range(call.output.rank))
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
-@sharding("after")
+@sharding("optimization_barrier")
 def _after(call: Sharded) -> Iterable[Factor]:
     for axis, size in enumerate(call.output.shape):
         yield Factor((axis, ANY), axis, size)
-    yield Factor((TERMS, ANY), TERMS)
+    yield Factor((PARTIAL_SUM, ANY), PARTIAL_SUM)
 
 
 @sharding("transpose")
 def _transpose(call: Sharded) -> Iterable[Factor]:
     for axis, source in enumerate(call.attrs.as_ints("axes")):
         yield Factor((source,), axis, call.output.shape[axis])
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 @sharding("expand")
@@ -53,7 +53,7 @@ def _expand(call: Sharded) -> Iterable[Factor]:
     for axis, size in enumerate(shape):
         form = aligned(call.inputs[0], call.output, axis)
         yield Factor((form,), axis, size, with_size(shape, axis))
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 @sharding("reshape")
@@ -67,7 +67,7 @@ def _reshape(call: Sharded) -> Iterable[Factor]:
         step = math.lcm(inner, inside)
         units = before[own] * inner // step
         yield Factor((own,), new, units, with_size(after, new, after[new] // units))
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 Axes = tuple[int, int]
@@ -100,7 +100,7 @@ def _major(shape: tuple[int, ...], begin: int, end: int) -> tuple[int | None, in
 def _slice(call: Sharded) -> Iterable[Factor]:
     ranges, shape = slice_ranges(call.inputs[0].shape, call.attrs), call.inputs[0].shape
     yield from row_factors(call, (a for a, r in enumerate(ranges) if r == range(shape[a])))
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 @sharding("concat")
@@ -109,7 +109,7 @@ def _concat(call: Sharded) -> Iterable[Factor]:
     for axis, size in enumerate(call.output.shape):
         if axis != along:
             yield Factor((axis,) * len(call.inputs), axis, size)
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 @sharding("pad")
@@ -117,30 +117,30 @@ def _pad(call: Sharded) -> Iterable[Factor]:
     ends = zip(call.attrs.as_ints("begins"), call.attrs.as_ints("ends"), strict=True)
     yield from row_factors(call, (axis for axis, pair in enumerate(ends) if pair == (0, 0)))
     if call.attrs["value"] == 0:
-        yield all_terms(call)
+        yield all_partial_sums(call)
 
 
 @sharding("roll")
 def _roll(call: Sharded) -> Iterable[Factor]:
     moved = call.attrs.as_ints("axes")
     yield from row_factors(call, (axis for axis in range(call.output.rank) if axis not in moved))
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 @sharding("tril", "triu")
 def _triangles(call: Sharded) -> Iterable[Factor]:
     yield from row_factors(call, range(call.output.rank - 2))
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 @sharding("gather")
 def _gather(call: Sharded) -> Iterable[Factor]:
     (table, indices), axis = call.inputs, call.attrs.as_int("axis")
     for own, size in enumerate(indices.shape):
-        yield Factor((WHOLE, own), axis + own, size)
+        yield Factor((REPLICATE, own), axis + own, size)
     for own, size in enumerate(table.shape):
         if own != axis:
-            yield Factor((own, WHOLE), own if own < axis else own - 1 + indices.rank, size)
+            yield Factor((own, REPLICATE), own if own < axis else own - 1 + indices.rank, size)
     yield from linear_factors(call, 0)
 
 
@@ -149,7 +149,7 @@ def _gather_elements(call: Sharded) -> Iterable[Factor]:
     (table, indices), along = call.inputs, call.attrs.as_int("axis")
     for axis, size in enumerate(indices.shape):
         if axis == along:
-            yield Factor((WHOLE, axis), axis, size)
+            yield Factor((REPLICATE, axis), axis, size)
         elif table.shape[axis] == size:
             yield Factor((axis, axis), axis, size)
     yield from linear_factors(call, 0)
@@ -159,11 +159,11 @@ def _gather_elements(call: Sharded) -> Iterable[Factor]:
 def _gather_nd(call: Sharded) -> Iterable[Factor]:
     (table, indices), batch = call.inputs, call.attrs.as_int("batch_dims")
     for axis, size in enumerate(indices.shape[:-1]):
-        yield Factor((axis if axis < batch else WHOLE, axis), axis, size)
+        yield Factor((axis if axis < batch else REPLICATE, axis), axis, size)
     taken = batch + indices.shape[-1]
     for own in range(taken, table.rank):
         result = indices.rank - 1 + own - taken
-        yield Factor((own, WHOLE), result, table.shape[own])
+        yield Factor((own, REPLICATE), result, table.shape[own])
     yield from linear_factors(call, 0)
 
 
@@ -171,7 +171,7 @@ def _gather_nd(call: Sharded) -> Iterable[Factor]:
 def _one_hot(call: Sharded) -> Iterable[Factor]:
     new = call.attrs.as_int("axis")
     for own, size in enumerate(call.inputs[0].shape):
-        yield Factor((own, WHOLE), own if own < new else own + 1, size)
+        yield Factor((own, REPLICATE), own if own < new else own + 1, size)
 
 
 @sharding("scatter_elements")
@@ -181,7 +181,7 @@ def _scatter_elements(call: Sharded) -> Iterable[Factor]:
         if axis != along and indices.shape[axis] == size:
             yield Factor((axis, axis, axis), axis, size)
     if call.attrs["reduction"] == "add" and indices.rank:
-        yield Factor((TERMS, along, along), TERMS, indices.shape[along])
+        yield Factor((PARTIAL_SUM, along, along), PARTIAL_SUM, indices.shape[along])
 
 
 @sharding("scatter_nd")
@@ -189,16 +189,16 @@ def _scatter_nd(call: Sharded) -> Iterable[Factor]:
     data, indices, _ = call.inputs
     depth, lead = indices.shape[-1], indices.rank - 1
     for axis in range(depth, data.rank):
-        yield Factor((axis, WHOLE, lead + axis - depth), axis, data.shape[axis])
+        yield Factor((axis, REPLICATE, lead + axis - depth), axis, data.shape[axis])
     if call.attrs["reduction"] == "add":
         for axis in range(lead):
-            yield Factor((TERMS, axis, axis), TERMS, indices.shape[axis])
+            yield Factor((PARTIAL_SUM, axis, axis), PARTIAL_SUM, indices.shape[axis])
 
 
-@sharding("write_rows")
-def _write_rows(call: Sharded) -> Iterable[Factor]:
+@sharding("dynamic_update_slice")
+def _dynamic_update_slice(call: Sharded) -> Iterable[Factor]:
     (data, _, start), along = call.inputs, call.attrs.as_int("axis")
     for axis, size in enumerate(data.shape):
         if axis != along:
-            yield Factor((axis, axis, 0 if axis < start.rank else WHOLE), axis, size)
-    yield Factor((TERMS, TERMS, WHOLE), TERMS)
+            yield Factor((axis, axis, 0 if axis < start.rank else REPLICATE), axis, size)
+    yield Factor((PARTIAL_SUM, PARTIAL_SUM, REPLICATE), PARTIAL_SUM)

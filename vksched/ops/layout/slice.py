@@ -10,10 +10,10 @@ from ...common.dtypes import NDArray, TensorType, contiguous_strides
 from ...common.errors import ShapeError
 from ...ir.attr_domains import LONG, Axes, Each, Nullable, Whole, as_many_as, wholes
 from ...ir.attrs import Attrs
-from ...ir.native_program import Recipe
+from ...ir.native_program import NativeProgram
 from ...ir.op import Call, Dispatch, Kernel, Op, Work, register
-from ..lowering.strides import as_words
-from .native_copies import Lie, copy_recipe, dense
+from ..lowering.strides import as_u32
+from .native_copies import Lie, copy_program, dense
 from .strided_copy import COPIES, copy_strided
 
 
@@ -77,14 +77,16 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     return copy_strided(call, shape, 0, _sliced(call.inputs[0], call.attrs), dense(shape))
 
 
-def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def _native_program(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     shape = output.shape
-    return copy_recipe(inputs[0], output, shape, _sliced(inputs[0], attrs), dense(shape))
+    return copy_program(inputs[0], output, shape, _sliced(inputs[0], attrs), dense(shape))
 
 
 def _words(call: Call) -> Call | None:
     shape = call.inputs[0].shape
-    return as_words(call, slice_ranges(shape, call.attrs)[-1:] == [range(s) for s in shape[-1:]])
+    return as_u32(call, slice_ranges(shape, call.attrs)[-1:] == [range(s) for s in shape[-1:]])
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -96,7 +98,7 @@ register(
         "slice",
         _infer,
         _reference,
-        Kernel(COPIES, _lower, as_words=_words),
+        Kernel(COPIES, _lower, as_u32=_words),
         attrs={
             "axes": Axes(in_order=False),
             "starts": wholes(-LONG, LONG, as_many_as("axes")),
@@ -106,7 +108,7 @@ register(
         operands=(1, 1),
         view=_view,
         work=_work,
-        recipe=_recipe,
+        native_program=_native_program,
         any_dtype=True,
     )
 )

@@ -50,8 +50,8 @@ def copy_strided(
         ("x_strides", pad(x_strides, 8)),
         ("result_strides", pad(result_strides, 8)),
     )
-    quads = can_use_vec4(columns, (x_strides, result_strides), (x[0], result[0]))
-    groups, constants = launch_lines(columns, lines, quads, call.limits)
+    vec4 = can_use_vec4(columns, (x_strides, result_strides), (x[0], result[0]))
+    groups, constants = launch_lines(columns, lines, vec4, call.limits)
     constants += (("RANK", len(sizes)), ("X_ALONG", int(x_strides[0] != 0)))
     shader, shifts = reading("strided_copy", call.limits), (x[0], result[0])
     return (Dispatch(shader, (operand, OUTPUT), groups, push, constants, shifts),)

@@ -25,7 +25,7 @@ from ..lowering.variants import COOPMAT
 
 _SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)
 FP16, INT8 = "float16*float16+float32", "int8*int8+int32"
-"""Types of factors and sums. Whatever sign codes have, words hold them with one."""
+"""Types of factors and sums. Whatever sign quantized values have, words hold them with one."""
 _STEPS = {FP16: 32, INT8: 64}
 """Along k that shared memory holds: TILE_K of shaders/include/coopmat.glsl."""
 MATMUL, CONV, INT8_MATMUL = "matmul", "conv", "int8_matmul"
@@ -45,16 +45,16 @@ _LINE_BYTES, _GAP_BYTES = 64, 16
 """Of a line in shared memory, and between two."""
 _ASIDE_BYTES = 512
 """Of shared memory beside tiles and sums: taps of windows, or sums of rows."""
-_MOST_SUMS = 128
+_MAX_SUMS = 128
 """Values of a result that one lane holds."""
 _USUAL_SUBGROUP = 32
 _UNTRANSPOSED = " untransposed"
-LEAST_SIDE = 16
+MIN_SIDE = 16
 """Rows and columns of a result from which cooperative matrices are worth a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixTile:
+class CoopmatTile:
     """A variant of `matmul_coopmat`, `conv_coopmat` or `int8_gemm_coopmat`. types: FP16 or
     INT8. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
     computes. subgroup: its lanes. untransposed: a factor that lies across k is not transposed
@@ -108,7 +108,7 @@ class MatrixTile:
         reads = {side * _LINE_BYTES // 16 for side in (self.rows, self.columns)}
         # all invocations read as many eights of a line
         even = all(read % self.local == 0 for read in reads)
-        return whole and fits and even and self.rows * self.columns // self.local <= _MOST_SUMS
+        return whole and fits and even and self.rows * self.columns // self.local <= _MAX_SUMS
 
 
 def shapes_of(limits: Limits, types: str = FP16) -> list[tuple[int, int, int]]:
@@ -139,10 +139,10 @@ def coopmat_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup:
 
 
 @lru_cache(maxsize=64)
-def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
+def _tiles(limits: Limits, of: str) -> dict[str, CoopmatTile]:
     types = _TYPES[of]
     tiles = [
-        MatrixTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup, untransposed)
+        CoopmatTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup, untransposed)
         for untransposed in ((True, False) if of == MATMUL else (False,))
         for shape in shapes_of(limits, types)
         for rows, columns in _TILES[of][limits.software]
@@ -151,7 +151,7 @@ def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
     return {tile.name: tile for tile in tiles if tile.fits(limits)}
 
 
-def coopmat_tile(call: Call, of: str = MATMUL) -> MatrixTile | None:
+def coopmat_tile(call: Call, of: str = MATMUL) -> CoopmatTile | None:
     """Returns the tile of a call's variant, None where that is another kernel. of: MATMUL,
     CONV or INT8_MATMUL.
     """
@@ -162,10 +162,10 @@ def coopmat_tile(call: Call, of: str = MATMUL) -> MatrixTile | None:
 def coopmat_variants(
     call: Call, rows: int, columns: int, of: str = MATMUL, across: bool = False
 ) -> tuple[str, ...]:
-    """Returns the variants that can compute a call as a product with such a result: of codes, or of
+    """Returns the variants that can compute a call as a product with such a result: of quantized values, or of
     float16. across: whether the factors are float16 and one lies across k, in memory.
     """
-    if min(rows, columns) < LEAST_SIDE or not (of == INT8_MATMUL or rounds(call)):
+    if min(rows, columns) < MIN_SIDE or not (of == INT8_MATMUL or rounds(call)):
         return ()
     return tuple(
         name for name, tile in _tiles(call.limits, of).items() if across or not tile.untransposed

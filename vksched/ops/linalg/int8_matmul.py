@@ -2,8 +2,8 @@
 
     a (..., m, k), words of b, a zero point, one for each column -> (a - a_zero) @ (b - b_zero)
 
-Codes of a are held as int32, of which 8 bits count; b lies as `pack_codes` leaves it, which takes
-products of four codes at once. How devices compute it: int8_matmul_kernels.py.
+Codes of a are held as int32, of which 8 bits count; b lies as `prepack_int8` leaves it, which takes
+products of four quantized values at once. How devices compute it: int8_matmul_kernels.py.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ...common.dtypes import INT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Flag, Whole
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.op import Call, Op, Work, register
-from ...ir.sharding_rule import WHOLE, Factor, Sharded, sharding
+from ...ir.sharding_rule import REPLICATE, Factor, Sharded, sharding
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ...ir.vjp import no_gradient
 from ..lowering import native_kernels
 from .int8_matmul_kernels import Unfolded, integer_kernel
-from .int8_weights import TILE, check_words, codes_of
+from .int8_weights import TILE, check_words, unpack_int8
 
 PIECE_PRODUCTS = 1 << 24
 """Products of one piece on the CPU: about half a millisecond."""
@@ -46,8 +46,8 @@ def wrapped(sums: NDArray) -> NDArray:
     return sums.astype(np.int64).astype(np.int32)
 
 
-def codes_less_zero(x: NDArray, zero: NDArray, attrs: Attrs) -> NDArray:
-    """Returns what codes stand for, in float64, which holds sums of their products exactly."""
+def subtract_zero_point(x: NDArray, zero: NDArray, attrs: Attrs) -> NDArray:
+    """Returns what quantized values stand for, in float64, which holds sums of their products exactly."""
     own = x.astype(np.int8 if attrs.as_bool("signed") else np.uint8)
     return own.astype(np.float64) - zero.reshape(())
 
@@ -56,7 +56,9 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     a, words, *zeros = inputs
     n = attrs.as_int("columns")
     if a.dtype != INT32:
-        raise DTypeError(f"[matmul_integer] expected codes as int32, got {a.dtype}; try vs.cast")
+        raise DTypeError(
+            f"[matmul_integer] expected quantized values as int32, got {a.dtype}; try vs.cast"
+        )
     if a.rank < 2:
         raise ShapeError(f"[matmul_integer] expected matrices, got {a.shape}")
     check_words("matmul_integer", words, a.shape[-1], n)
@@ -71,12 +73,12 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     a, words, a_zero, b_zero = inputs
-    left = codes_less_zero(a, a_zero, attrs)
-    right = codes_of(words, a.shape[-1], attrs.as_int("columns")).astype(np.float64)
+    left = subtract_zero_point(a, a_zero, attrs)
+    right = unpack_int8(words, a.shape[-1], attrs.as_int("columns")).astype(np.float64)
     return wrapped(np.matmul(left, right - b_zero.reshape(-1)))
 
 
-def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     a, words, a_zero, b_zero = inputs
     signed = attrs.as_bool("signed")
     if words.ndim == 3:
@@ -89,8 +91,8 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         if not native_kernels.int8_matmul(
             left, right, int(a_zero.reshape(())), b_zero, made, signed
         ):
-            codes = codes_of(right, left.shape[-1], made.shape[-1]).astype(np.float64)
-            sums = codes_less_zero(left, a_zero, attrs) @ (codes - b_zero.reshape(-1))
+            int8_values = unpack_int8(right, left.shape[-1], made.shape[-1]).astype(np.float64)
+            sums = subtract_zero_point(left, a_zero, attrs) @ (int8_values - b_zero.reshape(-1))
             made[...] = wrapped(sums)
 
 
@@ -163,7 +165,7 @@ register(
         operands=(4, 4),
         work=_work,
         any_dtype=True,
-        host=HostKernel(_host, _cut),
+        cpu=CpuKernel(_cpu, _cut),
     )
 )
 no_gradient("is of integers", "matmul_integer")
@@ -174,7 +176,7 @@ def _sharding(call: Sharded) -> Iterable[Factor]:
     a, words = call.inputs[:2]
     first = a.rank - 2 if words.rank > 3 else 0
     for axis in range(first, a.rank - 1):
-        yield Factor((axis, WHOLE, WHOLE, WHOLE), axis, a.shape[axis])
+        yield Factor((axis, REPLICATE, REPLICATE, REPLICATE), axis, a.shape[axis])
 
 
 def matmul_integer(
@@ -189,9 +191,9 @@ def matmul_integer(
 ) -> Tensor:
     """(a - a_zero) @ (b - b_zero), exact sums modulo 2**32, as ONNX MatMulInteger.
 
-    a: int32 codes of 8 bits (..., m, k), -128 .. 127 where they are `signed`, else 0 .. 255; of
-    other integers the lowest bits count. words: `vs.pack_codes` of b (..., k, columns). Zero points
-    are int32: one of a, in the range of its codes, one or (columns,) of b, less 128 where b's codes
+    a: int8 values as int32 (..., m, k), -128 .. 127 where they are `signed`, else 0 .. 255; of
+    other integers the lowest bits count. words: `vs.prepack_int8` of b (..., k, columns). Zero points
+    are int32: one of a, in the range of its quantized values, one or (columns,) of b, less 128 where b's quantized values
     were -> int32 (..., m, columns).
     """
     zeros = (as_tensor(zero, like=a) for zero in (a_zero, b_zero))

@@ -1,17 +1,17 @@
-"""How devices multiply integers of 8 bits: rows of a become words of four codes, which meet the
+"""How devices multiply integers of 8 bits: rows of a become words of four quantized values, which meet the
 words of the weights.
 
     x --int8_pack_activations--> scratch: zero point | words of each window, tap by tap
     scratch --int8_gemm_*--> result
 
-CPU drivers multiply float32 fastest, by the kernels of matmul: sums of 256 products of codes are
+CPU drivers multiply float32 fastest, by the kernels of matmul: sums of 256 products of quantized values are
 exact there.
 
     x, words --int8_unpack_activations, int8_unpack_weights--> scratch
     scratch --matmul--> sums --int8_row_sums--> result
 
 A matrix is an image whose places are its rows and whose channels are what is summed up. Devices
-with integer dot products take a word of each side at once, others its four codes, and those with
+with integer dot products take a word of each side at once, others its four quantized values, and those with
 cooperative matrices of int8 tiles of words, once the tuner has measured that (coopmat.py).
 """
 
@@ -33,7 +33,7 @@ from .matmul_kernels import DISPATCH_FLOPS, product
 from .matmul_kernels import SHADERS as MATMUL_SHADERS
 
 HEADER_WORDS = 4
-"""Of the scratch memory: the zero point of its codes comes first."""
+"""Of the scratch memory: the zero point of its quantized values comes first."""
 SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 22, 1 << 18
 """Of the words at a time: on a CPU driver what a cache may hold."""
 DOT = " dot"
@@ -44,12 +44,12 @@ TILED = "tiled"
 COOPMAT = "int8_gemm_coopmat"
 """The shader for cooperative matrices."""
 FLOATS = "float32"
-"""The variant that multiplies codes less their zero points in float32."""
+"""The variant that multiplies quantized values less their zero points in float32."""
 PART = 256
 """Products of two such values that float32 sums exactly: each is at most 255 * 255."""
 FLOAT_WORDS = 1 << 20, 1 << 24
 """Of values of x at a time, and of all weights, in scratch memory."""
-LEAST_FLOAT_ROWS = 16
+MIN_FLOAT_ROWS = 16
 """Rows from which weights are worth unpacking in each run."""
 _TILE = 64, 64
 _TILED_LOCAL = 16, 8
@@ -116,7 +116,7 @@ class Unfolded:
 
 
 def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
-    """Returns the kernel of an op that is a product of codes. unfolded: a call as such a product;
+    """Returns the kernel of an op that is a product of quantized values. unfolded: a call as such a product;
     calls without results are not asked.
     """
 
@@ -136,17 +136,19 @@ def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
     """Returns the variants, the best guess first: dot products where they are one instruction,
     cooperative matrices last.
     """
-    units = coopmat_variants(call, own.rows, own.columns, INT8_MATMUL) if own.depth else ()
+    coopmats = coopmat_variants(call, own.rows, own.columns, INT8_MATMUL) if own.depth else ()
     few = "rows 1" if own.rows == 1 else "rows 8"
     kinds: tuple[str, ...] = (few,)
     if not call.limits.software:
         kinds = (few, TILED) if own.rows <= 8 else (TILED, few)
     if call.limits.software and _has_floats(call, own):
-        kinds = (FLOATS, *kinds) if own.rows >= LEAST_FLOAT_ROWS else (*kinds, FLOATS)
+        kinds = (FLOATS, *kinds) if own.rows >= MIN_FLOAT_ROWS else (*kinds, FLOATS)
     if not call.limits.integer_dot:
-        return (*kinds, *units)
+        return (*kinds, *coopmats)
     dots = tuple(kind + DOT for kind in kinds if kind != FLOATS)
-    return (*dots, *kinds, *units) if call.limits.integer_dot_fast else (*kinds, *dots, *units)
+    return (
+        (*dots, *kinds, *coopmats) if call.limits.integer_dot_fast else (*kinds, *dots, *coopmats)
+    )
 
 
 def _rows_at_once(call: Call, own: Unfolded) -> int:
@@ -165,13 +167,13 @@ def _rows_at_once(call: Call, own: Unfolded) -> int:
 
 def _tile_of(call: Call) -> tuple[int, int]:
     """Returns the rows and columns of the tile of a group."""
-    name, limits, unit = (
+    name, limits, coopmat = (
         call.variant.removesuffix(DOT),
         call.limits,
         coopmat_tile(call, INT8_MATMUL),
     )
-    if unit is not None:
-        return unit.rows, unit.columns
+    if coopmat is not None:
+        return coopmat.rows, coopmat.columns
     if name == TILED:
         return _TILE
     return ROWS[name], min(TILE, max(4, limits.subgroup_size)) if limits.software else TILE
@@ -198,7 +200,7 @@ def _has_floats(call: Call, own: Unfolded) -> bool:
 
 
 def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
-    """Returns the dispatches of a product, or of a convolution, whose operands are codes, words,
+    """Returns the dispatches of a product, or of a convolution, whose operands are quantized values, words,
     and both zero points.
     """
     each = _rows_at_once(call, own)
@@ -285,7 +287,7 @@ def _words(
 
 
 def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Dispatch:
-    limits, tile, unit = call.limits, _tile_of(call), coopmat_tile(call, INT8_MATMUL)
+    limits, tile, coopmat = call.limits, _tile_of(call), coopmat_tile(call, INT8_MATMUL)
     tiles = -(-own.columns // tile[1])
     across, down = min(tiles, limits.max_groups[0]), -(-rows // tile[0])
     if limits.software and -(-tiles // across) * (own.depth + 1) > LOOP_STEPS:
@@ -295,7 +297,7 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
         *(("count", own.taps * own.channels), ("zero_step", int(call.inputs[3].size > 1))),
         *(("words_first", image * own.words_step), *_result_of(own, image, row)),
     )
-    shader, constants = _shader(call, tile) if unit is None else (COOPMAT, unit.constants)
+    shader, constants = _shader(call, tile) if coopmat is None else (COOPMAT, coopmat.constants)
     return Dispatch(
         shader,
         (SCRATCH, 1, 3, OUTPUT),
@@ -303,7 +305,7 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
         push,
         constants,
         barrier=True,
-        subgroup=0 if unit is None else unit.subgroup,
+        subgroup=0 if coopmat is None else coopmat.subgroup,
     )
 
 

@@ -21,10 +21,10 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Flag
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.op import Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, register_method
-from ...ir.vjp import Pull, Pulled, gradient, sum_to
+from ...ir.vjp import VjpContext, VjpResult, gradient, sum_to
 from ..elementwise.binary import mul
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
@@ -40,7 +40,7 @@ from .matmul_kernels import (
     takes_fp16,
     variants,
 )
-from .matmul_native import matmul_recipe
+from .matmul_native import matmul_program
 from .operands import matrices
 
 __all__ = ["SHADERS", "matmul", "pack", "product", "step_cost"]
@@ -76,7 +76,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray(product)
 
 
-def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     a, b, out_of_rows = _matrices(inputs, attrs, out)
     np.matmul(a, b, out=out_of_rows)
     if len(inputs) > 2:
@@ -148,16 +148,16 @@ register(
             attrs={"transpose_a": Flag(), "transpose_b": Flag()},
             operands=(2, 3),
             work=_work,
-            factors=(0, 1),
-            host=HostKernel(_host, _cut),
-            recipe=matmul_recipe,
+            roundable_operands=(0, 1),
+            cpu=CpuKernel(_cpu, _cut),
+            native_program=matmul_program,
         )
     )
 )
 
 
 @gradient("matmul")
-def _gradient(call: Pull) -> Pulled:
+def _gradient(call: VjpContext) -> VjpResult:
     """of a: grad @ b^T; of b: a^T @ grad; each the other way round where it is read so."""
     (a, b), g = call.inputs[:2], call.grad
     turned_a, turned_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..lowering import blas
 
-LEAST, LEAST_VECTOR = 5 << 17, 1 << 17
+LEAST, MIN_VECTOR = 5 << 17, 1 << 17
 """n blocks have n times as many multiply-adds each, at least: two blocks some 30 us, as waking a
 thread takes about as long; more of them are larger, as each reads its operands anew. The same where
 one operand is a vector, as long as the time goes into reading the other one.
@@ -51,7 +51,7 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
     if blas.is_chosen():
         return Parts()
     is_vector, work = m == 1 or n == 1, batches * m * n * k
-    most = min(MOST, math.isqrt(work // (LEAST_VECTOR if is_vector else LEAST)))
+    most = min(MOST, math.isqrt(work // (MIN_VECTOR if is_vector else LEAST)))
     parts = Parts(max(1, min(batches, most)))
     least_rows, least_columns = (COOPMAT[1], COOPMAT[1]) if is_vector else (ROWS, COLUMNS)
     many = MANY_ROWS * (4 if turned else 1)

@@ -21,8 +21,8 @@ from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
 from ...topology.limits import Limits
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
 from ..lowering.variants import chosen
-from .coopmat import COOPMAT_SHADERS, MatrixTile, coopmat_tile, coopmat_variants
-from .matmul_subgroup import LAYOUTS, TILES, Lanes, subgroup_tiles
+from .coopmat import COOPMAT_SHADERS, CoopmatTile, coopmat_tile, coopmat_variants
+from .matmul_subgroup import LAYOUTS, TILES, SubgroupTile, subgroup_tiles
 from .matmul_vec4 import FP16_ACC, tiles_of, vec4_tile, vec4_variants
 from .operands import (
     BF16_B,
@@ -54,7 +54,7 @@ CACHED_K = 512
 """Those on a CPU driver where k is long: what they read of both operands stays in a cache, from
 which other tiles of the result take it.
 """
-LEAST_REUSE = 16
+MIN_REUSE = 16
 """Rows and columns of a result from which packing its operands pays."""
 
 
@@ -157,8 +157,8 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     n = call.output.shape[-1]
     across = _reads_fp16(call) and not (a.along_k and b.along_k)
     fits = a.along * a.lines and (packs or vec4)
-    units = coopmat_variants(call, m, n, across=across) if fits else ()
-    return (*_plain_variants(call, packs), *units)
+    coopmats = coopmat_variants(call, m, n, across=across) if fits else ()
+    return (*_plain_variants(call, packs), *coopmats)
 
 
 def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
@@ -181,10 +181,10 @@ def _takes_vec4(call: Call, packs: bool) -> bool:
     a, _, _, m = operands_of(call)
     if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
         return False
-    return _is_vec4_aligned(call) or (packs and min(m, call.output.shape[-1]) >= LEAST_REUSE)
+    return _is_vec4_aligned(call) or (packs and min(m, call.output.shape[-1]) >= MIN_REUSE)
 
 
-def _fitting(call: Call, packs: bool) -> dict[str, Lanes]:
+def _fitting(call: Call, packs: bool) -> dict[str, SubgroupTile]:
     """Returns the variants of CPU drivers that read four elements at once and can do so here."""
     a, b, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
@@ -192,13 +192,13 @@ def _fitting(call: Call, packs: bool) -> dict[str, Lanes]:
         return {}
     most = call.limits.max_groups
     tiles = subgroup_tiles(call.limits)
-    few = (
+    gemv = (
         sorted({t.rows for t in tiles.values() if t.gemv and t.rows >= m})[:1] if a.along_k else []
     )
     return {
         name: variant
         for name, variant in tiles.items()
-        if (not variant.gemv or variant.rows in few and variant.suits(b.along_k))
+        if (not variant.gemv or variant.rows in gemv and variant.suits(b.along_k))
         and all(
             count <= limit for count, limit in zip(variant.tiles(m, n, batches), most, strict=True)
         )
@@ -229,10 +229,10 @@ def _is_vec4_aligned(call: Call) -> bool:
     return a.along * a.lines > 0 and a.is_vec4_aligned and b.is_vec4_aligned and whole
 
 
-def _in_eights(call: Call, units: MatrixTile) -> bool:
-    """Whether both operands are float16, can be read in eights, and need not be turned."""
+def _in_eights(call: Call, coopmats: CoopmatTile) -> bool:
+    """Whether both operands are float16, can be read as pairs of vec4, and need not be turned."""
     factors = operands_of(call)[:2]
-    kept = all(each.along_k or units.untransposed for each in factors)
+    kept = all(each.along_k or coopmats.untransposed for each in factors)
     whole = all(each.along % 8 == 0 for each in factors)
     return call.output.dtype == FLOAT16 and kept and whole
 
@@ -374,7 +374,7 @@ def _product(
     groups = (min(first, most[0]), min(second, most[1]), min(batches, most[2]))
     per_word = 2 if call.output.dtype == FLOAT16 else 1
     per_word_of_b = 2 if call.inputs[1].dtype == FLOAT16 else 1
-    units = coopmat_tile(call)
+    coopmats = coopmat_tile(call)
     return tuple(
         Dispatch(
             shader,
@@ -394,7 +394,7 @@ def _product(
             ),
             barrier=start > 0,
             partial=start + part < k,
-            subgroup=units.subgroup if units else 0,
+            subgroup=coopmats.subgroup if coopmats else 0,
         )
         for start in parts
         for at_a, at_b, out in shifts
@@ -457,11 +457,11 @@ def _algorithm(
         across = x if b_along_n else y
         local = (("LOCAL_X", x), ("LOCAL_Y", y))
         return f"matmul_gemv_{dtype}", (4 * across, rows), (*local, ("ROWS", rows), *along)
-    units = coopmat_tile(call)
-    if units is not None:
-        aligned = "aligned_" if _in_eights(call, units) else ""
+    coopmats = coopmat_tile(call)
+    if coopmats is not None:
+        aligned = "aligned_" if _in_eights(call, coopmats) else ""
         shader = f"matmul_coopmat_{aligned}{dtype}"
-        return shader, (units.columns, units.rows), (*along, *units.constants)
+        return shader, (coopmats.columns, coopmats.rows), (*along, *coopmats.constants)
     tile = subgroup_tiles(call.limits).get(call.variant)
     if tile is not None:
         constants = () if tile.fixed else along[1:] if tile.gemv else along

@@ -18,14 +18,14 @@ from dataclasses import replace
 from ...common.dtypes import FLOAT32, TensorType
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import SHARES
-from ...ir.native_program import GEMM, Loop, Recipe, one_loop
-from ..layout.native_copies import copy_recipe, dense
+from ...ir.native_program import GEMM, Loop, NativeProgram, one_loop
+from ..layout.native_copies import copy_program, dense
 from ..lowering import blas, native_kernels
-from ..lowering.fused_loop import tell_steps
+from ..lowering.fused_loop import encode_steps
 from .matmul_blocks import divide
 from .operands import matrices
 
-RECIPE_WORK, VECTOR_WORK = 1 << 17, 1 << 20
+PROGRAM_WORK, VECTOR_WORK = 1 << 17, 1 << 20
 """Multiply-adds up to which the loop of small products is faster than what Python takes to call
 numpy's; of one row both read the matrix once.
 """
@@ -37,18 +37,18 @@ UNIT = 16
 """Columns of a piece are a multiple of so many, as they are computed some at a time."""
 
 
-def matmul_recipe(
+def matmul_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
+) -> NativeProgram | None:
     """Returns the loops of a product with its bias, None where numpy makes it."""
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)
     turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
-    most = VECTOR_WORK if batches * m == 1 else RECIPE_WORK
+    most = VECTOR_WORK if batches * m == 1 else PROGRAM_WORK
     if output.size * k > most:
-        few = turned_b and not turned_a and not (bias and of_b > 1)
-        made = _few_rows(inputs, output, k, n) if few else None
+        gemv = turned_b and not turned_a and not (bias and of_b > 1)
+        made = _gemv_program(inputs, output, k, n) if gemv else None
         return made or _product(inputs, output, attrs)
     same = a.shape[:-2] == output.shape[:-2] and of_b in (1, batches)
     if not same or (turned_a and turned_b):
@@ -60,7 +60,9 @@ def matmul_recipe(
     return one_loop("matmul", inputs, output, numbers)
 
 
-def _product(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def _product(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     """Returns the blocks of one matrix each, or of rows of all matrices of a by one in b."""
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
@@ -78,10 +80,12 @@ def _product(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -
     by_b = (k * n if of_b > 1 else 0, k if turned_b else n, int(turned_b))
     numbers = (batches, m, n, k, *of_a, *by_b, len(bias), *parts)
     operands, pieces = tuple(range(len(inputs))), math.prod(parts)
-    return Recipe((Loop(GEMM, operands, output.size, numbers, (), pieces, output.size * k),))
+    return NativeProgram((Loop(GEMM, operands, output.size, numbers, (), pieces, output.size * k),))
 
 
-def _few_rows(inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int) -> Recipe | None:
+def _gemv_program(
+    inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int
+) -> NativeProgram | None:
     """Of all matrices in a with one in b, or of one in a with all in b."""
     a, b, *bias = inputs
     rows, of_b = a.size // k, b.size // (k * n)
@@ -93,12 +97,12 @@ def _few_rows(inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int
     columns, count = of_b * n, len(inputs)
     each = math.ceil(columns / max(1, min(columns * rows * k // PIECE, SHARES)) / UNIT) * UNIT
     ones, window = (1, 1, 1), (1, 1, rows)
-    steps, reals = tell_steps(1, (), ())
+    steps, float_params = encode_steps(1, (), ())
     numbers = (1, k, columns, 1, each, 1, len(bias), *window, *ones, *window, *ones, *ones, 0, 0, 0)
     turned, product = TensorType((k, rows)), TensorType((columns, rows))
-    first = copy_recipe(a, turned, turned.shape, (0, (1, k)), dense(turned.shape))
+    first = copy_program(a, turned, turned.shape, (0, (1, k)), dense(turned.shape))
     shape = (of_b, rows, n)
-    last = copy_recipe(product, output, shape, (0, (n * rows, 1, rows)), dense(shape))
+    last = copy_program(product, output, shape, (0, (n * rows, 1, rows)), dense(shape))
     if first is None or last is None:
         return None
     conv = Loop(
@@ -106,9 +110,9 @@ def _few_rows(inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int
         (count, *range(1, count)),
         product.size,
         (*numbers, *steps),
-        reals,
+        float_params,
         math.ceil(columns / each),
         product.size * k,
     )
     (to_columns,), (to_rows,) = first.loops, last.loops
-    return Recipe((to_columns, conv, replace(to_rows, operands=(count + 1,))))
+    return NativeProgram((to_columns, conv, replace(to_rows, operands=(count + 1,))))

@@ -15,7 +15,7 @@ from ..lowering.vec4 import has_subgroup_kernels
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class SubgroupTile:
     """A variant of `matmul_subgroup` or `matmul_gemv_cpu`: one subgroup computes a tile of this
     size.
     """
@@ -85,11 +85,11 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 """Of a and b: n as they are multiplied, t transposed."""
 
 
-def subgroup_tiles(limits: Limits) -> dict[str, Lanes]:
+def subgroup_tiles(limits: Limits) -> dict[str, SubgroupTile]:
     """Returns the variants for the subgroups of a CPU driver, by name."""
     if not has_subgroup_kernels(limits, TILES):
         return {}
     lanes = limits.subgroup_size
-    few = [Lanes(r, c, lanes, gemv=True) for r, c in _ROWS[lanes]]
-    many = [Lanes(r, c, lanes) for r, c in TILES[lanes]]
-    return {f"{tile.kind} {tile.rows}x{tile.columns}": tile for tile in (*few, *many)}
+    gemv = [SubgroupTile(r, c, lanes, gemv=True) for r, c in _ROWS[lanes]]
+    many = [SubgroupTile(r, c, lanes) for r, c in TILES[lanes]]
+    return {f"{tile.kind} {tile.rows}x{tile.columns}": tile for tile in (*gemv, *many)}

@@ -24,14 +24,14 @@ of float16, too, two at a time.
 _WORDS = {"vec4": SINGLE, FP16_OPERANDS: FP16_OPERANDS, FP16_ACC: FP16_ACC}
 """How names of variants begin, and their kinds."""
 _DEPTH, _GAPS = 8, 8
-"""Steps along k in a tile, and fours that it has beside: TILE_K and both gaps of matmul_vec4.comp.
+"""Steps along k in a tile, and vec4 that it has beside: TILE_K and both gaps of matmul_vec4.comp.
 """
 _BUSY = 1 << 15
 """Invocations that keep a GPU busy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fours:
+class Vec4Tile:
     """A variant of `matmul_vec4`. rows, columns: that one group computes. down, across: blocks of
     4 x 4 of an invocation. cost: of a product, about, in that of one in the largest tile.
     """
@@ -104,14 +104,14 @@ def tile_kinds(call: Call) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def tiles_of(limits: Limits, kind: str = SINGLE) -> dict[str, Fours]:
+def tiles_of(limits: Limits, kind: str = SINGLE) -> dict[str, Vec4Tile]:
     """Returns the variants of a kind that a device can run, by name."""
-    tiles = [Fours(kind, *numbers) for numbers in _TILES]
+    tiles = [Vec4Tile(kind, *numbers) for numbers in _TILES]
     (word,) = (word for word, of in _WORDS.items() if of == kind)
     return {f"{word} {tile.rows}x{tile.columns}": tile for tile in tiles if tile.fits(limits)}
 
 
-def vec4_tile(call: Call) -> Fours | None:
+def vec4_tile(call: Call) -> Vec4Tile | None:
     """Returns the tile of a call's variant, None where that is another kernel."""
     kind = _WORDS.get(call.variant.split(" ")[0])
     return None if kind is None else tiles_of(call.limits, kind).get(call.variant)

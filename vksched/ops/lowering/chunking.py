@@ -10,7 +10,7 @@ from .strides import (
     LOCAL_SIZE,
     LOOP_STEPS,
     MAX_DISPATCHES,
-    MOST_ROUNDS,
+    MAX_ROUNDS,
     SERIAL_STEPS,
 )
 
@@ -57,6 +57,6 @@ def element_parts(
     groups = min(-(-count // (per_lane * LOCAL_SIZE)), limits.max_groups[0])
     step = groups * LOCAL_SIZE * most
     if not limits.software:
-        step = min(step, max(1, MOST_ROUNDS // rounds))
+        step = min(step, max(1, MAX_ROUNDS // rounds))
     check_dispatches(op, -(-count // step))
     return [(at, min(at + step, count), (groups, 1, 1)) for at in range(0, count, step)]

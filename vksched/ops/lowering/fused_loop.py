@@ -11,7 +11,7 @@ from itertools import chain
 
 from ...common.dtypes import FLOAT32, INT32, Shape, TensorType
 from ...ir.cpu_kernel import SHARES
-from ...ir.native_program import Loop, Recipe
+from ...ir.native_program import Loop, NativeProgram
 from . import native_kernels
 from .strides import broadcast_strides, collapse, pad
 
@@ -20,14 +20,24 @@ AXES = 4
 PIECE = 1 << 15
 """Values that the steps of one piece make together, some 10 us."""
 LONG_STEPS = frozenset(
-    ("erf", "gelu", "gelu_tanh", "gelu_slope", "gelu_tanh_slope", "log", "sigmoid", "silu", "tanh")
+    (
+        "erf",
+        "gelu",
+        "gelu_tanh",
+        "gelu_backward",
+        "gelu_tanh_backward",
+        "log",
+        "sigmoid",
+        "silu",
+        "tanh",
+    )
 )
 LONG = 4
 """One of these takes as long as so many others, or longer."""
 SHORT_LINE, MANY_LINES = 16, 1 << 12
 """Numpy is as fast where there are many lines of fewer values."""
 
-LoopStep = tuple[str, tuple[int, ...], tuple[float, float]]
+LoopInstr = tuple[str, tuple[int, ...], tuple[float, float]]
 """A step's name, its registers, at most REGISTERS, and its parameters."""
 REGISTERS = 3
 
@@ -40,7 +50,7 @@ def _numbers() -> dict[str, int]:
     }
 
 
-def step_of(op: str, types: Sequence[TensorType], to: str) -> str:
+def instr_of(op: str, types: Sequence[TensorType], to: str) -> str:
     """Returns the name of an op's step. types: of its operands. to: element type of its result."""
     if op == "cast":
         return f"{types[0].dtype}_to_{to}"
@@ -53,8 +63,8 @@ def has_steps(names: Sequence[str]) -> bool:
     return _numbers().keys() >= set(names)
 
 
-def tell_steps(
-    operands: int, constants: Sequence[float], steps: Sequence[LoopStep]
+def encode_steps(
+    operands: int, constants: Sequence[float], steps: Sequence[LoopInstr]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Returns numbers and reals that tell a native loop of steps."""
     own = _numbers()
@@ -63,13 +73,13 @@ def tell_steps(
     return numbers, (*constants, *chain.from_iterable(given for *_, given in steps))
 
 
-def chain_recipe(
+def elementwise_program(
     inputs: Sequence[TensorType],
     shape: Shape,
     constants: Sequence[float],
-    steps: Sequence[LoopStep],
-) -> Recipe | None:
-    """Returns the recipe of steps on operands of float32 or int32 that broadcast to a shape."""
+    steps: Sequence[LoopInstr],
+) -> NativeProgram | None:
+    """Returns the native program of steps on operands of float32 or int32 that broadcast to a shape."""
     known = all(t.dtype in (FLOAT32, INT32) for t in inputs)
     if not known or not has_steps([name for name, *_ in steps]):
         return None
@@ -79,11 +89,21 @@ def chain_recipe(
     size = TensorType(shape).size
     if len(sizes) > AXES or (sizes[0] < SHORT_LINE and size // sizes[0] > MANY_LINES):
         return None
-    told, reals = tell_steps(len(inputs), constants, steps)
+    told, float_params = encode_steps(len(inputs), constants, steps)
     lie = chain.from_iterable(pad(s, AXES) for s in strides[:-1])
     numbers = (len(inputs), *pad(sizes, AXES, 1), *lie, *told)
     work = size * sum(LONG if name in LONG_STEPS else 1 for name, *_ in steps)
     pieces = max(1, min(work // PIECE, 2 * SHARES))
-    return Recipe(
-        (Loop("fused_elementwise", tuple(range(len(inputs))), size, numbers, reals, pieces, work),)
+    return NativeProgram(
+        (
+            Loop(
+                "fused_elementwise",
+                tuple(range(len(inputs))),
+                size,
+                numbers,
+                float_params,
+                pieces,
+                work,
+            ),
+        )
     )

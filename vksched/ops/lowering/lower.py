@@ -18,7 +18,7 @@ from ...ir.op import (
     Kernel,
     Op,
     fp16_operands,
-    no_words,
+    no_u32,
 )
 from ...topology.limits import Limits
 from .variants import Choice, call_key, choose, chosen
@@ -83,12 +83,14 @@ def lower(op: Op, call: Call) -> Lowering:
     if any(t.dtype == FLOAT64 for t in types):
         raise UnsupportedOp("float64 is computed by numpy only; try vs.cast to float32")
     if op.kernel is None:
-        raise UnsupportedOp(f"{op.name} has no kernel{op.gap and ': '}{op.gap}")
+        raise UnsupportedOp(
+            f"{op.name} has no kernel{op.cpu_only_reason and ': '}{op.cpu_only_reason}"
+        )
     call = chosen(op.name, op.kernel.variants, _as_computed(call))
     converter = op.name == "cast" and CONVERTERS.get((call.inputs[0].dtype, call.output.dtype))
     if converter:
         lowering = Lowering(_convert(converter, 0, OUTPUT, call.output.size, call.limits))
-    elif any(t.dtype in NARROW for t in types) and op.kernel.as_words is not no_words:
+    elif any(t.dtype in NARROW for t in types) and op.kernel.as_u32 is not no_u32:
         lowering = _lower_narrow(op.kernel, call)
     else:
         lowering = _lower_fp16(op.kernel, call)
@@ -121,7 +123,7 @@ def _lower_fp16(kernel: Kernel, call: Call) -> Lowering:
     converted = _converted(kernel, call)
     if not converted:
         return Lowering(kernel.lower(call), kernel.scratch(call))
-    words = kernel.as_words(call)
+    words = kernel.as_u32(call)
     if words is not None:
         return Lowering(kernel.lower(words), kernel.scratch(words))
     wide = replace(
@@ -159,9 +161,9 @@ def _lower_fp16(kernel: Kernel, call: Call) -> Lowering:
 
 def _lower_narrow(kernel: Kernel, call: Call) -> Lowering:
     """A call that moves rows of integers of 8 and 16 bits, whole words each."""
-    words = kernel.as_words(call)
+    words = kernel.as_u32(call)
     if words is None:
-        raise UnsupportedOp("rows of no whole words; try vs.widen before it")
+        raise UnsupportedOp("rows of no whole words; try vs.dequantize_linear before it")
     return Lowering(kernel.lower(words), kernel.scratch(words))
 
 
@@ -172,7 +174,7 @@ def choice_of(op: Op, call: Call) -> Choice:
     return choose(op.name, op.kernel.variants, _as_computed(call))
 
 
-def key_of(op: Op, call: Call) -> str:
+def cache_key(op: Op, call: Call) -> str:
     """Returns a call as the text under which its tuned choice is kept."""
     return call_key(op.name, _as_computed(call))
 
@@ -192,7 +194,7 @@ def conversion_bytes(op: Op, call: Call) -> int:
     if not fp16_operands(call) or op.kernel is None or op.name == "cast":
         return 0
     call = chosen(op.name, op.kernel.variants, _as_computed(call))
-    if op.kernel.as_words(call):
+    if op.kernel.as_u32(call):
         return 0
     types = (*call.inputs, call.output)  # packed, unpacked, and twice as wide inside
     return sum((2 + 4 + 2) * types[i].size for i in _converted(op.kernel, call))

@@ -75,7 +75,7 @@ def peel(
         yield tuple(offsets)
 
 
-def as_words(call: Call, keeps_rows: bool) -> Call | None:
+def as_u32(call: Call, keeps_rows: bool) -> Call | None:
     """Returns a call that moves float16, or integers of 8 and 16 bits, on whole words, where rows
     stay whole.
 
@@ -120,5 +120,5 @@ SERIAL_STEPS = 1 << 20
 """How often an invocation may go round its loops on a GPU, in about half a second: drivers kill
 what takes two.
 """
-MOST_ROUNDS = 1 << 32
+MAX_ROUNDS = 1 << 32
 """Loop rounds of all invocations of one dispatch on a GPU, for the same reason."""

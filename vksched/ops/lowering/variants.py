@@ -32,7 +32,7 @@ def call_key(op: str, call: Call) -> str:
     """Returns a call as text: what has the same text runs the same way on the same device. What
     follows it in its kernel changes nothing of that.
     """
-    call = call.bare
+    call = call.without_epilogue
     types = " ".join(map(str, call.inputs))
     return f"{op} {types} -> {call.output} {call.attrs}".rstrip()
 

@@ -1,6 +1,6 @@
 """Formats of GGUF files: how blocks of each are taken apart, and what their heads say.
 
-    a file's bytes -> blocks -> codes, scales -> words, as quant_layout.py lays them out
+    a file's bytes -> blocks -> quantized values, scales -> words, as quant_layout.py lays them out
 
 Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle. Examples: tests/ops/test_gguf_formats.py.
 """
@@ -43,7 +43,7 @@ def _bits(parts: NDArray, bits: int) -> NDArray:
     return np.concatenate([parts >> np.uint8(s) & mask for s in range(0, 8, bits)], axis=-1)
 
 
-def _as_words(parts: NDArray) -> NDArray:
+def _as_u32(parts: NDArray) -> NDArray:
     """(..., blocks, bytes) of a tile -> (..., words)."""
     words: NDArray = np.ascontiguousarray(parts).reshape(*parts.shape[:-2], -1).view(np.uint32)
     return words
@@ -54,11 +54,11 @@ def _of_32(scale_bytes: int, low: int, high: bool = False) -> Callable[[NDArray]
 
     def split(raw: NDArray) -> Parts:
         at = scale_bytes + 4 * high
-        codes = raw[..., at:] ^ np.uint8(128) if low == 8 else _nibbles(raw[..., at:])
+        quants = raw[..., at:] ^ np.uint8(128) if low == 8 else _nibbles(raw[..., at:])
         if high:
             bits = np.unpackbits(raw[..., scale_bytes:at], axis=-1, bitorder="little")
-            codes = codes | bits << np.uint8(4)
-        return codes, _as_words(raw[..., :scale_bytes])
+            quants = quants | bits << np.uint8(4)
+        return quants, _as_u32(raw[..., :scale_bytes])
 
     return split
 
@@ -81,17 +81,17 @@ def _split_k45(raw: NDArray) -> Parts:
     """q4_K and q5_K. Head: both scales of all, low bits of 8 scales, of 8 minima, high bits."""
     block = raw[..., 0, :]
     five = block.shape[-1] > 144
-    codes = _nibbles(block[..., 16 + 32 * five :].reshape(*block.shape[:-1], 4, 32))
-    codes = codes.reshape(*block.shape[:-1], 8, 32)
+    quants = _nibbles(block[..., 16 + 32 * five :].reshape(*block.shape[:-1], 4, 32))
+    quants = quants.reshape(*block.shape[:-1], 8, 32)
     if five:
-        high = _bits(block[..., 16:48], 1).reshape(codes.shape)
-        codes = codes | high << np.uint8(4)
+        high = _bits(block[..., 16:48], 1).reshape(quants.shape)
+        quants = quants | high << np.uint8(4)
     scales, minima = _six_bits(block[..., 4:16])
     words = (
         *(block[..., :4].copy().view(np.uint32)[..., 0], _shifted(scales & 15, 4)),
         *(_shifted(minima & 15, 4), _shifted(scales >> 4 | minima >> 4 << 2, 4)),
     )
-    return codes, np.stack(words, axis=-1)
+    return quants, np.stack(words, axis=-1)
 
 
 def _split_q6_k(raw: NDArray) -> Parts:
@@ -130,8 +130,8 @@ def _split_q3_k(raw: NDArray) -> Parts:
 def _split_iq4_xs(raw: NDArray) -> Parts:
     """Head: the scale of all and high bits of 8 scales, then their low bits."""
     block = raw[..., 0, :]
-    codes = _nibbles(block[..., 8:].reshape(*block.shape[:-1], 8, 16))
-    return codes, block[..., :8].copy().view(np.uint32)
+    quants = _nibbles(block[..., 8:].reshape(*block.shape[:-1], 8, 16))
+    return quants, block[..., :8].copy().view(np.uint32)
 
 
 # -- heads ---------------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ def _twice(of_runs: NDArray) -> NDArray:
     return np.repeat(of_runs, 2, axis=-1)
 
 
-def _wide(halves: NDArray) -> NDArray:
+def _wide(fp16: NDArray) -> NDArray:
     """float16 as bits -> float32."""
-    return halves.astype(np.uint16).view(np.float16).astype(np.float32)
+    return fp16.astype(np.uint16).view(np.float16).astype(np.float32)
 
 
 def _each(word: NDArray, bits: int, count: int = 8) -> NDArray:
@@ -155,7 +155,7 @@ def _each(word: NDArray, bits: int, count: int = 8) -> NDArray:
     return parts
 
 
-def _halves(head: NDArray) -> Scales:
+def _fp16_scales(head: NDArray) -> Scales:
     return _twice(np.ascontiguousarray(head).view(np.float16).astype(np.float32)), None
 
 
@@ -218,17 +218,17 @@ FORMATS: dict[str, Format] = {
     for made in (
         FloatFormat("f16", 1, 1, 2, 16, 0, 0, _wide),
         FloatFormat("bf16", 30, 1, 2, 16, 0, 0, _from_bfloat16),
-        BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _of_32(2, 8), _halves, zero=128),
-        BlockFormat("q4_0", 2, 32, 18, 4, 0, 4, _of_32(2, 4), _halves, zero=8),
+        BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _of_32(2, 8), _fp16_scales, zero=128),
+        BlockFormat("q4_0", 2, 32, 18, 4, 0, 4, _of_32(2, 4), _fp16_scales, zero=8),
         BlockFormat("q4_1", 3, 32, 20, 4, 0, 8, _of_32(4, 4), _pairs, shifts=True),
-        BlockFormat("q5_0", 6, 32, 22, 4, 1, 4, _of_32(2, 4, True), _halves, zero=16),
+        BlockFormat("q5_0", 6, 32, 22, 4, 1, 4, _of_32(2, 4, True), _fp16_scales, zero=16),
         BlockFormat("q5_1", 7, 32, 24, 4, 1, 8, _of_32(4, 4, True), _pairs, shifts=True),
         BlockFormat("q2_K", 10, 256, 84, 2, 0, 6, _split_q2_k, _scales_q2_k, shifts=True),
         BlockFormat("q3_K", 11, 256, 110, 2, 1, 4, _split_q3_k, _scales_q3_k, zero=4),
         BlockFormat("q4_K", 12, 256, 144, 4, 0, 4, _split_k45, _scales_k45, shifts=True),
         BlockFormat("q5_K", 13, 256, 176, 4, 1, 4, _split_k45, _scales_k45, shifts=True),
         BlockFormat("q6_K", 14, 256, 210, 4, 2, 6, _split_q6_k, _scales_q6_k, zero=32),
-        BlockFormat("iq4_nl", 20, 32, 18, 4, 0, 4, _of_32(2, 4), _halves, table=_IQ4),
+        BlockFormat("iq4_nl", 20, 32, 18, 4, 0, 4, _of_32(2, 4), _fp16_scales, table=_IQ4),
         BlockFormat("iq4_xs", 23, 256, 136, 4, 0, 2, _split_iq4_xs, _scales_iq4_xs, table=_IQ4),
         BlockFormat("mxfp4", 39, 32, 17, 4, 0, 2, _of_32(1, 4), _scales_mxfp4, table=_E2M1),
     )
@@ -268,7 +268,7 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
 
     blocks: the bytes of the rows, one after the other. shape: (..., columns) of values.
     """
-    held = held_words(name, blocks, shape)
+    held = pack_u32(name, blocks, shape)
     if not isinstance(held, Late):
         return held
     words: NDArray = np.empty(held.shape, held.dtype)
@@ -279,7 +279,7 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
     return words
 
 
-def held_words(name: str, blocks: Any, shape: Shape) -> Held:
+def pack_u32(name: str, blocks: Any, shape: Shape) -> Held:
     """Returns the same words, to be made where and when they are needed: `blocks`, bytes or Apart,
     must stay as it is. Of floats, whose words are the file's bytes, a view of these.
     """
@@ -300,7 +300,7 @@ def held_words(name: str, blocks: Any, shape: Shape) -> Held:
         return Repacked(kind, shape, words_shape, raw)
     raw = raw.reshape(rows, row_bytes)
     if isinstance(kind, FloatFormat):
-        return kind.words_of(raw, columns).reshape(words_shape)
+        return kind.pack_u32(raw, columns).reshape(words_shape)
     return Late(words_shape, lambda at, out: _make(kind, columns, raw[at : at + len(out)], out))
 
 
@@ -349,7 +349,7 @@ def _make(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
         return
     step = rows_of_piece(len(out), len(out) * columns)
     for at in range(0, len(out), step):
-        out[at : at + step] = kind.words_of(raw[at : at + step], columns)
+        out[at : at + step] = kind.pack_u32(raw[at : at + step], columns)
 
 
 def unpacked(name: str, words: NDArray, columns: int) -> NDArray:

@@ -22,7 +22,7 @@ from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ...ir.attr_domains import Flag, Real, one_of
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
 from ...ir.vjp import no_gradient
 from ..elementwise.epilogue import with_epilogue
@@ -31,10 +31,10 @@ from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
 from .quant_layout import RUN, check_words
 from .quantized_linear import GEMV_LOCAL, NATIVE_PIECE, row_products
 
-NAME, NORM = "linear_beside", "rms_norm"
+NAME, NORM = "merged_linear", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
 """Activations, as shaders/quantized/quant_gemv_merged.comp counts them; "": no gate."""
-MOST_WEIGHTS = 3
+MAX_WEIGHTS = 3
 COLUMNS = 4 * GEMV_LOCAL[1]
 """Of a group, all of one weight."""
 BESIDE_BUFFERS = 7
@@ -47,9 +47,9 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if any(t.dtype != FLOAT32 for t in floats):
         got = " and ".join(t.dtype for t in floats)
         raise DTypeError(f"[{NAME}] expected float32, got {got}")
-    if x.rank < 2 or not 0 < len(weights) <= MOST_WEIGHTS or any(w.rank != 2 for w in weights):
+    if x.rank < 2 or not 0 < len(weights) <= MAX_WEIGHTS or any(w.rank != 2 for w in weights):
         raise ShapeError(
-            f"[{NAME}] expected rows and 1 to {MOST_WEIGHTS} matrices of words, got "
+            f"[{NAME}] expected rows and 1 to {MAX_WEIGHTS} matrices of words, got "
             f"{' and '.join(map(str, inputs))}"
         )
     if normed and inputs[1].shape != x.shape[-1:]:
@@ -111,7 +111,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
         begin += n
 
 
-def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """The same, by native loops that read the bits where there are few rows."""
     (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
     flat = np.ascontiguousarray(rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]))
@@ -140,8 +140,8 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if not call.output.size:
         return ()
     first, last = 1 + normed, len(call.inputs) - 1
-    weights = tuple(min(first + i, last) for i in range(MOST_WEIGHTS))
-    ends = tuple(accumulate(call.inputs[i].shape[0] for i in weights[: MOST_WEIGHTS - 1]))
+    weights = tuple(min(first + i, last) for i in range(MAX_WEIGHTS))
+    ends = tuple(accumulate(call.inputs[i].shape[0] for i in weights[: MAX_WEIGHTS - 1]))
     kind, m = format_of(call.attrs["format"]), math.prod(call.output.shape[:-1])
     push = (
         *(("m", m), ("n", n), ("k", k), ("ends", ends)),
@@ -169,9 +169,9 @@ register(
                 "gate": one_of(*GATES),
                 "eps": Real(0.0),
             },
-            operands=(2, 2 + MOST_WEIGHTS),
+            operands=(2, 2 + MAX_WEIGHTS),
             work=_work,
-            host=HostKernel(_host, _cut),
+            cpu=CpuKernel(_cpu, _cut),
         )
     )
 )

@@ -1,9 +1,9 @@
 """Products by chosen matrices: each row is multiplied by those of many matrices that it chose.
 
-    x (rows, k), weight (matrices, n, k), chosen (rows, used)  ->  (rows, used, n)
+    x (rows, k), weight (matrices, n, k), expert_ids (rows, used)  ->  (rows, used, n)
 
 It is what layers of experts are made of: each expert is computed for its own tokens. The weight may
-be of few bits: a pass makes `grouped_packed` of it (vksched/passes/fuse_dequantize.py). Kernels and
+be of few bits: a pass makes `quantized_moe_linear` of it (vksched/passes/fuse_dequantize.py). Kernels and
 how they bring rows together: moe_linear_kernels.py.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
-from ...ir.vjp import Pull, Pulled, gradient
+from ...ir.vjp import VjpContext, VjpResult, gradient
 from ..elementwise.select import cast
 from ..layout.index import GATHER_SHADERS, check_index_type, one_hot, positions
 from ..layout.reshape import expand, reshape, transpose
@@ -30,11 +30,11 @@ from ..lowering import native_kernels
 from ..reduction.reduce import reduce_sum
 from .gguf_formats import FORMAT, format_of, unpacked
 from .moe_linear_kernels import MOE_SHADERS, lower, packed_variants, scratch, variants
-from .q8_activations import rounded, rounds_codes
+from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_layout import check_words
-from .quantized_linear import DEQUANTIZE_SHADERS, LINEAR_SHADERS, NATIVE_FEW, unpack
+from .quantized_linear import DEQUANTIZE_SHADERS, LINEAR_SHADERS, NATIVE_GEMV, dequantize
 
-MOST_PIECES, LEAST_COLUMNS = 16, 32
+MAX_PIECES, MIN_COLUMNS = 16, 32
 """In how many pieces numpy cuts the columns of a result, and of how many at least."""
 
 
@@ -42,48 +42,52 @@ MOST_PIECES, LEAST_COLUMNS = 16, 32
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    x, weight, chosen = inputs
+    x, weight, expert_ids = inputs
     if x.dtype != FLOAT32 or weight.dtype != FLOAT32:
         raise DTypeError(
-            f"[grouped_linear] expected x and weight of float32, got {x.dtype} and {weight.dtype}"
+            f"[moe_linear] expected x and weight of float32, got {x.dtype} and {weight.dtype}"
         )
-    made = _result("grouped_linear", x, weight, chosen)
+    made = _result("moe_linear", x, weight, expert_ids)
     if weight.shape[2] != x.shape[-1]:
         raise ShapeError(
-            f"[grouped_linear] expected matrices (n, {x.shape[-1]}) for x {x.shape}, got "
+            f"[moe_linear] expected matrices (n, {x.shape[-1]}) for x {x.shape}, got "
             f"{weight.shape[1:]}"
         )
     return made
 
 
 def _packed_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    x, words, chosen = inputs
+    x, words, expert_ids = inputs
     if x.dtype != FLOAT32:
-        raise DTypeError(f"[grouped_packed] expected x of float32, got {x.dtype}")
-    made = _result("grouped_packed", x, words, chosen)
-    check_words("grouped_packed", words, format_of(attrs["format"]), x.shape[-1])
+        raise DTypeError(f"[quantized_moe_linear] expected x of float32, got {x.dtype}")
+    made = _result("quantized_moe_linear", x, words, expert_ids)
+    check_words("quantized_moe_linear", words, format_of(attrs["format"]), x.shape[-1])
     return made
 
 
-def _result(op: str, x: TensorType, weight: TensorType, chosen: TensorType) -> TensorType:
-    check_index_type(op, chosen)
+def _result(op: str, x: TensorType, weight: TensorType, expert_ids: TensorType) -> TensorType:
+    check_index_type(op, expert_ids)
     if weight.rank != 3:
         raise ShapeError(f"[{op}] expected a weight of (matrices, n, k), got {weight.shape}")
     if not weight.shape[0]:
         raise ShapeError(f"[{op}] expected matrices to choose from, got {weight.shape}")
-    if chosen.rank != 2 or x.rank not in (2, 3) or x.shape[:-1] != chosen.shape[: x.rank - 1]:
+    if (
+        expert_ids.rank != 2
+        or x.rank not in (2, 3)
+        or x.shape[:-1] != expert_ids.shape[: x.rank - 1]
+    ):
         raise ShapeError(
-            f"[{op}] expected chosen (rows, used) and x (rows, k) or (rows, used, k), got "
-            f"{chosen.shape} and {x.shape}"
+            f"[{op}] expected expert_ids (rows, used) and x (rows, k) or (rows, used, k), got "
+            f"{expert_ids.shape} and {x.shape}"
         )
-    return TensorType((*chosen.shape, weight.shape[1]), FLOAT32)
+    return TensorType((*expert_ids.shape, weight.shape[1]), FLOAT32)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     """Of the weight no more is read than the matrices that can be chosen."""
-    x, weight, chosen = inputs
-    share = min(1.0, chosen.size / max(1, weight.shape[0]))
-    moved = x.device_bytes + chosen.device_bytes + output.device_bytes
+    x, weight, expert_ids = inputs
+    share = min(1.0, expert_ids.size / max(1, weight.shape[0]))
+    moved = x.device_bytes + expert_ids.device_bytes + output.device_bytes
     return Work(2.0 * x.shape[-1] * output.size, moved + share * weight.device_bytes)
 
 
@@ -95,30 +99,30 @@ Product = Callable[[NDArray, NDArray], NDArray]
 
 def _write(op: str, inputs: tuple[NDArray, ...], out: NDArray, product: Product) -> None:
     """Writes the products of the rows of each matrix."""
-    x, weight, chosen = inputs
-    numbers = positions(op, chosen, len(weight)).reshape(-1)
+    x, weight, expert_ids = inputs
+    numbers = positions(op, expert_ids, len(weight)).reshape(-1)
     order = np.argsort(numbers, kind="stable")
     found, starts = np.unique(numbers[order], return_index=True)
-    used = chosen.shape[1]
+    used = expert_ids.shape[1]
     for number, places in zip(found, np.split(order, starts)[1:], strict=True):
         at = places // used, places % used
         out[at] = product(x[at if x.ndim == 3 else at[0]], weight[number])
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    x, weight, chosen = inputs
-    out: NDArray = np.empty((*chosen.shape, weight.shape[1]), np.result_type(x, weight))
-    _write("grouped_linear", inputs, out, _floats)
+    x, weight, expert_ids = inputs
+    out: NDArray = np.empty((*expert_ids.shape, weight.shape[1]), np.result_type(x, weight))
+    _write("moe_linear", inputs, out, _floats)
     return out
 
 
 def _packed_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    x, words, chosen = inputs
-    if rounds_codes(attrs):
-        x = rounded(x)
+    x, words, expert_ids = inputs
+    if quantizes_x(attrs):
+        x = fake_quantize_q8(x)
     values = unpacked(str(attrs["format"]), words, x.shape[-1]).astype(x.dtype)
-    out: NDArray = np.empty((*chosen.shape, words.shape[1]), x.dtype)
-    _write("grouped_packed", (x, values, chosen), out, _floats)
+    out: NDArray = np.empty((*expert_ids.shape, words.shape[1]), x.dtype)
+    _write("quantized_moe_linear", (x, values, expert_ids), out, _floats)
     return out
 
 
@@ -126,20 +130,20 @@ def _floats(rows: NDArray, matrix: NDArray) -> NDArray:
     return np.asarray(np.matmul(rows, matrix.T))
 
 
-def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    _write("grouped_linear", inputs, out, _floats)
+def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    _write("moe_linear", inputs, out, _floats)
 
 
-def _packed_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    name, codes = str(attrs["format"]), rounds_codes(attrs)
+def _packed_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    name, quantizes = str(attrs["format"]), quantizes_x(attrs)
 
     def product(rows: NDArray, words: NDArray) -> NDArray:
         made: NDArray = np.empty((len(rows), len(words)), np.float32)
-        if codes:
+        if quantizes:
             if native_kernels.quantized_linear_q8(name, rows, words, None, made):
                 return made
-            rows = rounded(rows)
-        if len(rows) <= NATIVE_FEW and native_kernels.quantized_linear(
+            rows = fake_quantize_q8(rows)
+        if len(rows) <= NATIVE_GEMV and native_kernels.quantized_linear(
             name, rows, words, None, made
         ):
             return made
@@ -148,17 +152,17 @@ def _packed_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
             values = unpacked(name, words, rows.shape[1])
         return _floats(rows, values)
 
-    _write("grouped_packed", inputs, out, product)
+    _write("quantized_moe_linear", inputs, out, product)
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     """Some columns of all matrices at a time."""
-    x, weight, chosen = inputs
+    x, weight, expert_ids = inputs
     n = weight.shape[1]
-    step = max(-(-n // MOST_PIECES), LEAST_COLUMNS)
+    step = max(-(-n // MAX_PIECES), MIN_COLUMNS)
     for start in range(0, n, step):
         part = slice(start, start + step)
-        yield (x, weight[:, part], chosen), out[..., part]
+        yield (x, weight[:, part], expert_ids), out[..., part]
 
 
 # -- kernels -------------------------------------------------------------------------------------
@@ -174,21 +178,21 @@ _SHADERS = (*MOE_SHADERS, *GATHER_SHADERS, *COPIES, *FILLS, *SHADERS)
 
 register(
     Op(
-        "grouped_linear",
+        "moe_linear",
         _infer,
         _reference,
         Kernel(_SHADERS, _lower, scratch, variants=variants),
         attrs={},
         operands=(3, 3),
         work=_work,
-        factors=(0, 1),
+        roundable_operands=(0, 1),
         indices=(2,),
-        host=HostKernel(_host, _cut),
+        cpu=CpuKernel(_cpu, _cut),
     )
 )
 register(
     Op(
-        "grouped_packed",
+        "quantized_moe_linear",
         _packed_infer,
         _packed_reference,
         Kernel(
@@ -200,9 +204,9 @@ register(
         attrs={"format": FORMAT},
         operands=(3, 3),
         work=_work,
-        factors=(0,),
+        roundable_operands=(0,),
         indices=(2,),
-        host=HostKernel(_packed_host, _cut),
+        cpu=CpuKernel(_packed_cpu, _cut),
     )
 )
 
@@ -210,46 +214,46 @@ register(
 # -- gradients -----------------------------------------------------------------------------------
 
 
-@gradient("grouped_linear")
-def _gradient(call: Pull) -> Pulled:
+@gradient("moe_linear")
+def _gradient(call: VjpContext) -> VjpResult:
     """of x: grad by the same matrices, the other way round; of the weight: for each matrix
     grad^T @ x, where what did not choose it is 0. The latter takes all matrices for all rows.
     """
-    x, weight, chosen = call.inputs
+    x, weight, expert_ids = call.inputs
     of_x = of_weight = None
     if call.wanted[0]:
-        of_x = _of_x(call.grad, weight, chosen, x)
+        of_x = _of_x(call.grad, weight, expert_ids, x)
     if call.wanted[1]:
-        count, n = chosen.size, weight.shape[1]
-        each = x if x.rank == 3 else expand(x[:, None, :], (*chosen.shape, x.shape[-1]))
-        mask = transpose(one_hot(reshape(chosen, (count,)), weight.shape[0]), (1, 0))
+        count, n = expert_ids.size, weight.shape[1]
+        each = x if x.rank == 3 else expand(x[:, None, :], (*expert_ids.shape, x.shape[-1]))
+        mask = transpose(one_hot(reshape(expert_ids, (count,)), weight.shape[0]), (1, 0))
         grads = reshape(call.grad, (1, count, n)) * cast(mask, call.grad.dtype)[:, :, None]
         of_weight = matmul(grads, reshape(each, (1, count, x.shape[-1])), transpose_a=True)
     return of_x, of_weight, None
 
 
-def _of_x(grad: Tensor, weight: Tensor, chosen: Tensor, x: Tensor) -> Tensor:
-    made = grouped_linear(grad, transpose(weight, (0, 2, 1)), chosen)
+def _of_x(grad: Tensor, weight: Tensor, expert_ids: Tensor, x: Tensor) -> Tensor:
+    made = moe_linear(grad, transpose(weight, (0, 2, 1)), expert_ids)
     return made if x.rank == 3 else reduce_sum(made, 1)
 
 
-@gradient("grouped_packed")
-def _packed_gradient(call: Pull) -> Pulled:
+@gradient("quantized_moe_linear")
+def _packed_gradient(call: VjpContext) -> VjpResult:
     """Of x alone: the words are no numbers."""
-    x, words, chosen = call.inputs
-    values = cast(unpack(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
-    return _of_x(call.grad, values, chosen, x), None, None
+    x, words, expert_ids = call.inputs
+    values = cast(dequantize(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
+    return _of_x(call.grad, values, expert_ids, x), None, None
 
 
-def grouped_linear(
-    x: TensorLike, weight: TensorLike, chosen: TensorLike, *, name: str | None = None
+def moe_linear(
+    x: TensorLike, weight: TensorLike, expert_ids: TensorLike, *, name: str | None = None
 ) -> Tensor:
-    """x @ weight[chosen].T: each row times the matrices that it chose, as experts are computed.
+    """x @ weight[expert_ids].T: each row times the matrices that it chose, as experts are computed.
 
     x: (rows, k), or (rows, used, k) where each matrix has a row of its own. weight: (matrices, n,
-    k). chosen: int32 or int64 (rows, used), negative ones counted from the end -> (rows, used, n).
+    k). expert_ids: int32 or int64 (rows, used), negative ones counted from the end -> (rows, used, n).
     A number outside -matrices..matrices-1 raises IndexOutOfRange when the graph runs.
     """
     left = as_tensor(x)
-    given = left, as_tensor(weight, like=left), as_tensor(chosen)
-    return apply("grouped_linear", given, name=name)
+    given = left, as_tensor(weight, like=left), as_tensor(expert_ids)
+    return apply("moe_linear", given, name=name)

@@ -37,9 +37,9 @@ PLAN, PICKED, MADE, VALUES = (SCRATCH - i for i in range(4))
 """Scratch buffers: the plan, rows in tiles, their products, and values of quantized weights."""
 DEQUANTIZE = "dequantize "
 """How variants begin that unpack quantized weights for an ordinary product."""
-VALUE_BYTES, LEAST_COLUMNS = 64 << 20, 32
+VALUE_BYTES, MIN_COLUMNS = 64 << 20, 32
 """Of the values that are unpacked at a time, and columns of each matrix at least."""
-FEWER = 1
+ROWS_PER_MATRIX = 1
 """Rows for each matrix up to which each row is a tile of quantized weights."""
 
 
@@ -74,8 +74,8 @@ class Sizes:
 
 
 def sizes_of(call: Call) -> Sizes:
-    x, weight, chosen = call.inputs
-    rows, used = chosen.shape
+    x, weight, expert_ids = call.inputs
+    rows, used = expert_ids.shape
     matrices, n = weight.shape[:2]
     return Sizes(rows, used, x.rank == 2, matrices, n, x.shape[-1])
 
@@ -116,26 +116,26 @@ def packed_variants(call: Call) -> tuple[str, ...]:
         name for name in variants(call) if _height(call, sizes, DEQUANTIZE + name) > MAX_GEMV_ROWS
     ]
     unpacked = [DEQUANTIZE + name for name in wide]
-    few: list[str] = []
+    gemv: list[str] = []
     if not limits.software or has_rows(call):
         own = ROWS if limits.software else GEMV
-        few = [
+        gemv = [
             name
             for name, height in own.items()
             if not limits.software or sizes.tiles(height) <= min(limits.max_groups)
         ]
-    if sizes.count > FEWER * sizes.matrices:
-        few.reverse()
+    if sizes.count > ROWS_PER_MATRIX * sizes.matrices:
+        gemv.reverse()
     if sizes.count > MAX_GEMV_ROWS * sizes.matrices:
-        return (*unpacked, *few)
-    return (*few, *unpacked)
+        return (*unpacked, *gemv)
+    return (*gemv, *unpacked)
 
 
 def _height(call: Call, sizes: Sizes, variant: str) -> int:
     """Returns the rows of a tile."""
-    few = (GEMV | ROWS).get(variant)
-    if few is not None and "format" in call.attrs:
-        return few
+    gemv = (GEMV | ROWS).get(variant)
+    if gemv is not None and "format" in call.attrs:
+        return gemv
     return _fitting(call, sizes)[variant.removeprefix(DEQUANTIZE)].rows
 
 
@@ -164,7 +164,7 @@ def _plan(sizes: Sizes, height: int) -> _Plan:
 def _value_columns(call: Call, sizes: Sizes) -> int:
     """Returns how many columns of each matrix are unpacked at a time: a multiple of four."""
     room = min(VALUE_BYTES, call.limits.max_buffer_bytes) // (4 * sizes.matrices * sizes.k)
-    return min(sizes.n, max(room, LEAST_COLUMNS) // 4 * 4)
+    return min(sizes.n, max(room, MIN_COLUMNS) // 4 * 4)
 
 
 def scratch(call: Call) -> tuple[int, ...]:

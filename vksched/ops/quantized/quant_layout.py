@@ -43,7 +43,7 @@ _COLUMNS = {4: np.uint32, 8: np.uint64}
 """By the bits of an entry, what holds the eight entries of a column."""
 
 Parts = tuple[NDArray, NDArray]
-"""Of blocks, (..., bytes): the codes (..., values), and the head's words (..., words)."""
+"""Of blocks, (..., bytes): the quantized values (..., values), and the head's words (..., words)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Format:
         """Returns the bytes of a row in the file."""
         return columns // self.values * self.block_bytes
 
-    def words_of(self, raw: NDArray, columns: int) -> NDArray:
+    def pack_u32(self, raw: NDArray, columns: int) -> NDArray:
         """Returns the words of rows, (rows, words), of their bytes, (rows, bytes)."""
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class FloatFormat(Format):
 
     widen: Callable[[NDArray], NDArray]
 
-    def words_of(self, raw: NDArray, columns: int) -> NDArray:
+    def pack_u32(self, raw: NDArray, columns: int) -> NDArray:
         return raw.view(np.uint32)
 
     def values_of(self, words: NDArray, columns: int) -> NDArray:
@@ -123,7 +123,7 @@ class BlockFormat(Format):
 
     split: takes blocks apart. scales: the head's words (..., words) -> scale and shift of each half
     run, (..., 16); the shift is None where there is none. zero: what is subtracted from a code,
-    which is never negative. shifts: whether values have a shift. table: the values that codes stand
+    which is never negative. shifts: whether values have a shift. table: the values that quantized values stand
     for, where they are not numbers themselves.
     """
 
@@ -135,26 +135,26 @@ class BlockFormat(Format):
 
     @property
     def is_signed(self) -> bool:
-        """Whether codes are held in two's complement, and need no subtraction."""
+        """Whether quantized values are held in two's complement, and need no subtraction."""
         return self.zero == 1 << (self.low - 1) and not self.high
 
-    def words_of(self, raw: NDArray, columns: int) -> NDArray:
+    def pack_u32(self, raw: NDArray, columns: int) -> NDArray:
         rows, tiles, each = len(raw), -(-columns // TILE), TILE // self.values
         blocks = raw.reshape(rows, -1, self.block_bytes)
         missing = tiles * each - blocks.shape[1]
         if missing:  # blocks of zeros fill the last tile, and are cut off below
             none = np.zeros((rows, missing, self.block_bytes), np.uint8)
             blocks = np.concatenate([blocks, none], axis=1)
-        codes, head = self.split(blocks.reshape(rows, tiles, each, self.block_bytes))
+        quants, head = self.split(blocks.reshape(rows, tiles, each, self.block_bytes))
         if self.is_signed:
-            codes = codes ^ np.uint8(self.zero)
-        codes = codes.reshape(rows, tiles, RUNS, 8, 4)
+            quants = quants ^ np.uint8(self.zero)
+        quants = quants.reshape(rows, tiles, RUNS, 8, 4)
         front = self.head - self.tail
         parts = [head[..., :front]]
         if self.high:
-            parts.append(_packed(codes >> np.uint8(self.low), self.high))
-            codes = codes & np.uint8((1 << self.low) - 1)
-        parts.append(_packed(codes, self.low))
+            parts.append(_packed(quants >> np.uint8(self.low), self.high))
+            quants = quants & np.uint8((1 << self.low) - 1)
+        parts.append(_packed(quants, self.low))
         words = np.concatenate(parts, axis=-1, dtype=np.uint32, casting="unsafe")
         if self.tail:
             words = np.concatenate([_paired(head[..., front:]), _paired(words)], axis=-1)
@@ -172,16 +172,16 @@ class BlockFormat(Format):
             tails, filled = pairs[..., : 2 * self.tail], pairs[..., 2 * self.tail :]
         filled = filled.reshape(len(words), whole, self.tile_words)[:, :tiles]
         tails = tails.reshape(len(words), whole, self.tail)[:, :tiles]
-        codes = _entries(filled[..., low:], self.low)
+        quants = _entries(filled[..., low:], self.low)
         if self.high:
             above = _entries(filled[..., front:low], self.high)
-            codes = codes | above << np.uint8(self.low)
+            quants = quants | above << np.uint8(self.low)
         if self.is_signed:
-            codes = codes ^ np.uint8(self.zero)
+            quants = quants ^ np.uint8(self.zero)
         if self.table:
-            numbers = np.asarray(self.table, np.float32)[codes]
+            numbers = np.asarray(self.table, np.float32)[quants]
         else:
-            numbers = codes.astype(np.float32) - np.float32(self.zero)
+            numbers = quants.astype(np.float32) - np.float32(self.zero)
         numbers = numbers.reshape(len(words), tiles, TILE // HALF_RUN, HALF_RUN)
         scale, shift = self.scales(np.concatenate([filled[..., :front], tails], axis=-1))
         numbers *= scale[..., None]
@@ -202,7 +202,9 @@ def check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
     """Raises DTypeError or ShapeError unless words are rows of so many values in a format."""
     check_columns(kind, columns)
     if words.dtype != UINT32:
-        raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.packed")
+        raise DTypeError(
+            f"[{op}] expected words of uint32, got {words.dtype}; try vs.quantized_weight"
+        )
     if words.rank == 0 or words.shape[-1] != kind.row_words(columns):
         raise ShapeError(
             f"[{op}] expected rows of {kind.row_words(columns)} words for {columns} values of "

@@ -1,10 +1,10 @@
 """Quantized weights, held as a file has them: the values that they stand for, and products.
 
-    words uint32, 4.5 bits a value -> unpack -> float32 -> any op
-    x, words -> linear_packed -> x @ unpack(words).T, without the float32 between
+    words uint32, 4.5 bits a value -> dequantize -> float32 -> any op
+    x, words -> quantized_linear -> x @ dequantize(words).T, without the float32 between
 
-`packed` makes such a weight a tensor of floats for all ops. A pass finds the products of one and
-makes each a `linear_packed` (vksched/passes/fuse_dequantize.py). Layout of the words:
+`quantized_weight` makes such a weight a tensor of floats for all ops. A pass finds the products of one and
+makes each a `quantized_linear` (vksched/passes/fuse_dequantize.py). Layout of the words:
 quant_layout.py.
 """
 
@@ -21,11 +21,11 @@ from ...common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Whole
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
-from ...ir.native_program import Loop, Recipe
+from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
+from ...ir.native_program import Loop, NativeProgram
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, apply, as_tensor, weight
-from ...ir.vjp import Pull, Pulled, gradient, no_gradient, sum_to
+from ...ir.vjp import VjpContext, VjpResult, gradient, no_gradient, sum_to
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
 from ..linalg.matmul import matmul
@@ -42,20 +42,20 @@ from ..lowering import native_kernels
 from ..lowering.strides import LOOP_STEPS
 from ..lowering.variants import COOPMAT
 from ..lowering.vec4 import both_readings, has_subgroup_kernels, launch_run, reading
-from .gguf_formats import FORMAT, FORMATS, format_of, held_words, unpacked
-from .q8_activations import rounded, rounds_codes
+from .gguf_formats import FORMAT, FORMATS, format_of, pack_u32, unpacked
+from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_layout import RUN, check_words
 
-# -- unpack --------------------------------------------------------------------------------------
+# -- dequantize ----------------------------------------------------------------------------------
 
 
-def _unpack_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+def _dequantize_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     (words,), columns = inputs, attrs.as_int("columns")
-    check_words("unpack", words, format_of(attrs["format"]), columns)
+    check_words("dequantize", words, format_of(attrs["format"]), columns)
     return TensorType((*words.shape[:-1], columns), FLOAT32)
 
 
-def _unpack_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+def _dequantize_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return unpacked(str(attrs["format"]), inputs[0], attrs.as_int("columns"))
 
 
@@ -97,28 +97,28 @@ DEQUANTIZE_SHADERS = both_readings(f"dequantize_weights_{name.lower()}" for name
 
 register(
     Op(
-        "unpack",
-        _unpack_infer,
-        _unpack_reference,
+        "dequantize",
+        _dequantize_infer,
+        _dequantize_reference,
         Kernel(DEQUANTIZE_SHADERS, _dequantize_lower),
         attrs={"format": FORMAT, "columns": Whole(0)},
         operands=(1, 1),
         any_dtype=True,
-        widens=True,
+        is_dequantize=True,
     )
 )
-no_gradient("reads words, which are no numbers", "unpack")
+no_gradient("reads words, which are no numbers", "dequantize")
 
 
-def unpack(words: Tensor, format: str, columns: int, *, name: str | None = None) -> Tensor:
+def dequantize(words: Tensor, format: str, columns: int, *, name: str | None = None) -> Tensor:
     """The values of quantized weights, as `vs.repack` lays them out.
 
     words: uint32 (..., row words) -> float32 (..., columns). format: as "q4_K".
     """
-    return apply("unpack", (as_tensor(words),), {"format": format, "columns": columns}, name)
+    return apply("dequantize", (as_tensor(words),), {"format": format, "columns": columns}, name)
 
 
-def packed(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -> Tensor:
+def quantized_weight(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -> Tensor:
     """A quantized weight as a file has it: a tensor of floats, held in the file's own size.
 
     blocks: the bytes of a GGUF tensor. format: as "q4_K", also "f16" and "bf16". shape:
@@ -127,11 +127,11 @@ def packed(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -
     unpacks the rows that it picks. Other ops get all values, made in each run. The host repacks
     `blocks` whenever a device needs them, so they must stay as they are.
     """
-    words = weight(held_words(format, blocks, shape), name and f"{name}.words")
-    return unpack(words, format, shape[-1], name=name)
+    words = weight(pack_u32(format, blocks, shape), name and f"{name}.words")
+    return dequantize(words, format, shape[-1], name=name)
 
 
-# -- linear_packed -------------------------------------------------------------------------------
+# -- quantized_linear ----------------------------------------------------------------------------
 
 GEMV = {"gemv 1": 1, "gemv 4": 4}
 """Variants for GPUs: rows of a group."""
@@ -139,7 +139,7 @@ GEMV_LOCAL = (32, 4)
 """Invocations of a group, along k and of vec4s of columns."""
 ROWS = {"gemv_cpu 1": 1, "gemv_cpu 4": 4}
 """Variants for CPU drivers: rows of a subgroup."""
-MOST_ROWS, USUAL_ROWS = 32, 16
+MAX_ROWS, USUAL_ROWS = 32, 16
 """Rows up to which these are tried, and are the first guess: there, unpacking takes as long as four
 rows do.
 """
@@ -147,8 +147,8 @@ DOT = {f"{name} dot": rows for name, rows in GEMV.items()}
 """The same by integer dot products, where x may be rounded to 8 bits and the device has them."""
 WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
 """Formats that have such kernels."""
-CODES_WORDS = 12
-"""Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
+Q8_RUN_WORDS = 12
+"""Words of a quantized run of x: values, the scale, sums of both halves, and padding."""
 DEQUANTIZE = "dequantize"
 """The variant that unpacks into scratch memory, for an ordinary product: where rows are many. The
 name of the product's variant follows, "dequantize vec4 64x64"; without one it is the best guess.
@@ -164,27 +164,27 @@ layers at once, as a GPU is busy with large products only.
 def _linear_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     x, words, *bias = inputs
     if x.dtype != FLOAT32 or any(t.dtype != FLOAT32 for t in bias):
-        raise DTypeError(f"[linear_packed] expected x and bias of float32, got {x.dtype}")
+        raise DTypeError(f"[quantized_linear] expected x and bias of float32, got {x.dtype}")
     if x.rank < 2 or words.rank != 2:
-        raise ShapeError(f"[linear_packed] expected matrices, got {x.shape} and {words.shape}")
-    check_words("linear_packed", words, format_of(attrs["format"]), x.shape[-1])
+        raise ShapeError(f"[quantized_linear] expected matrices, got {x.shape} and {words.shape}")
+    check_words("quantized_linear", words, format_of(attrs["format"]), x.shape[-1])
     if bias and bias[0].shape != words.shape[:1]:
         raise ShapeError(
-            f"[linear_packed] expected a bias of shape {words.shape[:1]}, got {bias[0].shape}"
+            f"[quantized_linear] expected a bias of shape {words.shape[:1]}, got {bias[0].shape}"
         )
     return TensorType((*x.shape[:-1], words.shape[0]), FLOAT32)
 
 
 def _linear_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x, words, *bias = inputs
-    if rounds_codes(attrs):
-        x = rounded(x)
+    if quantizes_x(attrs):
+        x = fake_quantize_q8(x)
     values = unpacked(str(attrs["format"]), words, x.shape[-1])
     made = np.matmul(x, values.T.astype(x.dtype))
     return np.asarray(made + bias[0] if bias else made)
 
 
-NATIVE_FEW = 8
+NATIVE_GEMV = 8
 """Rows of x up to which native loops read the bits themselves."""
 NATIVE_PIECE = 4
 """How many times as many values as numpy's pieces have those of native loops, which are faster."""
@@ -196,8 +196,8 @@ def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iter
     """
     (x, words, *bias), made = _flat(inputs, out)
     name, n, values = str(attrs["format"]), words.shape[0], words.shape[0] * x.shape[-1]
-    rows = native_kernels.quantize_rows_q8(name, x) if rounds_codes(attrs) else None
-    native = rows is not None or (len(x) <= NATIVE_FEW and native_kernels.has_quantized(name))
+    rows = native_kernels.quantize_rows_q8(name, x) if quantizes_x(attrs) else None
+    native = rows is not None or (len(x) <= NATIVE_GEMV and native_kernels.has_quantized(name))
     step = rows_of_piece(n, values // (NATIVE_PIECE if native else 1))
     for start in range(0, n, step):
         part = slice(start, start + step)
@@ -212,20 +212,20 @@ def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...
     return (x.reshape(rows, x.shape[-1]), *rest), out.reshape(rows, out.shape[-1])
 
 
-def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _linear_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     name = str(attrs["format"])
     (x, words, *bias), made = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
     shift = bias[0] if bias else None
-    if rounds_codes(attrs):
+    if quantizes_x(attrs):
         if native_kernels.quantized_linear_q8(name, x, words, shift, made):
             return
-        x = rounded(x)
+        x = fake_quantize_q8(x)
     row_products(name, x, words, shift, made)
 
 
 def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray) -> None:
     """Writes x W^T (+ bias), W in words: by native loops where rows are few, else unpacked."""
-    if len(x) <= NATIVE_FEW and native_kernels.quantized_linear(name, x, words, bias, out):
+    if len(x) <= NATIVE_GEMV and native_kernels.quantized_linear(name, x, words, bias, out):
         return
     step = rows_of_piece(len(words), len(words) * x.shape[-1])
     values: NDArray = np.empty((step, x.shape[-1]), np.float32)
@@ -239,49 +239,49 @@ def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, ou
         out += bias
 
 
-RECIPE_PIECE = 1 << 16
+PROGRAM_PIECE = 1 << 16
 """Values of a piece of a native loop: threads meet behind each product, so pieces are short."""
 PANEL = 16
 """Rows of a weight that loops over many rounded rows of x take together."""
 
 
-def _linear_recipe(
+def _linear_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
-    if rounds_codes(attrs):
-        return _rounded_recipe(inputs, attrs)
+) -> NativeProgram | None:
+    if quantizes_x(attrs):
+        return _q8_program(inputs, attrs)
     x, words, *bias = inputs
     name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
     if (
-        m > NATIVE_FEW
+        m > NATIVE_GEMV
         or not native_kernels.has_quantized(name)
         or any(t.dtype != FLOAT32 for t in (x, *bias))
     ):
         return None
     n, row_words = words.shape
-    step = max(1, RECIPE_PIECE // (m * k))
+    step = max(1, PROGRAM_PIECE // (m * k))
     numbers = (m, k, n, row_words, len(bias), step)
     operands = tuple(range(len(inputs)))
     made = Loop(f"quantized_linear {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
-    return Recipe((made,))
+    return NativeProgram((made,))
 
 
-def _rounded_recipe(inputs: tuple[TensorType, ...], attrs: Attrs) -> Recipe | None:
+def _q8_program(inputs: tuple[TensorType, ...], attrs: Attrs) -> NativeProgram | None:
     """Rounds x once, then multiplies, few rows or many."""
     x, words, *bias = inputs
     name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
     if not native_kernels.has_q8(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
         return None
     n, row_words = words.shape
-    row, some = native_kernels.q8_row_words(k), max(1, RECIPE_PIECE // k)
+    row, some = native_kernels.q8_row_words(k), max(1, PROGRAM_PIECE // k)
     told: tuple[int, ...] = (m, k, some, row)
     rounds = Loop(f"quantize_rows_q8 {name}", (0,), m * row, told, (), -(-m // some), m * k)
-    step = -(-RECIPE_PIECE // (m * k * PANEL)) * PANEL
+    step = -(-PROGRAM_PIECE // (m * k * PANEL)) * PANEL
     told = (m, k, n, row_words, len(bias), step)
     operands = (len(inputs), *range(1, len(inputs)))
     name = f"quantized_linear_q8 {name}"
     multiplies = Loop(name, operands, m * n, told, (), -(-n // step), m * n * k)
-    return Recipe((rounds, multiplies))
+    return NativeProgram((rounds, multiplies))
 
 
 def _linear_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -299,17 +299,17 @@ def _variants(call: Call) -> tuple[str, ...]:
     plain, direct = _float_variants(call), _direct_variants(call)
     # units come last, as none is used before it was measured
     own = (*plain, *direct) if call.limits.software else (*direct, *plain)
-    if not (call.limits.integer_dot and _takes_dots(call)):
+    if not (call.limits.integer_dot and _supports_integer_dot(call)):
         return own
     dot = next(name for name, rows in DOT.items() if rows == (1 if _rows(call) == 1 else 4))
     return (dot, *own) if call.limits.integer_dot_fast else (*own, dot)
 
 
-def _takes_dots(call: Call) -> bool:
+def _supports_integer_dot(call: Call) -> bool:
     """Whether there is a kernel by integer dot products for a call of few rows."""
     return (
         _rows(call) <= MAX_GEMV_ROWS
-        and rounds_codes(call.attrs)
+        and quantizes_x(call.attrs)
         and call.attrs["format"] in WITH_DOT
     )
 
@@ -321,7 +321,7 @@ def _direct_variants(call: Call) -> tuple[str, ...]:
 
 def _float_variants(call: Call) -> tuple[str, ...]:
     m, limits = _rows(call), call.limits
-    if m > (MOST_ROWS if limits.software else MAX_GEMV_ROWS):
+    if m > (MAX_ROWS if limits.software else MAX_GEMV_ROWS):
         if limits.software and not limits.matrices:
             return (DEQUANTIZE,)  # without asking, as each start of a model asks for each product
         names = in_place_variants(_part(call, _step(call)))
@@ -366,7 +366,7 @@ def _step(call: Call) -> int:
 
 def _scratch(call: Call) -> tuple[int, ...]:
     if call.variant in DOT:
-        return (_rows(call) * _codes_row(call),)
+        return (_rows(call) * _q8_row_words(call),)
     if not call.variant.startswith(DEQUANTIZE):
         return ()
     return (_step(call) * call.inputs[0].shape[-1],)
@@ -379,25 +379,25 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return _dequantize_first(call)
     if call.variant not in (*GEMV, *ROWS, *DOT):
         return product(_product_call(call))
-    bias, codes = len(call.inputs) > 2, call.variant in DOT
-    row = _codes_row(call) if codes else call.inputs[0].shape[-1]
+    bias, quantizes = len(call.inputs) > 2, call.variant in DOT
+    row = _q8_row_words(call) if quantizes else call.inputs[0].shape[-1]
     made = gemv_dispatch(call, _rows(call), 1, (row, 0), row)
     made = replace(
         made,
-        operands=(SCRATCH if codes else 0, 1, 2 if bias else 0, OUTPUT),
+        operands=(SCRATCH if quantizes else 0, 1, 2 if bias else 0, OUTPUT),
         push=(*made.push, ("has_bias", BIAS_PER_COLUMN * bias)),
-        barrier=codes,
+        barrier=quantizes,
     )
-    return (_quantize_activations(call), made) if codes else (made,)
+    return (_quantize_activations(call), made) if quantizes else (made,)
 
 
-def _codes_row(call: Call) -> int:
+def _q8_row_words(call: Call) -> int:
     """Returns the words of a row of x that is rounded for a device."""
-    return call.inputs[0].shape[-1] // RUN * CODES_WORDS
+    return call.inputs[0].shape[-1] // RUN * Q8_RUN_WORDS
 
 
 def _quantize_activations(call: Call) -> Dispatch:
-    """Returns the dispatch that rounds x, in the order in which the weight's words hold codes."""
+    """Return the dispatch that quantizes x, in the order of the values in the weight's words."""
     runs = call.inputs[0].size // RUN
     groups, constants = launch_run(runs, call.limits)
     push = ("runs", runs), ("by_entries", int(format_of(call.attrs["format"]).low == 8))
@@ -486,7 +486,7 @@ LINEAR_SHADERS = (
 register(
     with_epilogue(
         Op(
-            "linear_packed",
+            "quantized_linear",
             _linear_infer,
             _linear_reference,
             Kernel(
@@ -498,17 +498,17 @@ register(
             attrs={"format": FORMAT},
             operands=(2, 3),
             work=_linear_work,
-            factors=(0,),
-            host=HostKernel(_linear_host, _linear_cut),
-            recipe=_linear_recipe,
+            roundable_operands=(0,),
+            cpu=CpuKernel(_linear_cpu, _linear_cut),
+            native_program=_linear_program,
         )
     )
 )
 
 
-@gradient("linear_packed")
-def _linear_gradient(call: Pull) -> Pulled:
+@gradient("quantized_linear")
+def _linear_gradient(call: VjpContext) -> VjpResult:
     """Of x and the bias: the words are no numbers."""
     x, words, *bias = call.inputs
-    values = cast(unpack(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
+    values = cast(dequantize(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
     return (matmul(call.grad, values), None, *(sum_to(call.grad, b.shape) for b in bias))

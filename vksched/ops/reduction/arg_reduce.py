@@ -144,7 +144,7 @@ def _nonzero_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _nonzero_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x, size = inputs[0], attrs.as_int("size")
-    out = np.full((x.ndim, size), attrs.as_int("fill"), numpy_dtype(INDEX))
+    out = np.full((x.ndim, size), attrs.as_int("fill_value"), numpy_dtype(INDEX))
     if x.ndim:
         found = np.stack(np.nonzero(x))[:, :size]
         out[:, : found.shape[1]] = found
@@ -157,28 +157,28 @@ register(
         _nonzero_infer,
         _nonzero_reference,
         None,
-        attrs={"size": Whole(0, MAX_ELEMENTS), "fill": Whole()},
+        attrs={"size": Whole(0, MAX_ELEMENTS), "fill_value": Whole()},
         operands=(1, 1),
-        gap="its result depends on the values: it runs on numpy",
+        cpu_only_reason="its result depends on the values: it runs on numpy",
     )
 )
 
 
 def nonzero(
-    x: TensorLike, size: int | None = None, fill: int = -1, *, name: str | None = None
+    x: TensorLike, size: int | None = None, fill_value: int = -1, *, name: str | None = None
 ) -> Tensor:
     """Indices of the values that are not 0, as numpy.nonzero, in a result of a fixed shape.
 
     x: any shape -> (rank, size), one column per value found, in row-major order. As in JAX, what is
-    found beyond `size` is left out, and columns without a value hold `fill`. size None: x.size.
+    found beyond `size` is left out, and columns without a value hold `fill_value`. size None: x.size.
     """
     tensor = as_tensor(x)
     wanted = tensor.size if size is None else size
-    for what, value in (("size", wanted), ("fill", fill)):
+    for what, value in (("size", wanted), ("fill_value", fill_value)):
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
             raise ShapeError(f"[nonzero] expected an integer as {what}, got {value!r}")
     if wanted < 0:
         raise ShapeError(f"[nonzero] expected a size of 0 or more, got {wanted}")
-    if not -(2**31) <= fill < 2**31:
-        raise ShapeError(f"[nonzero] expected a fill that fits 32 bits, got {fill}")
-    return apply("nonzero", (tensor,), {"size": int(wanted), "fill": int(fill)}, name)
+    if not -(2**31) <= fill_value < 2**31:
+        raise ShapeError(f"[nonzero] expected a fill_value that fits 32 bits, got {fill_value}")
+    return apply("nonzero", (tensor,), {"size": int(wanted), "fill_value": int(fill_value)}, name)

@@ -13,7 +13,7 @@ import math
 from ...common.dtypes import BOOL
 from ...ir.attrs import Attrs
 from ...ir.tensor import Tensor, apply, as_tensor
-from ...ir.vjp import Pull, Pulled, gradient, is_smooth, no_gradient, sum_to
+from ...ir.vjp import VjpContext, VjpResult, gradient, is_smooth, no_gradient, sum_to
 from ..elementwise.binary import equal, maximum
 from ..elementwise.fp16 import all_computed_wide
 from ..elementwise.select import cast, where
@@ -25,7 +25,7 @@ from ..layout.scatter import scatter_elements
 from . import softmax as softmax
 from . import sort as sort
 from .layer_norm import layer_norm, rms_norm
-from .layer_norm_backward import norm_gradient
+from .layer_norm_backward import layer_norm_backward
 from .reduce import (
     reduce_logsumexp,
     reduce_max,
@@ -46,35 +46,35 @@ TINY_EPS = 1e-30
 # -- reductions ----------------------------------------------------------------------------------
 
 
-def _kept(call: Pull, y: Tensor) -> Tensor:
+def _kept(call: VjpContext, y: Tensor) -> Tensor:
     """Returns a value of the result's shape with axes of size 1 where some were reduced."""
     x, axes = call.inputs[0], call.attrs.as_ints("axes")
     return reshape(y, tuple(1 if a in axes else s for a, s in enumerate(x.shape)))
 
 
-def _count(call: Pull) -> int:
+def _count(call: VjpContext) -> int:
     return math.prod(call.inputs[0].shape[a] for a in call.attrs.as_ints("axes"))
 
 
 @gradient("reduce_mean")
-def _mean(call: Pull) -> Pulled:
+def _mean(call: VjpContext) -> VjpResult:
     return (spread_back(call, call.grad * (1 / max(_count(call), 1))),)
 
 
 @gradient("reduce_sum_square")
-def _sum_square(call: Pull) -> Pulled:
+def _sum_square(call: VjpContext) -> VjpResult:
     (x,) = call.inputs
     return (x * _kept(call, call.grad * 2.0),)
 
 
 @gradient("reduce_l1")
-def _l1(call: Pull) -> Pulled:
+def _l1(call: VjpContext) -> VjpResult:
     (x,) = call.inputs
     return (sign(x) * _kept(call, call.grad),)  # 0 at 0
 
 
 @gradient("reduce_var")
-def _var(call: Pull) -> Pulled:
+def _var(call: VjpContext) -> VjpResult:
     (x,), axes = call.inputs, call.attrs.as_ints("axes")
     left = _count(call) - call.attrs.as_float("correction")
     factor = 2 / left if left > 0 else math.nan  # as the result itself
@@ -82,7 +82,7 @@ def _var(call: Pull) -> Pulled:
 
 
 @gradient("reduce_max", "reduce_min")
-def _extremum(call: Pull) -> Pulled:
+def _extremum(call: VjpContext) -> VjpResult:
     """Shared evenly among equal ones, as torch.amax."""
     (x,), axes = call.inputs, call.attrs.as_ints("axes")
     found = equal(x, _kept(call, call.output))
@@ -91,7 +91,7 @@ def _extremum(call: Pull) -> Pulled:
 
 
 @gradient("reduce_logsumexp")
-def _logsumexp(call: Pull) -> Pulled:
+def _logsumexp(call: VjpContext) -> VjpResult:
     """g * exp(x - y), and 0 where all of a row is -infinity."""
 
     def build(g: Tensor, x: Tensor, name: str | None) -> tuple[Tensor, ...]:
@@ -104,7 +104,7 @@ def _logsumexp(call: Pull) -> Pulled:
 
 
 @gradient("reduce_prod")
-def _prod(call: Pull) -> Pulled:
+def _prod(call: VjpContext) -> VjpResult:
     """Each gets the product of those before it and of those after it, so 0 needs no care."""
 
     def build(g: Tensor, x: Tensor, name: str | None) -> tuple[Tensor, ...]:
@@ -124,14 +124,14 @@ def _prod(call: Pull) -> Pulled:
 
 
 @gradient("cumsum")
-def _cumsum(call: Pull) -> Pulled:
+def _cumsum(call: VjpContext) -> VjpResult:
     attrs = call.attrs
     exclusive, reverse = attrs.as_bool("exclusive"), attrs.as_bool("reverse")
     return (cumsum(call.grad, attrs.as_int("axis"), exclusive, not reverse),)
 
 
 @gradient("cumprod")
-def _cumprod(call: Pull) -> Pulled:
+def _cumprod(call: VjpContext) -> VjpResult:
     """before * behind: the product before each element, and behind[i] = g[i] + x[i + 1] *
     behind[i + 1], found by doubling. Nothing is divided, so 0 needs no care, in second derivatives
     neither. O(log n) passes for n elements of a line.
@@ -158,21 +158,21 @@ def _cumprod(call: Pull) -> Pulled:
 # -- softmax -------------------------------------------------------------------------------------
 
 
-def _with_mask(call: Pull, of_x: Tensor) -> Pulled:
+def _with_mask(call: VjpContext, of_x: Tensor) -> VjpResult:
     """Returns gradients of a softmax and of its mask, if it has one that is added."""
     masks = call.inputs[1:]
     return of_x, *(sum_to(of_x, m.shape) if is_smooth(m) else None for m in masks)
 
 
 @gradient("softmax")
-def _softmax(call: Pull) -> Pulled:
+def _softmax(call: VjpContext) -> VjpResult:
     y, weighed = call.output, call.grad * call.output
     total = reduce_sum(weighed, call.attrs.as_int("axis"), True)
     return _with_mask(call, weighed - y * total)
 
 
 @gradient("log_softmax")
-def _log_softmax(call: Pull) -> Pulled:
+def _log_softmax(call: VjpContext) -> VjpResult:
     """What a mask of bools leaves out is -infinity whatever x is: no gradient comes from there."""
     g = call.grad
     if len(call.inputs) == 2 and call.inputs[1].dtype == BOOL:
@@ -184,14 +184,14 @@ def _log_softmax(call: Pull) -> Pulled:
 
 
 @gradient("layer_norm", "rms_norm")
-def _norm(call: Pull) -> Pulled:
+def _norm(call: VjpContext) -> VjpResult:
     """That by the row is an op of its own; by the scale g times the row normed, by the shift g."""
     attrs, operands = call.attrs, (call.grad, *call.inputs)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
 
     def build(g: Tensor, x: Tensor, *affine: Tensor, name: str | None) -> tuple[Tensor, ...]:
         row = x.shape[attrs.as_int("axis") :]
-        of_x = norm_gradient(g, x, affine[0] if scaled else None, attrs)
+        of_x = layer_norm_backward(g, x, affine[0] if scaled else None, attrs)
         of_scale = (sum_to(g * _normed(x, attrs), row),) if scaled else ()
         return of_x, *of_scale, *((sum_to(g, row),) if shifted else ())
 
@@ -203,9 +203,9 @@ def _normed(x: Tensor, attrs: Attrs) -> Tensor:
     return norm(x, axis=attrs.as_int("axis"), eps=attrs.as_float("eps"))
 
 
-@gradient("norm_gradient")
-def _norm_gradient(call: Pull) -> Pulled:
-    """With u, the gradient of the result y, and p(v) = norm_gradient(v, x), which is symmetric:
+@gradient("layer_norm_backward")
+def _layer_norm_backward(call: VjpContext) -> VjpResult:
+    """With u, the gradient of the result y, and p(v) = layer_norm_backward(v, x), which is symmetric:
     p(u) by h; by x -p(rate (u mean(h n) + h mean(u n))) - rate n mean(u y), as n and the rate
     depend on x.
     """
@@ -220,9 +220,9 @@ def _norm_gradient(call: Pull) -> Pulled:
         rate = _rate(x, axes, attrs["kind"] == "layer_norm", eps)
         h = g * scale[0] if scaled else g
         share, along = (reduce_mean(each * normed, axes, True) for each in (h, u))
-        of_x = norm_gradient((u * share + h * along) * rate, x, None, attrs)
+        of_x = layer_norm_backward((u * share + h * along) * rate, x, None, attrs)
         of_x = neg(of_x + normed * (rate * reduce_mean(u * y, axes, True)))
-        of_h = norm_gradient(u, x, None, attrs)
+        of_h = layer_norm_backward(u, x, None, attrs)
         if not scaled:
             return of_h, of_x
         return of_h * scale[0], of_x, sum_to(of_h * g, scale[0].shape)
@@ -247,7 +247,7 @@ def _rate(x: Tensor, axes: tuple[int, ...], centered: bool, eps: float) -> Tenso
 
 
 @gradient("sort")
-def _sort(call: Pull) -> Pulled:
+def _sort(call: VjpContext) -> VjpResult:
     """Back to where each value came from; equal values keep their order."""
     (x,), axis = call.inputs, call.attrs.as_int("axis")
     order = apply("argsort", (x,), {**call.attrs, "kind": "argsort"})

@@ -11,11 +11,11 @@ from ...common.dtypes import FLOAT32, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ...ir.attr_domains import Axis, Domains, Flag, Real, one_of
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.cpu_kernel import HostKernel, Piece, cut_leading, sum_rows
-from ...ir.native_program import Recipe, one_loop
+from ...ir.cpu_kernel import CpuKernel, Piece, cut_leading, sum_rows
+from ...ir.native_program import NativeProgram, one_loop
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
-from ..elementwise.pointwise import LEAST_NORMAL, number
+from ..elementwise.pointwise import MIN_NORMAL, number
 from ..lowering import native_kernels
 from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS
 from ..lowering.vec4 import (
@@ -32,7 +32,7 @@ NORM_PASSES = 3
 TILED = "tiled"
 """A variant on CPU drivers: each row is read twice, and several go together (norm_tiled.comp)."""
 ROWS_TOGETHER = 4
-LEAST_ROWS = 128
+MIN_ROWS = 128
 """Fewer rows leave threads of a CPU driver without work when they go together."""
 
 
@@ -53,8 +53,8 @@ def check_eps(op: str, eps: float) -> float:
         DTypeError: it is negative, beyond float32, or a denormal, which drivers take for 0.
     """
     value = number(op, "eps", eps)
-    if value < 0 or 0 < value < LEAST_NORMAL:
-        raise DTypeError(f"[{op}] expected eps of 0, or of {LEAST_NORMAL:.2g} or more, got {eps!r}")
+    if value < 0 or 0 < value < MIN_NORMAL:
+        raise DTypeError(f"[{op}] expected eps of 0, or of {MIN_NORMAL:.2g} or more, got {eps!r}")
     return value
 
 
@@ -104,15 +104,15 @@ def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArra
     return np.asarray(value, inputs[0].dtype)
 
 
-LEAST_SPREAD = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
+MIN_SPREAD = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
 """By type: squares whose mean, with eps, is less have lost digits to what is too small for it."""
-MOST_UP = 40
+MAX_SCALE_UP = 40
 """The power of two that rows are multiplied by at most where there is an eps, which may matter."""
 
 
 def _lost(spread: NDArray) -> NDArray:
     """Returns which rows have squares beyond the range of their type, by their mean and eps."""
-    return ~(np.isfinite(spread) & (spread >= LEAST_SPREAD[spread.dtype]))
+    return ~(np.isfinite(spread) & (spread >= MIN_SPREAD[spread.dtype]))
 
 
 def _powers(rows: NDArray, eps: float) -> NDArray:
@@ -123,7 +123,7 @@ def _powers(rows: NDArray, eps: float) -> NDArray:
     known = np.isfinite(largest) & (largest > 0)
     exponents = np.frexp(np.where(known, largest, 1))[1] - 1
     least = int(np.finfo(rows.dtype).minexp)
-    most = 0 if eps > LEAST_SPREAD[rows.dtype] else MOST_UP if eps > 0 else -least
+    most = 0 if eps > MIN_SPREAD[rows.dtype] else MAX_SCALE_UP if eps > 0 else -least
     powers = np.clip(-exponents, least, most)
     return np.asarray(np.ldexp(rows.dtype.type(1), powers))
 
@@ -174,10 +174,10 @@ def _norm_variants(call: Call) -> tuple[str, ...]:
         return (SUBGROUP, *plain, TILED)
     if not call.limits.software or columns % 4 or 4 * columns > LOOP_STEPS:
         return plain
-    return (TILED, *plain) if rows >= LEAST_ROWS else (*plain, TILED)
+    return (TILED, *plain) if rows >= MIN_ROWS else (*plain, TILED)
 
 
-def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _norm_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """Both norms, in the result's memory."""
     columns = math.prod(out.shape[attrs.as_int("axis") :])
     eps, centered = attrs.as_float("eps"), attrs.as_str("kind") == "layer_norm"
@@ -209,7 +209,9 @@ def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         line += shift.reshape(-1)
 
 
-def _norm_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def _norm_program(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     columns = math.prod(output.shape[attrs.as_int("axis") :])
     told = attrs.as_str("kind") == "layer_norm", attrs.as_bool("scaled"), attrs.as_bool("shifted")
     numbers = (output.size // columns, columns, *map(int, told))
@@ -271,8 +273,8 @@ for _name, _shifts in (("layer_norm", (False, True)), ("rms_norm", (False,))):
             attrs=norm_attrs(_name),
             operands=(1, 1 + len(_shifts)),
             work=_norm_work,
-            host=HostKernel(_norm_host, _norm_cut),
-            recipe=_norm_recipe,
+            cpu=CpuKernel(_norm_cpu, _norm_cut),
+            native_program=_norm_program,
         )
     )
 

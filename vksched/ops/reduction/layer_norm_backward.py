@@ -17,14 +17,14 @@ import numpy as np
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece, cut_leading
+from ...ir.cpu_kernel import CpuKernel, Piece, cut_leading
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, apply
 from ..lowering import native_kernels
 from ..lowering.vec4 import WORKGROUP, launch_rows, row_variants
 from .layer_norm import check_row, norm_attrs, norm_rows
 
-OP = "norm_gradient"
+OP, SHADER = "layer_norm_backward", "norm_gradient"
 SHADER = "layer_norm_backward"
 PASSES = 4
 """Over each row, in the kernel."""
@@ -73,7 +73,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray((rest * rate).reshape(x.shape), x.dtype)
 
 
-def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     g, x = inputs[:2]
     scale = inputs[2] if attrs.as_bool("scaled") else None
     about = _columns(attrs, out.shape), attrs.as_float("eps"), _is_centered(attrs)
@@ -115,12 +115,12 @@ register(
         attrs={k: v for k, v in norm_attrs("layer_norm", "rms_norm").items() if k != "shifted"},
         operands=(2, 3),
         work=_work,
-        host=HostKernel(_host, _cut),
+        cpu=CpuKernel(_cpu, _cut),
     )
 )
 
 
-def norm_gradient(g: Tensor, x: Tensor, scale: Tensor | None, attrs: Attrs) -> Tensor:
+def layer_norm_backward(g: Tensor, x: Tensor, scale: Tensor | None, attrs: Attrs) -> Tensor:
     """Returns the gradient of a norm by its rows x, by that of its result; attrs: the norm's axis,
     eps and kind.
     """

@@ -22,11 +22,11 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Axes, Domains, Flag, Real
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.cpu_kernel import SHARES, HostKernel, Piece, rows_of_piece
-from ...ir.native_program import Loop, Recipe, Recipes
+from ...ir.cpu_kernel import SHARES, CpuKernel, Piece, rows_of_piece
+from ...ir.native_program import Loop, NativeProgram, NativeProgramRule
 from ...ir.op import Call, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
-from ...ir.vjp import Pull, Pulled, gradient
+from ...ir.vjp import VjpContext, VjpResult, gradient
 from ..elementwise import log, sqrt
 from ..elementwise.fp16 import computed_wide
 from ..layout.reshape import expand
@@ -204,7 +204,7 @@ DIVIDED = {"reduce_mean"}
 """Of these, those that are divided by the number of values at the end."""
 
 
-def _host(op: str) -> HostKernel:
+def _cpu(op: str) -> CpuKernel:
     """The reference piece by piece, its sums in float64 as there."""
     ufunc, reference, divides = _UFUNCS.get(op), _reference(op), op in DIVIDED
 
@@ -228,7 +228,7 @@ def _host(op: str) -> HostKernel:
         for start in range(0, rows, step):
             yield (x[start : start + step],), out[start : start + step]
 
-    return HostKernel(compute, cut)
+    return CpuKernel(compute, cut)
 
 
 _LOOPS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
@@ -237,11 +237,13 @@ _PIECE = 1 << 15
 """Values that one piece of such a loop reads, some 10 us."""
 
 
-def _recipe(op: str) -> Recipes | None:
+def _native_program(op: str) -> NativeProgramRule | None:
     if op not in _LOOPS:
         return None
 
-    def recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    def native_program(
+        inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+    ) -> NativeProgram | None:
         (x,), axes = inputs, attrs.as_ints("axes")
         varied = [a for a in axes if x.shape[a] != 1]
         first, end = (min(varied), max(varied) + 1) if varied else (0, 0)
@@ -252,9 +254,9 @@ def _recipe(op: str) -> Recipes | None:
         outer, count, inner = map(math.prod, sizes)
         pieces = max(1, min(x.size // _PIECE, outer, 2 * SHARES))
         numbers = (_LOOPS.index(op), outer, count, inner)
-        return Recipe((Loop("reduce", (0,), output.size, numbers, (), pieces, x.size),))
+        return NativeProgram((Loop("reduce", (0,), output.size, numbers, (), pieces, x.size),))
 
-    return recipe
+    return native_program
 
 
 # -- devices -----------------------------------------------------------------------------------
@@ -285,8 +287,8 @@ def _register(op: str) -> None:
             attrs={"axes": Axes(), "keepdims": Flag(), **_MORE.get(op, {})},
             operands=(1, 1),
             work=reduce_work,
-            host=_host(op),
-            recipe=_recipe(op),
+            cpu=_cpu(op),
+            native_program=_native_program(op),
         )
     )
 
@@ -298,7 +300,7 @@ for _name in REDUCE_DTYPES:
 # -- gradients ---------------------------------------------------------------------------------
 
 
-def spread_back(call: Pull, y: Tensor) -> Tensor:
+def spread_back(call: VjpContext, y: Tensor) -> Tensor:
     """Returns a value of the result's shape in that of the operand, with what was reduced
     repeated.
     """
@@ -308,7 +310,7 @@ def spread_back(call: Pull, y: Tensor) -> Tensor:
 
 
 @gradient("reduce_sum")
-def _sum_gradient(call: Pull) -> Pulled:
+def _sum_gradient(call: VjpContext) -> VjpResult:
     return (spread_back(call, call.grad),)
 
 

@@ -27,9 +27,9 @@ SOFTWARE_CHUNK = LOOP_STEPS // 4
 """Columns of one invocation on a CPU driver."""
 BUSY_INVOCATIONS = 1 << 17
 """So many keep a large GPU busy; parts are made until there are so many."""
-LEAST_CHUNK = 16
+MIN_CHUNK = 16
 """Columns of one invocation that are worth a part of their own."""
-MOST_PARTS = 2048
+MAX_PARTS = 2048
 COALESCED = 16
 """Neighbouring rows that lie side by side in memory are read by neighbouring invocations, from so
 many on.
@@ -48,7 +48,7 @@ BUSY_LANES = 128
 """Invocations that keep a CPU driver's threads busy: 16 groups."""
 MIN_VEC4_CHUNK, MIN_ACROSS_CHUNK = 2048, 1024
 """Columns along a row, and across four, that are worth an invocation more and a second stage."""
-MOST_GROUPS = 1024
+MAX_GROUPS = 1024
 STEPS_BESIDE = 8
 """Rounds of the loops over axes and words of a state, for each item."""
 
@@ -78,7 +78,7 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
     whole_group = columns >= 32 and side_by_side < COALESCED
     lanes = LOCAL_SIZE if whole_group else 1
     wanted = BUSY_INVOCATIONS // (rows * lanes)
-    parts = max(1, min(wanted, columns // (lanes * LEAST_CHUNK), MOST_PARTS))
+    parts = max(1, min(wanted, columns // (lanes * MIN_CHUNK), MAX_PARTS))
     chunk = -(-columns // parts)
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
 
@@ -86,11 +86,11 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
 def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK) -> Launch:
     """Returns parts and their columns where a CPU driver reads vec4s.
 
-    across: whether a quad is of four rows. most: columns of a part, of MOST_PARTS or fewer.
+    across: whether a quad is of four rows. most: columns of a part, of MAX_PARTS or fewer.
     """
     lines, least = (-(-rows // 4), MIN_ACROSS_CHUNK) if across else (rows, MIN_VEC4_CHUNK)
     busy = min(-(-BUSY_LANES // lines), columns // least)
-    short = min(-(-columns // most), MOST_PARTS)
+    short = min(-(-columns // most), MAX_PARTS)
     parts = max(1, busy, short, -(-columns // SOFTWARE_CHUNK))
     chunk = -(-columns // parts)
     chunk = chunk if across else -(-chunk // 4) * 4
@@ -176,7 +176,7 @@ def _vec4_dispatch(
     wide = WORKGROUP_VEC4S if call.variant == WORKGROUP else 1
     lines = -(-given.rows // (4 * wide)) if given.across else given.rows
     wanted = -(-lines * launch.parts // VEC4_LOCAL_SIZE)
-    most = max(MOST_GROUPS, -(-wanted * (wide * launch.chunk + STEPS_BESIDE) // LOOP_STEPS))
+    most = max(MAX_GROUPS, -(-wanted * (wide * launch.chunk + STEPS_BESIDE) // LOOP_STEPS))
     groups = min(wanted, most, call.limits.max_groups[0])
     push = (
         *(("rows", given.rows), ("columns", given.columns)),
@@ -262,9 +262,9 @@ def reduction(
         return (given.rows * parts * state_words,) if parts > 1 else ()
 
     names = sorted(set(shaders.values()))
-    quads, *apart = (
+    vec4, *apart = (
         [f"reduce_{how}_{name.removeprefix('reduce_')}" for name in names]
         for how in (VEC4, "across", WORKGROUP)
     )
-    own = (*names, *both_readings(quads), *chain.from_iterable(apart))
+    own = (*names, *both_readings(vec4), *chain.from_iterable(apart))
     return Kernel(own, lower, scratch, variants=_variants)

@@ -11,10 +11,10 @@ from ...common.dtypes import FLOAT32, INT32, NDArray, TensorType
 from ...common.errors import DTypeError, GradientError, ShapeError
 from ...ir.attr_domains import Axis
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, apply, constant
-from ...ir.vjp import Pull, Pulled, gradient
+from ...ir.vjp import VjpContext, VjpResult, gradient
 from ..creation.create import zeros
 from ..elementwise.binary import mul
 from ..elementwise.select import where
@@ -105,7 +105,7 @@ register(
         attrs={"axis": Axis()},
         operands=(3, 3),
         work=_work,
-        host=HostKernel(_compute, _cut),
+        cpu=CpuKernel(_compute, _cut),
         indices=(1,),
     )
 )
@@ -157,7 +157,7 @@ def _pairs_of_places(indices: NDArray, counts: NDArray, size: int) -> tuple[NDAr
 
 
 @gradient("resample")
-def _pull(call: Pull) -> Pulled:
+def _pull(call: VjpContext) -> VjpResult:
     (x, indices, weights), g, axis = call.inputs, call.grad, call.attrs.as_int("axis")
     if indices.data is None:
         raise GradientError("[resample] expected indices that are constants; try vs.gather")

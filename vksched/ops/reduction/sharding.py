@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...ir.sharding_rule import (
-    MEAN,
-    TERMS,
-    WHOLE,
+    PARTIAL_MEAN,
+    PARTIAL_SUM,
+    REPLICATE,
     Factor,
     Sharded,
     aligned,
-    all_terms,
+    all_partial_sums,
     linear_factors,
     no_sharding,
     row_factors,
@@ -39,9 +39,9 @@ def _norm(call: Sharded) -> Iterable[Factor]:
     return row_factors(call, range(call.attrs.as_int("axis")))
 
 
-@sharding("norm_gradient")
-def _norm_gradient(call: Sharded) -> Iterable[Factor]:
-    whole = (WHOLE,) * (len(call.inputs) - 2)
+@sharding("layer_norm_backward")
+def _layer_norm_backward(call: Sharded) -> Iterable[Factor]:
+    whole = (REPLICATE,) * (len(call.inputs) - 2)
     for axis in range(call.attrs.as_int("axis")):
         yield Factor((axis, axis, *whole), axis, call.output.shape[axis])
     yield from linear_factors(call, 0)
@@ -60,7 +60,7 @@ def _scan(call: Sharded) -> Iterable[Factor]:
 @sharding("cumsum")
 def _cumsum(call: Sharded) -> Iterable[Factor]:
     yield from _all_but_one(call)
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 def _all_but_one(call: Sharded) -> Iterable[Factor]:
@@ -87,21 +87,21 @@ def _reduce(call: Sharded) -> Iterable[Factor]:
 def _sum_of(call: Sharded) -> Iterable[Factor]:
     yield from _kept(call)
     for axis in call.attrs.as_ints("axes"):
-        yield Factor((axis,), TERMS, call.inputs[0].shape[axis])
+        yield Factor((axis,), PARTIAL_SUM, call.inputs[0].shape[axis])
 
 
 @sharding("reduce_sum")
 def _sum(call: Sharded) -> Iterable[Factor]:
     yield from _sum_of(call)
-    yield all_terms(call)
+    yield all_partial_sums(call)
 
 
 @sharding("reduce_mean")
 def _mean(call: Sharded) -> Iterable[Factor]:
     yield from _kept(call)
     for axis in call.attrs.as_ints("axes"):
-        yield Factor((axis,), MEAN, call.inputs[0].shape[axis])
-    yield all_terms(call)
+        yield Factor((axis,), PARTIAL_MEAN, call.inputs[0].shape[axis])
+    yield all_partial_sums(call)
 
 
 def _kept(call: Sharded) -> Iterable[Factor]:
@@ -117,7 +117,7 @@ def _kept(call: Sharded) -> Iterable[Factor]:
 def _resample(call: Sharded) -> Iterable[Factor]:
     own = call.attrs.as_int("axis")
     for axis, size in enumerate(call.output.shape):
-        yield Factor((WHOLE, 0, 0) if axis == own else (axis, WHOLE, WHOLE), axis, size)
+        yield Factor((REPLICATE, 0, 0) if axis == own else (axis, REPLICATE, REPLICATE), axis, size)
     yield from linear_factors(call, 0)
 
 

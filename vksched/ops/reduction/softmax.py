@@ -20,8 +20,8 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Axis
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece, cut_leading
-from ...ir.native_program import Recipe, one_loop
+from ...ir.cpu_kernel import CpuKernel, Piece, cut_leading
+from ...ir.native_program import NativeProgram, one_loop
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..lowering.strides import broadcast_strides, collapse, pad
@@ -144,7 +144,9 @@ def _log_softmax_into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -
     out -= np.log(np.add.reduce(np.exp(out), axis=axis, keepdims=True))
 
 
-def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+def _native_program(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> NativeProgram | None:
     """Of rows without a mask."""
     if len(inputs) > 1 or attrs.as_int("axis") != output.rank - 1:
         return None
@@ -211,8 +213,8 @@ register(
         attrs={"axis": Axis()},
         operands=(1, 2),
         work=_work,
-        host=HostKernel(_softmax_into, _cut),
-        recipe=_recipe,
+        cpu=CpuKernel(_softmax_into, _cut),
+        native_program=_native_program,
     )
 )
 register(
@@ -224,7 +226,7 @@ register(
         attrs={"axis": Axis()},
         operands=(1, 2),
         work=_work,
-        host=HostKernel(_log_softmax_into, _cut),
+        cpu=CpuKernel(_log_softmax_into, _cut),
     )
 )
 

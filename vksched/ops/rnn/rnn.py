@@ -1,6 +1,6 @@
-"""RNN, GRU and LSTM: one product for the inputs of all turns, then all turns in one op.
+"""RNN, GRU and LSTM: one product for the inputs of all time steps, then all time steps in one op.
 
-x (time, batch, size) -> gates (direction, time, batch, gates * hidden) -> recurrent -> y, h, c
+x (time, batch, size) -> gates (direction, time, batch, gates * hidden) -> rnn_scan -> y, h, c
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..elementwise.pointwise import number
 from ..layout.reshape import concat, expand_dims, reshape, slice_, transpose
 from ..linalg.matmul import matmul
 from .cell import DEFAULTS, GATES, STATES, Cell, Operands
-from .rnn_scan import recurrent
+from .rnn_scan import rnn_scan
 from .rnn_unrolled import FUNCTIONS, Function, unrolled
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -144,7 +144,7 @@ class _Layer:
         return concat([made, nothing], 1)
 
     def _gates(self) -> Tensor:
-        """x times w of all turns, with the biases -> (direction, time, batch, gates * hidden)."""
+        """x times w of all time steps, with the biases -> (direction, time, batch, gates * hidden)."""
         x = reshape(self._x, (1, self._time * self._batch, self._x.shape[2]))
         bias = None if self._b is None else add(self._b[:, 0], self._b[:, 1])
         if self._count == 1:
@@ -164,7 +164,7 @@ class _Layer:
         coupled: bool = False,
         linear: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Returns the states of all turns as (time, direction, batch, hidden), then the last."""
+        """Returns the states of all time steps as (time, direction, batch, hidden), then the last."""
         functions = _functions(self._op, activations, self._count)
         names = tuple(tuple(_NAMES.get(f, "") for f in each) for each in functions)
         cell = Cell(
@@ -180,7 +180,7 @@ class _Layer:
         r = transpose(self._r, (0, 2, 1))
         given = Operands(self._gates(), r, self._state, own, self._lengths, ())
         if all(map(all, names)):
-            made = recurrent(cell, given)
+            made = rnn_scan(cell, given)
         else:
             made = unrolled(cell, given, functions)
         shape = made.shape[1:]
@@ -204,7 +204,7 @@ def rnn(
     clip: float | None = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """h = tanh(x w^T + h r^T + b) for each turn, as ONNX RNN: returns all h and the last.
+    """h = tanh(x w^T + h r^T + b) for each time step, as ONNX RNN: returns all h and the last.
 
     x: (time, batch, size), w: (d, hidden, size), r: (d, hidden, hidden), b: (d, 2 * hidden),
     initial_h: (d, batch, hidden) -> (time, d, batch, hidden), (d, batch, hidden); d is 2 for the
@@ -229,7 +229,7 @@ def gru(
     linear_before_reset: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gated recurrent unit, as ONNX GRU: returns the states of all turns and the last.
+    """Gated recurrent unit, as ONNX GRU: returns the states of all time steps and the last.
 
     Shapes as in `rnn`, with w, r and b three times as long: the gates update, reset, hidden.
     activations: of the gates and of the hidden state, for each direction. linear_before_reset: the

@@ -1,6 +1,6 @@
 """Recurrent layers in numpy, and by native loops (native/cpu_kernels/rnn/).
 
-h, c -> last rows of the result -> turn by turn: h there, and as a row of its own
+h, c -> last rows of the result -> step by step: h there, and as a row of its own
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.cpu_kernel import CpuKernel, Piece
 from ..elementwise.activation import sigmoid_reference
 from ..lowering import native_kernels
 from .cell import Cell, Operands, cell_of, operands_of
 
 SEQUENCES = 4
 """Of a piece: native loops take so many side by side."""
-LEAST_PIECE = 1 << 20
-"""Multiplications of a turn's product in all turns of a piece, at least: about 50 us."""
-LEAST_CUT = 1 << 12
+MIN_PIECE = 1 << 20
+"""Multiplications of a time step's product in all time steps of a piece, at least: about 50 us."""
+MIN_SPLIT_ELEMENTS = 1 << 12
 """Elements of the inputs, from which it may be worth it to cut a call."""
 
 
@@ -46,7 +46,7 @@ class _Direction:
             "lstm": self._lstm,
         }
 
-    def turn(self, gates: NDArray, states: NDArray) -> list[NDArray]:
+    def time_step(self, gates: NDArray, states: NDArray) -> list[NDArray]:
         """gates: (batch, gates * hidden), states: (states, batch, hidden) -> the next states."""
         with np.errstate(all="ignore"):
             return self._steps[self._cell.kind](gates, *states)
@@ -97,7 +97,7 @@ def _write(cell: Cell, given: Operands[NDArray], out: NDArray) -> None:
         own = None if given.own is None else given.own[d]
         direction, states = _Direction(cell, d, given.r[d], own), out[time:, d]
         for t in range(time)[:: -1 if back else 1]:
-            new = direction.turn(given.gates[d, t], states)
+            new = direction.time_step(given.gates[d, t], states)
             if given.lengths is None:
                 out[t, d], states[...] = new[0], new
             else:
@@ -105,8 +105,8 @@ def _write(cell: Cell, given: Operands[NDArray], out: NDArray) -> None:
                 out[t, d], states[...] = np.where(alive, new[0], 0), np.where(alive, new, states)
 
 
-def recurrent_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Returns (time + states, direction, batch, hidden): h of each turn, then the last states."""
+def rnn_scan_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """Returns (time + states, direction, batch, hidden): h of each time step, then the last states."""
     cell = cell_of(attrs)
     given = operands_of(cell, inputs)
     states, *rest = given.state.shape
@@ -131,10 +131,10 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     given = operands_of(cell_of(attrs), inputs)
     directions, time, batch, columns = given.gates.shape
     each = max(1, time * columns * given.r.shape[1])  # of a sequence
-    if directions * batch * each < 2 * LEAST_PIECE:
+    if directions * batch * each < 2 * MIN_PIECE:
         yield inputs, out
         return
-    count = -(-LEAST_PIECE // (each * SEQUENCES)) * SEQUENCES
+    count = -(-MIN_PIECE // (each * SEQUENCES)) * SEQUENCES
     for d in range(directions):
         one, number = slice(d, d + 1), np.asarray(d)
         for start in range(0, batch, count):
@@ -145,4 +145,4 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
             yield (*first, *own, *lengths, number), out[:, one, some]
 
 
-HOST = HostKernel(_compute, _cut, LEAST_CUT)
+CPU_KERNEL = CpuKernel(_compute, _cut, MIN_SPLIT_ELEMENTS)

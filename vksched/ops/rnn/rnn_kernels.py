@@ -1,7 +1,7 @@
 """Recurrent layers on devices, in two ways. Between two dispatches the states lie in the last rows
 of the result, so a submission may end there.
 
-    groups   state -> result -> some turns -> more turns -> ...          one dispatch each
+    groups   state -> result -> some time steps -> more time steps -> ...          one dispatch each
     steps    state -> result, work -> h @ r -> step -> h @ r -> ...      two dispatches for a step
 
 A group has some sequences of one direction, whose states are in its shared memory; each weight that
@@ -198,7 +198,7 @@ def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
 def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
     lanes, time = _lanes(layer.hidden, layer.limits), layer.time
     rounds, beside = _rounds(layer, sequences, lanes)
-    check_serial("recurrent", rounds + beside, layer.limits)
+    check_serial("rnn_scan", rounds + beside, layer.limits)
     most = LOOP_STEPS if layer.limits.software else SERIAL_STEPS
     step = (most - beside) // rounds
     extra, copies = layer.extra(SCRATCH)
@@ -217,7 +217,7 @@ def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
         yield Dispatch(shader, operands, (groups, 1, 1), push, constants, barrier=True)
 
 
-# -- turns -------------------------------------------------------------------------------------
+# -- time steps -------------------------------------------------------------------------------------
 
 _WORK = SCRATCH
 
@@ -251,7 +251,7 @@ def _times_weights(layer: _Layer, at: int) -> Iterator[Dispatch]:
         )
 
 
-def _by_turns(layer: _Layer) -> Iterator[Dispatch]:
+def _by_time_steps(layer: _Layer) -> Iterator[Dispatch]:
     h_at, reset_at, _ = _places(layer)
     extra, copies = layer.extra(SCRATCH - 1)
     yield from copies
@@ -291,17 +291,17 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     layer = _layer(call)
     if not call.variant:
         raise UnsupportedOp(
-            f"[recurrent] {layer.time} turns of {layer.hidden} values need as many dispatches, or "
+            f"[rnn_scan] {layer.time} steps of {layer.hidden} values need as many dispatches, or "
             f"{_shared_bytes(1, layer.hidden)} bytes of shared memory; the device has "
             f"{layer.limits.shared_bytes}"
         )
     if call.variant == STEPS:
-        dispatches = (*layer.start(), *_by_turns(layer))
+        dispatches = (*layer.start(), *_by_time_steps(layer))
     else:
         dispatches = (*layer.start(), *_by_groups(layer, int(call.variant)))
     if len(dispatches) > MAX_DISPATCHES:
         raise UnsupportedOp(
-            f"[recurrent] it needs {len(dispatches)} dispatches, over {MAX_DISPATCHES}"
+            f"[rnn_scan] it needs {len(dispatches)} dispatches, over {MAX_DISPATCHES}"
         )
     return dispatches
 

@@ -9,19 +9,19 @@ from itertools import chain
 
 from ...common.dtypes import FLOAT32, TensorType
 from ...ir.attrs import Attrs
-from ...ir.native_program import Loop, Recipe
+from ...ir.native_program import Loop, NativeProgram
 from ..lowering import native_kernels
 from .cell import cell_of, operands_of
 
 SEQUENCES = 4
-"""So many sequences are taken side by side. Of more, pieces are sequences too: see the host kernel
+"""So many sequences are taken side by side. Of more, pieces are sequences too: see the CPU kernel
 (rnn_cpu.py).
 """
 
 
-def recurrent_recipe(
+def rnn_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
+) -> NativeProgram | None:
     """Returns the loop of a layer without lengths, of few sequences."""
     cell, functions = cell_of(attrs), native_kernels.rnn_functions()
     given = operands_of(cell, inputs)
@@ -41,4 +41,4 @@ def recurrent_recipe(
     operands = tuple(range(len(inputs)))
     told = tuple(map(int, numbers))
     loop = Loop("rnn_scan", operands, output.size, told, (cell.clip,), directions, work)
-    return Recipe((loop,))
+    return NativeProgram((loop,))

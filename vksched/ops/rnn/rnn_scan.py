@@ -1,6 +1,6 @@
-"""The op `recurrent`: all turns of a recurrent layer, whose inputs were multiplied before.
+"""The op `rnn_scan`: all time steps of a recurrent layer, whose inputs were multiplied before.
 
-    gates, r, state -> (time + states, direction, batch, hidden): h of each turn, the last states
+    gates, r, state -> (time + states, direction, batch, hidden): h of each time step, the last states
 
 Shapes of the operands: `Operands`; attributes: `Cell`. Examples: tests/ops/test_ops.py.
 """
@@ -12,15 +12,15 @@ from ...common.errors import DTypeError, ShapeError
 from ...ir.attrs import Attrs
 from ...ir.op import Op, Work, register
 from ...ir.tensor import Tensor, apply
-from ...ir.vjp import Pull, Pulled, gradient
-from ..layout.control import after
+from ...ir.vjp import VjpContext, VjpResult, gradient
+from ..layout.control import optimization_barrier
 from .cell import ATTRS, DEFAULTS, Cell, Operands, cell_of, operands_of
-from .rnn_cpu import HOST, recurrent_reference
+from .rnn_cpu import CPU_KERNEL, rnn_scan_reference
 from .rnn_kernels import KERNEL
-from .rnn_native import recurrent_recipe
+from .rnn_native import rnn_program
 from .rnn_unrolled import unrolled
 
-OP = "recurrent"
+OP = "rnn_scan"
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -62,7 +62,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """The weights are read in each turn, and turns follow each other."""
+    """The weights are read in each time step, and time steps follow each other."""
     gates, r = inputs[:2]
     _, time, batch, _ = gates.shape
     moved = gates.device_bytes + output.device_bytes + time * r.device_bytes
@@ -73,27 +73,27 @@ register(
     Op(
         OP,
         _infer,
-        recurrent_reference,
+        rnn_scan_reference,
         KERNEL,
         attrs=ATTRS,
         operands=(3, 5),
         work=_work,
-        host=HOST,
-        recipe=recurrent_recipe,
+        cpu=CPU_KERNEL,
+        native_program=rnn_program,
     )
 )
 
 
 @gradient(OP)
-def _gradient(call: Pull) -> Pulled:
-    """By the same layer turn by turn, which is computed once more when its gradient is there."""
-    operands = tuple(after(x, call.grad) for x in call.inputs)
+def _gradient(call: VjpContext) -> VjpResult:
+    """By the same layer step by step, which is computed once more when its gradient is there."""
+    operands = tuple(optimization_barrier(x, call.grad) for x in call.inputs)
     cell = cell_of(call.attrs)
     return call.through(unrolled(cell, operands_of(cell, operands)), operands)
 
 
-def recurrent(cell: Cell, given: Operands[Tensor], name: str | None = None) -> Tensor:
-    """All turns of a layer."""
+def rnn_scan(cell: Cell, given: Operands[Tensor], name: str | None = None) -> Tensor:
+    """All time steps of a layer."""
     optional = (given.own, given.lengths)
     operands = (given.gates, given.r, given.state, *(t for t in optional if t is not None))
     return apply(OP, operands, cell.attrs, name)

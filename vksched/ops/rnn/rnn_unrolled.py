@@ -1,8 +1,8 @@
-"""Recurrent layers as graphs of other ops, turn by turn: for activations that the op `recurrent`
+"""Recurrent layers as graphs of other ops, step by step: for activations that the op `rnn_scan`
 does not have, and for its gradients.
 
     gates (direction, time, batch, gates * hidden) -> gate by gate (time, gate, direction, ...)
-    turn: gates[t] + h @ r -> activations -> h          both directions are one turn
+    time step: gates[t] + h @ r -> activations -> h          both directions are one time step
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ FUNCTIONS: dict[str, Function] = {"sigmoid": sigmoid, "tanh": tanh, "relu": relu
 def unrolled(
     cell: Cell, given: Operands[Tensor], functions: Sequence[Sequence[Function]] = ()
 ) -> Tensor:
-    """Returns what the op `recurrent` returns. functions: for each direction its activations, in
+    """Returns what the op `rnn_scan` returns. functions: for each direction its activations, in
     place of those that the cell names.
     """
     used = functions or [[FUNCTIONS[name] for name in names] for names in cell.activations]
-    turns = _Turns(cell, _by_turn(cell, given), used)
-    step: Callable[..., tuple[Tensor, ...]] = getattr(turns, cell.kind)
+    steps = _TimeSteps(cell, _by_time_step(cell, given), used)
+    step: Callable[..., tuple[Tensor, ...]] = getattr(steps, cell.kind)
     states, made = tuple(given.state[i] for i in range(cell.states)), []
     for t in range(given.gates.shape[1]):
-        states = tuple(turns.keep(t, *both) for both in zip(step(t, *states), states, strict=True))
+        states = tuple(steps.keep(t, *both) for both in zip(step(t, *states), states, strict=True))
         made.append(states[0])
-    return turns.join(made, states)
+    return steps.join(made, states)
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """gates: (time, gate, direction, batch, hidden), in the order of turns. r: (gate, direction,
-    hidden, hidden). own: (gate, direction, 1, hidden), or None. alive: for each turn (direction,
+    """gates: (time, gate, direction, batch, hidden), in the order of time steps. r: (gate, direction,
+    hidden, hidden). own: (gate, direction, 1, hidden), or None. alive: for each time step (direction,
     batch, 1), whether a sequence is not over, or None.
     """
 
@@ -64,7 +64,7 @@ class _Parts:
     alive: Tensor | None
 
 
-def _by_turn(cell: Cell, given: Operands[Tensor]) -> _Parts:
+def _by_time_step(cell: Cell, given: Operands[Tensor]) -> _Parts:
     count, time, batch, columns = given.gates.shape
     hidden = columns // cell.gates
     ordered = given.gates
@@ -93,8 +93,8 @@ def _alive(lengths: Tensor, backwards: tuple[bool, ...], time: int, batch: int) 
     return less(now, reshape(lengths, (batch, 1)))
 
 
-class _Turns:
-    """The turns of a call: of each kind what it makes of gates and states, (direction, batch,
+class _TimeSteps:
+    """The time steps of a call: of each kind what it makes of gates and states, (direction, batch,
     hidden).
     """
 
@@ -140,7 +140,7 @@ class _Turns:
         return new if alive is None else where(alive[t], new, old)
 
     def join(self, made: list[Tensor], states: tuple[Tensor, ...]) -> Tensor:
-        """Returns the states of all turns, in the order of time, and the last ones."""
+        """Returns the states of all time steps, in the order of time, and the last ones."""
         count = len(made)
         if self._parts.alive is not None:
             nothing = constant(np.zeros((), numpy_dtype(states[0].dtype)))

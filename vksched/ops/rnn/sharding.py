@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...ir.sharding_rule import (
-    WHOLE,
+    REPLICATE,
     Factor,
     Sharded,
     sharding,
@@ -14,9 +14,9 @@ from . import rnn_scan as rnn_scan
 from .cell import cell_of
 
 
-@sharding("recurrent")
-def _recurrent(call: Sharded) -> Iterable[Factor]:
+@sharding("rnn_scan")
+def _rnn_scan(call: Sharded) -> Iterable[Factor]:
     """Sequences; directions share nothing, but each has attributes of its own."""
     cell = cell_of(call.attrs)
-    own, lengths = (WHOLE,) * cell.own, (0,) * cell.masked
-    yield Factor((2, WHOLE, 2, *own, *lengths), 2, call.output.shape[2])
+    own, lengths = (REPLICATE,) * cell.own, (0,) * cell.masked
+    yield Factor((2, REPLICATE, 2, *own, *lengths), 2, call.output.shape[2])

@@ -23,7 +23,7 @@ from .config_types import AUTO, SCHEDULES, WEIGHTS, Config, Pipeline, Section, S
 
 MOST = 1 << 18
 """Characters of a file."""
-MOST_ITEMS = 100_000
+MAX_ITEMS = 100_000
 """Values of a file; an alias counts as all that it stands for."""
 SHOWN = 80
 """Characters of a value that an error shows."""
@@ -110,7 +110,7 @@ def _parse(text: str, name: str) -> Item:
 
 
 class _Tree:
-    """What turns YAML nodes into items, no more of them than MOST_ITEMS."""
+    """What turns YAML nodes into items, no more of them than MAX_ITEMS."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -121,8 +121,8 @@ class _Tree:
         line = node.start_mark.line + 1
         where = f"[config] {self._name}, line {line}"
         self._count += 1
-        if self._count > MOST_ITEMS:
-            raise PlanError(f"{where}: expected at most {MOST_ITEMS} values, aliases repeated")
+        if self._count > MAX_ITEMS:
+            raise PlanError(f"{where}: expected at most {MAX_ITEMS} values, aliases repeated")
         if not node.tag.startswith("tag:yaml.org,2002:"):
             raise PlanError(f"{where}: expected plain values, got the type {node.tag[:SHOWN]}")
         if node.id == "mapping":

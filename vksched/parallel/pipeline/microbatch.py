@@ -17,8 +17,8 @@ from ...common.errors import PlanError
 from ...ir.attrs import Attrs
 from ...ir.graph import Graph, Node
 from ...ir.graph_builder import Made, Maker
-from ...ir.sharding_rule import ANY, TERMS, Factor, Sharded, factors_of
-from ..sharding.sharding_strategy import Cut, Way, units_of
+from ...ir.sharding_rule import ANY, PARTIAL_SUM, Factor, Sharded, factors_of
+from ..sharding.sharding_strategy import ShardedAxis, Way, units_of
 from .batch_axes import regroup
 
 
@@ -30,7 +30,7 @@ class _Value:
     """
 
     whole: int | None = None
-    cut: Cut | None = None
+    shard: ShardedAxis | None = None
     outer: int = 1
     parts: tuple[int, ...] = ()
 
@@ -79,7 +79,7 @@ class _Finder:
         self.count = count
         self.axis = axis
         self.length = self._length(first)
-        self.cuts: dict[int, Cut] = {}
+        self.shardings: dict[int, ShardedAxis] = {}
         self.outers: dict[int, int] = {}
         self.reads: dict[int, int] = {}
         self.joined: set[int] = set()
@@ -95,18 +95,18 @@ class _Finder:
             if way is None:
                 if any(i in self.joined for i in node.inputs):
                     self.joined.add(node.id)
-                if any(i in self.cuts for i in node.inputs):
+                if any(i in self.shardings for i in node.inputs):
                     raise PlanError(self._mixes(node))
                 continue
             if any(i in self.joined for i in node.inputs):
                 raise PlanError(self._mixes(node))
             self.ways[node.id] = way
-            cut = way.result(call)
-            if cut is None:
+            shard = way.result(call)
+            if shard is None:
                 self.added_up.add(node.id)
                 self.joined.add(node.id)
             else:
-                self.cuts[node.id] = cut
+                self.shardings[node.id] = shard
         added_up = frozenset(self.added_up)
         return Batches(self.count, self.ways, added_up, self.outers, self.reads)
 
@@ -130,7 +130,7 @@ class _Finder:
 
     def _way(self, node: Node, call: Sharded) -> Way | None:
         """Returns the way in which a node is computed for each microbatch, or None."""
-        bound = [i for i in node.inputs if i in self.cuts]
+        bound = [i for i in node.inputs if i in self.shardings]
         seeds = [i for i in node.inputs if self._is_seed(i)]
         if not bound and not seeds:
             return None
@@ -145,7 +145,7 @@ class _Finder:
     def _regrouped(self, node: Node, call: Sharded) -> Way | None:
         """Returns the way of a reshape; its parts may be several runs before it, or after it."""
         (operand,) = node.inputs
-        axis = self.cuts[operand].axis if operand in self.cuts else self.axis
+        axis = self.shardings[operand].axis if operand in self.shardings else self.axis
         shapes, outer = (call.inputs[0].shape, call.output.shape), self.outers.get(operand, 1)
         found = regroup(*shapes, axis, outer, self.count)
         if found is None:
@@ -163,23 +163,23 @@ class _Finder:
         units: set[tuple[int, ...]] = set()
         outers: set[int] = set()
         for position, operand in enumerate(node.inputs):
-            form, cut = factor.operands[position], self.cuts.get(operand)
+            form, shard = factor.operands[position], self.shardings.get(operand)
             if form is ANY:
                 continue
-            if cut is not None and not isinstance(form, int):
+            if shard is not None and not isinstance(form, int):
                 return None
             if not isinstance(form, int):
                 continue
             length = call.inputs[position].shape[form]
-            if cut is None and (bound or (self._is_seed(operand) and form == self.axis)):
-                cut = Cut(form, (length // self.count,) * self.count)
-            if cut is None or cut.axis != form or length % self.count:
+            if shard is None and (bound or (self._is_seed(operand) and form == self.axis)):
+                shard = ShardedAxis(form, (length // self.count,) * self.count)
+            if shard is None or shard.axis != form or length % self.count:
                 return None
-            found = units_of(cut, factor, length)
+            found = units_of(shard, factor, length)
             if found is None:
                 return None
             units.add(found)
-            if operand in self.cuts or not bound:
+            if operand in self.shardings or not bound:
                 outers.add(self.outers.get(operand, 1))
         if len(units) != 1 or len(outers) > 1:
             return None
@@ -243,28 +243,28 @@ class Batcher:
             name = f"{node.name}~{part}"
             made.append(self._maker.emit(node.op, inputs, attrs, name, slot.device, slot.turn))
             first += units
-        cut, value = way.result(call), self._values[node.id]
-        value.parts, value.cut = tuple(made), cut
+        shard, value = way.result(call), self._values[node.id]
+        value.parts, value.shard = tuple(made), shard
         value.outer = self._batches.outers.get(node.id, 1)
-        if cut is None:
+        if shard is None:
             value.whole = self._added(node, way, made)
 
     def _operand(self, reader: int, position: int, part: int, way: Way, call: Sharded) -> int:
         value_id = self._graph.nodes[reader].inputs[position]
-        value, cut = self._values[value_id], way.operand(call, position)
-        if value.parts and value.cut is not None:
+        value, shard = self._values[value_id], way.operand(call, position)
+        if value.parts and value.shard is not None:
             return value.parts[part]
         assert value.whole is not None
-        if cut is None:
-            first = part == 0 or way.factor.operands[position] is not TERMS
+        if shard is None:
+            first = part == 0 or way.factor.operands[position] is not PARTIAL_SUM
             return value.whole if first else self._zeros(value_id, part)
         name = f"{self._graph.nodes[value_id].name}~{part}"
-        return self._range(value.whole, cut, part, self._batches.reads.get(reader, 1), name)
+        return self._range(value.whole, shard, part, self._batches.reads.get(reader, 1), name)
 
-    def _range(self, whole: int, cut: Cut, part: int, outer: int, name: str) -> int:
+    def _range(self, whole: int, shard: ShardedAxis, part: int, outer: int, name: str) -> int:
         """Returns a part of a whole value: a range of an axis, or of each of its blocks."""
-        axis, begin, size = cut.axis, cut.starts[part] // outer, cut.sizes[part] // outer
-        shape, ends = self._maker[whole].type.shape, (cut.sizes[part],)
+        axis, begin, size = shard.axis, shard.starts[part] // outer, shard.sizes[part] // outer
+        shape, ends = self._maker[whole].type.shape, (shard.sizes[part],)
         before, after = shape[:axis], shape[axis + 1 :]
         if outer > 1:
             blocks = (*before, outer, shape[axis] // outer, *after)
@@ -305,8 +305,8 @@ class Batcher:
     def _whole(self, value_id: int) -> int:
         value, node = self._values[value_id], self._graph.nodes[value_id]
         if value.whole is None:
-            assert value.cut is not None
-            value.whole = self._joined(value.parts, value.cut.axis, value.outer, node)
+            assert value.shard is not None
+            value.whole = self._joined(value.parts, value.shard.axis, value.outer, node)
         return value.whole
 
     def _joined(self, parts: Sequence[int], axis: int, outer: int, node: Node) -> int:

@@ -20,12 +20,12 @@ from typing import Protocol
 from ...common.errors import PlanError
 from ...ir.graph import Graph, Node
 from ...ir.graph_builder import Made, Maker
-from ...ir.sharding_rule import TERMS, Factor, factors_of
+from ...ir.sharding_rule import PARTIAL_SUM, Factor, factors_of
 from ...topology.topology import Topology
 from ..config.config_types import AUTO, COLUMNS, Section, Shard
 from .reshard_cost import Prices
 from .sharded_values import SMALL, Values
-from .sharding_strategy import Cut, Devices, Way, divides, shares, units_of
+from .sharding_strategy import Devices, ShardedAxis, Way, divides, shares, units_of
 
 
 class Pace(Protocol):
@@ -44,7 +44,7 @@ class Sharder:
         sections: Sequence[Section | None],
         topology: Topology,
         pace: Pace,
-        pieces: Mapping[int, tuple[Devices, Cut] | None],
+        pieces: Mapping[int, tuple[Devices, ShardedAxis] | None],
         turns: Mapping[str, int],
     ) -> None:
         self.graph = graph
@@ -55,7 +55,7 @@ class Sharder:
         self._by_group: dict[Devices, tuple[float, ...]] = {}
         self._batch: dict[str, int] = {}
         host = topology.devices[topology.cpu].name
-        self.cut: set[str] = set()
+        self.shard: set[str] = set()
         """The names of sections of which some node is computed in parts."""
         self.maker = Maker(graph)
         self.values = Values(graph, self.maker, host, self._weights_of, pieces, turns)
@@ -96,7 +96,7 @@ class Sharder:
         way = None if one else self._way(node, section, group)
         if way is not None:
             if section is not None and group:
-                self.cut.add(section.name)
+                self.shard.add(section.name)
             self.values.put(node, way)
             if way.result(self.values.call(node)) is None and not self._may_wait(node):
                 self.values.settle(node.id)
@@ -118,8 +118,8 @@ class Sharder:
         """Returns the devices of the first operand that is cut."""
         for operand in node.inputs:
             held = self.values.held[operand]
-            if held.cuts and not held.whole:
-                return next(iter(held.cuts))[0]
+            if held.shardings and not held.whole:
+                return next(iter(held.shardings))[0]
             if held.terms and not held.whole:
                 return held.terms[0]
         return ()
@@ -131,7 +131,7 @@ class Sharder:
             return None
         shard = section.shard if section and group else None
         if shard and shard.weights:
-            product = [f for f in factors if self._cuts_weight(node, f)]
+            product = [f for f in factors if self._shards_weight(node, f)]
             if product:
                 return self._by_weights(node, shard, group, product)
         ways = list(dict.fromkeys(self._like_operands(node, factors, group)))
@@ -155,10 +155,10 @@ class Sharder:
                 continue
             for position, operand in enumerate(node.inputs):
                 axis = factor.operands[position]
-                for devices, cut in self.values.held[operand].cuts:
-                    if cut.axis != axis:
+                for devices, shard in self.values.held[operand].shardings:
+                    if shard.axis != axis:
                         continue
-                    units = units_of(cut, factor, call.inputs[position].shape[axis])
+                    units = units_of(shard, factor, call.inputs[position].shape[axis])
                     if units is not None and (not group or devices == group):
                         yield Way(factor, devices, units)
                     elif group and devices != group and factor.units >= len(group):
@@ -167,7 +167,9 @@ class Sharder:
     def _as_terms(self, node: Node, factor: Factor) -> Iterator[Way]:
         """Yields the way in which all operands that may be terms are."""
         held = [self.values.held[i].terms for i in node.inputs]
-        found = [h and h[0] for h, form in zip(held, factor.operands, strict=True) if form is TERMS]
+        found = [
+            h and h[0] for h, form in zip(held, factor.operands, strict=True) if form is PARTIAL_SUM
+        ]
         if found and found[0] and len(set(found)) == 1:
             yield Way(factor, found[0])
 
@@ -200,7 +202,7 @@ class Sharder:
         section = self.sections[node.id]
         assert section is not None
         across = [f for f in factors if isinstance(f.result, int)]
-        along = [f for f in factors if f.result is TERMS]
+        along = [f for f in factors if f.result is PARTIAL_SUM]
         ways = [w for w in self._like_operands(node, factors, group) if w.devices == group]
         for factor in across if shard.weights == COLUMNS else along:
             grain = self._grain(node, factor)
@@ -213,7 +215,7 @@ class Sharder:
             return None
         return min(ways, key=lambda way: self._price(node, way))
 
-    def _cuts_weight(self, node: Node, factor: Factor) -> bool:
+    def _shards_weight(self, node: Node, factor: Factor) -> bool:
         """Whether a factor cuts a weight that is multiplied with data."""
         if all(i in self.values.lazy for i in node.inputs):
             return False
@@ -222,7 +224,7 @@ class Sharder:
             type_ = self.graph.nodes[operand].type
             large = operand in self.values.lazy and type_.rank > 1 and type_.size >= SMALL
             sums = any(
-                f.result is TERMS and f.units and isinstance(f.operands[position], int)
+                f.result is PARTIAL_SUM and f.units and isinstance(f.operands[position], int)
                 for f in factors
             )
             if large and sums and isinstance(factor.operands[position], int):
@@ -240,7 +242,7 @@ class Sharder:
         reader = self.graph.nodes[readers[0]]
         factors = factors_of(reader.op, self.values.call(reader))
         return any(
-            factor.operands[position] is TERMS and not factor.units
+            factor.operands[position] is PARTIAL_SUM and not factor.units
             for factor in factors
             for position, operand in enumerate(reader.inputs)
             if operand == node.id

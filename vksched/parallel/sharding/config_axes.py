@@ -9,7 +9,7 @@ from ...common.errors import PlanError
 from ...ir.graph import Graph
 from ..config.config_types import Config, Section
 
-MOST_SHOWN = 4
+MAX_SHOWN = 4
 """Values that an error lists."""
 
 
@@ -42,8 +42,8 @@ def check_axes(
         axis, ranks = section.shard.axis, {len(shape) for shape in shapes.values()}
         if any(-rank <= axis < rank for rank in ranks):
             continue
-        shown = [f"{name} of rank {len(shape)}" for name, shape in shapes.items()][:MOST_SHOWN]
-        more = ", ..." if len(shapes) > MOST_SHOWN else ""
+        shown = [f"{name} of rank {len(shape)}" for name, shape in shapes.items()][:MAX_SHOWN]
+        more = ", ..." if len(shapes) > MAX_SHOWN else ""
         raise PlanError(
             f"[config] {where_of(section, config)}: expected an axis of {section.name}.shard that "
             f"a value there has, got {axis} for {', '.join(shown)}{more}; try axis: 0"
@@ -51,7 +51,7 @@ def check_axes(
 
 
 def idle_shards(
-    sections: Sequence[Section | None], cut: Collection[str], config: Config
+    sections: Sequence[Section | None], shard: Collection[str], config: Config
 ) -> dict[str, str]:
     """Return a warning for each section that is to be cut over several devices and is not.
 
@@ -64,7 +64,7 @@ def idle_shards(
     for section in dict.fromkeys(sections):
         if section is None or section.shard is None or len(section.devices) < 2:
             continue
-        if section.name not in cut:
+        if section.name not in shard:
             by = section.shard.weights and f"weights by {section.shard.weights}"
             out[section.name] = (
                 f"{where_of(section, config)}: the shard of {section.name} cuts nothing in this "

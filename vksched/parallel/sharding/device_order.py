@@ -25,7 +25,7 @@ def find_steps(made: Made) -> Mapping[str, int]:
     for node in graph.nodes:
         here = made.homes.get(node.id)
         for operand in node.inputs:
-            source = graph.roots[operand]
+            source = graph.view_bases[operand]
             there = made.homes.get(source)
             if here is not None and there is not None and here != there:
                 transfer.add(source)
@@ -34,7 +34,7 @@ def find_steps(made: Made) -> Mapping[str, int]:
     steps: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:
         own = made.turns.get(node.name)
-        sources = [source for i in node.inputs if (source := graph.roots[i]) in steps]
+        sources = [source for i in node.inputs if (source := graph.view_bases[i]) in steps]
         before = [(steps[i][0], steps[i][1] + (i in transfer)) for i in sources]
         # what is made of nothing comes with its first reader; a state that crosses at once
         if before or own is not None or node.id in transfer or (node.inputs and not made.turns):

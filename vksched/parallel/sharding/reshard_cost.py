@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ...ir.sharding_rule import ANY, Sharded, factors_of
 from ...topology.topology import Topology
 from .sharded_values import SMALL, Values
-from .sharding_strategy import Cut, Devices, Way, units_of
+from .sharding_strategy import Devices, ShardedAxis, Way, units_of
 
 
 class Prices:
@@ -48,32 +48,34 @@ class Prices:
             return min(self.transfer(home, device, size_bytes) for home in homes)
         if values.is_free(value):
             return self.transfer(None, device, size_bytes * (1 - 1 / len(group)))
-        if held.cuts:
-            cuts = held.cuts
-            devices, cut = next((key for key in cuts if device in key[0]), next(iter(cuts)))
-            return self._ranges(devices, cut.sizes, device, size_bytes)
+        if held.shardings:
+            shardings = held.shardings
+            devices, shard = next(
+                (key for key in shardings if device in key[0]), next(iter(shardings))
+            )
+            return self._ranges(devices, shard.sizes, device, size_bytes)
         if held.terms:
             devices = held.terms[0]
             each = size_bytes * (len(devices) - 1) / len(devices)
             return 2 * max(self.transfer(there, device, each) for there in devices)
         return self.transfer(None, device, size_bytes)  # an input, or a state that is kept whole
 
-    def cut(self, value: int, devices: Devices, cut: Cut) -> float:
+    def shard(self, value: int, devices: Devices, shard: ShardedAxis) -> float:
         """Returns the price of the ranges of a value, each on its device."""
         values, held = self._values, self._values.held[value]
         node = values.graph.nodes[value]
-        if (devices, cut) in held.cuts or node.op in ("weight", "constant"):
+        if (devices, shard) in held.shardings or node.op in ("weight", "constant"):
             return 0.0
         if values.is_free(value):
             return 0.0
-        size_bytes, total = node.type.device_bytes, max(1, sum(cut.sizes))
-        parts = [size_bytes * size / total for size in cut.sizes]
+        size_bytes, total = node.type.device_bytes, max(1, sum(shard.sizes))
+        parts = [size_bytes * size / total for size in shard.sizes]
         if value in values.lazy and not node.declaration.leaf and node.op != "state":
-            return self._lazy_cut(value, devices, cut)
+            return self._lazy_shard(value, devices, shard)
         if all(device in held.whole for device in devices):
             return 0.0
-        if held.cuts or held.terms:
-            source = next(iter(held.cuts))[0] if held.cuts else held.terms[0]  # type: ignore[index]
+        if held.shardings or held.terms:
+            source = next(iter(held.shardings))[0] if held.shardings else held.terms[0]  # type: ignore[index]
             away = (len(source) - 1) / len(source)
             return max(
                 self.transfer(source[0] if source[0] != device else source[-1], device, part * away)
@@ -94,9 +96,9 @@ class Prices:
         call = values.call(node)
         total = 0.0
         for position, operand in enumerate(node.inputs):
-            cut = way.operand(call, position)
-            if cut is not None:
-                total += self.cut(operand, way.devices, cut)
+            shard = way.operand(call, position)
+            if shard is not None:
+                total += self.shard(operand, way.devices, shard)
             elif way.factor.operands[position] is not ANY:
                 total += self._other(operand, position, way)
         if way.result(call) is None and way.units:
@@ -110,18 +112,18 @@ class Prices:
 
     def _other(self, value: int, position: int, way: Way) -> float:
         terms = self._values.held[value].terms
-        if terms is not None and terms[0] == way.devices and way.takes_terms(position):
+        if terms is not None and terms[0] == way.devices and way.accepts_partial_sum(position):
             return 0.0
         return max(self.whole(value, device, way.devices) for device in way.devices)
 
-    def _lazy_cut(self, value: int, devices: Devices, cut: Cut) -> float:
+    def _lazy_shard(self, value: int, devices: Devices, shard: ShardedAxis) -> float:
         node = self._values.graph.nodes[value]
         if node.type.size < SMALL:
             return 0.0
         call: Sharded = self._values.call(node)
         for factor in factors_of(node.op, call):
-            if factor.result == cut.axis:
-                units = units_of(cut, factor, node.type.shape[cut.axis])
+            if factor.result == shard.axis:
+                units = units_of(shard, factor, node.type.shape[shard.axis])
                 if units is not None:
                     return self.way(value, Way(factor, devices, units))
         return max(self.whole(value, device, devices) for device in devices)

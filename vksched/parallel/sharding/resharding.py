@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ir.graph_builder import Maker
-from .sharding_strategy import Cut, Devices
+from .sharding_strategy import Devices, ShardedAxis
 
 
 class Moves:
@@ -69,13 +69,17 @@ class Moves:
         return self.concat(found, source_axis, name, device)
 
     def scattered(
-        self, name: str, terms: tuple[Devices, tuple[int, ...]], devices: Devices, cut: Cut
+        self,
+        name: str,
+        terms: tuple[Devices, tuple[int, ...]],
+        devices: Devices,
+        shard: ShardedAxis,
     ) -> tuple[int, ...]:
         """Returns the ranges of a sum, each added up where it is wanted."""
         out: list[int] = []
-        for part, (device, (begin, end)) in enumerate(zip(devices, cut.ranges(), strict=True)):
+        for part, (device, (begin, end)) in enumerate(zip(devices, shard.ranges(), strict=True)):
             found = [
-                self.slice(term, cut.axis, begin, end, f"{name}.term@{part}", there)
+                self.slice(term, shard.axis, begin, end, f"{name}.term@{part}", there)
                 for there, term in zip(*terms, strict=True)
             ]
             out.append(self.add(found, f"{name}.sum@{part}", device))

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from ...ir.attrs import Attrs
 from ...ir.graph import Graph, Node
 from ...ir.graph_builder import Maker
-from ...ir.sharding_rule import ANY, TERMS, Sharded, factors_of
+from ...ir.sharding_rule import ANY, PARTIAL_SUM, Sharded, factors_of
 from ...ops.creation.state import StatePiece
 from .resharding import Moves
-from .sharding_strategy import Cut, Devices, Way, shares, units_of
+from .sharding_strategy import Devices, ShardedAxis, Way, shares, units_of
 
 SMALL = 1024
 """Elements: smaller values are added up on one device, and states of that size are kept whole."""
@@ -35,12 +35,12 @@ class Held:
     """
 
     whole: dict[str | None, int] = field(default_factory=dict)
-    cuts: dict[tuple[Devices, Cut], tuple[int, ...]] = field(default_factory=dict)
+    shardings: dict[tuple[Devices, ShardedAxis], tuple[int, ...]] = field(default_factory=dict)
     terms: tuple[Devices, tuple[int, ...]] | None = None
 
     def nodes(self) -> list[int]:
         """Returns the nodes that are the value or parts of it, the best to show it first."""
-        ids = [*self.whole.values(), *(i for parts in self.cuts.values() for i in parts)]
+        ids = [*self.whole.values(), *(i for parts in self.shardings.values() for i in parts)]
         return [*ids, *(self.terms[1] if self.terms else ())]
 
 
@@ -56,7 +56,7 @@ class Values:
         maker: Maker,
         host: str,
         weights_of: Callable[[Devices], Sequence[float]],
-        pieces: Mapping[int, tuple[Devices, Cut] | None],
+        pieces: Mapping[int, tuple[Devices, ShardedAxis] | None],
         turns: Mapping[str, int],
     ) -> None:
         self.graph = graph
@@ -67,7 +67,7 @@ class Values:
         self.lazy = made_of_parameters(graph)
         self._weights_of = weights_of
         self._turns = turns
-        self._stored: dict[int, tuple[Devices, Cut] | None] = dict(pieces)
+        self._stored: dict[int, tuple[Devices, ShardedAxis] | None] = dict(pieces)
 
     # -- what is asked of them -----------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Values:
         """Returns a node as a sharding rule sees it."""
         return Sharded(self.graph.input_types(node), node.type, node.attrs)
 
-    def even_cut(self, value: int, devices: Devices) -> Cut | None:
+    def even_shard(self, value: int, devices: Devices) -> ShardedAxis | None:
         """Returns the cut in which devices share a value, along its first axis that is long enough;
         None where it is small.
         """
@@ -89,7 +89,7 @@ class Values:
         axis = next((a for a, n in enumerate(type_.shape) if n >= len(devices)), None)
         if axis is None:
             return None
-        return Cut(axis, shares(type_.shape[axis], self._weights_of(devices)))
+        return ShardedAxis(axis, shares(type_.shape[axis], self._weights_of(devices)))
 
     def whole(self, value: int, device: str | None, group: Devices = ()) -> int:
         """Returns the node that is all of a value on a device, or one that crosses to it. group:
@@ -103,11 +103,11 @@ class Values:
             made = self.maker.emit(node.op, inputs, node.attrs, node.name, device)
         elif held.whole and not self.gathers(value, device):
             return next(iter(held.whole.values()))
-        elif node.op == "state" and not held.cuts:
+        elif node.op == "state" and not held.shardings:
             return self._whole_state(node, device, group)
         elif node.declaration.leaf:
             device, made = None, self.maker.leaf(node)
-        elif held.cuts:
+        elif held.shardings:
             made, device = self._gather(value, device)
         else:
             made, device = self._summed(value, device)
@@ -117,22 +117,22 @@ class Values:
     def gathers(self, value: int, device: str | None) -> bool:
         """Whether a device puts a value together that it has a range of: fewer bytes cross then."""
         leaf = self.graph.nodes[value].declaration.leaf
-        return not leaf and any(device in devices for devices, _ in self.held[value].cuts)
+        return not leaf and any(device in devices for devices, _ in self.held[value].shardings)
 
-    def cut(self, value: int, devices: Devices, cut: Cut) -> tuple[int, ...]:
+    def shard(self, value: int, devices: Devices, shard: ShardedAxis) -> tuple[int, ...]:
         """Returns the nodes that are the ranges of a value on devices."""
         held, node = self.held[value], self.graph.nodes[value]
-        key = devices, cut
-        if key not in held.cuts:
+        key = devices, shard
+        if key not in held.shardings:
             if self.is_free(value):
                 self._stored[value] = key
             if node.op == "state" and self._stored.get(value) == key:
-                held.cuts[key] = self._state_pieces(node, devices, cut)
+                held.shardings[key] = self._state_pieces(node, devices, shard)
             elif node.op in ("weight", "constant"):
-                held.cuts[key] = self._leaf_parts(node, devices, cut)
+                held.shardings[key] = self._leaf_parts(node, devices, shard)
             else:
-                held.cuts[key] = self._lazy_cut(node, *key) or self._converted(value, *key)
-        return held.cuts[key]
+                held.shardings[key] = self._lazy_shard(node, *key) or self._converted(value, *key)
+        return held.shardings[key]
 
     def put(self, node: Node, way: Way) -> None:
         """Computes a node in parts."""
@@ -149,9 +149,9 @@ class Values:
             turn = self.turn(node)
             made.append(self.maker.emit(node.op, inputs, attrs, name, device, turn))
             first += size
-        cut = way.result(call)
-        if cut is not None:
-            self.held[node.id].cuts[way.devices, cut] = tuple(made)
+        shard = way.result(call)
+        if shard is not None:
+            self.held[node.id].shardings[way.devices, shard] = tuple(made)
         else:
             self.held[node.id].terms = way.devices, self._weighted(node, way, made)
 
@@ -159,11 +159,11 @@ class Values:
         """Adds up terms, each range on its device."""
         terms = self.held[value].terms
         assert terms is not None
-        cut = self.even_cut(value, terms[0])
-        if cut is None:
+        shard = self.even_shard(value, terms[0])
+        if shard is None:
             self.whole(value, terms[0][0])
         else:
-            self.cut(value, terms[0], cut)
+            self.shard(value, terms[0], shard)
 
     def compute(self, node: Node, devices: Sequence[str | None]) -> None:
         """Computes a node as it is, on each of some devices."""
@@ -177,19 +177,19 @@ class Values:
     def assign(self, node: Node) -> None:
         """Puts the next value of a state in its place, range by range."""
         state, value = node.inputs
-        cuts = self.held[value].cuts
+        shardings = self.held[value].shardings
         if self.is_free(state):
-            self._stored[state] = next(iter(cuts)) if cuts else None
+            self._stored[state] = next(iter(shardings)) if shardings else None
         stored = self._stored[state]
         if stored is None:
             self.compute(node, [None])
             return
-        parts = zip(self.cut(state, *stored), self.cut(value, *stored), stored[0], strict=True)
+        parts = zip(self.shard(state, *stored), self.shard(value, *stored), stored[0], strict=True)
         made = [
             self.maker.emit("assign", (held, new), {}, f"{node.name}@{part}", device)
             for part, (held, new, device) in enumerate(parts)
         ]
-        self.held[node.id].cuts[stored] = tuple(made)
+        self.held[node.id].shardings[stored] = tuple(made)
 
     def turn(self, node: Node) -> int | None:
         """Returns the turn of a node; None where it has none, or is made wherever it is needed."""
@@ -198,20 +198,24 @@ class Values:
     # -- how they are made ---------------------------------------------------------------------
 
     def _operand(self, value: int, position: int, call: Sharded, way: Way) -> tuple[int, ...]:
-        cut = way.operand(call, position)
-        if cut is not None:
-            return self.cut(value, way.devices, cut)
+        shard = way.operand(call, position)
+        if shard is not None:
+            return self.shard(value, way.devices, shard)
         held = self.held[value]
         if way.factor.operands[position] is ANY:
             for there, ids in [
-                *((key[0], ids) for key, ids in held.cuts.items()),
+                *((key[0], ids) for key, ids in held.shardings.items()),
                 held.terms or ((), ()),
             ]:
                 if there == way.devices:
                     return ids
-        if held.terms is not None and held.terms[0] == way.devices and way.takes_terms(position):
+        if (
+            held.terms is not None
+            and held.terms[0] == way.devices
+            and way.accepts_partial_sum(position)
+        ):
             return held.terms[1]
-        if way.factor.operands[position] is TERMS and way.units:
+        if way.factor.operands[position] is PARTIAL_SUM and way.units:
             return self._as_terms(value, way.devices)
         return tuple(self.whole(value, device, way.devices) for device in way.devices)
 
@@ -238,92 +242,96 @@ class Values:
 
     def _whole_state(self, node: Node, device: str | None, group: Devices) -> int:
         if self.is_free(node.id):
-            cut = self.even_cut(node.id, group) if len(group) > 1 else None
-            self._stored[node.id] = None if cut is None else (group, cut)
+            shard = self.even_shard(node.id, group) if len(group) > 1 else None
+            self._stored[node.id] = None if shard is None else (group, shard)
         stored = self._stored[node.id]
         if stored is None:
             home = group[0] if len(group) > 1 else None
             # without a home of its own it will be where its readers are: the first one counts
             made = self.held[node.id].whole[home or device] = self.maker.leaf(node, home)
             return made
-        self.cut(node.id, *stored)
+        self.shard(node.id, *stored)
         made, where = self._gather(node.id, device)
         self.held[node.id].whole[where] = made
         return made
 
-    def _state_pieces(self, node: Node, devices: Devices, cut: Cut) -> tuple[int, ...]:
+    def _state_pieces(self, node: Node, devices: Devices, shard: ShardedAxis) -> tuple[int, ...]:
         out: list[int] = []
         state = self.graph.keys[node.id]
-        for part, (begin, end) in enumerate(cut.ranges()):
-            key = StatePiece(state, cut.axis, begin, end - begin)  # type: ignore[arg-type]
-            about = cut.axis, begin, end - begin, f"{node.name}@{part}", key, devices[part]
+        for part, (begin, end) in enumerate(shard.ranges()):
+            key = StatePiece(state, shard.axis, begin, end - begin)  # type: ignore[arg-type]
+            about = shard.axis, begin, end - begin, f"{node.name}@{part}", key, devices[part]
             out.append(self.maker.part_of_leaf(node, *about))
         return tuple(out)
 
-    def _leaf_parts(self, node: Node, devices: Devices, cut: Cut) -> tuple[int, ...]:
+    def _leaf_parts(self, node: Node, devices: Devices, shard: ShardedAxis) -> tuple[int, ...]:
         out: list[int] = []
-        for part, (begin, end) in enumerate(cut.ranges()):
-            key = ("part", self.graph.keys[node.id], cut.axis, begin, end)
-            about = cut.axis, begin, end - begin, f"{node.name}@{part}", key, devices[part]
+        for part, (begin, end) in enumerate(shard.ranges()):
+            key = ("part", self.graph.keys[node.id], shard.axis, begin, end)
+            about = shard.axis, begin, end - begin, f"{node.name}@{part}", key, devices[part]
             out.append(self.maker.part_of_leaf(node, *about))
         return tuple(out)
 
-    def _lazy_cut(self, node: Node, devices: Devices, cut: Cut) -> tuple[int, ...] | None:
+    def _lazy_shard(
+        self, node: Node, devices: Devices, shard: ShardedAxis
+    ) -> tuple[int, ...] | None:
         """Computes a range of what depends on parameters on each device, if it can be."""
         if node.id not in self.lazy or node.declaration.leaf or node.op == "state":
             return None
         call = self.call(node)
         for factor in factors_of(node.op, call):
-            if factor.result == cut.axis:
-                units = units_of(cut, factor, node.type.shape[cut.axis])
+            if factor.result == shard.axis:
+                units = units_of(shard, factor, node.type.shape[shard.axis])
                 if units is not None:
                     self.put(node, Way(factor, devices, units))
-                    return self.held[node.id].cuts[devices, cut]
+                    return self.held[node.id].shardings[devices, shard]
         return None
 
-    def _converted(self, value: int, devices: Devices, cut: Cut) -> tuple[int, ...]:
+    def _converted(self, value: int, devices: Devices, shard: ShardedAxis) -> tuple[int, ...]:
         held, node = self.held[value], self.graph.nodes[value]
-        if node.id in self.lazy or (not held.cuts and held.terms is None):
-            return self._from_whole(value, devices, cut)
+        if node.id in self.lazy or (not held.shardings and held.terms is None):
+            return self._from_whole(value, devices, shard)
         if all(device in held.whole for device in devices):
-            return self._from_whole(value, devices, cut)
-        if held.cuts:
-            (source, other), ids = next(iter(held.cuts.items()))
+            return self._from_whole(value, devices, shard)
+        if held.shardings:
+            (source, other), ids = next(iter(held.shardings.items()))
             ranges = [(i, d, r) for i, d, r in zip(ids, source, other.ranges(), strict=True)]
             return tuple(
                 self._moves.range_of(
-                    ranges, other.axis, cut.axis, begin_end, f"{node.name}.part@{part}", device
+                    ranges, other.axis, shard.axis, begin_end, f"{node.name}.part@{part}", device
                 )
-                for part, (device, begin_end) in enumerate(zip(devices, cut.ranges(), strict=True))
+                for part, (device, begin_end) in enumerate(
+                    zip(devices, shard.ranges(), strict=True)
+                )
             )
         assert held.terms is not None
-        return self._moves.scattered(node.name, held.terms, devices, cut)
+        return self._moves.scattered(node.name, held.terms, devices, shard)
 
-    def _from_whole(self, value: int, devices: Devices, cut: Cut) -> tuple[int, ...]:
+    def _from_whole(self, value: int, devices: Devices, shard: ShardedAxis) -> tuple[int, ...]:
         node, out = self.graph.nodes[value], list[int]()
-        for part, (device, (begin, end)) in enumerate(zip(devices, cut.ranges(), strict=True)):
+        for part, (device, (begin, end)) in enumerate(zip(devices, shard.ranges(), strict=True)):
             source = self.whole(value, device, devices)
             # a range of an input that is no view of it is cut by the host, so that it alone crosses
             there = self.host if node.op == "input" else self.maker.home(source)
-            about = cut.axis, begin, end, f"{node.name}.part@{part}"
+            about = shard.axis, begin, end, f"{node.name}.part@{part}"
             out.append(self._moves.slice(source, *about, there))
         return tuple(out)
 
     def _gather(self, value: int, device: str | None) -> tuple[int, str | None]:
         node = self.graph.nodes[value]
-        cuts = self.held[value].cuts
+        shardings = self.held[value].shardings
         # of several cuts one that the device has a range of: all others have to cross
-        devices, cut = next((key for key in cuts if device in key[0]), next(iter(cuts)))
-        there, ids = device or devices[0], cuts[devices, cut]
-        return self._moves.concat(ids, cut.axis, node.name, there), there
+        devices, shard = next((key for key in shardings if device in key[0]), next(iter(shardings)))
+        there, ids = device or devices[0], shardings[devices, shard]
+        return self._moves.concat(ids, shard.axis, node.name, there), there
 
     def _summed(self, value: int, device: str | None) -> tuple[int, str | None]:
         held, node = self.held[value], self.graph.nodes[value]
         assert held.terms is not None, node
         devices, ids = held.terms
-        cut = self.even_cut(value, devices)
-        if cut is not None:
-            self.cut(value, devices, cut)
+        shard = self.even_shard(value, devices)
+        if shard is not None:
+            self.shard(value, devices, shard)
             return self._gather(value, device)
         there = device or devices[0]
         return self._moves.add(ids, node.name, there), there

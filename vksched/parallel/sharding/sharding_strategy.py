@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ...ir.sharding_rule import ANY, MEAN, TERMS, Factor, Sharded
+from ...ir.sharding_rule import ANY, PARTIAL_MEAN, PARTIAL_SUM, Factor, Sharded
 
 Devices = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ShardedAxis:
     """A value cut along an axis into one range for each device. sizes: of the ranges."""
 
     axis: int
@@ -44,12 +44,12 @@ class Way:
     devices: Devices
     units: tuple[int, ...] = ()
 
-    def layout(self, length: int, axis: int) -> Cut:
+    def layout(self, length: int, axis: int) -> ShardedAxis:
         """Returns how an axis of an operand or of the result is cut."""
         scale = length // self.factor.units
-        return Cut(axis, tuple(n * scale for n in self.units))
+        return ShardedAxis(axis, tuple(n * scale for n in self.units))
 
-    def operand(self, call: Sharded, position: int) -> Cut | None:
+    def operand(self, call: Sharded, position: int) -> ShardedAxis | None:
         """Returns the cut that an operand needs; None where it is not cut."""
         axis = self.factor.operands[position]
         if not isinstance(axis, int):
@@ -59,33 +59,33 @@ class Way:
     @property
     def is_mean(self) -> bool:
         """Whether the result is the mean of its parts, weighted by their sizes."""
-        return self.factor.result is MEAN
+        return self.factor.result is PARTIAL_MEAN
 
-    def takes_terms(self, position: int) -> bool:
+    def accepts_partial_sum(self, position: int) -> bool:
         """Whether an operand may be terms that nobody has added up."""
-        return self.factor.operands[position] in (TERMS, ANY)
+        return self.factor.operands[position] in (PARTIAL_SUM, ANY)
 
-    def result(self, call: Sharded) -> Cut | None:
+    def result(self, call: Sharded) -> ShardedAxis | None:
         """Returns the cut of the result; None for terms."""
         axis = self.factor.result
         return self.layout(call.output.shape[axis], axis) if isinstance(axis, int) else None
 
 
-def units_of(cut: Cut, factor: Factor, length: int) -> tuple[int, ...] | None:
+def units_of(shard: ShardedAxis, factor: Factor, length: int) -> tuple[int, ...] | None:
     """Returns how many units of a factor each range of an axis is; None where one is no whole
     number of them.
     """
     if not factor.units or length % factor.units:
         return None
     scale = length // factor.units
-    if any(size % scale for size in cut.sizes):
+    if any(size % scale for size in shard.sizes):
         return None
-    return tuple(size // scale for size in cut.sizes)
+    return tuple(size // scale for size in shard.sizes)
 
 
 def is_sum(factor: Factor) -> bool:
     """Whether the parts of a result add up to it."""
-    return factor.result in (TERMS, MEAN)
+    return factor.result in (PARTIAL_SUM, PARTIAL_MEAN)
 
 
 def shares(length: int, weights: Sequence[float]) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from typing import Any
 from ...schedule import Platform, Task, TaskGraph
 from ...schedule.model.lower_bounds import find_bounds
 from ...schedule.model.problem import make_problem
-from ...schedule.model.task_graph import MOST as MOST_AMOUNT
+from ...schedule.model.task_graph import MOST as MAX_AMOUNT
 from ...topology.links import Link
 from ...topology.power import watts_of
 from ...topology.topology import Topology
@@ -99,13 +99,13 @@ def _tasks(plan: PlanValue) -> TaskGraph:
         key = graph.signatures[node.id], able
         if key not in shared:  # tasks with one mapping share a row
             shared[key] = {
-                names[d]: min(support.node_seconds(node.id, d), MOST_AMOUNT) for d in able
+                names[d]: min(support.node_seconds(node.id, d), MAX_AMOUNT) for d in able
             }
         tasks.append(Task(str(node.id), shared[key]))
     edges: dict[tuple[str, str], float] = {}
     for node_id in runs if len(runs) <= MOST else ():
         for operand in graph.nodes[node_id].inputs:
-            maker = graph.roots[operand]
+            maker = graph.view_bases[operand]
             if maker in runs and maker != node_id:
                 value = value_of(graph, operand, False)
                 size = float(graph.nodes[value].type.device_bytes)
@@ -141,7 +141,7 @@ def _topology(topology: Topology, devices: Sequence[int]) -> Platform:
     names = {d: topology.devices[d].name for d in devices}
     wide = len(topology.hosts) > 1 and len(devices) > WIDE
     links = {
-        (names[a], names[b]): replace(way, latency_s=min(way.latency_s, MOST_AMOUNT))
+        (names[a], names[b]): replace(way, latency_s=min(way.latency_s, MAX_AMOUNT))
         for a in devices
         for b in (() if wide else devices)
         if a != b

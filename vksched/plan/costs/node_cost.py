@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from ...common.dtypes import FLOAT16
 from ...common.errors import UnsupportedOp
 from ...ir.graph import Graph, Node
-from ...ir.op import THEN, Call, Op, Work
+from ...ir.op import EPILOGUE, Call, Op, Work
 from ...ops.lowering.lower import Lowering, choice_of, conversion_bytes, lower
 from ...ops.lowering.variants import Choice
 from ...topology.device_spec import ALIGN_BYTES, DeviceSpec
@@ -43,7 +43,7 @@ def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
     """Returns why a device cannot run a node, or None when it can."""
     if spec.disabled_reason:
         return f"it is out of use, {spec.disabled_reason}"
-    if not spec.onnx_ops and node.declaration.foreign:
+    if not spec.onnx_ops and node.declaration.opaque:
         return f"{node.op} is of an ONNX file, which its owner does not allow there"
     if spec.kind == "cpu":
         return None
@@ -160,8 +160,10 @@ def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
     """
     if op.name == "state":
         return Cost(0.0, bool(spec.costs.calls))  # it is memory, and never runs
-    if spec.kind == "cpu" and THEN in call.attrs:  # numpy computes an epilogue as a pass of its own
-        bare = call_cost(spec, op, call.bare, over)
+    if (
+        spec.kind == "cpu" and EPILOGUE in call.attrs
+    ):  # numpy computes an epilogue as a pass of its own
+        bare = call_cost(spec, op, call.without_epilogue, over)
         return Cost(bare.seconds + _pass_seconds(spec, call), bare.measured)
     work = call_work(spec, op, call)
     if over:
@@ -197,14 +199,14 @@ def kinds_of(op: Op, call: Call, bound: str) -> tuple[str, str, str, str]:
     its op called in this way, of its op, of its family, of any op.
     """
     return (
-        f"{way_of(op, call)}/{bound}",
+        f"{call_signature(op, call)}/{bound}",
         f"{op.name}/{bound}",
         f"{family_of(op)}/{bound}",
         f"{ANY}/{bound}",
     )
 
 
-def way_of(op: Op, call: Call) -> str:
+def call_signature(op: Op, call: Call) -> str:
     """Returns an op with what sets some of its calls apart, as "matmul+transpose_b": flags, groups,
     packed operands and an epilogue. Kernels differ in these.
     """
@@ -213,8 +215,8 @@ def way_of(op: Op, call: Call) -> str:
         ways.append("groups")
     if any(operand.dtype == FLOAT16 for operand in call.inputs):
         ways.append(FLOAT16)
-    if THEN in call.attrs:
-        ways.append(THEN)
+    if EPILOGUE in call.attrs:
+        ways.append(EPILOGUE)
     return "+".join([op.name, *ways])
 
 

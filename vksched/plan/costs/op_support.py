@@ -35,7 +35,7 @@ class Support:
     ) -> None:
         self.graph = graph
         self.observed = tuple(sorted(set(observed)))
-        self.observed_roots = frozenset(graph.root(value) for value in observed)
+        self.observed_roots = frozenset(graph.view_base(value) for value in observed)
         self.topology = topology
         self.resident = resident or {}
         self._turns = turns or {}
@@ -173,7 +173,7 @@ class Support:
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
         """For each node that runs the roots of its operands, each once; none for the others."""
-        roots = self.graph.roots
+        roots = self.graph.view_bases
         out: list[tuple[int, ...]] = [()] * len(roots)
         for node in self.computed:
             out[node.id] = tuple(dict.fromkeys([roots[i] for i in node.inputs]))

@@ -126,7 +126,7 @@ class _Maker:
         self.collapsed = sum(len(s.nodes) for s in plan.splits) > MANY
         self.lanes: list[int | None] = [None, *sorted({s.device for s in plan.splits})]
         self.fallen = {name for f in find_fallbacks(plan) for name in f.nodes}
-        self.outputs = {self.graph.root(o) for _, o in self.graph.outputs}
+        self.outputs = {self.graph.view_base(o) for _, o in self.graph.outputs}
         self.boxes: list[Box] = []
         self.frames: list[Frame] = []
         self.wires: list[Wire] = []
@@ -152,7 +152,7 @@ class _Maker:
         """The longest path to each node within its split."""
         levels: dict[int, int] = {}
         for n in split.nodes:
-            roots = (self.graph.root(i) for i in self.graph.nodes[n].inputs)
+            roots = (self.graph.view_base(i) for i in self.graph.nodes[n].inputs)
             levels[n] = max((levels[r] for r in roots if r in levels), default=-1) + 1
         return levels
 
@@ -209,7 +209,7 @@ class _Maker:
             self.wires.append(self._wire(source, target, kind, net))
 
     def _connect(self, operand: int, target: int, device: int) -> None:
-        root = self.graph.root(operand)
+        root = self.graph.view_base(operand)
         if root not in self.box_of or self.box_of[root] == target:
             return  # a weight, which is drawn nowhere, or a node of the same collapsed split
         source = self.box_of[root]
@@ -225,7 +225,7 @@ class _Maker:
         self.frames.append(frame)
         seen: dict[int, int] = {}
         for name, output in self.graph.outputs:
-            root = self.graph.root(output)
+            root = self.graph.view_base(output)
             if root not in self.box_of:
                 continue  # a weight, handed back as it is
             if not self.collapsed or not seen:

@@ -94,7 +94,7 @@ def _placements(options: Options, splits: list[Split], policy: str) -> tuple[Pla
             found[weight] = Placement(device, "a device that may run what reads it has it")
     out: list[Placement] = []
     for node in graph.nodes:
-        root = graph.root(node.id)
+        root = graph.view_base(node.id)
         if root != node.id and root in found:
             out.append(Placement(found[root].device, "a view of what it reads"))
         else:

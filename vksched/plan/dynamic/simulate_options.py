@@ -85,7 +85,7 @@ def simulate_options(
     carry_out(dispatch, clock)
     seconds = clock.now_s
     for _, output in graph.outputs:
-        maker = options.makers.get(graph.root(output))
+        maker = options.makers.get(graph.view_base(output))
         if maker is not None:
-            seconds += options.leaves_s(graph.root(output), dispatch.device_of[maker])
+            seconds += options.leaves_s(graph.view_base(output), dispatch.device_of[maker])
     return Simulated(seconds, dispatch.tape, clock.busy_s)

@@ -68,7 +68,7 @@ def _is_small(plan: PlanValue, node: Node) -> bool:
     graph = plan.graph
     if any(graph.nodes[v].type.size > FEW_ELEMENTS for v in (*node.inputs, node.id)):
         return False
-    roots = (graph.nodes[graph.root(i)] for i in node.inputs)
+    roots = (graph.nodes[graph.view_base(i)] for i in node.inputs)
     return all(
         r.declaration.leaf or plan.topology.is_cpu(plan.placements[r.id].device) for r in roots
     )

@@ -391,7 +391,7 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
                 "op": node.op,
                 "type": str(node.type),
                 "inputs": [graph.nodes[i].name for i in node.inputs],
-                "view_of": graph.nodes[graph.root(node.id)].name
+                "view_of": graph.nodes[graph.view_base(node.id)].name
                 if node.id in graph.views
                 else None,
                 "device": devices[placement.device].name,

@@ -39,7 +39,7 @@ def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int])
     graph, topology = plan.graph, plan.topology
     ins: list[_Leg] = []
     for value in dict.fromkeys(value_of(graph, operand, False) for operand in node.inputs):
-        root = graph.nodes[graph.root(value)]
+        root = graph.nodes[graph.view_base(value)]
         home = topology.cpu if root.op == "input" else plan.placements[root.id].device
         size_bytes = graph.nodes[value].type.device_bytes
         if root.op == "input" or root.id not in graph.data:
@@ -50,7 +50,7 @@ def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int])
             continue
         ins += [(leg, size_bytes) for leg in legs]
     targets = {reader for reader in readers if reader != device}
-    if any(graph.root(output) == node.id for _, output in graph.outputs):
+    if any(graph.view_base(output) == node.id for _, output in graph.outputs):
         targets.add(topology.cpu)
     outs = [(leg, node.type.device_bytes) for leg in _out(topology, device, targets - {device})]
     return Moves(*_seconds(topology, ins), *_seconds(topology, outs))

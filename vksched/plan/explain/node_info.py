@@ -140,7 +140,7 @@ def describe_node(plan: PlanValue, node_id: int) -> About:
 def _describe(plan: PlanValue, node_id: int, support: Support) -> About:
     graph, devices = plan.graph, plan.topology.devices
     node = graph.nodes[node_id]
-    root = graph.nodes[graph.root(node_id)]
+    root = graph.nodes[graph.view_base(node_id)]
     placement = plan.placements[node_id]
     runs = not node.declaration.leaf and node_id not in graph.views
     spec = devices[placement.device]
@@ -156,7 +156,7 @@ def _describe(plan: PlanValue, node_id: int, support: Support) -> About:
         split=split_of(plan).get(root.id),
         reason=placement.reason,
         view_of="" if root is node else root.name,
-        output=any(graph.root(o) == root.id for _, o in graph.outputs),
+        output=any(graph.view_base(o) == root.id for _, o in graph.outputs),
         operands=tuple(_operand(plan, node, i) for i in dict.fromkeys(node.inputs)),
         readers=_readers(plan, root, node),
         views=tuple(graph.nodes[v].name for v in graph.views if _views(plan, v, node_id)),
@@ -193,7 +193,7 @@ def _device(plan: PlanValue, node: Node) -> int:
 
 def _operand(plan: PlanValue, node: Node, operand: int) -> Neighbour:
     graph = plan.graph
-    root = graph.nodes[graph.root(operand)]
+    root = graph.nodes[graph.view_base(operand)]
     here = _device(plan, node)
     via = "" if root.id == operand else graph.nodes[operand].name
     if root.declaration.leaf:
@@ -252,12 +252,12 @@ def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
     """The copies into the node's split that it reads, and those of its result to elsewhere."""
     graph, devices = plan.graph, plan.topology.devices
     runs = root is node and not node.declaration.leaf
-    wanted = {r for i in node.inputs for r in (i, graph.root(i))} if runs else set()
+    wanted = {r for i in node.inputs for r in (i, graph.view_base(i))} if runs else set()
     out: list[Transfer] = []
     for split in plan.splits:
         for copy in split.copies_in:
             arrives = copy.node in wanted and split.device == _device(plan, node)
-            if not arrives and graph.root(copy.node) != root.id:
+            if not arrives and graph.view_base(copy.node) != root.id:
                 continue
             host = copy.source == HOST
             if host and devices[split.device].kind == "cpu":

@@ -20,7 +20,7 @@ from ..types.query import buffers
 from .explain_plan import explain_plan
 from .node_info import explain_nodes
 
-MOST_TEXTS = 3000
+MAX_TEXTS = 3000
 """Nodes of a plan beyond which only names, types and times are told."""
 
 
@@ -41,7 +41,7 @@ def tell_plan(
     plan: PlanValue,
     lanes: Sequence[Lane],
     name: str = "plan",
-    texts: int = MOST_TEXTS,
+    texts: int = MAX_TEXTS,
     decides: bool = False,
 ) -> PlanTold:
     """Returns a plan as timelines show it. lanes: with all its devices. texts: with how many nodes
@@ -111,7 +111,7 @@ def alive_bytes(plan: PlanValue) -> list[int]:
     for split in plan.splits:
         touched = [c.node for c in split.copies_in] + [c.node for c in split.copies_out]
         for n in split.nodes:
-            touched += [n, *(plan.graph.root(i) for i in plan.graph.nodes[n].inputs)]
+            touched += [n, *(plan.graph.view_base(i) for i in plan.graph.nodes[n].inputs)]
         for value in touched:
             first.setdefault((split.device, value), split.id)
             last[split.device, value] = split.id

@@ -204,7 +204,7 @@ class HostWalk(Walk):
             yield self.narrator.open(slot, source)
 
     def _root(self, value: int) -> int:
-        return self.narrator.plan.graph.root(value)
+        return self.narrator.plan.graph.view_base(value)
 
     def _agree(self, slot: int, number: int) -> Iterator[Event]:
         host = self._part.host

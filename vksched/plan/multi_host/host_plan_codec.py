@@ -32,8 +32,8 @@ from ..serialize.plan_codec import carried_document, carried_of, topology_of
 from .host_plan import Part, Send, Steps, Take, blank
 from .verify_host_plans import verify_part
 
-MOST_NODES = 1 << 20
-MOST_COPIES = 1 << 10
+MAX_NODES = 1 << 20
+MAX_COPIES = 1 << 10
 """Of a graph and a plan that a document tells of."""
 SEND = Row((int, int, str))
 TAKE = Row((int, str, [int]))
@@ -140,12 +140,12 @@ def part_of(
 
 def _nodes_of(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ...]:
     size = document["size"]
-    if not 0 <= size <= MOST_NODES:
-        raise PlanError(f"expected at most {MOST_NODES} nodes, got {size}")
+    if not 0 <= size <= MAX_NODES:
+        raise PlanError(f"expected at most {MAX_NODES} nodes, got {size}")
     if len(document["placements"]) != size:  # else a few bytes could ask for a million nodes
         raise PlanError(f"expected {size} placements, got {len(document['placements'])}")
-    if document["copies"] > MOST_COPIES:
-        raise PlanError(f"expected at most {MOST_COPIES} copies, got {document['copies']}")
+    if document["copies"] > MAX_COPIES:
+        raise PlanError(f"expected at most {MAX_COPIES} copies, got {document['copies']}")
     there = {given["id"]: given for given in document["nodes"]}
     if len(there) != len(document["nodes"]) or not there.keys() <= set(range(size)):
         raise PlanError(f"expected ids from 0 to {size - 1}, each once")

@@ -52,7 +52,7 @@ def _check_step(part: Part, step: Send | Take, at: int) -> None:
         raise _fail(part, f"has a step of value {step.value} with {step.host!r}")
     name = graph.nodes[step.value].name
     if isinstance(step, Take):
-        if graph.nodes[graph.root(step.value)].op != "input":
+        if graph.nodes[graph.view_base(step.value)].op != "input":
             raise _fail(part, f"takes {name}, which it makes itself")
         if not set(step.shown) <= set(range(len(graph.nodes))):
             raise _fail(part, f"shows {step.shown} with {name}, of {len(graph.nodes)} nodes")

@@ -26,7 +26,7 @@ from ...ir.value_range import bounds_of_data
 from ...storage.content_hash import hash_of
 from ...storage.lazy_array import Held, as_array
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Of arrays that a graph is given when it is read back, as their bounds differ."""
 NONSENSE = (
     VkschedError,
@@ -86,7 +86,7 @@ def graph_of(document: Mapping[str, Any]) -> Graph:
     """
     try:
         nodes = tuple(node_of(at, given, True) for at, given in enumerate(document["nodes"]))
-        budget = [MOST_BYTES]
+        budget = [MAX_BYTES]
         data = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["weights"]}
         initial = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["states"]}
         graph = Graph(
@@ -113,7 +113,7 @@ def node_of(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
     attrs = Attrs({name: _attr(value) for name, value in given["attrs"].items()})
     if onnx_ops:
         _declare(given["op"])
-    elif find_op_loader(given["op"]) or get_op(given["op"]).foreign:
+    elif find_op_loader(given["op"]) or get_op(given["op"]).opaque:
         raise UnsupportedOp(
             f"expected ops of vksched, got {given['op']}, which the onnx package computes: it can "
             "neither be limited nor ended; try `vksched worker --onnx-ops` there, if all callers "
@@ -147,7 +147,7 @@ def _array(node: Node, held: Mapping[str, Any], budget: list[int]) -> NDArray:
         return np.broadcast_to(np.array(low, dtype), shape)
     budget[0] -= node.type.host_bytes
     if budget[0] < 0:
-        raise ValueError(f"expected whole numbers of at most {MOST_BYTES} bytes")
+        raise ValueError(f"expected whole numbers of at most {MAX_BYTES} bytes")
     array = np.full(shape, low, dtype)
     array.reshape(-1)[-1] = high
     return array

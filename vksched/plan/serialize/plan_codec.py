@@ -20,7 +20,7 @@ from typing import Any
 from ...common.errors import PlanError
 from ...common.serialize import number_of, plain
 from ...ir.graph import Graph
-from ...topology.device_spec import LEAST_PER_S
+from ...topology.device_spec import MIN_PER_S
 from ...topology.links import Link
 from ...topology.topology import Topology
 from ..costs.node_cost import Cost, node_cost
@@ -231,9 +231,9 @@ def topology_of(document: Mapping[str, Any]) -> Topology:
     """
     topology = Topology.from_dict(document["topology"])
     default = Link(**{key: number_of(value) for key, value in document["default_link"].items()})
-    if not (default.bytes_per_s >= LEAST_PER_S and 0 <= default.latency_s < math.inf):
+    if not (default.bytes_per_s >= MIN_PER_S and 0 <= default.latency_s < math.inf):
         raise PlanError(
-            f"[topology] expected at least {LEAST_PER_S:g} byte a second and a latency of 0 s or "
+            f"[topology] expected at least {MIN_PER_S:g} byte a second and a latency of 0 s or "
             f"more for links, got {default}"
         )
     return replace(topology, links=replace(topology.links, default=default))

@@ -18,7 +18,7 @@ from ...trace.read import LONGEST_S
 from ...viz.timeline.build import run_timeline
 from ...viz.timeline.timeline import Timeline
 from ...viz.timeline.timeline_types import Lane, PlanTold
-from ..explain.timeline import MOST_TEXTS, lanes_of, tell_plan, timeline_of
+from ..explain.timeline import MAX_TEXTS, lanes_of, tell_plan, timeline_of
 from ..types.plan_types import PlanValue
 from .graph_codec import NONSENSE
 from .plan_codec import Planned, planned_of
@@ -46,7 +46,7 @@ def timeline(source: Source) -> Timeline:
         raise VkschedError("[timeline] expected events, got none; try it after a run")
     lanes = lanes_of(planned.plan for planned in made)
     told = []
-    room = MOST_TEXTS
+    room = MAX_TEXTS
     for at, planned in enumerate(made):
         told.append(_tell(planned, lanes, _name(at, made), room))
         room -= len(planned.plan.graph.nodes)

@@ -97,13 +97,13 @@ def make_program(
         return host_seconds(topology, part.device, node_cost.COPY_IN, size_bytes, aside)
 
     def leaves_s(value: int, device: int) -> float:
-        size_bytes, maker = nodes[value].type.device_bytes, made_in.get(graph.root(value))
+        size_bytes, maker = nodes[value].type.device_bytes, made_in.get(graph.view_base(value))
         aside = maker is not None and LEAVING in parts[maker].aside
         return host_seconds(topology, device, node_cost.COPY_OUT, size_bytes, aside)
 
     made_in = {n: number for number, part in enumerate(parts) for n in part.nodes}
     wanted = [
-        (value_of(graph, node, False), made_in.get(graph.root(node))) for node in _shown(graph)
+        (value_of(graph, node, False), made_in.get(graph.view_base(node))) for node in _shown(graph)
     ]
     results = [(value, split) for value, split in wanted if split is not None]
     written = sum(part.commits for part in parts)

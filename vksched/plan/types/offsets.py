@@ -17,7 +17,7 @@ from .plan_types import Span
 ALIGN_WORDS = ALIGN_BYTES // WORD_BYTES
 
 
-MOST_PAIRS, MOST_PAIRS_EACH = 50_000, 16
+MAX_PAIRS, MAX_PAIRS_EACH = 50_000, 16
 """Up to so many pairs of values that live together, or for each value, better places are searched
 for.
 """
@@ -185,7 +185,7 @@ def _live_together(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
     """Returns for each lifetime the others that it meets; None where they are too many."""
     out: list[list[int]] = [[] for _ in lifetimes]
     live: list[tuple[int, int]] = []
-    pairs, most = 0, max(MOST_PAIRS, MOST_PAIRS_EACH * len(lifetimes))
+    pairs, most = 0, max(MAX_PAIRS, MAX_PAIRS_EACH * len(lifetimes))
     for at in sorted(range(len(lifetimes)), key=lambda i: lifetimes[i].first):
         while live and live[0][0] < lifetimes[at].first:
             heappop(live)

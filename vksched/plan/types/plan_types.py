@@ -276,7 +276,7 @@ def may_lie_over(graph: Graph, value: int, state: int) -> bool:
     how = node.declaration.in_place
     if how is None or graph.words[value] != graph.words[state]:
         return False
-    read = [i for i, operand in enumerate(node.inputs) if graph.root(operand) == state]
+    read = [i for i, operand in enumerate(node.inputs) if graph.view_base(operand) == state]
     if how.kept is not None and read != [how.kept]:
         return False
     return all(
@@ -289,7 +289,7 @@ def numpy_may_write(graph: Graph, value: int, state: int, readers: Iterable[int]
     """Whether numpy may change a state's array into its next value: that cannot fail, and nothing
     that lives longer is a view of the array.
 
-    readers: the nodes that read the state. Only host kernels write what they make elsewhere.
+    readers: the nodes that read the state. Only CPU kernels write what they make elsewhere.
     """
     how = graph.nodes[value].declaration.in_place
     return (
@@ -298,7 +298,7 @@ def numpy_may_write(graph: Graph, value: int, state: int, readers: Iterable[int]
         and all(
             reader == value
             or reader in graph.states
-            or graph.nodes[reader].declaration.host is not None
+            or graph.nodes[reader].declaration.cpu is not None
             for reader in readers
         )
     )
@@ -309,7 +309,7 @@ def value_of(graph: Graph, operand: int, same_device: bool) -> int:
 
     A part of a computed tensor crosses on its own; everything else stands for its root.
     """
-    root = graph.roots[operand]
+    root = graph.view_bases[operand]
     whole = root == operand or graph.words[root] == graph.words[operand]
     if same_device or whole or graph.nodes[root].declaration.leaf:
         return root

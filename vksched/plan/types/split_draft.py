@@ -12,7 +12,7 @@ def count_levels(graph: Graph, outline: Outline) -> int:
     """Returns how many items of a split, one after the other, need what the one before made: no
     order of the items does with fewer barriers.
     """
-    roots, nodes = graph.roots, graph.nodes
+    roots, nodes = graph.view_bases, graph.nodes
     # what comes in, or goes out, beside the work is no step of it
     level = {value: -(COMING in outline.aside) for value, _ in outline.entering}
     most = 0

@@ -78,9 +78,9 @@ class Walk:
 
     def _fetch(self, slot: int, value: int) -> Iterator[Event]:
         plan = self.narrator.plan
-        source = value if value in self._given else plan.graph.root(value)
+        source = value if value in self._given else plan.graph.view_base(value)
         if not plan.graph.nodes[source].declaration.leaf:
-            device = plan.placements[plan.graph.root(value)].device
+            device = plan.placements[plan.graph.view_base(value)].device
             yield self.narrator.fetch(slot, source, device)
 
     def _wait(self, slot: int, split_id: int, complete: set[int]) -> Iterator[Event]:

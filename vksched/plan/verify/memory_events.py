@@ -381,7 +381,9 @@ class Narrator:
     def _given_out(self, node: int, split: int, device: int | None = None) -> Access:
         here = self.plan.splits[split].device if device is None else device
         if here == self._cpu:
-            return self._value(node if node in self._on_cpu else self.plan.graph.root(node), split)
+            return self._value(
+                node if node in self._on_cpu else self.plan.graph.view_base(node), split
+            )
         span, _ = self._outboxes.get((here, node), (None, -1))
         return self._words("outbox", here, span, node, split)
 

@@ -126,7 +126,7 @@ def _check_leaving(
     """later: splits of the device that begin before the host has seen the copies out."""
     if (WORK, split.id) not in split.after(LEAVING):
         raise _fail(f"copies out of split {split.id} do not wait for its work")
-    roots = plan.graph.roots
+    roots = plan.graph.view_bases
     sources = [spans.get(c.node, spans.get(roots[c.node])) for c in split.copies_out]
     for other in later:
         written = [c.target for c in other.copies_in] if COMING in other.aside else []

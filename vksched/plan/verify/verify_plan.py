@@ -198,11 +198,11 @@ def _check_order(plan: PlanValue) -> None:
             shown.append(split.id)
             given = {copy.node for copy in split.copies_out}
             for value in split.observed:
-                if not {value, graph.root(value)} & given:
+                if not {value, graph.view_base(value)} & given:
                     raise _fail(f"{graph.nodes[value].name} is observed, but not copied out")
         for out in split.copies_out:
             _check_present(plan, split, present, held, out.node, "a copy out")
-            if plan.placements[graph.root(out.node)].device == split.device:
+            if plan.placements[graph.view_base(out.node)].device == split.device:
                 made[out.node] = split.id
     for waited in plan.final_waits:
         wait(waited, len(plan.splits))
@@ -210,7 +210,7 @@ def _check_order(plan: PlanValue) -> None:
     if left:
         raise _fail(f"splits {left} are not complete when the run ends")
     for name, output in (*graph.outputs, *((graph.nodes[v].name, v) for v in graph.kept)):
-        root = graph.root(output)
+        root = graph.view_base(output)
         if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
             raise _fail(f"output {name!r} is not copied out")
 
@@ -220,7 +220,7 @@ def _from_host(plan: PlanValue, node_id: int) -> bool:
     leaves there.
     """
     graph, device = plan.graph, plan.placements[node_id].device
-    if graph.nodes[graph.root(node_id)].op == "input":
+    if graph.nodes[graph.view_base(node_id)].op == "input":
         return True
     return graph.nodes[node_id].op == "weight" and plan.topology.is_cpu(device)
 
@@ -234,7 +234,7 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
         return
     _check_in_place(plan, split)
     writers = [n for n in split.nodes if graph.nodes[n].op == "assign"]
-    given = {graph.root(out.node) for out in split.copies_out}
+    given = {graph.view_base(out.node) for out in split.copies_out}
     others = [
         n
         for n in split.nodes
@@ -255,11 +255,11 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
     """A value that is written over its state is its next one, no other's, and nobody else's."""
     graph, own = plan.graph, set(split.nodes)
     given = {v for s in plan.splits for v in s.observed} | {out.node for out in split.copies_out}
-    given = {graph.root(v) for v in (*given, *graph.kept, *(v for _, v in graph.outputs))}
+    given = {graph.view_base(v) for v in (*given, *graph.kept, *(v for _, v in graph.outputs))}
     states_of: dict[int, list[int]] = {}
     for node_id, state in graph.states.items() if split.in_place else ():
         if node_id != state:
-            states_of.setdefault(graph.root(graph.nodes[node_id].inputs[1]), []).append(state)
+            states_of.setdefault(graph.view_base(graph.nodes[node_id].inputs[1]), []).append(state)
     by_numpy = split.in_place if plan.topology.is_cpu(split.device) else ()
     readers = _readers(plan, {state for _, state in by_numpy})
     for value, state in split.in_place:
@@ -280,7 +280,7 @@ def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
     """Returns for each of some states the nodes that read it, and are no views."""
     graph, out = plan.graph, {state: set[int]() for state in states}
     for node in graph.ops if states else ():
-        for state in states.intersection(map(graph.root, node.inputs)):
+        for state in states.intersection(map(graph.view_base, node.inputs)):
             if node.id not in graph.views:
                 out[state].add(node.id)
     return out
@@ -306,7 +306,7 @@ def _check_present(
     operand: int,
     reader: str,
 ) -> None:
-    graph, root = plan.graph, plan.graph.root(operand)
+    graph, root = plan.graph, plan.graph.view_base(operand)
     if (split.device, operand) in present or (split.device, root) in present:
         return
     if root in held[split.device] and root in graph.data:

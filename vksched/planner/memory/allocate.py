@@ -43,7 +43,7 @@ class MemoryUse:
 
     def __init__(self, support: Support, outlines: Sequence[Outline], device: int) -> None:
         graph = support.graph
-        roots, nodes = graph.roots, graph.nodes
+        roots, nodes = graph.view_bases, graph.nodes
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         parts: list[int] = []
@@ -157,7 +157,7 @@ def _keep_aside(
             for value, _ in outline.entering:
                 first[value] = begins[at - 1]
         if LEAVING in outline.aside:
-            for value in (v if v in first else graph.roots[v] for v in outline.leaving):
+            for value in (v if v in first else graph.view_bases[v] for v in outline.leaving):
                 if value in last:
                     last[value] = max(last[value], begins[outline.free_at] - 1)
 
@@ -187,7 +187,7 @@ def weights_of(graph: Graph, here: Sequence[Outline]) -> tuple[int, ...]:
 
     here: its splits.
     """
-    roots, nodes = graph.roots, graph.nodes
+    roots, nodes = graph.view_bases, graph.nodes
     streamed = {value for outline in here for value, _ in outline.entering}
     read = {roots[i] for outline in here for n in outline.nodes for i in nodes[n].inputs}
     return tuple(sorted((read & graph.data.keys()) - streamed))

@@ -82,7 +82,7 @@ class _Order:
         self._walk()
 
     def _walk(self) -> None:
-        plan, root = self._plan, self._plan.graph.root
+        plan, root = self._plan, self._plan.graph.view_base
         makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
         for split in plan.splits:
             host = self._hosts[split.device]

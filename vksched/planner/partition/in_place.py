@@ -70,10 +70,12 @@ class _Able:
     ) -> None:
         graph = support.graph
         self._support, self._device, self._in_host = support, device, in_host
-        given = {graph.root(v) for _, v in graph.outputs} | set(map(graph.root, graph.kept))
+        given = {graph.view_base(v) for _, v in graph.outputs} | set(
+            map(graph.view_base, graph.kept)
+        )
         self._given = given | support.observed_roots
         assigned = {graph.nodes[n].inputs[1] for n, s in graph.states.items() if n != s}
-        self._lasting = self._given | set(map(graph.root, assigned))
+        self._lasting = self._given | set(map(graph.view_base, assigned))
 
     def next_values(self) -> dict[int, int]:
         """Returns the values that may lie over the state that they are the next value of."""
@@ -81,7 +83,7 @@ class _Able:
         for node_id, state in graph.states.items():
             if node_id == state:
                 continue
-            value = graph.root(graph.nodes[node_id].inputs[1])
+            value = graph.view_base(graph.nodes[node_id].inputs[1])
             several |= {value} & found.keys()
             here = self._device[state]
             if self._device.get(value) != here or not may_lie_over(graph, value, state):

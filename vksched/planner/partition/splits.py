@@ -45,7 +45,7 @@ def split_graph(
     default those of the machine.
     """
     graph, is_cpu = support.graph, support.topology.is_cpu
-    roots = graph.roots
+    roots = graph.view_bases
     device = {n.id: placements[n.id].device for n in support.computed}
     in_host = {w.id: w.type.device_bytes for w in graph.weights if is_cpu(placements[w.id].device)}
     in_place = find_in_place(support, device, in_host)
@@ -78,7 +78,7 @@ def split_graph(
                     entering[position][value] = HOST
     given = (*(output for _, output in graph.outputs), *graph.kept, *support.observed)
     for value in given:
-        root = graph.root(value)
+        root = graph.view_base(value)
         if root in of_node:
             leaving[of_node[root]][value_of(graph, value, False)] = None
     devices = [device[nodes[0]] for nodes in groups]
@@ -95,7 +95,7 @@ def split_graph(
     )
     observed: list[list[int]] = [[] for _ in groups]
     for value in support.observed:
-        observed[of_node[graph.root(value)]].append(value)
+        observed[of_node[graph.view_base(value)]].append(value)
     specs, host_of = support.topology.devices, support.topology.host_of
     alone = {host_of(device) for device in devices} <= {CALLER}  # parts of hosts wait anew
     asides = [
@@ -129,7 +129,7 @@ def _read_whole(support: Support, device: Mapping[int, int]) -> set[tuple[int, i
         (device[node.id], value)
         for node in support.computed
         for operand in node.inputs
-        if (value := value_of(graph, operand, False)) == graph.roots[operand]
+        if (value := value_of(graph, operand, False)) == graph.view_bases[operand]
     }
 
 
@@ -140,7 +140,7 @@ def _commits(support: Support, device: dict[int, int], in_place: InPlace) -> lis
     in place, then copies of the other values. States that nothing else reads are named there, too.
     """
     graph = support.graph
-    read = {graph.root(output) for _, output in graph.outputs} | support.observed_roots
+    read = {graph.view_base(output) for _, output in graph.outputs} | support.observed_roots
     commits: dict[int, tuple[list[int], list[int], list[int]]] = {}
     written, moved = set(in_place.states.values()), set(in_place.order)
     for node_id, state in graph.states.items():

@@ -27,7 +27,7 @@ from ...ir.graph import Graph
 from ...plan.types.plan_types import COMING, LEAVING
 from ...topology.device_spec import DeviceSpec
 
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 """Of all copies in, or out, of a split: what takes a bus longer than a driver another submission.
 """
 
@@ -42,7 +42,7 @@ def choose_aside(
     return tuple(
         stage
         for stage in (COMING, LEAVING)
-        if sum(graph.nodes[v].type.device_bytes for v in values[stage]) >= LEAST_BYTES
+        if sum(graph.nodes[v].type.device_bytes for v in values[stage]) >= MIN_BYTES
     )
 
 

@@ -2,7 +2,7 @@
 
     w @ gpu:0 --> matmul: gpu:0               the heaviest weight or state pulls its reader
     w @ cpu ====> matmul: gpu:1               streamed in each run, if it has enough arithmetic
-    write_rows @ gpu:1 <-- cache: gpu:1       a state without a home follows its readers
+    dynamic_update_slice @ gpu:1 <-- cache: gpu:1       a state without a home follows its readers
 
 Complexity: O(edges). Examples: tests/plan/test_plan.py, tests/planner/test_offload.py,
 tests/planner/test_state_placement.py.
@@ -99,7 +99,7 @@ class Pulls(Placing):
         self._widening.difference_update(widening)
         if node.id in self.device:
             self._widen_beside(node, widening)
-        elif self._from_host(held) and node.declaration.widens:
+        elif self._from_host(held) and node.declaration.is_dequantize:
             self._widening.add(node.id)
         elif not (self._from_host(held) and self._offload(node, held, widening)):
             for n in widening:
@@ -122,7 +122,10 @@ class Pulls(Placing):
         home = self._near_cpu(node) if home < 0 else home
         rule = f"{puller.op} {puller.name} lives here{self.passed_over.get(heaviest, '')}"
         for n in self.support.operands[node.id]:
-            widens = self.graph.nodes[n].declaration.widens and heaviest in self.support.operands[n]
+            widens = (
+                self.graph.nodes[n].declaration.is_dequantize
+                and heaviest in self.support.operands[n]
+            )
             if widens and self.device.get(n, home) != home:
                 home, rule = self.device[n], f"beside {self.graph.nodes[n].name}"
         if self.can(node, home):

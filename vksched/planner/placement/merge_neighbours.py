@@ -158,7 +158,7 @@ class Groups(_Moves):
 
     def _read_by(self, node: Node) -> tuple[int, ...]:
         """Returns what a node reads of computed values, parts on their own."""
-        graph, roots = self.graph, self.graph.roots
+        graph, roots = self.graph, self.graph.view_bases
         found = (value_of(graph, i, False) for i in node.inputs if roots[i] in self.device)
         return tuple(dict.fromkeys(found))
 
@@ -169,7 +169,7 @@ class Groups(_Moves):
             reads: dict[int, Counter[int]] = {}
             for reader in self.support.readers[node_id]:
                 for part in self._read_by(self.graph.nodes[reader]):
-                    if self.graph.roots[part] == node_id:
+                    if self.graph.view_bases[part] == node_id:
                         reads.setdefault(part, Counter())[self.device[reader]] += 1
             self._reads.update(reads)
             self._count.update({part: sum(on.values()) for part, on in reads.items()})
@@ -223,7 +223,7 @@ class Groups(_Moves):
         made = [part for node in group for part in self._made_by(node.id)]
         # what is made and read in the group alone crosses nowhere
         parts = [part for part in made if self._count[part] > reads[part]]
-        for root in dict.fromkeys(self.graph.roots[part] for part in reads):
+        for root in dict.fromkeys(self.graph.view_bases[part] for part in reads):
             if (
                 root not in inner
             ):  # all parts: one that does not cross beside the whole may do so now
@@ -266,7 +266,7 @@ class Groups(_Moves):
             return on | {there} if reads[part] else on
 
         for part in parts:
-            root = self.graph.roots[part]
+            root = self.graph.view_bases[part]
             on = reading(part)
             if root != part:  # a device that reads the whole has the part
                 on -= reading(root)

@@ -134,7 +134,7 @@ def _override(placer: _Placer, node: Node, device: int, text: str) -> None:
 def _placements(placer: _Placer) -> tuple[Placement, ...]:
     """Returns the placements of all nodes: leaves and views get theirs from those that run."""
     out: list[Placement] = []
-    views, roots = placer.graph.views, placer.graph.roots
+    views, roots = placer.graph.views, placer.graph.view_bases
     for node in placer.graph.nodes:
         if node.id in placer.device:
             out.append(Placement(placer.device[node.id], placer.reason[node.id]))

@@ -5,8 +5,8 @@ another device gets it over the links in each run, and a next value that is made
 back. Method: for each device on which a node reads the state or makes its next value, the seconds
 that the links take if the state lives there. The least wins; of equal ones the preferred device.
 
-    cache @ gpu:1 --> write_rows @ gpu:1 --> assign @ gpu:1       0 bytes cross
-    cache @ gpu:0 ==> write_rows @ gpu:1 ==> assign @ gpu:0       the cache crosses twice
+    cache @ gpu:1 --> dynamic_update_slice @ gpu:1 --> assign @ gpu:1       0 bytes cross
+    cache @ gpu:0 ==> dynamic_update_slice @ gpu:1 ==> assign @ gpu:0       the cache crosses twice
 
 Nodes without a device count for nothing: they follow the state. Complexity: O(readers * devices)
 for a state. Examples: tests/planner/test_state_placement.py.
@@ -43,7 +43,7 @@ class StateHomes:
         """Returns the devices that read a state or make its next value, the best home first."""
         around = [node for node in self._support.readers[state] if node not in self._graph.states]
         if state in self._next:
-            around.append(self._graph.root(self._next[state]))
+            around.append(self._graph.view_base(self._next[state]))
         found = {self._device[node] for node in around if node in self._device}
         rank = self._order.index
         return sorted(found, key=lambda home: (self._crossing_s(state, home), rank(home)))
@@ -55,7 +55,7 @@ class StateHomes:
         for device, size_bytes in self._read_bytes(state).items():
             if device != home:
                 total_s += way(home, device).seconds(size_bytes)
-        source = self._device.get(self._graph.root(self._next.get(state, state)), home)
+        source = self._device.get(self._graph.view_base(self._next.get(state, state)), home)
         if state in self._next and source != home:
             total_s += way(source, home).seconds(self._bytes([self._next[state]]))
         return total_s
@@ -65,7 +65,7 @@ class StateHomes:
         graph, parts = self._graph, dict[int, set[int]]()
         for reader in self._support.readers[state]:
             if reader in self._device and reader not in graph.states:
-                read = {i for i in graph.nodes[reader].inputs if graph.roots[i] == state}
+                read = {i for i in graph.nodes[reader].inputs if graph.view_bases[i] == state}
                 here = parts.setdefault(self._device[reader], set())
                 here.update(value_of(graph, operand, False) for operand in read)
         return {d: self._bytes([state] if state in own else own) for d, own in parts.items()}

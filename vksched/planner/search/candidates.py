@@ -28,7 +28,7 @@ from ...plan.types.decision import SINGLE
 from ...plan.types.placement_overrides import Overrides, resolve_overrides
 from ...schedule import Objective, Platform, Task, TaskGraph, schedule
 from ...schedule.local_search.step_budget import budget_by_size
-from ...schedule.model.task_graph import MOST as MOST_AMOUNT
+from ...schedule.model.task_graph import MOST as MAX_AMOUNT
 from ...topology.host_names import CALLER
 from ...topology.links import Link
 from ...topology.power import watts_of
@@ -294,7 +294,7 @@ class Candidates:
         held = set[int]().union(*(self.support.resident.values()))
         sizes: dict[int, float] = {}
         for node in self.free_nodes():
-            roots = {graph.roots[operand] for operand in node.inputs}
+            roots = {graph.view_bases[operand] for operand in node.inputs}
             new = roots & (graph.data.keys() | graph.initial.keys()) - held
             sizes[node.id] = float(sum(graph.words[w] * WORD_BYTES for w in new))
             held |= new
@@ -355,7 +355,7 @@ class Candidates:
         """Returns the link from one device to another by the host."""
         link = self.topology.way(a, b)
         begins_s = node_cost.submission_seconds(self.topology.devices[b])
-        return Link(link.bytes_per_s, min(link.latency_s + begins_s, MOST_AMOUNT))
+        return Link(link.bytes_per_s, min(link.latency_s + begins_s, MAX_AMOUNT))
 
 
 def _name_of(policy: str, tasks: Sequence[Task], devices: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from ...topology.host_names import CALLER
 from .candidates import Way
 from .evaluate import CLOSE, Scale, Weighed
 
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """A device takes part where it adds this share of the rate of those before it."""
 NAME = "replicas"
 
@@ -52,7 +52,7 @@ def replicate(singles: Sequence[Weighed], scale: Scale) -> list[Weighed]:
     chosen, rate = list[Weighed](), 0.0
     for each in _fastest_first(singles, scale):
         own_rate = 1 / each.candidate.metrics.period_s
-        if chosen and own_rate < LEAST_SHARE * rate:
+        if chosen and own_rate < MIN_SHARE * rate:
             break
         if not any(_share(each, other, scale) for other in chosen):
             chosen.append(each)

@@ -22,7 +22,7 @@ from ...common.dtypes import WORD_BYTES
 from ...plan.costs.op_support import Support
 from ...plan.types.plan_types import value_of
 from ...schedule import Task
-from ...schedule.model.task_graph import MOST as MOST_AMOUNT
+from ...schedule.model.task_graph import MOST as MAX_AMOUNT
 from ..placement.candidate_devices import Wishes
 from ..placement.node_groups import Bundle
 
@@ -70,7 +70,7 @@ class Cut:
         for number, bundle in enumerate(self.bundles):
             for node_id in bundle.nodes:
                 for operand in graph.nodes[node_id].inputs:
-                    root = graph.roots[operand]
+                    root = graph.view_bases[operand]
                     value = value_of(graph, operand, False)
                     if root in graph.data:
                         flows[number].held.add(root)
@@ -80,7 +80,7 @@ class Cut:
                     elif number_of[root] != number:
                         between = transfer.setdefault((number_of[root], number), {})
                         between[value] = graph.words[value] * WORD_BYTES
-        for node_id in {graph.root(output) for _, output in graph.outputs} & number_of.keys():
+        for node_id in {graph.view_base(output) for _, output in graph.outputs} & number_of.keys():
             flows[number_of[node_id]].taken.setdefault(self._topology.cpu, set()).add(node_id)
         for node_id, state in graph.states.items():
             self._add_state(node_id, state, number_of, flows, transfer)
@@ -88,8 +88,7 @@ class Cut:
         tasks: list[Task] = []
         for number, (bundle, flow) in enumerate(zip(self.bundles, flows, strict=True)):
             seconds = {
-                self._names[d]: min(self._seconds(bundle, d, flow), MOST_AMOUNT)
-                for d in bundle.able
+                self._names[d]: min(self._seconds(bundle, d, flow), MAX_AMOUNT) for d in bundle.able
             }
             tasks.append(Task(str(number), seconds, self._bytes(flow.held - there)))
             there |= flow.held
@@ -114,7 +113,7 @@ class Cut:
                 flows[number_of[state]].held.add(state)
             return
         value = graph.nodes[node_id].inputs[1]
-        number = number_of.get(graph.root(value))
+        number = number_of.get(graph.view_base(value))
         if number is None:
             return
         if state in self._homes:

@@ -58,7 +58,7 @@ def leaving(plan: PlanValue, device: int) -> set[int]:
     """Returns the roots of what leaves the split of a device that makes it: copied out, or read by
     another of its splits.
     """
-    roots, nodes = plan.graph.roots, plan.graph.nodes
+    roots, nodes = plan.graph.view_bases, plan.graph.nodes
     own = [split for split in plan.splits if split.device == device]
     out = {roots[copy.node] for split in own for copy in split.copies_out}
     maker = {node_id: split.id for split in own for node_id in split.nodes}
@@ -88,7 +88,7 @@ def lay_out(
     for node_id in reversed(split.nodes):  # readers first
         node = graph.nodes[node_id]
         for value in node.inputs:
-            root = graph.roots[value]
+            root = graph.view_bases[value]
             if root not in position:
                 continue
             last[root] = max(last[root], position[node_id])

@@ -17,7 +17,7 @@ from ...ir.graph import Node
 from ...plan.types.plan_types import PlanValue, Split
 from .evaluate import HostWeights, Values, evaluate_node
 
-MOST_BYTES = 1 << 26
+MAX_BYTES = 1 << 26
 """What a session makes of such values at most; those that would be more are made in each run. Those
 that only others of them read are not kept.
 """
@@ -33,10 +33,10 @@ def make_constants(
     """Returns the arrays of the nodes of some splits that weights alone make. known: the weights
     that all runs find. leaves: roots of what leaves its split, which each run makes anew.
     """
-    graph, made, left_bytes = plan.graph, dict[int, NDArray](), MOST_BYTES
+    graph, made, left_bytes = plan.graph, dict[int, NDArray](), MAX_BYTES
     if plan.any_order:
         return made
-    values, roots, fixed = Values(graph, weights), graph.roots, set(known)
+    values, roots, fixed = Values(graph, weights), graph.view_bases, set(known)
     for node_id in (n for split in splits for n in split.nodes):
         node = graph.nodes[node_id]
         if any(roots[i] not in fixed for i in node.inputs):
@@ -58,4 +58,4 @@ def make_constants(
 def _is_fixed(node: Node) -> bool:
     """Whether the same operands make the same result."""
     op = node.declaration
-    return bool(node.inputs) and not (op.foreign or op.stateful or op.name.startswith("random"))
+    return bool(node.inputs) and not (op.opaque or op.stateful or op.name.startswith("random"))

@@ -44,7 +44,7 @@ SAFETY = 100
 """So many times longer than the split takes the time must be that a caller would wait."""
 OUTLIER = 4
 """So many times longer than before a split is taken to be, at most, by one run."""
-PRODUCTS, LEAST_FLOPS = ("products", "rows", "windows"), 1 << 14
+PRODUCTS, MIN_FLOPS = ("products", "rows", "windows"), 1 << 14
 """The families of ops that may be computed by numpy's products; smaller ones take one thread
 anyway.
 """
@@ -102,7 +102,7 @@ def _has_products(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
     graph, spec = plan.graph, plan.topology.devices[index]
     return any(
         family_of(node.declaration) in PRODUCTS
-        and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= LEAST_FLOPS
+        and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= MIN_FLOPS
         for node in map(graph.nodes.__getitem__, nodes)
     )
 

@@ -28,10 +28,10 @@ def named(error: VkschedError, node: Node) -> VkschedError:
 def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
     """Returns the reference result of one node, in the node's own type."""
     with np.errstate(all="ignore"):
-        return refer(graph, node_id, operands)
+        return evaluate_reference(graph, node_id, operands)
 
 
-def refer(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
+def evaluate_reference(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
     """The same, for a caller that silences numpy's warnings."""
     node = graph.nodes[node_id]
     try:
@@ -149,7 +149,7 @@ def run_split(
                 states.write(graph.keys[node.inputs[0]], values[node.inputs[1]])
             else:
                 operands = tuple([values[i] for i in node.inputs])
-                evaluate = partial(refer, graph, node_id)
+                evaluate = partial(evaluate_reference, graph, node_id)
                 if node_id in plan.in_place:
                     values[node_id] = next_value(plan, node, operands, states, evaluate)
                 else:
@@ -186,12 +186,14 @@ def last_uses(plan: PlanValue, device: int) -> dict[int, tuple[int, ...]]:
 
     What a policy that decides in each run has copied in or out is needed until the run ends.
     """
-    graph, roots = plan.graph, plan.graph.roots
-    kept = {graph.root(c.node) for s in plan.splits if s.device == device for c in s.copies_out}
+    graph, roots = plan.graph, plan.graph.view_bases
+    kept = {
+        graph.view_base(c.node) for s in plan.splits if s.device == device for c in s.copies_out
+    }
     if plan.any_order:
         own = [split for split in plan.splits if split.device == device]
         made = {node for split in own for node in split.nodes}
-        read = {graph.root(i) for node in made for i in graph.nodes[node].inputs}
+        read = {graph.view_base(i) for node in made for i in graph.nodes[node].inputs}
         kept |= read - made
     last: dict[int, int] = {}
     for split in plan.splits:

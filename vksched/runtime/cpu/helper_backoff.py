@@ -22,7 +22,7 @@ native/cpu_kernels/program/program.cpp. A helper's pieces count by the time of i
 slower than the caller's delays nobody, one that is lost does.
 """
 ALONE = 8
-MOST_S = 0.5
+MAX_S = 0.5
 """So long helpers stay away at most: the load may be gone by then."""
 
 
@@ -46,7 +46,7 @@ class Pauses:
         now_s = self._clock()
         meanwhile, soon = now_s < self._until_s, now_s - self._until_s < self._last_s
         self._away = 2 * self._away + 1 if meanwhile else self._away if soon else 1
-        self._last_s = min(MOST_S, max(ALONE * delayed_s, 2 * self._last_s if soon else 0.0))
+        self._last_s = min(MAX_S, max(ALONE * delayed_s, 2 * self._last_s if soon else 0.0))
         self._until_s = now_s + self._last_s
 
 

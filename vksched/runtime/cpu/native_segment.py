@@ -1,6 +1,6 @@
 """A segment: consecutive nodes of a split that native loops run in one call.
 
-    nodes    rms_norm   linear_packed + add   rotary_embedding ...
+    nodes    rms_norm   quantized_linear + add   rotary_embedding ...
     slots    x 0, scale 1, result 2 | words 3, product 4 (beside), sum 5 | ...
 
 Slots of weights and of fixed memory are bound once; those of what enters, leaves or is a state get
@@ -19,8 +19,8 @@ import numpy as np
 from ...common.dtypes import BOOL, WORD_BYTES, NDArray, TensorType
 from ...common.errors import IndexOutOfRange
 from ...ir.graph import Graph, Node
-from ...ir.native_program import Recipe
-from ...ir.precision import rounds_factors
+from ...ir.native_program import NativeProgram
+from ...ir.precision import rounds_operands
 from ...ops.lowering import native_kernels
 from ...plan.types.plan_types import PlanValue, Split
 from ..state_store import HostValues
@@ -39,31 +39,33 @@ def writes_state(node: Node) -> bool:
     return how is not None and how.write is not None
 
 
-def recipes_of(plan: PlanValue, split: Split, known: Mapping[int, NDArray]) -> dict[int, Recipe]:
-    """Returns the recipes of the nodes of a split that native loops run. known: its weights."""
-    graph, found = plan.graph, dict[int, Recipe]()
+def native_programs_of(
+    plan: PlanValue, split: Split, known: Mapping[int, NDArray]
+) -> dict[int, NativeProgram]:
+    """Returns the native programs of the nodes of a split that native loops run. known: its weights."""
+    graph, found = plan.graph, dict[int, NativeProgram]()
     if not native_kernels.has_programs():
         return found
-    by_call: dict[int, Recipe | None] = {}
+    by_call: dict[int, NativeProgram | None] = {}
     for node_id in split.nodes:
         node, call = graph.nodes[node_id], graph.signatures[node_id]
         if call not in by_call:
-            by_call[call] = _recipe_of(node, graph.input_types(node))
-        recipe = by_call[call]
-        if recipe is not None and _lies_as_loops_want(plan, node, known):
-            found[node_id] = recipe
+            by_call[call] = _native_program_of(node, graph.input_types(node))
+        native_program = by_call[call]
+        if native_program is not None and _lies_as_loops_want(plan, node, known):
+            found[node_id] = native_program
     return found
 
 
-def _recipe_of(node: Node, types: tuple[TensorType, ...]) -> Recipe | None:
-    """Returns the recipe of all nodes that are the same call; none where numpy rounds factors, or
+def _native_program_of(node: Node, types: tuple[TensorType, ...]) -> NativeProgram | None:
+    """Returns the native program of all nodes that are the same call; none where numpy rounds factors, or
     something has no elements.
     """
-    recipe = node.declaration.recipe
-    if recipe is None or rounds_factors(node.attrs):
+    native_program = node.declaration.native_program
+    if native_program is None or rounds_operands(node.attrs):
         return None
     whole = all(t.size for t in (node.type, *types))
-    return recipe(types, node.type, node.attrs) if whole else None
+    return native_program(types, node.type, node.attrs) if whole else None
 
 
 def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray]) -> bool:
@@ -75,7 +77,7 @@ def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray
     if in_state != writes_state(node) or (in_state and node.id not in graph.written_over):
         return False
     for i in node.inputs:
-        root = graph.roots[i]
+        root = graph.view_bases[i]
         if root in known and not _lies_plain(known[root]):
             return False
         if i in graph.views and graph.nodes[i].type.dtype == BOOL:
@@ -102,7 +104,7 @@ class Segment:
     def __init__(
         self,
         plan: PlanValue,
-        recipes: Mapping[int, Recipe],
+        native_programs: Mapping[int, NativeProgram],
         fixed: Callable[[int], NDArray | None],
         beside: Mapping[int, Sequence[int]],
         takes: Mapping[int, Callable[[], NDArray]],
@@ -111,20 +113,22 @@ class Segment:
         graph = plan.graph
         self._takes = tuple(takes.items())
         self._states = tuple(
-            graph.keys[plan.in_place[node_id]] for node_id in recipes if node_id in plan.in_place
+            graph.keys[plan.in_place[node_id]]
+            for node_id in native_programs
+            if node_id in plan.in_place
         )
         self._kept: list[NDArray] = []  # what slots are bound to
         slots = _Slots(graph)
         steps = []
         self._made_by: list[Node] = []  # of each loop
-        for node_id, recipe in recipes.items():
-            steps += slots.steps(graph.nodes[node_id], recipe, beside.get(node_id, ()))
-            self._made_by += [graph.nodes[node_id]] * len(recipe.loops)
+        for node_id, native_program in native_programs.items():
+            steps += slots.steps(graph.nodes[node_id], native_program, beside.get(node_id, ()))
+            self._made_by += [graph.nodes[node_id]] * len(native_program.loops)
         own: dict[int, NDArray] = {}
         for value, slot in slots.by_value.items():
             if (array := fixed(value)) is not None:
                 own[slot] = array
-        written = [slots.by_value[plan.in_place[n]] for n in recipes if n in plan.in_place]
+        written = [slots.by_value[plan.in_place[n]] for n in native_programs if n in plan.in_place]
         open_ = {slot: v for v, slot in slots.by_value.items() if slot not in own}
         for slot in written:
             open_.pop(slot)
@@ -133,7 +137,7 @@ class Segment:
         for slot, array in own.items():
             self._native.bind(slot, array)
             self._kept.append(array)
-        shared = sum(p.work for r in recipes.values() for p in r.loops if p.pieces > 1)
+        shared = sum(p.work for r in native_programs.values() for p in r.loops if p.pieces > 1)
         helped = shared >= HELP_WORK and workers.count > 1
         self._begin = partial(workers.help, self._native.help) if helped else None
         self._most, self._paused = workers.count - 1, workers.paused
@@ -173,12 +177,12 @@ class _Slots:
         self.sizes: list[int] = []
 
     def steps(
-        self, node: Node, recipe: Recipe, beside: Sequence[int]
+        self, node: Node, native_program: NativeProgram, beside: Sequence[int]
     ) -> list[tuple[str, list[int], tuple[int, ...], tuple[float, ...], int]]:
         """Returns the loops of a node as the native program takes them."""
         registers = [self._of(value, self._bytes[value]) for value in node.inputs]
         made = []
-        for number, loop in enumerate(recipe.loops):
+        for number, loop in enumerate(native_program.loops):
             if number < len(beside):
                 result = self._of(beside[number], loop.elements * WORD_BYTES)
             elif writes_state(node):
@@ -187,7 +191,7 @@ class _Slots:
                 result = self._of(node.id, self._bytes[node.id])
             registers.append(result)
             at = [*(registers[r] for r in loop.operands), result]
-            made.append((loop.name, at, loop.numbers, loop.reals, loop.pieces))
+            made.append((loop.name, at, loop.int_params, loop.float_params, loop.pieces))
         return made
 
     def _of(self, value: int, size_bytes: int) -> int:

@@ -1,8 +1,8 @@
 """The CPU's program of a split: its nodes as steps that know all that does not change from run to
 run: which op's kernel, what attributes, where operands and results lie, what dies.
 
-    nodes    gather   unpack   rms_norm   linear   add   ...   softmax
-    steps    [gather] [unpack] [one call of native loops   ]   [softmax]
+    nodes    gather   dequantize   rms_norm   linear   add   ...   softmax
+    steps    [gather] [dequantize] [one call of native loops   ]   [softmax]
 
 Memory is laid out once (layout.py). Values that enter or leave the split have arrays of their own
 in each run, in `Values`. Examples: tests/runtime/test_host_program.py.
@@ -22,20 +22,20 @@ from ...common.errors import VkschedError
 from ...ir import cpu_kernel
 from ...ir.evaluate import compute_into
 from ...ir.graph import Node
-from ...ir.native_program import Recipe
+from ...ir.native_program import NativeProgram
 from ...ir.precision import (
     as_factor,
     precision_of,
     round_result,
     rounded_operands,
-    rounds_factors,
+    rounds_operands,
 )
 from ...plan.types.plan_types import PlanValue, Split
 from ..state_store import HostValues
 from .buffer_layout import Layout, Memory, lay_out, leaving
 from .constants import make_constants
-from .evaluate import HostWeights, Values, last_uses, named, next_value, refer
-from .native_segment import Segment, recipes_of, writes_state
+from .evaluate import HostWeights, Values, evaluate_reference, last_uses, named, next_value
+from .native_segment import Segment, native_programs_of, writes_state
 from .worker_pool import Buffers, Workers
 
 Step = Callable[[Values, HostValues], None]
@@ -90,9 +90,9 @@ def make_programs(
     known = {leaf: weights.place(leaf) for leaf in read & graph.data.keys() - entering}
     made_once = make_constants(plan, own, weights, known, leaves)
     own = [replace(s, nodes=tuple(n for n in s.nodes if n not in made_once)) for s in own]
-    operands = {graph.roots[i] for s in own for n in s.nodes for i in graph.nodes[n].inputs}
+    operands = {graph.view_bases[i] for s in own for n in s.nodes for i in graph.nodes[n].inputs}
     known |= {n: array for n, array in made_once.items() if n in operands}
-    natives = [recipes_of(plan, split, known) for split in own]
+    natives = [native_programs_of(plan, split, known) for split in own]
     layouts = [
         lay_out(
             plan,
@@ -110,15 +110,18 @@ def make_programs(
         steps = _Maker(plan, split, arrays, native, layout, workers, buffers).steps(dead)
         states = {n: graph.keys[n] for n in split.nodes if graph.nodes[n].op == "state"}
         others = tuple(n for n in split.nodes if n not in native and graph.nodes[n].op != "state")
-        by_blas = (*others, *(n for n, recipe in native.items() if recipe.calls_blas))
+        by_blas = (
+            *others,
+            *(n for n, native_program in native.items() if native_program.calls_blas),
+        )
         made[split.id] = Program(steps, states, arrays.shown, others, by_blas)
     return made
 
 
 def _writes(plan: PlanValue, node: Node) -> bool:
-    """Whether a node's host kernel, or a write into a state, makes it: no view of its operands."""
+    """Whether a node's CPU kernel, or a write into a state, makes it: no view of its operands."""
     in_state = node.id in plan.in_place and writes_state(node)
-    return (node.declaration.host is not None or in_state) and node.type.size > 0
+    return (node.declaration.cpu is not None or in_state) and node.type.size > 0
 
 
 class _Arrays:
@@ -134,10 +137,10 @@ class _Arrays:
 
     def __call__(self, value: int) -> NDArray | None:
         if value not in self._found:
-            whole = self._found.get(self._graph.roots[value])
+            whole = self._found.get(self._graph.view_bases[value])
             self._found[value] = None if whole is None else self._view(value, whole)
             if whole is not None and self._found[value] is None:
-                self.shown[self._graph.roots[value]] = whole
+                self.shown[self._graph.view_bases[value]] = whole
         return self._found[value]
 
     def rounded(self, weight: int, word: str) -> NDArray:
@@ -149,14 +152,14 @@ class _Arrays:
 
     def is_part(self, value: int) -> bool:
         """Whether a view is the memory of the value that it is of, as soon as that is there."""
-        type_ = self._graph.nodes[self._graph.roots[value]].type
+        type_ = self._graph.nodes[self._graph.view_bases[value]].type
         whole = np.empty(type_.shape, numpy_dtype(type_.dtype))
         return self._view(value, whole) is not None
 
     def _view(self, value: int, whole: NDArray) -> NDArray | None:
         """Returns a view of an array, None where numpy makes a copy."""
         values = Values(self._graph)
-        values[self._graph.roots[value]] = whole
+        values[self._graph.view_bases[value]] = whole
         made = values[value]
         return made if np.may_share_memory(made, whole) else None
 
@@ -169,7 +172,7 @@ class _Maker:
         plan: PlanValue,
         split: Split,
         arrays: _Arrays,
-        native: Mapping[int, Recipe],
+        native: Mapping[int, NativeProgram],
         layout: Layout,
         workers: Workers,
         buffers: Buffers,
@@ -218,14 +221,14 @@ class _Maker:
         if (node_id in in_place) != (last in in_place):
             return False
         read = [i for i in graph.nodes[node_id].inputs if i in graph.views]
-        return all(self._arrays.is_part(i) for i in read if graph.roots[i] in run)
+        return all(self._arrays.is_part(i) for i in read if graph.view_bases[i] in run)
 
     def _segment(self, ids: list[int]) -> Step:
         fresh = [n for n in ids if self._arrays(n) is None and n not in self._plan.in_place]
         takes = {n: self._take(self._graph.nodes[n]) for n in fresh}
-        recipes = {n: self._native[n] for n in ids}
+        native_programs = {n: self._native[n] for n in ids}
         beside = self._layout.beside
-        return Segment(self._plan, recipes, self._arrays, beside, takes, self._workers)
+        return Segment(self._plan, native_programs, self._arrays, beside, takes, self._workers)
 
     def _step(self, node_id: int) -> Step:
         plan, node = self._plan, self._graph.nodes[node_id]
@@ -282,20 +285,20 @@ class _Maker:
     def _evaluation(
         self, node: Node, rounded: Collection[int]
     ) -> Callable[[tuple[NDArray, ...]], NDArray]:
-        """Returns what computes a node: by its host kernel, else by its reference. rounded: numbers
+        """Returns what computes a node: by its CPU kernel, else by its reference. rounded: numbers
         of the operands that are rounded already, as the node's precision has them.
         """
         op, attrs, types = node.declaration, node.attrs, self._graph.input_types(node)
-        kernel = op.host
+        kernel = op.cpu
         if kernel is None or not node.type.size:
-            return partial(refer, self._graph, node.id)
+            return partial(evaluate_reference, self._graph, node.id)
         halves = not op.any_dtype and any(t.dtype == FLOAT16 for t in types)
         compute = partial(compute_into, op) if halves else kernel.compute
         large = max(t.size for t in (node.type, *types)) > kernel.least
         long = op.work(types, node.type, attrs).flops > cpu_kernel.LONG
         cut = kernel.cut if large or long else None
         out, take, each = self._arrays(node.id), self._take(node), self._workers.each
-        rounds, word = rounds_factors(attrs), precision_of(attrs)
+        rounds, word = rounds_operands(attrs), precision_of(attrs)
         left = [i for i in rounded_operands(op, attrs) if i not in rounded]
 
         def in_piece(inputs: tuple[NDArray, ...], part: NDArray) -> None:

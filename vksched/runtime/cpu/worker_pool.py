@@ -20,7 +20,7 @@ from ...common.cpu_count import usable_cores
 from ...common.dtypes import NDArray
 from . import helper_backoff
 
-LEAST_PIECE_BYTES = 1 << 16
+MIN_PIECE_BYTES = 1 << 16
 """Below this, the system's memory allocator is as good."""
 
 
@@ -156,7 +156,7 @@ class Buffers:
 
     def taker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray]:
         """Returns what gives such an array each time."""
-        small = math.prod(shape) * dtype.itemsize < LEAST_PIECE_BYTES
+        small = math.prod(shape) * dtype.itemsize < MIN_PIECE_BYTES
         return partial(np.empty if small else self.take, shape, dtype)
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:

@@ -30,7 +30,7 @@ def is_single(plan: PlanValue) -> bool:
         return False
     made = {copy.node for copy in split.copies_out}
     return (
-        all(plan.graph.root(node) in made for _, node in plan.graph.outputs)
+        all(plan.graph.view_base(node) in made for _, node in plan.graph.outputs)
         and all(copy.source == HOST and copy.node not in data for copy in split.copies_in)
         and not (split.observed or split.aside or split.waits)
         and tuple(plan.final_waits) == (split.id,)

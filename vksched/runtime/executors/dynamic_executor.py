@@ -273,7 +273,7 @@ class _Hands:
     def output(self, node_id: int) -> NDArray:
         """Returns a result of its own memory."""
         graph, start = self.options.graph, self.now()
-        root = graph.root(node_id)
+        root = graph.view_base(node_id)
         values = Values(graph)
         for fed, given in self.run.feeds.items():
             values[fed] = given

@@ -11,7 +11,7 @@ nothing.
     node1   [ split 0 ]        8 ms by simulation
     runs    8 8 88 8 8 8 88 8 8 88 ...   mean without the longest: 24 ms, the pace is 3
 
-What a host waits for others within its part is in both times. A part of less than LEAST_S says
+What a host waits for others within its part is in both times. A part of less than MIN_S says
 nothing: what Python does about it takes as long. Complexity: O(splits) for each run, and a
 simulated run for each plan. Examples: tests/runtime/test_host_speed.py.
 """
@@ -32,7 +32,7 @@ from ..run_stats import RunStats
 
 LAST, FEWEST = 16, 8
 """Runs whose mean counts, and so many at least."""
-LEAST_S = 1e-3
+MIN_S = 1e-3
 HALF_S = 120.0
 """After so long without a run, half of what a host is slower is forgotten."""
 
@@ -105,7 +105,7 @@ def _expected(plan: PlanValue) -> dict[str, float]:
         first[host] = min(span.start_s, first.get(host, math.inf))
         last[host] = max(span.finish_s, last.get(host, 0.0))
     took = {host: last[host] - start_s for host, start_s in first.items() if host != CALLER}
-    return {host: seconds for host, seconds in took.items() if seconds >= LEAST_S}
+    return {host: seconds for host, seconds in took.items() if seconds >= MIN_S}
 
 
 def _taken(plan: PlanValue, stats: RunStats) -> dict[str, float]:

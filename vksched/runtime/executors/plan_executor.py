@@ -237,7 +237,7 @@ class Executor(Carrier):
         if node_id in self._makers:
             array = self._ask(run, self._makers[node_id]).fetch(run.slot, node_id)
         else:
-            values, root = Values(self.plan.graph), self.plan.graph.root(node_id)
+            values, root = Values(self.plan.graph), self.plan.graph.view_base(node_id)
             for fed, given in run.feeds.items():
                 values[fed] = given
             if root in self._makers:

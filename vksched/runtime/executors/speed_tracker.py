@@ -77,7 +77,7 @@ HALF_S = 120.0
 """After so long without a run, half of what a device is slower than at its best is forgotten."""
 STALE_S = 1.0
 """A device shows the pace of its cores where those beside it were not seen for so long."""
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """Of a split's time, that its nodes take."""
 ROUGH = 10.0
 """To this factor a launch is known that nobody has measured."""
@@ -129,7 +129,7 @@ class _Split:
         until there are enough of them to tell one that was held up. taken_s: by one more run.
         """
         fixed_s, first_s = self.expected.fixed_s, sum(self.expected.first_s.values())
-        taken_s = max(taken_s - fixed_s, LEAST_SHARE * taken_s)
+        taken_s = max(taken_s - fixed_s, MIN_SHARE * taken_s)
         if taken_s <= 0 or first_s <= 0:
             return None
         self.last.append(math.log(taken_s / first_s))

@@ -277,7 +277,7 @@ class NullSession:
 
     def _has_operands(self, slot: int, split: int) -> bool:
         graph, values, nodes = self._plan.graph, self._values[slot], self._plan.splits[split].nodes
-        made, roots = set(nodes), graph.roots
+        made, roots = set(nodes), graph.view_bases
         read = {operand for node in nodes for operand in graph.nodes[node].inputs}
         outside = [i for i in read if roots[i] not in made and roots[i] not in graph.data]
         return all(operand in values or roots[operand] in values for operand in outside)

@@ -35,7 +35,7 @@ from ...storage.disk_cache import (
 from . import binding
 
 FORMAT = 1
-MOST_FILES = 16
+MAX_FILES = 16
 """Then those written first are removed."""
 BOOT = "/proc/sys/kernel/random/boot_id"
 LINKS = "/etc/ld.so.cache"
@@ -63,7 +63,7 @@ class Entry:
 
     def __init__(self, manifests: Sequence[str], settings: Sequence[str]) -> None:
         folder = folder_of("drivers")
-        key = None if folder is None else key_of(manifests, settings)
+        key = None if folder is None else cache_key(manifests, settings)
         self._path = folder / f"{key}.json" if folder and key else None
 
     def take(self) -> tuple[str, ...] | None:
@@ -87,10 +87,10 @@ class Entry:
         with kept_if_room(folder):
             make_folder(folder)
             replace_whole(self._path, json.dumps({"notes": list(notes)}))
-            remove_old(folder, MOST_FILES)
+            remove_old(folder, MAX_FILES)
 
 
-def key_of(manifests: Sequence[str], settings: Sequence[str]) -> str | None:
+def cache_key(manifests: Sequence[str], settings: Sequence[str]) -> str | None:
     """Returns a hash of all that decides what drivers do while they list their devices; None where
     that cannot be told.
     """

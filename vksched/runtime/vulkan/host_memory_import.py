@@ -17,7 +17,7 @@ import numpy as np
 from ...common.dtypes import NDArray, TensorType, numpy_dtype
 from .context import Context
 
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 """What the host copies in less time than a driver takes to look at pages."""
 
 
@@ -42,7 +42,7 @@ def import_array(
     """
     as_is = array.dtype == numpy_dtype(type_.dtype) and array.dtype != np.bool_
     whole = array.flags.c_contiguous and array.nbytes == type_.device_bytes
-    if not alignment or not (as_is and whole) or array.nbytes < LEAST_BYTES:
+    if not alignment or not (as_is and whole) or array.nbytes < MIN_BYTES:
         return None
     address = int(array.__array_interface__["data"][0])
     before, behind = address % alignment, -(address + array.nbytes) % alignment

@@ -25,7 +25,7 @@ FOLDER = "MESA_SHADER_CACHE_DIR"
 OLD_NAMES = ("MESA_GLSL_CACHE_DISABLE", "MESA_GLSL_CACHE_DIR")
 INDEX_BYTES = 2 << 20
 """More than an index takes: 65,536 keys of 20 bytes."""
-LEAST_BYTES = 16 << 20
+MIN_BYTES = 16 << 20
 """With less room on the disk the cache is off: others write there, too."""
 
 
@@ -83,8 +83,8 @@ def _disk_error(folder: Path) -> OSError | None:
         return OSError(errno.EROFS, os.strerror(errno.EROFS))
     if not about.f_blocks:  # of the system itself, as /proc
         return OSError(errno.EACCES, os.strerror(errno.EACCES))
-    if about.f_bavail * about.f_frsize < LEAST_BYTES:
-        return OSError(errno.ENOSPC, f"less than {LEAST_BYTES >> 20} MiB are free")
+    if about.f_bavail * about.f_frsize < MIN_BYTES:
+        return OSError(errno.ENOSPC, f"less than {MIN_BYTES >> 20} MiB are free")
     if not os.access(at, os.W_OK):
         return OSError(errno.EACCES, os.strerror(errno.EACCES))
     return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import ShaderError
-from ...ir.op import Steps
+from ...ir.op import ShaderProgram
 from .spirv_patch import FUSED, link
 
 DIRECTORY = Path(__file__).parents[2] / "spirv"
@@ -46,7 +46,7 @@ class Shader:
         """
         fields, layout = self._fields
         missing = len(self.bindings) - len(offsets)
-        if missing not in (0, int(self._takes_residual)) or fields.keys() != values.keys():
+        if missing not in (0, int(self._accepts_residual)) or fields.keys() != values.keys():
             raise ShaderError(
                 f"[{self.name}] expected {len(self.bindings)} offsets and the fields "
                 f"{sorted(fields)}, got {len(offsets)} and {sorted(values)}"
@@ -82,16 +82,16 @@ class Shader:
             raise ShaderError(f"[{self.name}] expected constants of {sorted(known)}, got {unknown}")
         return tuple(constants.get(name, default) for name, _, default in self.constants)
 
-    def module(self, steps: Steps = Steps()) -> bytes:  # noqa: B008, as it is frozen
+    def module(self, steps: ShaderProgram = ShaderProgram()) -> bytes:  # noqa: B008, as it is frozen
         """Returns the module with these steps written in, where it takes some."""
-        return link(self.spirv, steps) if self._takes_steps else self.spirv
+        return link(self.spirv, steps) if self._accepts_steps else self.spirv
 
     @cached_property
-    def _takes_steps(self) -> bool:
-        return FUSED.encode() in self.spirv or self._takes_residual
+    def _accepts_steps(self) -> bool:
+        return FUSED.encode() in self.spirv or self._accepts_residual
 
     @property
-    def _takes_residual(self) -> bool:
+    def _accepts_residual(self) -> bool:
         return self.bindings[-1] == "residual"
 
 

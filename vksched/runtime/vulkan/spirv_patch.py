@@ -26,7 +26,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from ...ir.op import REGISTERS, Steps
+from ...ir.op import REGISTERS, ShaderProgram
 
 HEADER_WORDS = 5
 OP_NAME, OP_MEMBER_NAME, OP_ENTRY_POINT, OP_DECORATE = 5, 6, 15, 71
@@ -146,7 +146,7 @@ RESIDUAL_BUFFER = "residual_buffer"
 
 
 @lru_cache(maxsize=128)
-def link(spirv: bytes, steps: Steps) -> bytes:
+def link(spirv: bytes, steps: ShaderProgram) -> bytes:
     """Returns a module whose chain or epilogue takes these steps."""
     module = take_apart(spirv)
     functions, header, constants = dict(module.functions), module.header.copy(), NONE
@@ -168,7 +168,7 @@ def link(spirv: bytes, steps: Steps) -> bytes:
     return np.concatenate(parts).astype("<u4").tobytes()
 
 
-def _write(module: Module, chain: int, steps: Steps) -> tuple[Function, Words, int]:
+def _write(module: Module, chain: int, steps: ShaderProgram) -> tuple[Function, Words, int]:
     """Returns the chain as a function of its steps, the constants of its words, and the module's
     new bound of ids.
     """

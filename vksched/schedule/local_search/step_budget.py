@@ -16,7 +16,7 @@ from ..model.problem import Problem
 
 PER_S = 1e6
 """Steps in a second of budget."""
-EACH_S, LEAST_S, MOST_S = 3e-4, 5e-3, 0.2
+EACH_S, MIN_S, MAX_S = 3e-4, 5e-3, 0.2
 """A budget by size: for each task, times the root of the devices, and its limits. Two devices leave
 as many ways to cut a graph as many do, so it grows slower with devices than with tasks."""
 FEW, MORE = 40, 60
@@ -33,7 +33,7 @@ def default_budget(tasks: int, devices: int) -> float:
 
 def budget_by_size(tasks: float, devices: int) -> float:
     """Returns the seconds of a search for schedules of many graphs, where each has to be quick."""
-    return min(MOST_S, max(LEAST_S, EACH_S * tasks * math.sqrt(devices)))
+    return min(MAX_S, max(MIN_S, EACH_S * tasks * math.sqrt(devices)))
 
 
 def steps_of(name: str, problem: Problem) -> float:

@@ -30,7 +30,7 @@ from .problem import Problem
 from .simulate_tasks import Placed, Times
 
 Measure = Callable[[Problem, Placed, Times], float]
-MOST_WEIGHT = 1e100
+MAX_WEIGHT = 1e100
 """Of a word in a mix: sums of larger ones are no numbers any more."""
 
 
@@ -76,7 +76,7 @@ class Objective:
 
         Raises:
             PlanError: a word that is unknown or stands there twice, or a weight that is no number
-                from 0 to MOST_WEIGHT.
+                from 0 to MAX_WEIGHT.
         """
         if isinstance(given, Objective):
             return given
@@ -99,11 +99,11 @@ class Objective:
                 f"{', '.join(WORDS)}"
             )
         bad = [
-            w for w in given.values() if not (isinstance(w, (int, float)) and 0 <= w <= MOST_WEIGHT)
+            w for w in given.values() if not (isinstance(w, (int, float)) and 0 <= w <= MAX_WEIGHT)
         ]
         if bad:
             raise PlanError(
-                f"[{where}] expected weights from 0 to {MOST_WEIGHT:g}, got {dict(given)!r}"
+                f"[{where}] expected weights from 0 to {MAX_WEIGHT:g}, got {dict(given)!r}"
             )
         kept = tuple((word, float(given[word])) for word in WORDS if given.get(word))
         if not kept:

@@ -24,7 +24,7 @@ from ...topology.power import Watts
 
 MOST = 1e60
 """Seconds, bytes, watts: what is made of larger ones, as joules are, may be no number any more."""
-LEAST_PER_S = 1e-60
+MIN_PER_S = 1e-60
 """Bytes a second; slower than that, a transfer takes more seconds than there are numbers."""
 AT_MOST = f"at most {MOST:g}"
 
@@ -263,9 +263,9 @@ def _check_link(ends: object, link: object, known: str, there: set[str]) -> None
     if ends[0] == ends[1]:  # type: ignore[index]
         raise PlanError(f"[platform] expected links between two devices, got {ends!r}")
     speed = link.bytes_per_s if isinstance(link, Link) else None
-    fast = is_amount(speed, math.inf) and float(speed or 0) >= LEAST_PER_S
+    fast = is_amount(speed, math.inf) and float(speed or 0) >= MIN_PER_S
     if not isinstance(link, Link) or not fast or not is_amount(link.latency_s):
         raise PlanError(
-            f"[platform] expected a link with a speed above 0, at least {LEAST_PER_S:g}, and a "
+            f"[platform] expected a link with a speed above 0, at least {MIN_PER_S:g}, and a "
             f"latency of 0 or more, {AT_MOST}, for {ends!r}, got {link!r}"
         )

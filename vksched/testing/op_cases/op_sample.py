@@ -160,7 +160,7 @@ def floats(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
     return np.asarray(rng.standard_normal(shape) * scale, np.float32)
 
 
-def halves(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
+def fp16_array(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
     """Normally distributed float16 values."""
     return floats(*shape, seed=seed, scale=scale).astype(np.float16)
 

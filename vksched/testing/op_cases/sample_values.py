@@ -21,7 +21,7 @@ EXACT = {"relu", "neg", "abs", "sqrt", "rsqrt", "add", "sub", "mul", "div", "max
 """Float ops that drivers compute to a few units in the last place."""
 BITS = {
     *("ceil", "floor", "trunc", "round", "sign", "copysign", "nextafter", "square", "clip"),
-    *("remainder", "fmod", "thresholded_relu", "round_float"),
+    *("remainder", "fmod", "thresholded_relu", "reduce_precision"),
 }
 """Float ops of which every bit is defined."""
 LOOSE = 1e-10

@@ -17,12 +17,12 @@ from ...trace import Event
 from .critical_path import critical_spans
 from .measured import measured_spans
 from .memory_counters import memory_counters
-from .predicted import MOST_OPS, foreseen_spans
+from .predicted import MAX_OPS, foreseen_spans
 from .span_links import find_links
 from .timeline import Timeline
 from .timeline_types import Lane, PlanTold, Span
 
-MOST_NAMES = 4
+MAX_NAMES = 4
 """Devices that a heading names."""
 BESIDE = 3
 """Predictions of overlapping runs that are drawn one below the other."""
@@ -55,7 +55,7 @@ def run_timeline(
     lanes = list(lanes)
     spans = measured_spans(events, plans, lanes)
     runs = [span for span in spans if span.kind == "run" and span.plan >= 0]
-    room, notes = MOST_OPS, []
+    room, notes = MAX_OPS, []
     shown = _side_by_side(runs, plans)
     for run in reversed(shown):  # the last runs are warm
         room -= len(plans[run.plan].nodes)
@@ -110,13 +110,13 @@ def _busy(spans: Sequence[Span], lanes: Sequence[Lane], row: str, whole_s: float
     parts = [
         f"{lanes[lane].name} {busy_s[lane] / whole_s:.0%}" for lane in sorted(busy_s) if whole_s
     ]
-    return f"busy: {', '.join(parts[:MOST_NAMES])}" if parts else "no device works"
+    return f"busy: {', '.join(parts[:MAX_NAMES])}" if parts else "no device works"
 
 
 def _names(lanes: Sequence[Lane]) -> str:
     names = [lane.name for lane in lanes[1:]]
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _finish(

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from ...trace.lane_packing import LEAST_S
+from ...trace.lane_packing import MIN_S
 from .timeline_types import FORESEEN, HOST, Span, comes_before
 
 CLOSE = 0.02
@@ -138,7 +138,7 @@ class _Walk:
 
 
 def _slack_s(span: Span) -> float:
-    return LEAST_S + CLOSE * span.seconds
+    return MIN_S + CLOSE * span.seconds
 
 
 class _Line:
@@ -149,7 +149,7 @@ class _Line:
 
     def until(self, time_s: float, seen: Collection[int]) -> int | None:
         """Returns the last span that is over by a time, of those not seen."""
-        at = bisect_right(self.ends_s, time_s + LEAST_S)
+        at = bisect_right(self.ends_s, time_s + MIN_S)
         while at and self.numbers[at - 1] in seen:
             at -= 1
         return self.numbers[at - 1] if at else None

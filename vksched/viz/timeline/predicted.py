@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from .timeline_types import HOST, Foreseen, PlanTold, Span
 
-MOST_OPS = 50_000
+MAX_OPS = 50_000
 """Ops that are drawn for themselves, in all runs."""
 
 

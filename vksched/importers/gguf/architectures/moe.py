@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ....ir.tensor import Tensor
 from ....ops import (
     gather,
-    grouped_linear,
+    moe_linear,
     reduce_sum,
     reshape,
     sigmoid,
@@ -49,16 +49,16 @@ class Experts:
         rows = x.shape[0] * x.shape[1]
         flat = reshape(x, (rows, width))
         opened = sigmoid if self.gated else softmax
-        weights, chosen = topk(reshape(opened(scores), (rows, experts)), self.used)
+        weights, expert_ids = topk(reshape(opened(scores), (rows, experts)), self.used)
         if self.renormed and not self.gated:
             weights = weights / reduce_sum(weights, -1, keepdims=True)
         shares = reshape(weights, (rows, self.used, 1))
-        shifts = [gather(each, chosen) for each in self.shifts]
-        gate, up = (grouped_linear(flat, table, chosen) for table in (self.gate, self.up))
+        shifts = [gather(each, expert_ids) for each in self.shifts]
+        gate, up = (moe_linear(flat, table, expert_ids) for table in (self.gate, self.up))
         if self.gated:
             gate, up = gate * shares, up * shares
         if shifts:
             gate, up = gate + shifts[0], up + shifts[1]
-        made = grouped_linear(self.between(gate, up), self.down, chosen)
+        made = moe_linear(self.between(gate, up), self.down, expert_ids)
         made = made + shifts[2] if shifts else made
         return reshape(reduce_sum(made if self.gated else made * shares, 1), x.shape)

@@ -52,12 +52,13 @@ class Sight:
         return attention(
             *(q, k, v, seen),
             causal=seen is None,
-            past=past,
+            past_len=past,
             window=(left, None),
             scale=self.scale,
             softcap=self.softcap,
-            used=used,
-            new=new,
+            kv_len=used,
+            k_new=None if new is None else new[0],
+            v_new=None if new is None else new[1],
         )
 
 

@@ -14,9 +14,10 @@ from gguf.constants import GGMLQuantizationType
 from ....common.dtypes import WORD_BYTES, NDArray
 from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor, weight
-from ....ops.quantized.gguf_formats import held_words, numbered
+from ....ops.quantized.gguf_formats import numbered, pack_u32
 from ....ops.quantized.quant_layout import Format
-from ....ops.quantized.quantized_linear import packed, unpack
+from ....ops.quantized.quantized_linear import dequantize as dequantize_weight
+from ....ops.quantized.quantized_linear import quantized_weight
 from ....storage.lazy_array import ORIGINS, Apart, Held, Joined, late_bytes
 from ....storage.model_file import copied
 from ..read.dequantize import dequantize
@@ -29,7 +30,7 @@ Asked = tuple[str, tuple[int, ...], tuple[str, ...]]
 
 class Weights:
     """Makes weights of a file's tensors when they are asked for, by any thread; all graphs share
-    them. Matrices keep the type of the file where products read it (vs.packed); all else becomes
+    them. Matrices keep the type of the file where products read it (vs.quantized_weight); all else becomes
     float32.
     """
 
@@ -72,7 +73,7 @@ class Weights:
         if tensor is None or kind is None:
             return _leaf(self.take(name, shape, parts))
         with self._making:
-            return Context().run(self._words_of, tensor, kind)
+            return Context().run(self._pack_u32, tensor, kind)
 
     def leaves(self) -> dict[Tensor, Asked]:
         """Returns all that were taken, as `leaf` returns them, with its operands."""
@@ -89,10 +90,10 @@ class Weights:
     def _make(self, name: str, shape: tuple[int, ...], tensors: Sequence[GgufTensor]) -> Tensor:
         kind, blocks = _packed_as(tensors), _joined([tensor.blocks for tensor in tensors])
         if kind is not None and len(tensors) == 1:
-            words = self._words_of(tensors[0], kind)
-            return unpack(words, kind.name, shape[-1], name=name)
+            words = self._pack_u32(tensors[0], kind)
+            return dequantize_weight(words, kind.name, shape[-1], name=name)
         if kind is not None:
-            return packed(blocks, kind.name, shape, name=name)
+            return quantized_weight(blocks, kind.name, shape, name=name)
         if isinstance(blocks, Apart) and {tensor.type for tensor in tensors} == {"F32"}:
             if len(shape) > 1:
                 return weight(late_bytes(blocks, shape, "<f4"), name)
@@ -100,7 +101,7 @@ class Weights:
         arrays = [_floats(tensor) for tensor in tensors]
         return weight(arrays[0] if len(arrays) == 1 else np.stack(arrays), name)
 
-    def _words_of(self, tensor: GgufTensor, kind: Format) -> Tensor:
+    def _pack_u32(self, tensor: GgufTensor, kind: Format) -> Tensor:
         if tensor.name not in self._words:
             held = self._held_of(tensor, kind)
             self._words[tensor.name] = weight(held, f"{tensor.name}.words")
@@ -108,7 +109,7 @@ class Weights:
 
     def _held_of(self, tensor: GgufTensor, kind: Format) -> Held:
         if tensor.name not in self._held:
-            self._held[tensor.name] = held_words(kind.name, tensor.blocks, tensor.shape)
+            self._held[tensor.name] = pack_u32(kind.name, tensor.blocks, tensor.shape)
         return self._held[tensor.name]
 
     def held(self) -> list[Held]:
@@ -122,7 +123,7 @@ class Weights:
 
     def _all_words(self) -> dict[Tensor, Held]:
         with self._making:
-            made = [self._words_of(tensor, kind) for tensor, kind in self._matrices()]
+            made = [self._pack_u32(tensor, kind) for tensor, kind in self._matrices()]
         return {each: each.held for each in made if each.held is not None}
 
     def _matrices(self) -> Iterator[tuple[GgufTensor, Format]]:
@@ -156,7 +157,7 @@ class HollowWeights(Weights):
             array = np.zeros(shape, np.float32) if len(shape) > 1 else np.ones(shape, np.float32)
             return weight(array, name)
         words = np.zeros((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
-        return unpack(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
+        return dequantize_weight(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
 
 
 def _vector(tensor: GgufTensor, blocks: Apart, name: str) -> Tensor:

@@ -24,8 +24,8 @@ from ....common.errors import ModelFormatError
 from ....storage.model_file import ModelFile, open_model, read_ahead
 from .cursor import Cursor
 from .limits import MAX_ALIGNMENT, MAX_KEYS, MAX_PARTS, MAX_TENSORS
-from .metadata import LEAST_KEY_BYTES, Value, read_metadata
-from .tensors import LEAST_INFO_BYTES, GgufTensor, read_tensors
+from .metadata import MIN_KEY_BYTES, Value, read_metadata
+from .tensors import MIN_INFO_BYTES, GgufTensor, read_tensors
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -110,8 +110,8 @@ def _read(source: Source) -> GgufFile:
 def _read_part(file: ModelFile) -> _Part:
     cursor = Cursor(file.content)
     version = _read_version(cursor)
-    tensors = cursor.count(LEAST_INFO_BYTES, MAX_TENSORS, "count of tensors")
-    keys = cursor.count(LEAST_KEY_BYTES, MAX_KEYS, "count of keys")
+    tensors = cursor.count(MIN_INFO_BYTES, MAX_TENSORS, "count of tensors")
+    keys = cursor.count(MIN_KEY_BYTES, MAX_KEYS, "count of keys")
     metadata = read_metadata(cursor, keys, file)
     alignment = metadata.get(Keys.General.ALIGNMENT, GGUF_DEFAULT_ALIGNMENT)
     if not _is_whole(alignment, MAX_ALIGNMENT) or alignment & (alignment - 1) or not alignment:

@@ -35,7 +35,7 @@ _NUMBERS = {
     GGUFValueType.FLOAT64: ("d", "f8"),
 }
 """Letters of Python's struct, and types of numpy."""
-LEAST_KEY_BYTES = 8 + 1 + 4 + 1
+MIN_KEY_BYTES = 8 + 1 + 4 + 1
 """Of a key with its value."""
 MANY = 1 << 10
 """Strings of an array, which are made when they are needed."""

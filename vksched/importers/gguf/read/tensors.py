@@ -20,7 +20,7 @@ from .cursor import Cursor
 from .dequantize import dequantize
 from .limits import MAX_NAME_BYTES, MAX_RANK
 
-LEAST_INFO_BYTES = 8 + 1 + 4 + 4 + 8
+MIN_INFO_BYTES = 8 + 1 + 4 + 4 + 8
 """Of what is said of a tensor."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....common.errors import DTypeError
 
-MOST_DEPTH = 200
+MAX_DEPTH = 200
 """Of messages and other variables."""
 _PLAIN = frozenset((str, int, float, bool, complex, bytes, type(None)))
 
@@ -87,9 +87,9 @@ def _plain(value: Any, name: str, depth: int = 0) -> Any:
     """Return a value in types that another process has. name: of the variable, for errors."""
     if type(value) in _PLAIN:
         return value
-    if depth > MOST_DEPTH:
+    if depth > MAX_DEPTH:
         raise DTypeError(
-            f"[chat template] expected {name!r} to be at most {MOST_DEPTH} deep, got more"
+            f"[chat template] expected {name!r} to be at most {MAX_DEPTH} deep, got more"
         )
     if is_dataclass(value) and not isinstance(value, type):
         value = {each.name: getattr(value, each.name) for each in fields(value)}

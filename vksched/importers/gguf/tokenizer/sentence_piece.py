@@ -14,7 +14,7 @@ import re
 
 from .vocabulary import BYTE, CONTROL, SPACE, USER_DEFINED, Vocabulary
 
-_MOST_WORDS, _MOST_LETTERS = 1 << 16, 64
+_MAX_WORDS, _MAX_LETTERS = 1 << 16, 64
 """Remembered, of words of so many letters at most."""
 
 
@@ -35,8 +35,8 @@ class SentencePiece:
             found = self._words.get(word)
             if found is None:
                 found = self._merge(word)
-                if len(word) <= _MOST_LETTERS:
-                    if len(self._words) >= _MOST_WORDS:
+                if len(word) <= _MAX_LETTERS:
+                    if len(self._words) >= _MAX_WORDS:
                         self._words.clear()
                     self._words[word] = found
             out.extend(found)

@@ -14,7 +14,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 SPACE = "▁"
 """Stands for a space in tokens of sentencepiece."""
 
-MOST_CHARACTERS = 1 << 16
+MAX_CHARACTERS = 1 << 16
 """Of a token; a longer one is a mistake or an attack."""
 
 DEFAULTS: dict[str, dict[str, int]] = {
@@ -102,9 +102,9 @@ def read_vocabulary(fields: Fields, model: str) -> Vocabulary:
     if len(ids) != len(tokens):
         twice = next(each for number, each in enumerate(tokens) if ids[each] != number)
         raise ModelFormatError(f"[gguf] expected tokens that differ, got {twice[:60]!r} twice")
-    if len(longest := max(tokens, key=len)) > MOST_CHARACTERS:
+    if len(longest := max(tokens, key=len)) > MAX_CHARACTERS:
         raise ModelFormatError(
-            f"[gguf] expected tokens of {MOST_CHARACTERS} characters at most, got {len(longest)}"
+            f"[gguf] expected tokens of {MAX_CHARACTERS} characters at most, got {len(longest)}"
         )
     size = len(tokens)
     types = fields.wholes("token_type", size) or [NORMAL] * size

@@ -23,7 +23,7 @@ from ....common.dtypes import WORD_BYTES, NDArray
 from ....common.env import is_on
 from ....ir.graph import INLINE_BYTES
 from ....ir.tensor import Tensor, constant, weight
-from ....ops import widen
+from ....ops import dequantize_linear
 from ..nodes.cpu_node import HostNode, naming, require_compared
 from ..nodes.elements import as_narrow, to_storage
 from ..nodes.functions import canonical_domain
@@ -142,7 +142,7 @@ class ModelContext:
         elif is_weight:
             made.name = "folded"  # not by the node that happened to read it first
         if narrow is not None:
-            held, made = made, widen(made)
+            held, made = made, dequantize_linear(made)
             made.name = f"{held.name}.widened"
         self.budget.hold(stored)
         if id(array) in self._kept:

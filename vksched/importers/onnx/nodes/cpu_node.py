@@ -207,7 +207,7 @@ def declare(name: str) -> str:
                 attrs=None,
                 operands=(0, MANY),
                 any_dtype=True,
-                foreign=True,
+                opaque=True,
             )
         )
     return name
@@ -306,7 +306,7 @@ register(
         attrs={"shape": Dims(), "dtype": dtype_of(), "start": Whole(0, LONG)},
         operands=(1, 1),
         any_dtype=True,
-        foreign=True,
-        gap="it takes apart what numpy has computed",
+        opaque=True,
+        cpu_only_reason="it takes apart what numpy has computed",
     )
 )

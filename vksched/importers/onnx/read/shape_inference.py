@@ -21,7 +21,7 @@ from ..nodes.limits import MAX_INFERRED_BYTES, MAX_INFERRED_NODES
 from ..nodes.schemas import CONTRIB_DOMAINS
 from ..nodes.topological_order import label, subgraphs
 
-MOST_SHOWN_BYTES = 4096
+MAX_SHOWN_BYTES = 4096
 """Larger constants are no shapes."""
 _PASSED_OVER = "vksched.passed_over"
 """A domain without schemas."""
@@ -48,7 +48,7 @@ def check_inference(
     del graph.initializer[:], graph.sparse_initializer[:], graph.value_info[:]
     declared = {value.name for value in graph.input}
     for name, array in arrays.items():
-        if array.nbytes <= MOST_SHOWN_BYTES and array.dtype != object:
+        if array.nbytes <= MAX_SHOWN_BYTES and array.dtype != object:
             graph.initializer.append(numpy_helper.from_array(array, name))
         elif name not in declared:
             graph.input.append(helper.make_tensor_value_info(name, types[name], array.shape))

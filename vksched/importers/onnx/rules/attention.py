@@ -86,11 +86,11 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
     y = attention(
         *(q, k, cast(v, q.dtype)),
         mask,
-        past=past,
+        past_len=past,
         window=(left, right),
         scale=scale,
         softcap=softcap,
-        used=used,
+        kv_len=used,
     )
     out: list[Tensor | None] = [join_heads(y) if joined else y, k, v]
     if n.wants(3):

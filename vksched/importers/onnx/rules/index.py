@@ -13,6 +13,7 @@ from ....ops import (
     add,
     cast,
     concat,
+    dequantize_linear,
     expand,
     gather,
     gather_elements,
@@ -28,7 +29,6 @@ from ....ops import (
     sub,
     transpose,
     where,
-    widen,
 )
 from ..nodes.elements import ANY, PLAIN, storage, to_storage
 from ..nodes.node import NodeContext
@@ -40,7 +40,7 @@ from .registry import rule
 def gather_rule(n: NodeContext) -> Tensor:
     table, indices = n.tensor(0), n.tensor(1)
     axis = normalize_axis("gather", n.attr("axis", 0), table.rank)
-    if table.op == "widen":
+    if table.op == "dequantize_linear":
         found = _gather_widened(table, indices, axis)
         if found is not None:
             return found
@@ -60,7 +60,7 @@ def _gather_widened(table: Tensor, indices: Tensor, axis: int) -> Tensor | None:
         parts = [part if part.size == 1 else gather(part, picks) for part in parts]
     scale = next((part for part in parts if part.dtype == FLOAT32), None)
     zero = next((part for part in parts if part.dtype == INT32), None)
-    made = widen(gather(held, picks, axis), scale, zero, axis=along)
+    made = dequantize_linear(gather(held, picks, axis), scale, zero, axis=along)
     return made.reshape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]))
 
 

@@ -1,6 +1,6 @@
 """Rules for products of integers. Of 8 bits they are one op, which takes four products at a time.
 
-    codes, words of weights -> matmul_integer, conv_integer -> int32 -> requantize -> codes
+    quantized values, words of weights -> matmul_integer, conv_integer -> int32 -> requantize -> quantized values
 
 Known weights become words once (ops/linalg/int8_weights.py). Wider integers, zero points for rows
 of a, and convolutions in groups are sums of int32.
@@ -20,7 +20,7 @@ from ....common.dtypes import FLOAT32, NDArray, Shape
 from ....ir.graph import INLINE_BYTES
 from ....ir.tensor import Tensor, constant
 from ....ops.conv.conv_int8 import as_matrix
-from ....ops.linalg.int8_weights import SHIFT, as_signed, pack
+from ....ops.linalg.int8_weights import SHIFT, as_signed, pack_int8
 from ..nodes.elements import element_name, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value, known
@@ -87,7 +87,7 @@ def _words(n: NodeContext, index: int, as_rows: Callable[[NDArray], NDArray], ki
 
     def make() -> list[Value | None]:
         assert value.array is not None
-        return [known(pack(as_rows(as_signed(value.array, signed))))]
+        return [known(pack_int8(as_rows(as_signed(value.array, signed))))]
 
     found = n.lowering.context.fold(f"words {kind}".encode(), [value], make)
     assert found is not None and found[0] is not None
@@ -105,9 +105,9 @@ def integer_product(
     """Returns the product of two integer matrices, less their zero points, as int32. turned: b is
     read the other way round.
     """
-    codes = byte_product(n, n.tensor(a), n.elem_type(a), b, b_zero, turned=turned)
-    if codes is not None and _has_zeros(n, a_zero):
-        return codes(zero_point(n, a_zero))
+    int8_values = byte_product(n, n.tensor(a), n.elem_type(a), b, b_zero, turned=turned)
+    if int8_values is not None and _has_zeros(n, a_zero):
+        return int8_values(zero_point(n, a_zero))
     left = centred(n, a, a_zero, rows(n, a_zero))
     right = centred(n, b, b_zero, rows(n, b_zero) if turned else None)
     return ops.matmul(left, right, transpose_b=turned)
@@ -116,7 +116,7 @@ def integer_product(
 def byte_product(
     n: NodeContext, a: Tensor, elem_type: int, b: int, b_zero: int, *, turned: bool = False
 ) -> Callable[[Tensor], Tensor] | None:
-    """Returns the product of codes of 8 bits, by their zero point; None of others."""
+    """Returns the product of int8 values, by their zero point; None of others."""
     shape = n.shape(b)
     if elem_type not in BYTES or n.elem_type(b) not in BYTES or min(a.rank, len(shape)) < 2:
         return None
@@ -130,7 +130,7 @@ def byte_product(
         words = _words(n, b, turn, "turned" if turned else "")
     else:
         right = ops.transpose(n.tensor(b), (1, 0)) if turned else n.tensor(b)
-        words = ops.pack_codes(right, signed=n.elem_type(b) == T.INT8)
+        words = ops.prepack_int8(right, signed=n.elem_type(b) == T.INT8)
     signed = elem_type == T.INT8
     of_b = zero_of_weights(n, b, b_zero)
     return lambda zero: ops.matmul_integer(a, words, columns, zero, of_b, signed=signed)
@@ -150,8 +150,10 @@ def _convolution(n: NodeContext, x: int, x_zero: int, w: int, w_zero: int) -> Te
         words = _words(n, w, as_matrix, "of windows")
         given = zero_point(n, x_zero), zero_of_weights(n, w, w_zero)
         signed = n.elem_type(x) == T.INT8
-        codes, kernel = n.tensor(x), shape[2:]
-        return ops.conv_integer(codes, words, shape[0], kernel, *given, signed=signed, **window)
+        int8_values, kernel = n.tensor(x), shape[2:]
+        return ops.conv_integer(
+            int8_values, words, shape[0], kernel, *given, signed=signed, **window
+        )
     weights = centred(n, w, w_zero, channels(n, len(shape)))
     return ops.conv(centred(n, x, x_zero), weights, groups=groups, **window)
 
@@ -166,13 +168,13 @@ def conv_integer(n: NodeContext) -> Value:
     return Value(T.INT32, tensor=_convolution(n, 0, 2, 1, 3))
 
 
-# -- back to codes -----------------------------------------------------------------------------
+# -- back to quantized values -----------------------------------------------------------------------------
 
 
 def _requantized(
     n: NodeContext, sums: Tensor, scale: Tensor, bias: Tensor | None, axis: int
 ) -> Value:
-    """Returns sums as codes of the zero point at index 7. axis: of scales and biases."""
+    """Returns sums as quantized values of the zero point at index 7. axis: of scales and biases."""
     target = n.elem_type(7)
     zero = n.value(7).array
     along = scale.size == 1 or scale.size == scale.shape[axis] == sums.shape[axis]

@@ -51,14 +51,14 @@ def wrap(x: Tensor, elem_type: int) -> Tensor:
 
 _FORMATS: dict[int, tuple[int, int, float, str, str]] = {
     T.BFLOAT16: (7, -126, 3.3895313892515355e38, "inf", "inf"),
-    T.FLOAT8E4M3FN: (3, -6, 448.0, "nan", "largest"),
-    T.FLOAT8E4M3FNUZ: (3, -7, 240.0, "nan", "largest"),
-    T.FLOAT8E5M2: (2, -14, 57344.0, "inf", "largest"),
-    T.FLOAT8E5M2FNUZ: (2, -15, 57344.0, "nan", "largest"),
+    T.FLOAT8E4M3FN: (3, -6, 448.0, "nan", "saturate"),
+    T.FLOAT8E4M3FNUZ: (3, -7, 240.0, "nan", "saturate"),
+    T.FLOAT8E5M2: (2, -14, 57344.0, "inf", "saturate"),
+    T.FLOAT8E5M2FNUZ: (2, -15, 57344.0, "nan", "saturate"),
 }
 """Digits, least exponent, largest value, and what is beyond it, at last of casts that saturate."""
 if hasattr(T, "FLOAT4E2M1"):
-    _FORMATS[T.FLOAT4E2M1] = (1, 0, 6.0, "largest", "largest")
+    _FORMATS[T.FLOAT4E2M1] = (1, 0, 6.0, "saturate", "saturate")
 _WITHOUT_MINUS_ZERO = (T.FLOAT8E4M3FNUZ, T.FLOAT8E5M2FNUZ)
 
 
@@ -71,7 +71,7 @@ def round_float(x: Tensor, elem_type: int, saturate: bool = False) -> Tensor:
     if elem_type not in _FORMATS:
         raise UnsupportedOp(f"no vksched op rounds to {element_name(elem_type)}")
     digits, least, largest, wraps, cut = _FORMATS[elem_type]
-    rounded = ops.round_float(x, digits, least, largest, cut if saturate else wraps)
+    rounded = ops.reduce_precision(x, digits, least, largest, cut if saturate else wraps)
     return rounded + 0.0 if elem_type in _WITHOUT_MINUS_ZERO else rounded
 
 

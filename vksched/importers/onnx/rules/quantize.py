@@ -71,7 +71,7 @@ def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | No
     """Returns (x - zero) * scale in the pass that widens a weight; None where x is none, or where
     there is not one zero point and scale for each position along an axis.
     """
-    if x.op != "widen" or len(x.inputs) > 1:
+    if x.op != "dequantize_linear" or len(x.inputs) > 1:
         return None
     given = [part for part in (scale, zero) if part is not None]
     sizes = [
@@ -82,7 +82,7 @@ def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | No
         return None
     axis = max(axes, default=0)
     lines = (None if part is None else flat(part) for part in (scale, zero))
-    return ops.widen(x.inputs[0], *lines, axis=axis)
+    return ops.dequantize_linear(x.inputs[0], *lines, axis=axis)
 
 
 def flat(part: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def real(
     """Returns the floats that an operand stands for. Those of narrow integers, which float32 holds,
     are computed in it from end to end.
     """
-    if n.elem_type(index) not in NARROW_INTS or n.tensor(index).op == "widen":
+    if n.elem_type(index) not in NARROW_INTS or n.tensor(index).op == "dequantize_linear":
         return cast(centred(n, index, zero, place), FLOAT32) * scale
     whole, shift = cast(n.tensor(index), FLOAT32), zero_of(n, zero, place)
     return (whole if shift is None else whole - shift) * scale
@@ -135,7 +135,7 @@ def quantized(x: Tensor, scale: Tensor, zero: Tensor, elem_type: int, axis: int 
     and zero points.
     """
     low, high = limits(elem_type)
-    made = ops.quantize(x, flat(scale), flat(zero), low=low, high=high, axis=axis)
+    made = ops.quantize_linear(x, flat(scale), flat(zero), low=low, high=high, axis=axis)
     return Value(elem_type, tensor=made)
 
 
@@ -215,7 +215,7 @@ def quantize_dynamically(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     span = ops.maximum(ops.reduce_max(x), 0.0) - least
     scale = ops.where(span > 0, span / 255.0, 1.0)
     zero = ops.cast(ops.round(ops.clip(-least / scale, 0, 255)), INT32)
-    return ops.quantize(x, scale, zero), scale, zero
+    return ops.quantize_linear(x, scale, zero), scale, zero
 
 
 @rule("DynamicQuantizeLinear")

@@ -28,7 +28,7 @@ from .attention_heads import number_of
 from .registry import rule
 from .window import ints
 
-MOST_ELEMENTS = 1 << 28
+MAX_ELEMENTS = 1 << 28
 """Of what lies between; more is for the host, which goes region by region."""
 
 
@@ -46,7 +46,7 @@ def roi_align(n: NodeContext) -> Tensor:
     counts = (n.attr("output_height", 1), n.attr("output_width", 1))
     many = regions.shape[0] * channels * max(counts[0] * width, height * width * (batch > 1))
     sampled = regions.shape[0] * samples * max(counts[0] * height, counts[1] * width)
-    n.require(max(many, sampled) <= MOST_ELEMENTS, f"{max(many, sampled)} values between")
+    n.require(max(many, sampled) <= MAX_ELEMENTS, f"{max(many, sampled)} values between")
     half = n.attr("coordinate_transformation_mode", "output_half_pixel") == "half_pixel"
     corners = regions * n.attr("spatial_scale", 1.0) - (0.5 if half else 0.0)
     weights = []

@@ -17,7 +17,7 @@ from ..nodes.node import NodeContext
 from ..nodes.values import known
 from .registry import rule
 
-MOST_ELEMENTS = 1 << 23
+MAX_ELEMENTS = 1 << 23
 """Of a matrix; longer transforms are for a fast one, on the host."""
 
 
@@ -62,7 +62,7 @@ def transformed(
     half = length // 2 + 1
     used = min(half if inverse else length, x.shape[axis])
     results = half if onesided and not inverse else length
-    n.require(used * results * 2 * parts <= MOST_ELEMENTS, f"{length} values")
+    n.require(used * results * 2 * parts <= MAX_ELEMENTS, f"{length} values")
     n.require_room((used, parts, results, 2), dtype)
     if used < x.shape[axis]:
         moved = slice_(moved, 0, used, -2)

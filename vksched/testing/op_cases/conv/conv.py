@@ -10,8 +10,8 @@ from .... import ops
 from ....common.dtypes import NDArray, Shape
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import input
-from ....ops.conv.depthwise_conv_weight_grad import depthwise_weights
-from ....ops.conv.flip_filters import turn_kernels
+from ....ops.conv.depthwise_conv_weight_grad import depthwise_conv_weight_grad
+from ....ops.conv.flip_filters import flip_filters
 from ....ops.conv.window import Window
 from ..op_sample import Case, ErrorCase, floats, ints
 
@@ -224,7 +224,7 @@ CASES += [
 ]
 
 CASES += [
-    Case("turn_kernels", (made(*shape),), {"groups": groups}, f"of {groups}")
+    Case("flip_filters", (made(*shape),), {"groups": groups}, f"of {groups}")
     for shape, groups, made in (
         ((1, 1, 1), 1, floats),
         ((5, 3, 7), 1, floats),
@@ -261,7 +261,9 @@ def sums(x: Shape, rows: int, kernel: Shape, name: str, **more: Any) -> Case:
     w = input("w", (x[1] * rows, 1, *kernel))
     made = ops.conv(input("x", x), w, groups=x[1], **more)
     attrs = {k: v for k, v in made.attrs.items() if k != "groups"} | {"kernel": kernel}
-    return Case("depthwise_weights", (floats(*x), floats(*made.shape, seed=1)), attrs, name)
+    return Case(
+        "depthwise_conv_weight_grad", (floats(*x), floats(*made.shape, seed=1)), attrs, name
+    )
 
 
 CASES += [
@@ -278,17 +280,17 @@ CASES += [
 
 def _no_multiple() -> object:
     w = Window((5,), (2,), (1,), (1,), (0,), (0,))
-    return depthwise_weights(input("x", (2, 3, 5)), input("g", (2, 4, 4)), w, (0, 0))
+    return depthwise_conv_weight_grad(input("x", (2, 3, 5)), input("g", (2, 4, 4)), w, (0, 0))
 
 
 def _integers() -> object:
     w = Window((5,), (2,), (1,), (1,), (0,), (0,))
     x, g = input("x", (2, 3, 5), "int32"), input("g", (2, 3, 4), "int32")
-    return depthwise_weights(x, g, w, (0, 0))
+    return depthwise_conv_weight_grad(x, g, w, (0, 0))
 
 
 def _odd_groups() -> object:
-    return turn_kernels(input("w", (3, 2, 3)), 2)
+    return flip_filters(input("w", (3, 2, 3)), 2)
 
 
 BOTH = ("conv", "conv_transpose")

@@ -13,8 +13,8 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import apply, as_tensor
 from ....ops.conv.winograd import TILES
-from ....ops.elementwise.epilogue import then
-from ....ops.elementwise.fused_elementwise import Step
+from ....ops.elementwise.epilogue import epilogue_attrs
+from ....ops.elementwise.fused_elementwise import Instr
 from ....ops.elementwise.pointwise import word
 from ..elementwise.fused_elementwise import step
 from ..linalg.matmul import attrs as matmul_attrs
@@ -33,7 +33,7 @@ SMOOTH = (step("mul", 0, 1), step("gelu", 2), step("leaky_relu", 3, alpha=0.25))
 
 def behind(
     case: Case,
-    steps: Sequence[Step],
+    steps: Sequence[Instr],
     constants: Sequence[float] = (),
     residual: bool = False,
     nmse: float = 1e-10,
@@ -43,7 +43,7 @@ def behind(
     if residual:
         inputs += (floats(*made.shape, seed=7).astype(inputs[0].dtype),)
     words = tuple((FLOAT32, word(value, FLOAT32)) for value in constants)
-    more = then(1 + residual, tuple(steps), words)
+    more = epilogue_attrs(1 + residual, tuple(steps), words)
     name = f"{case.name} then {' '.join(op for op, _, _ in steps)}"
     return replace(case, inputs=inputs, attrs={**case.attrs, **more}, name=name, nmse=nmse)
 
@@ -143,15 +143,15 @@ CASES = [
     behind(SQUARE, (step("mul", 0, 0), step("add", 1, 0), step("clip", 2, low=-1.0, high=1.0))),
     *(made for case in (*PRODUCTS, *CONVOLUTIONS, *WINOGRAD) for made in each(case)),
 ]
-HALVES = [
+FP16 = [
     made.as_dtypes({"float32": "float16"})
     for case in (PRODUCTS[0], PRODUCTS[3], PRODUCTS[4], PRODUCTS[8], PRODUCTS[9], CONVOLUTIONS[0])
     for made in each(case)
 ]
 
 
-def _apply(steps: Sequence[Step], operands: int, *inputs: NDArray) -> None:
-    given = {**matmul_attrs(), **then(operands, tuple(steps), ())}
+def _apply(steps: Sequence[Instr], operands: int, *inputs: NDArray) -> None:
+    given = {**matmul_attrs(), **epilogue_attrs(operands, tuple(steps), ())}
     apply("matmul", [as_tensor(x) for x in inputs], given)
 
 

@@ -10,7 +10,7 @@ from .... import ops
 from ....common.dtypes import Shape
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import input
-from ..op_sample import ErrorCase, FunctionCase, floats, halves, ints
+from ..op_sample import ErrorCase, FunctionCase, floats, fp16_array, ints
 from .conv import call, edges
 
 WINDOWS: list[tuple[str, Shape, Any, dict[str, Any]]] = [
@@ -128,7 +128,7 @@ FUNCTIONS = [
         FunctionCase(
             "global_lp_pool",
             lambda x, p=p: ops.global_lp_pool(x, p),
-            (halves(2, 3, 5, 7, scale=scale),),
+            (fp16_array(2, 3, 5, 7, scale=scale),),
             f"p {p} float16 of {scale:g}",
         )
         for p in (1, 2, 3)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....common.dtypes import FLOAT32
 from ....ir.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
-from ....ops.quantized.q8_activations import takes_codes
+from ....ops.quantized.q8_activations import has_int8_activations
 from ..op_sample import Case
 
 PER_OP = 6
@@ -26,7 +26,7 @@ NMSE = {MIXED: 1e-6, HALF: 2e-5, BRAIN: 4e-5, BYTES: 1e-4}
 """The normalised squared error of a result: the mean square of what its operands are off by."""
 OF_LARGEST = {MIXED: 2**-8, HALF: 2**-6, BRAIN: 2**-5, BYTES: 2**-5}
 """The error of one value as a share of the largest result."""
-STEEP = {"attention_gradient": 4.0}
+STEEP = {"attention_backward": 4.0}
 """Ops that make more of an error, by how much: exponentials of large scores do."""
 
 
@@ -46,19 +46,19 @@ def precise(cases: Iterable[Case]) -> list[Case]:
     """Returns cases with each precision, some of each op that has factors."""
     able: dict[str, list[Case]] = {}
     for case in cases:
-        if case.declaration.factors and not case.large and _is_tame(case):
+        if case.declaration.roundable_operands and not case.large and _in_range(case):
             able.setdefault(case.op, []).append(case)
     out = []
     for group in able.values():
         some = group[:: max(1, len(group) // PER_OP)]
         out += [with_precision(case, word) for case in some for word in (MIXED, HALF, BRAIN)]
         by_format = {case.attrs.get("format"): case for case in reversed(group)}
-        codes = [case for name, case in by_format.items() if takes_codes(name)]
+        codes = [case for name, case in by_format.items() if has_int8_activations(name)]
         out += [with_precision(case, BYTES) for case in codes]
     return out
 
 
-def _is_tame(case: Case) -> bool:
+def _in_range(case: Case) -> bool:
     floats = [a for a in case.inputs if a.dtype == np.float32]
     if not floats or case.result_type().dtype != FLOAT32 or "wild" in case.name:
         return False

@@ -12,7 +12,7 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import input
 from ....ops.creation.random import normal_pieces
-from ..op_sample import Case, ErrorCase, FunctionCase, floats, halves
+from ..op_sample import Case, ErrorCase, FunctionCase, floats, fp16_array
 
 SEED = np.asarray([20240229, -7], np.int32)
 SEEDS = [
@@ -80,7 +80,7 @@ FUNCTIONS = [
     FunctionCase(
         "dropout",
         lambda x: ops.dropout(x, 0.999985, seed=13),
-        (halves(31, 37, scale=1e-4),),
+        (fp16_array(31, 37, scale=1e-4),),
         "13",
     ),
     FunctionCase("random_bits", lambda: ops.random_bits((5, 7), seed=11, stream=2), ()),

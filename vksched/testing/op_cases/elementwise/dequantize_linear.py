@@ -1,4 +1,4 @@
-"""Cases of widen: all types, ends of their ranges, words that are not full, each axis, zero points
+"""Cases of dequantize_linear: all types, ends of their ranges, words that are not full, each axis, zero points
 and scales of one element and of many; and what moves such weights without widening them.
 """
 
@@ -26,9 +26,19 @@ def packed(dtype: str, *shape: int, seed: int = 0) -> NDArray:
 
 _SHAPES = ((), (1,), (2,), (3,), (5,), (MANY,), (71, 73), (2, 3, 2, 1, 2, 3, 2, 3), (0,), (3, 0))
 CASES: list[Case] = [
-    *(Case("widen", (packed(d, *s),), {"axis": 0}, d, exact=True) for d in NARROW for s in _SHAPES),
     *(
-        Case("widen", (packed(dtype, *shape), *more), {"axis": axis}, f"{dtype} {name}", exact=True)
+        Case("dequantize_linear", (packed(d, *s),), {"axis": 0}, d, exact=True)
+        for d in NARROW
+        for s in _SHAPES
+    ),
+    *(
+        Case(
+            "dequantize_linear",
+            (packed(dtype, *shape), *more),
+            {"axis": axis},
+            f"{dtype} {name}",
+            exact=True,
+        )
         for dtype, shape, axis in (
             *(("int8", (5, 7, 3), axis) for axis in (0, 1, 2)),
             ("uint8", (7,), 0),
@@ -48,9 +58,19 @@ CASES: list[Case] = [
             (f"zeros, a scale {axis}", (ints(n), f32(-0.5))),
         )
     ),
-    Case("widen", (packed("uint16", 9), i32(2**24 + 1), f32(1.5)), {"axis": 0}, "far zero"),
-    Case("widen", (packed("int8", 9), i32(-(2**31))), {"axis": 0}, "wraps", exact=True),
-    Case("widen", (packed("int8", 4, 9), f32(np.inf, np.nan, -0.0, 1e-30)), {"axis": 0}, "special"),
+    Case(
+        "dequantize_linear",
+        (packed("uint16", 9), i32(2**24 + 1), f32(1.5)),
+        {"axis": 0},
+        "far zero",
+    ),
+    Case("dequantize_linear", (packed("int8", 9), i32(-(2**31))), {"axis": 0}, "wraps", exact=True),
+    Case(
+        "dequantize_linear",
+        (packed("int8", 4, 9), f32(np.inf, np.nan, -0.0, 1e-30)),
+        {"axis": 0},
+        "special",
+    ),
     *(
         Case("gather", (packed(dtype, *shape), picks), {"axis": axis}, dtype, exact=True)
         for dtype, shape, axis in (
@@ -65,17 +85,25 @@ CASES: list[Case] = [
 ERRORS: list[ErrorCase] = [
     ErrorCase(build, error, match)
     for build, error, match in (
-        (lambda: ops.widen(weight(floats(3))), DTypeError, "expected one of int8"),
-        (lambda: ops.widen(_w(), scale=ints(1)), DTypeError, "a scale of float32"),
-        (lambda: ops.widen(_w(), zero=floats(1)), DTypeError, "a zero of int32"),
-        (lambda: ops.widen(_w(), scale=floats(2)), ShapeError, "each position along axis 0"),
-        (lambda: ops.widen(_w(), scale=floats(3, 1)), ShapeError, "each position along axis 0"),
-        (lambda: ops.widen(_w(), floats(3), axis=2), ShapeError, "axis"),
+        (lambda: ops.dequantize_linear(weight(floats(3))), DTypeError, "expected one of int8"),
+        (lambda: ops.dequantize_linear(_w(), scale=ints(1)), DTypeError, "a scale of float32"),
+        (lambda: ops.dequantize_linear(_w(), zero=floats(1)), DTypeError, "a zero of int32"),
+        (
+            lambda: ops.dequantize_linear(_w(), scale=floats(2)),
+            ShapeError,
+            "each position along axis 0",
+        ),
+        (
+            lambda: ops.dequantize_linear(_w(), scale=floats(3, 1)),
+            ShapeError,
+            "each position along axis 0",
+        ),
+        (lambda: ops.dequantize_linear(_w(), floats(3), axis=2), ShapeError, "axis"),
         (lambda: _applied(i32(0), i32(0)), DTypeError, "int32 and int32"),
         (lambda: _applied(f32(0), i32(0)), DTypeError, "float32 and int32"),
-        (lambda: ops.relu(_w()), DTypeError, "try ops.widen"),
+        (lambda: ops.relu(_w()), DTypeError, "try ops.dequantize_linear"),
         (lambda: _w() + 1, DTypeError, "expected"),
-        (lambda: ops.cast(_w(), "float32"), DTypeError, "try ops.widen"),
+        (lambda: ops.cast(_w(), "float32"), DTypeError, "try ops.dequantize_linear"),
         (lambda: constant(packed("int8", 3)), DTypeError, "astype"),
         (lambda: input("x", (3,), "int8"), DTypeError, "expected one of"),
         (lambda: ops.cast(floats(3), "int8"), DTypeError, "expected one of"),
@@ -84,7 +112,7 @@ ERRORS: list[ErrorCase] = [
 
 
 def _applied(*parts: NDArray) -> Tensor:
-    return apply("widen", (_w(), *map(constant, parts)), {"axis": 0})
+    return apply("dequantize_linear", (_w(), *map(constant, parts)), {"axis": 0})
 
 
 def _w() -> Tensor:

@@ -1,4 +1,4 @@
-"""Cases of chains: every function that a chain holds, every kind of operand, long ones."""
+"""Cases of chains: every function that a fused elementwise op holds, every kind of operand, long ones."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from ....common.dtypes import FLOAT32, NDArray
 from ....common.errors import ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import apply, as_tensor
-from ....ops.elementwise.fused_elementwise import BINARY, MAX_COST, UNARY, Step, program_attrs
+from ....ops.elementwise.fused_elementwise import BINARY, MAX_COST, UNARY, Instr, program_attrs
 from ....ops.elementwise.pointwise import word
 from ..op_sample import Case, ErrorCase, bools, floats, ints
 from ..sample_values import EDGES, binary_sample, f32, sample, tolerance, unary_sample
 from .unary import attrs as attrs_of
 
 
-def chain(
-    steps: Sequence[Step],
+def fused_elementwise(
+    steps: Sequence[Instr],
     inputs: Sequence[NDArray],
     name: str,
     constants: Sequence[float] = (),
     nmse: float = 1e-10,
 ) -> Case:
-    """A chain of steps; constants are float32."""
+    """A fused elementwise op of steps; constants are float32."""
     words = [(FLOAT32, word(value, FLOAT32)) for value in constants]
-    return Case("chain", tuple(inputs), program_attrs(steps, words), name, nmse)
+    return Case("fused_elementwise", tuple(inputs), program_attrs(steps, words), name, nmse)
 
 
-def step(op: str, *registers: int, **given: AttrValue) -> Step:
+def step(op: str, *registers: int, **given: AttrValue) -> Instr:
     return op, registers, tuple(sorted(given.items()))
 
 
@@ -42,12 +42,12 @@ def _of_each() -> list[Case]:
             dtype, to = name.split("_to_")
             back = step("cast", 1, to=dtype) if f"{to}_to_{dtype}" in UNARY else step("neg", 1)
             of_cast = (step("cast", 0, to=to), back)
-            out.append(chain(of_cast, (sample(dtype, 3, 8),), name, nmse=0.0))
+            out.append(fused_elementwise(of_cast, (sample(dtype, 3, 8),), name, nmse=0.0))
             continue
         elif op in ("logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"):
             given = (bools(3, 8), bools(3, 8, seed=1))[: 1 if op == "logical_not" else 2]
             steps = (step(op, *range(len(given))), step("logical_not", len(given)))
-            out.append(chain(steps, given, name, nmse=0.0))
+            out.append(fused_elementwise(steps, given, name, nmse=0.0))
             continue
         elif name in UNARY:
             inputs = (unary_sample(op, dtype, 3, 8),)
@@ -57,7 +57,7 @@ def _of_each() -> list[Case]:
         first = step(op or "where", *range(len(inputs)), **given_attrs)
         is_bool = len(inputs) == 2 and op.split("_")[0] in ("equal", "not", "less", "greater")
         second = step("logical_not" if is_bool else "neg", len(inputs))
-        out.append(chain((first, second), inputs, name, nmse=tolerance(op)))
+        out.append(fused_elementwise((first, second), inputs, name, nmse=tolerance(op)))
     return out
 
 
@@ -67,7 +67,7 @@ LONG = (*SUM, *(step("add", i, 1) for i in range(3, 9)))
 NUMBERS = [0.5 + i / 64 for i in range(32)]
 
 
-def _many(i: int) -> Step:
+def _many(i: int) -> Instr:
     """-(x * number + y) - y, over and over."""
     x = 33 + i if i else 0
     return (step("mul", x, 2 + i // 4 % 32), step("add", x, 1), step("neg", x), step("sub", x, 1))[
@@ -90,11 +90,11 @@ PAIRS = [
 ]
 CASES = [
     *_of_each(),
-    *(chain(SUM, (floats(*a), floats(*b, seed=1)), "sum") for a, b in PAIRS),
-    *(chain(SUM, (floats(*b), floats(*a, seed=1)), "sum") for a, b in PAIRS if a != b),
-    chain(LONG, (floats(5, 13), floats(13, seed=1)), "eight steps"),
+    *(fused_elementwise(SUM, (floats(*a), floats(*b, seed=1)), "sum") for a, b in PAIRS),
+    *(fused_elementwise(SUM, (floats(*b), floats(*a, seed=1)), "sum") for a, b in PAIRS if a != b),
+    fused_elementwise(LONG, (floats(5, 13), floats(13, seed=1)), "eight steps"),
     *(
-        chain(
+        fused_elementwise(
             [_many(i) for i in range(MAX_COST)],
             (floats(5, n), floats(n, seed=1)),
             "the most steps",
@@ -102,16 +102,18 @@ CASES = [
         )
         for n in (12, 13)
     ),
-    chain(
+    fused_elementwise(
         (step("mul", 0, 1), step("add", 4, 2), step("sub", 5, 3), step("relu", 6)),
         (floats(5, 13),),
         "constants",
         (0.5, -0.0, 3.25),
     ),
-    chain((step("gelu", 0), step("mul", 1, 1)), (EDGES[FLOAT32],), "edges"),
-    chain((step("relu", 0), step("neg", 1)), (EDGES[FLOAT32],), "edges of relu", nmse=0.0),
+    fused_elementwise((step("gelu", 0), step("mul", 1, 1)), (EDGES[FLOAT32],), "edges"),
+    fused_elementwise(
+        (step("relu", 0), step("neg", 1)), (EDGES[FLOAT32],), "edges of relu", nmse=0.0
+    ),
     *(
-        chain(
+        fused_elementwise(
             (
                 step("add", 0, 1),
                 step("mul", 5, 2),
@@ -124,7 +126,7 @@ CASES = [
         for n in (8, 7)
     ),
     *(
-        chain(
+        fused_elementwise(
             (step("add", 0, 1), step("mul", 4, 2), step("where", 3, 5, 0)),
             (floats(3, n), floats(n, seed=1), floats(3, 1, seed=2), bools(3, n)),
             "four operands",
@@ -132,14 +134,14 @@ CASES = [
         for n in (20, 19)
     ),
     *(
-        chain(
+        fused_elementwise(
             (step("add", 0, 1), step("mul", 3, 2)),
             (floats(3, n), floats(n, seed=1), floats(3, 1, seed=2)),
             "three operands",
         )
         for n in (20, 19)
     ),
-    chain(
+    fused_elementwise(
         (step("cast", 0, to=FLOAT32), step("mul", 2, 1)),
         (ints(3, 9), floats(3, 9)),
         "of integers",
@@ -147,8 +149,8 @@ CASES = [
 ]
 
 
-def _apply(steps: Sequence[Step], *inputs: NDArray) -> None:
-    apply("chain", [as_tensor(x) for x in inputs], program_attrs(steps, ()))
+def _apply(steps: Sequence[Instr], *inputs: NDArray) -> None:
+    apply("fused_elementwise", [as_tensor(x) for x in inputs], program_attrs(steps, ()))
 
 
 ERRORS = [

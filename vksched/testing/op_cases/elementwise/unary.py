@@ -37,7 +37,7 @@ from ..sample_values import (
     unary_sample,
 )
 
-BFLOAT16_MOST = 3.3895313892515355e38
+MAX_BFLOAT16 = 3.3895313892515355e38
 ATTRS: dict[str, tuple[dict[str, Any], ...]] = {
     "elu": ({"alpha": 1.0}, {"alpha": 0.3}, {"alpha": -1.5}),
     "celu": ({"alpha": 1.0}, {"alpha": 0.3}, {"alpha": 2.5}, {"alpha": -1.5}),
@@ -48,12 +48,12 @@ ATTRS: dict[str, tuple[dict[str, Any], ...]] = {
     "leaky_relu": ({"alpha": 0.01}, {"alpha": -0.5}, {"alpha": 0.0}),
     "thresholded_relu": ({"alpha": 1.0}, {"alpha": -0.5}, {"alpha": 0.0}),
     "hard_sigmoid": ({"alpha": 0.2, "beta": 0.5}, {"alpha": 1.0, "beta": 0.0}),
-    "round_float": (
-        {"digits": 7, "least_exponent": -126, "largest": BFLOAT16_MOST, "beyond": "inf"},
-        {"digits": 3, "least_exponent": -6, "largest": 448.0, "beyond": "nan"},
-        {"digits": 3, "least_exponent": -7, "largest": 240.0, "beyond": "largest"},
-        {"digits": 2, "least_exponent": -14, "largest": 57344.0, "beyond": "inf"},
-        {"digits": 1, "least_exponent": 0, "largest": 6.0, "beyond": "largest"},
+    "reduce_precision": (
+        {"mantissa_bits": 7, "min_exponent": -126, "max_finite": MAX_BFLOAT16, "overflow": "inf"},
+        {"mantissa_bits": 3, "min_exponent": -6, "max_finite": 448.0, "overflow": "nan"},
+        {"mantissa_bits": 3, "min_exponent": -7, "max_finite": 240.0, "overflow": "saturate"},
+        {"mantissa_bits": 2, "min_exponent": -14, "max_finite": 57344.0, "overflow": "inf"},
+        {"mantissa_bits": 1, "min_exponent": 0, "max_finite": 6.0, "overflow": "saturate"},
     ),
     "clip": (
         {"low": -1, "high": 1},
@@ -95,8 +95,8 @@ UNARY += [
     for which in range(1, len(ATTRS.get(op, ())))
 ]
 UNARY += [
-    row("round_float", x, f"{name} {which}", which=which)
-    for which in range(len(ATTRS["round_float"]))
+    row("reduce_precision", x, f"{name} {which}", which=which)
+    for which in range(len(ATTRS["reduce_precision"]))
     for name, x in (
         ("ties", np.ldexp(f32(*range(1, 130)), -9)),
         ("range", np.geomspace(1e-45, 3.4e38, 1009).astype(np.float32)),
@@ -108,7 +108,7 @@ UNARY += [
     row(op, _HUGE, "huge")
     for op in (
         *("tanh", "erf", "erfc", "gelu", "gelu_tanh", "silu", "sigmoid", "softplus", "mish"),
-        *("gelu_slope", "gelu_tanh_slope"),
+        *("gelu_backward", "gelu_tanh_backward"),
         *("softsign", "hard_swish", "hard_sigmoid", "elu", "selu", "celu", "expm1", "atan"),
         *("asinh", "sinh", "cosh", "square"),
     )
@@ -293,11 +293,19 @@ ERRORS: list[ErrorCase] = [
     refused("celu", DTypeError, "other than 0", F, alpha=1e-60),
     refused("celu", DTypeError, "other than 0", F, alpha=-1e-40),
     *(
-        refused("round_float", ShapeError, match, F, digits=d, least_exponent=e, largest=1.0)
-        for match, d, e in (("digits", 0, 0), ("digits", 23, 0), ("steps", 7, -125))
+        refused(
+            "reduce_precision",
+            ShapeError,
+            match,
+            F,
+            mantissa_bits=d,
+            min_exponent=e,
+            max_finite=1.0,
+        )
+        for match, d, e in (("mantissa bits", 0, 0), ("mantissa bits", 23, 0), ("steps", 7, -125))
     ),
-    partial(refused, "round_float", DTypeError, "one of", F)(
-        digits=7, least_exponent=0, largest=1.0, beyond="zero"
+    partial(refused, "reduce_precision", DTypeError, "one of", F)(
+        mantissa_bits=7, min_exponent=0, max_finite=1.0, overflow="zero"
     ),
     *(
         refused("bitcast", DTypeError, "try ops.cast", t, dtype=d)

@@ -1,4 +1,4 @@
-"""Cases of write_rows: any axis, starts of each batch, rows that lie outside, nothing to write."""
+"""Cases of dynamic_update_slice: any axis, starts of each batch, rows that lie outside, nothing to write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ def write(
         *shape, seed=3
     ).astype(data.dtype)
     inputs = (data, rows, np.asarray(start, np.int32))
-    return Case("write_rows", inputs, {"axis": axis}, f"{data.dtype} {start} {axis} {name}".strip())
+    return Case(
+        "dynamic_update_slice",
+        inputs,
+        {"axis": axis},
+        f"{data.dtype} {start} {axis} {name}".strip(),
+    )
 
 
 _PLACES: list[tuple[Shape, int, int, int]] = [  # data, rows, start, axis
@@ -77,7 +82,7 @@ _DATA, _ROWS = (4, 5, 6), (4, 2, 6)
 
 def _build(rows: Shape, start: Shape = (), axis: int = 1, dtype: str = "int32") -> Tensor:
     given = input("data", _DATA), input("rows", rows), input("start", start, dtype)
-    return ops.write_rows(*given, axis=axis)
+    return ops.dynamic_update_slice(*given, axis=axis)
 
 
 ERRORS: list[ErrorCase] = [
@@ -87,14 +92,16 @@ ERRORS: list[ErrorCase] = [
     ErrorCase(lambda: _build((2, 5, 6), (4,), 0), ShapeError, "one start"),
     ErrorCase(lambda: _build(_ROWS, (), 1, "float32"), DTypeError, "int32 or int64"),
     ErrorCase(
-        lambda: ops.write_rows(input("d", (3,)), input("r", (1,), "int32"), 0),
+        lambda: ops.dynamic_update_slice(input("d", (3,)), input("r", (1,), "int32"), 0),
         DTypeError,
         "expected float32 rows",
     ),
     ErrorCase(
-        lambda: ops.write_rows(input("d", (3,)), input("r", (1,)), 2**31),
+        lambda: ops.dynamic_update_slice(input("d", (3,)), input("r", (1,)), 2**31),
         DTypeError,
         "fit int32",
     ),
-    ErrorCase(lambda: ops.write_rows(input("d", ()), input("r", ()), 0), ShapeError, "axes"),
+    ErrorCase(
+        lambda: ops.dynamic_update_slice(input("d", ()), input("r", ()), 0), ShapeError, "axes"
+    ),
 ]

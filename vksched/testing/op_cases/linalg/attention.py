@@ -35,9 +35,9 @@ def attention(
 
 def attributes(depth: int, **attrs: AttrValue) -> dict[str, AttrValue]:
     """The attributes of a call, where none are given those of the builder."""
-    plain: dict[str, AttrValue] = {"softcap": 0.0, "past": 0, "left": -1, "right": -1}
-    plain |= {"scale": max(1, depth) ** -0.5, "by_length": (0, 0, 0, 0)}
-    plain |= {"none_seen_is_nan": False}
+    plain: dict[str, AttrValue] = {"softcap": 0.0, "past_len": 0, "left": -1, "right": -1}
+    plain |= {"scale": max(1, depth) ** -0.5, "is_bshd": (0, 0, 0, 0)}
+    plain |= {"fully_masked_is_nan": False}
     return plain | attrs
 
 
@@ -55,14 +55,14 @@ def hide(*shape: int) -> NDArray:
     return out
 
 
-def by_length(case: Case, turns: tuple[int, int, int, int], name: str = "by length") -> Case:
+def with_layout(case: Case, turns: tuple[int, int, int, int], name: str = "by length") -> Case:
     """The same with q, k, v or the result with the length before the heads."""
     turned = [
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
         for x, turn in zip(case.inputs[:3], turns, strict=False)
     ]
     arrays = (*turned, *case.inputs[3:])
-    attrs = dict(case.attrs) | {"by_length": turns}
+    attrs = dict(case.attrs) | {"is_bshd": turns}
     return Case("attention", arrays, attrs, f"{name} {turns}")
 
 
@@ -78,7 +78,7 @@ def odd_values() -> list[Case]:
                 arrays[operand][0, 1, -1, 2] = value
                 attrs = attributes(depth, right=0)
                 out.append(Case("attention", tuple(arrays), attrs, f"{name} {value}"))
-    return [*out, *map(spoiled, (_PARTED, _MASKED, by_length(_MASKED, (1, 1, 1, 1))))]
+    return [*out, *map(spoiled, (_PARTED, _MASKED, with_layout(_MASKED, (1, 1, 1, 1))))]
 
 
 def spoiled(case: Case) -> Case:
@@ -89,7 +89,7 @@ def spoiled(case: Case) -> Case:
     return Case("attention", tuple(arrays), dict(case.attrs), f"spoiled {case.name}".rstrip())
 
 
-_PARTED = attention((1, 2, 5, 8), (2, 1100), 8, name="parts", right=0, past=1096)
+_PARTED = attention((1, 2, 5, 8), (2, 1100), 8, name="parts", right=0, past_len=1096)
 _MASKED = attention((1, 4, 20, 8), (2, 19), 8, hide(20, 19), "mask")
 
 
@@ -117,11 +117,11 @@ CASES = [
         for shape in _MASKS
     ),
     attention((1, 2, 20, 8), (2, 70), 8, hide(20, 70), "a row sees nothing"),
-    attention((1, 2, 20, 8), (2, 70), 8, hide(2, 20, 70), "with causal", right=0, past=9),
+    attention((1, 2, 20, 8), (2, 70), 8, hide(2, 20, 70), "with causal", right=0, past_len=9),
     *(
         attention(
             *((1, 2, 5, depth), (2, keys), depth, hide(5, keys), "a row is NaN"),
-            none_seen_is_nan=True,
+            fully_masked_is_nan=True,
         )
         for depth, keys in ((8, 70), (7, 9), (4, 1100), (64, 33))
     ),
@@ -129,7 +129,7 @@ CASES = [
     *(
         attention(
             *((1, 2, 20, 8), (2, 70), 8, None, f"past {past} window {left} {right}"),
-            past=past,
+            past_len=past,
             left=left,
             right=right,
         )
@@ -144,21 +144,21 @@ CASES = [
     attention((1, 1, 2, 8), (1, 1500), 8, name="parts"),
     attention((2, 3, 1, 64), (3, 700), 64, name="one query"),
     attention((1, 2, 2, 4), (1, 1100), 5, bools(1, 2, 2, 1100), "parts"),
-    attention((1, 1, 3, 4), (1, 1100), 4, name="a part is hidden", right=0, past=100),
+    attention((1, 1, 3, 4), (1, 1100), 4, name="a part is hidden", right=0, past_len=100),
     attention((1, 1, 1, 64), (1, 20000), 64, name="parts", large=True),
-    attention((1, 1, 3, 256), (1, 3000), 256, name="parts", large=True, right=0, past=2500),
+    attention((1, 1, 3, 256), (1, 3000), 256, name="parts", large=True, right=0, past_len=2500),
     attention((1, 1, 11, 64), (1, 9000), 64, bools(9000), "parts", large=True),
-    attention((1, 2, 9, 16), (1, 1100), 20, bias(2, 9, 1100), "parts", right=0, past=900),
+    attention((1, 2, 9, 16), (1, 1100), 20, bias(2, 9, 1100), "parts", right=0, past_len=900),
     *odd_values(),
     *(
-        by_length(attention((2, 6, queries, depth), (3, 19), 8, mask), turns)
+        with_layout(attention((2, 6, queries, depth), (3, 19), 8, mask), turns)
         for turns in ((1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0))
         for queries, depth in ((5, 7), (20, 8))
         for mask in (None, bools(2, 1, 1, 19))
     ),
-    by_length(attention((1, 2, 2, 4), (1, 1100), 5), (1, 1, 1, 1), "parts"),
+    with_layout(attention((1, 2, 2, 4), (1, 1100), 5), (1, 1, 1, 1), "parts"),
     *(
-        attention((1, 2, 70, size), (2, 45), size, mask, f"block {size}", right=0, past=3)
+        attention((1, 2, 70, size), (2, 45), size, mask, f"block {size}", right=0, past_len=3)
         for size, mask in ((32, None), (32, bias(70, 45)), (128, None), (132, None), (260, None))
     ),
     *(
@@ -178,17 +178,17 @@ def of_gradient(case: Case) -> Case:
     """The gradients of a case of attention whose operands have the heads before the length."""
     g = floats(*case.result_type().shape, seed=9)
     arrays = (*case.inputs[:3], g, *case.inputs[3:])
-    return Case("attention_gradient", arrays, gradient_attributes(case.attrs), case.name)
+    return Case("attention_backward", arrays, gradient_attributes(case.attrs), case.name)
 
 
 def gradient_attributes(attrs: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
-    return {name: attrs[name] for name in ("scale", "softcap", "past", "left", "right")}
+    return {name: attrs[name] for name in ("scale", "softcap", "past_len", "left", "right")}
 
 
 def is_plain(case: Case) -> bool:
     """Whether a case has gradients by the formula: hidden keys that are not finite count there."""
     operands = (*case.inputs[:3], *(np.maximum(m, -3e38) for m in case.inputs[3:]))
-    turned = case.attrs["by_length"] != (0, 0, 0, 0) or case.attrs["none_seen_is_nan"]
+    turned = case.attrs["is_bshd"] != (0, 0, 0, 0) or case.attrs["fully_masked_is_nan"]
     return not (turned or case.large) and all(np.isfinite(x).all() for x in operands)
 
 
@@ -196,7 +196,7 @@ OF_BLOCKS = [case for case in CASES if case.name in ("block 32", "with causal")]
 """Many queries, plain and masked."""
 CASES += [of_gradient(case) for case in CASES if is_plain(case)]
 CASES += [
-    of_gradient(attention((1, 2, 600, 8), (1, 1000), 12, mask, name, right=0, past=400))
+    of_gradient(attention((1, 2, 600, 8), (1, 1000), 12, mask, name, right=0, past_len=400))
     for mask, name in ((None, "chunks of a head"), (bias(600, 1000), "chunks of a head, mask"))
 ]
 
@@ -211,7 +211,7 @@ def rotary(
         floats(*((x[0],) if own else ()), x[2], turned // 2, seed=i + 1)
         for i, own in enumerate(batched)
     ]
-    attrs: dict[str, AttrValue] = {"interleaved": interleaved, "turned": turned}
+    attrs: dict[str, AttrValue] = {"interleaved": interleaved, "rotary_dim": turned}
     name = f"{turned}{' interleaved' * interleaved}"
     return Case("rotary_embedding", (floats(*x), *caches), attrs, name)
 
@@ -236,13 +236,13 @@ CASES += [
 FUNCTIONS = [
     FunctionCase(
         "attention",
-        lambda q, k, v: ops.attention(q, k, v, heads=4, kv_heads=2, causal=True),
+        lambda q, k, v: ops.attention(q, k, v, num_heads=4, num_kv_heads=2, causal=True),
         (floats(2, 5, 24), floats(2, 7, 12, seed=1), floats(2, 7, 10, seed=2)),
         "joined heads",
     ),
     FunctionCase(
         "attention",
-        lambda q, k, v: ops.attention(q, k, v, heads=3),
+        lambda q, k, v: ops.attention(q, k, v, num_heads=3),
         (floats(2, 5, 12), floats(2, 7, 12, seed=1), floats(2, 7, 12, seed=2)),
         "joined heads alike",
     ),
@@ -261,7 +261,7 @@ def build(*shapes: tuple[int, ...], **keywords: object) -> Tensor:
 def pull(g: tuple[int, ...], dtype: str) -> Tensor:
     qkv = [input(f"x{i}", s) for i, s in enumerate((_Q, _K, _K))]
     operands = [*qkv, input("g", g, dtype)]
-    return apply("attention_gradient", operands, gradient_attributes(attributes(1)))
+    return apply("attention_backward", operands, gradient_attributes(attributes(1)))
 
 
 def turn(x: tuple[int, ...], cos: tuple[int, ...], **keywords: object) -> Tensor:
@@ -271,7 +271,7 @@ def turn(x: tuple[int, ...], cos: tuple[int, ...], **keywords: object) -> Tensor
 
 _Q, _K = (2, 4, 3, 8), (2, 2, 5, 8)
 ERRORS = [
-    ErrorCase(lambda: build(_Q[1:], _K, _K), ShapeError, "try heads="),
+    ErrorCase(lambda: build(_Q[1:], _K, _K), ShapeError, "try num_heads="),
     ErrorCase(lambda: build(_Q, _K, (2, 2, 6, 8)), ShapeError, r"v \(b, g, n, e\)"),
     ErrorCase(lambda: build(_Q, (2, 2, 5, 7), _K), ShapeError, r"k \(b, g, n, d\)"),
     ErrorCase(lambda: build(_Q, (2, 3, 5, 8), (2, 3, 5, 8)), ShapeError, "a multiple"),
@@ -290,10 +290,10 @@ ERRORS = [
         "expected float32",
     ),
     ErrorCase(lambda: build(_Q, _K, _K, window=(-1, 0)), ShapeError, "window of 0 or more"),
-    ErrorCase(lambda: build(_Q, _K, _K, past=1 << 40), ShapeError, "a past under"),
+    ErrorCase(lambda: build(_Q, _K, _K, past_len=1 << 40), ShapeError, "past_len under"),
     ErrorCase(lambda: build(_Q, _K, _K, softcap=-1.0), DTypeError, "softcap of 0 or more"),
-    ErrorCase(lambda: build(_Q, _K, _K, heads=2), ShapeError, "2 heads"),
-    ErrorCase(lambda: build((2, 3, 8), (2, 3, 8), (2, 3, 8), heads=3), ShapeError, "3 heads"),
+    ErrorCase(lambda: build(_Q, _K, _K, num_heads=2), ShapeError, "2 heads"),
+    ErrorCase(lambda: build((2, 3, 8), (2, 3, 8), (2, 3, 8), num_heads=3), ShapeError, "3 heads"),
     ErrorCase(lambda: pull(_K, "float32"), ShapeError, "a gradient of shape"),
     ErrorCase(lambda: pull(_Q, "int32"), DTypeError, "a gradient of float32"),
     ErrorCase(lambda: turn((2, 3, 8), (3, 4)), ShapeError, "batch, heads, length"),

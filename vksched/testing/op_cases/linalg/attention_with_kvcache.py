@@ -9,7 +9,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
-from ....ops.attention.kv_q8_0 import to_words
+from ....ops.attention.kv_q8_0 import pack_q8_0
 from ..op_sample import Case, ErrorCase, floats
 from .attention import attributes
 
@@ -34,7 +34,9 @@ def cached(
     if new is not None:
         inputs += [floats(batch, heads, new, size, seed=3 + size) for size in (depth, columns)]
     what = f"{used} of {keys}{'' if new is None else f' and {new}'} {name}".strip()
-    return Case("cached_attention", tuple(inputs), attributes(depth, **attrs), what, large=large)
+    return Case(
+        "attention_with_kvcache", tuple(inputs), attributes(depth, **attrs), what, large=large
+    )
 
 
 def halved(case: Case) -> Case:
@@ -47,7 +49,7 @@ def halved(case: Case) -> Case:
 def in_q8_0(case: Case) -> Case:
     """The same with a cache of rows in q8_0."""
     q, k, v, *rest = case.inputs
-    inputs: tuple[NDArray, ...] = (q, to_words(k), to_words(v), *rest)
+    inputs: tuple[NDArray, ...] = (q, pack_q8_0(k), pack_q8_0(v), *rest)
     attrs = case.attrs | {"columns": v.shape[-1]}
     return Case(case.op, inputs, attrs, f"{case.name} q8_0", large=case.large)
 
@@ -71,7 +73,7 @@ def wild(case: Case) -> Case:
     return Case(case.op, inputs, case.attrs, f"{case.name} wild", large=case.large)
 
 
-def by_length(case: Case, turns: tuple[int, ...]) -> Case:
+def with_layout(case: Case, turns: tuple[int, ...]) -> Case:
     """The same with the length before the heads in q, k, v and the result where a turn is 1."""
     turned = (
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
@@ -79,7 +81,7 @@ def by_length(case: Case, turns: tuple[int, ...]) -> Case:
     )
     inputs: tuple[NDArray, ...] = (*turned, *case.inputs[3:])
     name = f"{case.name} turned {turns}"
-    return Case(case.op, inputs, {**case.attrs, "by_length": turns}, name, large=case.large)
+    return Case(case.op, inputs, {**case.attrs, "is_bshd": turns}, name, large=case.large)
 
 
 CASES = [
@@ -89,22 +91,33 @@ CASES = [
     *(cached((1, 4, 5, 8), (2, 70), 8, used, 5, right=0) for used in (0, 3, 65, 70, 99, -7)),
     *(cached((2, 4, 3, 7), (2, 71), 5, used, 3, right=0) for used in (17, (0, 71), (40, 3))),
     cached((2, 4, 3, 7), (2, 71), 5, (40, 3)),
-    cached((3, 2, 5, 8), (1, 90), 8, (5, 90, 41), None, "the last of them", right=0, past=-5),
+    cached((3, 2, 5, 8), (1, 90), 8, (5, 90, 41), None, "the last of them", right=0, past_len=-5),
     cached((1, 2, 20, 8), (2, 70), 8, 33, 20, "window", left=3, right=0),
     cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "window", left=40, right=0),
     cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "both sides", left=40, right=1),
     cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "soft cap", right=0, softcap=2.0),
-    cached((1, 2, 3, 8), (2, 70), 8, 30, 3, "far behind", left=2, right=0, past=100),
-    cached((1, 2, 3, 8), (2, 70), 8, 30, 3, "NaN", left=2, right=0, past=9, none_seen_is_nan=True),
+    cached((1, 2, 3, 8), (2, 70), 8, 30, 3, "far behind", left=2, right=0, past_len=100),
+    cached(
+        (1, 2, 3, 8),
+        (2, 70),
+        8,
+        30,
+        3,
+        "NaN",
+        left=2,
+        right=0,
+        past_len=9,
+        fully_masked_is_nan=True,
+    ),
     cached((1, 2, 9, 16), (1, 1100), 20, 900, 9, "parts", right=0),
     cached((1, 9, 40, 64), (3, 600), 64, 411, 40, "tall", right=0),
     cached((1, 1, 1, 64), (1, 9000), 64, 8191, 1, "parts", large=True, right=0),
     cached((1, 1, 3, 256), (1, 3000), 256, 2500, 3, "parts", large=True, right=0),
     cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new"),
-    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new, far behind", right=5, past=600),
-    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new, window", left=90, past=650),
+    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new, far behind", right=5, past_len=600),
+    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new, window", left=90, past_len=650),
     *(
-        by_length(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0), turns)
+        with_layout(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0), turns)
         for turns in ((1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0))
     ),
     *(
@@ -141,7 +154,7 @@ CASES = [
         )
     ),
     *(
-        by_length(keep(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0)), (1, 1, 1, 1))
+        with_layout(keep(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0)), (1, 1, 1, 1))
         for keep in (halved, in_q8_0)
     ),
     cached((0, 2, 3, 4), (1, 5), 4, 2, 3, "no batch"),
@@ -164,9 +177,9 @@ def _build(
     new: tuple[tuple[int, ...], ...] | None = (_NEW, _NEW),
     **keywords: object,
 ) -> Tensor:
-    given = {} if new is None else {"new": tuple(input(f"n{i}", s) for i, s in enumerate(new))}
+    given = {name: input(name, s) for name, s in zip(("k_new", "v_new"), new or (), strict=False)}
     q, k, v = input("q", _Q), input("k", _K), input("v", _K)
-    return ops.attention(q, k, v, used=input("used", *used), **given, **keywords)  # type: ignore[arg-type]
+    return ops.attention(q, k, v, kv_len=input("used", *used), **given, **keywords)  # type: ignore[arg-type]
 
 
 ERRORS = [
@@ -174,19 +187,21 @@ ERRORS = [
     ErrorCase(lambda: _build(((), "float32")), DTypeError, "one int32"),
     ErrorCase(lambda: _build(new=(_NEW, (2, 2, 4, 8))), ShapeError, "new keys and values"),
     ErrorCase(lambda: _build(new=((2, 1, 3, 8), _NEW)), ShapeError, "new keys and values"),
-    *(
-        ErrorCase(lambda n=n: _build(new=(_NEW,) * n), ShapeError, r"\(keys, values\)")  # type: ignore[misc]
-        for n in (0, 1, 3)
-    ),
+    ErrorCase(lambda: _build(new=(_NEW,)), ShapeError, "k_new and v_new, got one"),
+    ErrorCase(lambda: _build(layout="SBHD"), ShapeError, "BHSD or BSHD"),
     ErrorCase(
-        lambda: ops.attention(*(input(name, _Q) for name in "qkv"), used=2**31),
+        lambda: ops.attention(*(input(name, _Q) for name in "qkv"), kv_len=2**31),
         DTypeError,
         "fit int32",
     ),
     ErrorCase(lambda: _build(mask=np.ones((3, 5), bool)), ShapeError, "a mask or"),
     ErrorCase(
-        lambda: ops.attention(input("q", _Q), input("k", _K), input("v", _K), new=(1, 2)),
+        lambda: ops.attention(
+            *(input(name, s) for name, s in zip("qkv", (_Q, _K, _K), strict=True)),
+            k_new=input("k_new", _NEW),
+            v_new=input("v_new", _NEW),
+        ),
         ShapeError,
-        "try used=n",
+        "require `kv_len`",
     ),
 ]

@@ -1,5 +1,5 @@
 """Cases of products and convolutions of integers of 8 bits, of what packs their weights, and of
-what makes codes: ends of ranges, sizes that fill no word and no tile, zero points of all kinds.
+what makes quantized values: ends of ranges, sizes that fill no word and no tile, zero points of all kinds.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, apply, constant, input
 from ....ops.conv.conv_int8 import as_matrix
-from ....ops.linalg.int8_weights import pack
+from ....ops.linalg.int8_weights import pack_int8
 from ..op_sample import Case, ErrorCase, floats, ints
 from ..sample_values import MANY, f32, i32
 
 
-def codes(*shape: int, signed: bool = False, seed: int = 0) -> NDArray:
-    """Any codes of 8 bits as int32, both ends of their range first."""
+def int8_values(*shape: int, signed: bool = False, seed: int = 0) -> NDArray:
+    """Any int8 values as int32, both ends of their range first."""
     low = -128 if signed else 0
     rng = np.random.default_rng((seed, *shape))
     made = rng.integers(low, low + 256, shape).astype(np.int32)
@@ -28,7 +28,7 @@ def codes(*shape: int, signed: bool = False, seed: int = 0) -> NDArray:
 
 
 def weights(*shape: int, seed: int = 1) -> NDArray:
-    return codes(*shape, signed=True, seed=seed).astype(np.int8)
+    return int8_values(*shape, signed=True, seed=seed).astype(np.int8)
 
 
 def product(
@@ -44,9 +44,9 @@ def product(
     many: bool = False,
 ) -> Case:
     """A product. many: each matrix of a batch has weights of its own."""
-    words = pack(weights(*(batch if many else ()), k, n))
+    words = pack_int8(weights(*(batch if many else ()), k, n))
     zero = i32(0) if b_zero is None else b_zero
-    inputs = codes(*batch, m, k, signed=signed), words, np.asarray(a_zero, np.int32), zero
+    inputs = int8_values(*batch, m, k, signed=signed), words, np.asarray(a_zero, np.int32), zero
     return Case("matmul_integer", inputs, {"columns": n, "signed": signed}, name, exact=True)
 
 
@@ -74,8 +74,8 @@ def convolution(
         "signed": signed,
     }
     zero = i32(0) if w_zero is None else w_zero
-    words = pack(as_matrix(weights(*w)))
-    inputs = codes(*x, signed=signed), words, np.asarray(x_zero, np.int32), zero
+    words = pack_int8(as_matrix(weights(*w)))
+    inputs = int8_values(*x, signed=signed), words, np.asarray(x_zero, np.int32), zero
     return Case("conv_integer", inputs, attrs, name, exact=True)
 
 
@@ -83,7 +83,7 @@ def _quantize(
     x: NDArray, scale: NDArray, zero: NDArray, name: str, axis: int = 0, low: int = 0
 ) -> Case:
     attrs: dict[str, AttrValue] = {"low": low, "high": low + 255, "axis": axis}
-    return Case("quantize", (x, scale, zero), attrs, name, exact=True)
+    return Case("quantize_linear", (x, scale, zero), attrs, name, exact=True)
 
 
 def _requantize(
@@ -94,14 +94,20 @@ def _requantize(
 
 
 _ENDS = i32(0), i32(-128)
-"""The zero points farthest from the largest codes."""
+"""The zero points farthest from the largest quantized values."""
 _HALVES = np.arange(-40, 41, dtype=np.float32).reshape(9, 9) / 2
 _BETWEEN = np.arange(-126, 130, dtype=np.float32).reshape(32, 8) - np.float32(0.5)
 _ODD = f32(0.0123, 0.037, 0.31, 7.7, 1 / 3, 127, 1e-9, 3e20)
-"""Scales whose quotients lie between two codes, or next to there: a last place decides."""
+"""Scales whose quotients lie between two quantized values, or next to there: a last place decides."""
 CASES: list[Case] = [
     *(
-        Case("pack_codes", (codes(*shape, signed=s),), {"signed": s}, f"signed {s}", exact=True)
+        Case(
+            "prepack_int8",
+            (int8_values(*shape, signed=s),),
+            {"signed": s},
+            f"signed {s}",
+            exact=True,
+        )
         for shape in ((1, 1), (3, 17), (4, 16), (70, 33), (2, 3, 5, 2), (0, 3), (2, 0))
         for s in (False, True)
     ),
@@ -115,7 +121,11 @@ CASES: list[Case] = [
     product(17, 515, 7, "parts of a batch", batch=(2,), many=True, a_zero=255),
     Case(
         "matmul_integer",
-        (i32(*[255] * 17 * 516).reshape(17, 516), pack(np.full((516, 5), 127, np.int8)), *_ENDS),
+        (
+            i32(*[255] * 17 * 516).reshape(17, 516),
+            pack_int8(np.full((516, 5), 127, np.int8)),
+            *_ENDS,
+        ),
         {"columns": 5, "signed": False},
         "largest sums",
         exact=True,
@@ -126,7 +136,7 @@ CASES: list[Case] = [
     *(product(m, k, n, "nothing") for m, k, n in ((0, 3, 5), (3, 0, 5), (3, 5, 0))),
     Case(
         "matmul_integer",
-        (ints(3, 5, low=-1000, high=1000), pack(weights(5, 4)), i32(0), i32(0)),
+        (ints(3, 5, low=-1000, high=1000), pack_int8(weights(5, 4)), i32(0), i32(0)),
         {"columns": 4, "signed": False},
         "more bits",
         exact=True,
@@ -174,7 +184,7 @@ def _a() -> Tensor:
 
 
 def _words(k: int = 5, n: int = 4) -> Tensor:
-    return constant(pack(weights(k, n)))
+    return constant(pack_int8(weights(k, n)))
 
 
 def _conv(x: Tensor, kernel: tuple[int, ...] = (3,)) -> Tensor:
@@ -197,18 +207,22 @@ ERRORS: list[ErrorCase] = [
         (lambda: ops.matmul_integer(_a(), _words(), 4, ints(3)), ShapeError, "zero points"),
         (lambda: ops.matmul_integer(_a(), _words(), 4, 0, ints(3)), ShapeError, "zero points"),
         (
-            lambda: ops.matmul_integer(_a(), constant(pack(weights(2, 5, 4))), 4),
+            lambda: ops.matmul_integer(_a(), constant(pack_int8(weights(2, 5, 4))), 4),
             ShapeError,
             "matrix of weights",
         ),
-        (lambda: ops.pack_codes(input("b", (3, 5))), DTypeError, "as int32"),
-        (lambda: ops.pack_codes(input("b", (5,), "int32")), ShapeError, "matrices"),
+        (lambda: ops.prepack_int8(input("b", (3, 5))), DTypeError, "as int32"),
+        (lambda: ops.prepack_int8(input("b", (5,), "int32")), ShapeError, "matrices"),
         (lambda: _conv(input("x", (1, 8, 9))), DTypeError, "as int32"),
         (lambda: _conv(input("x", (1, 8, 9), "int32"), (5,)), ShapeError, "expected words"),
         (lambda: _conv(input("x", (1, 8, 2), "int32")), ShapeError, "window within"),
-        (lambda: ops.quantize(_a(), f32(1)), DTypeError, "operands of float32"),
-        (lambda: ops.quantize(input("x", (3, 5)), floats(4)), ShapeError, "along axis 0"),
-        (lambda: ops.quantize(input("x", (3,)), f32(1), high=1 << 20), ShapeError, "as high"),
+        (lambda: ops.quantize_linear(_a(), f32(1)), DTypeError, "operands of float32"),
+        (lambda: ops.quantize_linear(input("x", (3, 5)), floats(4)), ShapeError, "along axis 0"),
+        (
+            lambda: ops.quantize_linear(input("x", (3,)), f32(1), high=1 << 20),
+            ShapeError,
+            "as high",
+        ),
         (lambda: ops.requantize(_a(), constant(floats(4)), axis=1), ShapeError, "axis 1"),
         (
             lambda: apply("requantize", (_a(),) * 3, {"axis": 0, "zero": 0, "low": 0, "high": 1}),

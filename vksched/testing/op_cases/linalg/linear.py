@@ -9,7 +9,7 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, input
-from ..op_sample import ErrorCase, FunctionCase, bools, floats, halves, ints
+from ..op_sample import ErrorCase, FunctionCase, bools, floats, fp16_array, ints
 
 CASES: list[Any] = []
 
@@ -60,12 +60,20 @@ FUNCTIONS = [
     ),
     *(
         gemm(
-            f"half {scale:g}", *(halves(*s, scale=scale) for s in shapes), **GEMM[f"half {scale:g}"]
+            f"half {scale:g}",
+            *(fp16_array(*s, scale=scale) for s in shapes),
+            **GEMM[f"half {scale:g}"],
         )
         for scale in (300.0, 1e-4)
         for shapes in (((5, 7), (7, 6)), ((5, 7), (7, 6), (6,)), ((5, 7), (7, 6), (5, 1)))
     ),
-    gemm("half shift", halves(5, 7), halves(7, 6), halves(6, scale=1e4), **GEMM["half shift"]),
+    gemm(
+        "half shift",
+        fp16_array(5, 7),
+        fp16_array(7, 6),
+        fp16_array(6, scale=1e4),
+        **GEMM["half shift"],
+    ),
     gemm("plain", ints(3, 4), ints(4, 5, seed=1), ints(3, 5, seed=2)),
     *(
         FunctionCase("linear", ops.linear, (floats(*x), floats(5, 4, seed=1), *bias))
@@ -73,11 +81,11 @@ FUNCTIONS = [
         for bias in ((), (floats(5, seed=2),))
     ),
     *(
-        FunctionCase("linear", ops.linear, (floats(3, 4), halves(5, 4, seed=1), *bias), mode)
+        FunctionCase("linear", ops.linear, (floats(3, 4), fp16_array(5, 4, seed=1), *bias), mode)
         for mode, bias in (
             ("mixed", ()),
             ("mixed", (floats(5, seed=2),)),
-            ("mixed, half bias", (halves(5, seed=2),)),
+            ("mixed, half bias", (fp16_array(5, seed=2),)),
         )
     ),
     *(

@@ -9,7 +9,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
-from ..op_sample import Case, ErrorCase, floats, halves, ints
+from ..op_sample import Case, ErrorCase, floats, fp16_array, ints
 
 
 def attrs(transpose_a: bool = False, transpose_b: bool = False) -> dict[str, AttrValue]:
@@ -38,7 +38,7 @@ BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]
 
 # what kernels read four elements at a time, float16 as two words
-IN_FOURS = [
+IN_VEC4 = [
     Case(
         "matmul",
         (swapped(floats(m, 24), ta), swapped(floats(24, 36, seed=1), tb), floats(36, seed=2)),
@@ -50,7 +50,7 @@ IN_FOURS = [
     for tb in (False, True)
 ]
 # tiles of one row that have all their columns
-IN_FOURS += [
+IN_VEC4 += [
     Case(
         "matmul",
         (floats(*lead, 1, 20), swapped(floats(*lead, 20, 48, seed=1), tb), *bias),
@@ -61,7 +61,7 @@ IN_FOURS += [
     for tb in (False, True)
 ]
 # more than the largest tile, with edges
-IN_FOURS += [
+IN_VEC4 += [
     Case(
         "matmul",
         (swapped(floats(2, 140, 20), ta), swapped(floats(20, n, seed=1), tb), floats(n, seed=2)),
@@ -86,7 +86,7 @@ LONG_K = [
     for k, ta in ((2048, False), (2051, True))
 ]
 CASES = [
-    *IN_FOURS,
+    *IN_VEC4,
     *LONG_K,
     *(
         Case(
@@ -152,12 +152,16 @@ CASES = [
     Case("matmul", (ints(2, 70001), ints(70001, 3)), attrs(), "part", large=True),
     Case("matmul", (floats(2, 4000, scale=10), floats(4000, 2, seed=1)), attrs(), "long k"),
 ]
-HALVES = [
-    *(case.as_dtypes({"float32": "float16"}) for case in IN_FOURS),
+FP16 = [
+    *(case.as_dtypes({"float32": "float16"}) for case in IN_VEC4),
     *(
         Case(
             "matmul",
-            (swapped(halves(33, 17), ta), swapped(halves(17, 65, seed=1), tb), halves(65, seed=2)),
+            (
+                swapped(fp16_array(33, 17), ta),
+                swapped(fp16_array(17, 65, seed=1), tb),
+                fp16_array(65, seed=2),
+            ),
             attrs(ta, tb),
             f"float16 in no fours t{int(ta)}{int(tb)}",
         )
@@ -168,9 +172,9 @@ HALVES = [
         Case(
             "matmul",
             (
-                swapped(halves(2, 136, 40), ta),
-                swapped(halves(2, 40, 200, seed=1), tb),
-                halves(200, seed=2),
+                swapped(fp16_array(2, 136, 40), ta),
+                swapped(fp16_array(2, 40, 200, seed=1), tb),
+                fp16_array(200, seed=2),
             ),
             attrs(ta, tb),
             f"float16 in eights t{int(ta)}{int(tb)}",

@@ -9,7 +9,7 @@ import numpy as np
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
-from ....ops.elementwise.epilogue import then
+from ....ops.elementwise.epilogue import epilogue_attrs
 from ....ops.quantized.gguf_formats import FORMATS
 from ....ops.quantized.merged_linear import GATES
 from ..op_sample import Case, ErrorCase, floats
@@ -33,7 +33,7 @@ def beside(
     weights = [words(name, n, k, seed) for seed, n in enumerate(sizes)]
     attrs: dict[str, AttrValue] = {"format": name, "normed": normed, "gate": gate, "eps": eps}
     told = name, "normed" if normed else "", gate, str(lead), what
-    return Case("linear_beside", (x, *scale, *weights), attrs, " ".join(filter(None, told)))
+    return Case("merged_linear", (x, *scale, *weights), attrs, " ".join(filter(None, told)))
 
 
 def _spread(power: int) -> NDArray:
@@ -46,7 +46,7 @@ def _spread(power: int) -> NDArray:
 def _followed(case: Case, op: str, residual: NDArray | None = None) -> Case:
     """The same with a step behind it."""
     registers = (0,) if residual is None else (0, 1)
-    attrs = dict(case.attrs) | then(len(registers), ((op, registers, ()),), ())
+    attrs = dict(case.attrs) | epilogue_attrs(len(registers), ((op, registers, ()),), ())
     more = () if residual is None else (residual,)
     return Case(case.op, (*case.inputs, *more), attrs, f"{case.name} then {op}")
 
@@ -74,7 +74,7 @@ CASES: list[Case] = [
 
 def _of(*inputs: NDArray, normed: bool = False) -> Case:
     attrs: dict[str, AttrValue] = {"format": "q4_K", "normed": normed, "gate": "", "eps": 0.0}
-    return Case("linear_beside", inputs, attrs)
+    return Case("merged_linear", inputs, attrs)
 
 
 ERRORS = [

@@ -21,18 +21,20 @@ def choice(rows: int, used: int, low: int, high: int, seed: int = 0) -> NDArray:
 
 
 def grouped(
-    x: tuple[int, ...], weight: tuple[int, int, int], chosen: NDArray, what: str = ""
+    x: tuple[int, ...], weight: tuple[int, int, int], expert_ids: NDArray, what: str = ""
 ) -> Case:
     """A product by matrices of floats."""
-    return Case("grouped_linear", (floats(*x), floats(*weight, seed=1), chosen), {}, what)
+    return Case("moe_linear", (floats(*x), floats(*weight, seed=1), expert_ids), {}, what)
 
 
 def packed(
-    name: str, x: tuple[int, ...], matrices: int, n: int, chosen: NDArray, what: str = ""
+    name: str, x: tuple[int, ...], matrices: int, n: int, expert_ids: NDArray, what: str = ""
 ) -> Case:
     """A product by matrices of few bits."""
     held = words(name, matrices * n, x[-1]).reshape(matrices, n, -1)
-    return Case("grouped_packed", (floats(*x), held, chosen), {"format": name}, f"{name} {what}")
+    return Case(
+        "quantized_moe_linear", (floats(*x), held, expert_ids), {"format": name}, f"{name} {what}"
+    )
 
 
 ALL_ONE = np.full((29, 2), 3, np.int32)
@@ -54,16 +56,16 @@ CASES: list[Case] = [
     grouped((4, 8), (3, 4, 8), choice(4, 0, 0, 3), "nothing chosen"),
     grouped((4, 0), (3, 4, 0), choice(4, 2, 0, 3), "sums of nothing"),
     *(
-        packed(name, x, 6, n, chosen)
+        packed(name, x, 6, n, expert_ids)
         for name, kind in FORMATS.items()
         for rows, used, own, n in ((1, 2, False, 36), (9, 2, True, 13))
         for x in [(rows, used, kind.step) if own else (rows, kind.step)]
-        for chosen in [choice(rows, used, 0, 6)]
+        for expert_ids in [choice(rows, used, 0, 6)]
     ),
     *(
-        packed(name, x, matrices, n, chosen, what)
+        packed(name, x, matrices, n, expert_ids, what)
         for name in FIRST
-        for x, matrices, n, chosen, what in (
+        for x, matrices, n, expert_ids, what in (
             ((3, 512), 5, 40, choice(3, 2, -5, 5), "few rows"),
             ((29, 256), 7, 33, ALL_ONE, "one takes all"),
             ((150, 256), 4, 68, choice(150, 2, 0, 4), "many rows"),
@@ -74,9 +76,9 @@ CASES: list[Case] = [
 ]
 
 
-def _linear(x: tuple[int, ...], weight: tuple[int, ...], chosen: tuple[int, ...]) -> Tensor:
-    given = input("x", x), input("w", weight), input("chosen", chosen, "int32")
-    return ops.grouped_linear(*given)
+def _linear(x: tuple[int, ...], weight: tuple[int, ...], expert_ids: tuple[int, ...]) -> Tensor:
+    given = input("x", x), input("w", weight), input("chosen", expert_ids, "int32")
+    return ops.moe_linear(*given)
 
 
 ERRORS = [
@@ -86,21 +88,21 @@ ERRORS = [
     ErrorCase(lambda: _linear((4, 3, 8), (3, 5, 8), (4, 2)), ShapeError, "expected chosen"),
     ErrorCase(lambda: _linear((4, 8), (3, 5, 8), (4,)), ShapeError, "expected chosen"),
     ErrorCase(
-        lambda: ops.grouped_linear(
+        lambda: ops.moe_linear(
             input("x", (4, 8), "int32"), input("w", (3, 5, 8)), np.ones((4, 2), np.int32)
         ),
         DTypeError,
         "got int32 and float32",
     ),
     ErrorCase(
-        lambda: ops.grouped_linear(
+        lambda: ops.moe_linear(
             input("x", (4, 8)), input("w", (3, 5, 8), "int32"), np.ones((4, 2), np.int32)
         ),
         DTypeError,
         "got float32 and int32",
     ),
     ErrorCase(
-        lambda: ops.grouped_linear(
+        lambda: ops.moe_linear(
             np.ones((4, 8), np.float32), np.ones((3, 5, 8), np.float32), np.ones((4, 2), np.float32)
         ),
         DTypeError,

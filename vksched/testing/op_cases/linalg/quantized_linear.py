@@ -11,7 +11,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
-from ....ops.elementwise.epilogue import then
+from ....ops.elementwise.epilogue import epilogue_attrs
 from ....ops.quantized.gguf_formats import FORMATS, repack
 from ..op_sample import Case, ErrorCase, FunctionCase, floats, ints
 
@@ -74,9 +74,9 @@ def wild(name: str, scales: tuple[int, ...] = ANY_SCALE) -> NDArray:
     return words_of(name, made)
 
 
-def unpack(name: str, held: NDArray, columns: int, what: str = "", exact: bool = True) -> Case:
+def dequantize(name: str, held: NDArray, columns: int, what: str = "", exact: bool = True) -> Case:
     attrs: dict[str, AttrValue] = {"format": name, "columns": columns}
-    return Case("unpack", (held,), attrs, f"{name} {what}".strip(), exact=exact)
+    return Case("dequantize", (held,), attrs, f"{name} {what}".strip(), exact=exact)
 
 
 def linear(
@@ -91,7 +91,7 @@ def linear(
     held = words(name, n, shape[-1]) if held is None else held
     rows = (floats(n, seed=2),) if bias else ()
     inputs = floats(*shape), held, *rows
-    return Case("linear_packed", inputs, {"format": name}, f"{name} {what}".strip())
+    return Case("quantized_linear", inputs, {"format": name}, f"{name} {what}".strip())
 
 
 FIRST = ("f16", "q8_0", "q4_0", "q4_K", "q6_K")
@@ -108,28 +108,28 @@ OF_MANY_ROWS: list[Case] = [
 CASES: list[Case] = [
     *OF_MANY_ROWS,
     *(
-        unpack(name, words(name, rows, count * kind.step), count * kind.step)
+        dequantize(name, words(name, rows, count * kind.step), count * kind.step)
         for name, kind in FORMATS.items()
         for rows, count in ((1, 1), (13, 3), (71, 1))
     ),
     *(
-        unpack(name, words(name, 3, columns), columns)
+        dequantize(name, words(name, 3, columns), columns)
         for name in FIRST
         for columns in (256, 512, 2560)
     ),
     *(
-        unpack(name, words(name, 5, 32 * count), 32 * count, "ends within a tile")
+        dequantize(name, words(name, 5, 32 * count), 32 * count, "ends within a tile")
         for name in ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
         for count in (9, 18, 31)
     ),
     *(
-        unpack(name, words(name, 6, 256).reshape(lead + (-1,)), 256, "ranks")
+        dequantize(name, words(name, 6, 256).reshape(lead + (-1,)), 256, "ranks")
         for name in ("q8_0", "q4_K")
         for lead in ((2, 3), (1, 6, 1))
     ),
-    unpack("q4_K", words("q4_K", 1, 512)[0], 512, "a row"),
-    unpack("q4_K", words("q4_K", 1, 512)[:0], 512, "no rows"),
-    *(unpack(name, wild(name), FORMATS[name].step, "wild", exact=False) for name in FORMATS),
+    dequantize("q4_K", words("q4_K", 1, 512)[0], 512, "a row"),
+    dequantize("q4_K", words("q4_K", 1, 512)[:0], 512, "no rows"),
+    *(dequantize(name, wild(name), FORMATS[name].step, "wild", exact=False) for name in FORMATS),
     *(
         linear(name, (m, count * kind.step), n, bias)
         for name, kind in FORMATS.items()
@@ -157,9 +157,9 @@ CASES: list[Case] = [
     ),
     *(
         Case(
-            "linear_packed",
+            "quantized_linear",
             (floats(m, 256), words("q4_K", 36, 256), floats(36, seed=2), *beside),
-            {"format": "q4_K", **then(1 + len(beside), steps, ())},
+            {"format": "q4_K", **epilogue_attrs(1 + len(beside), steps, ())},
             f"then {' '.join(op for op, _, _ in steps)} {m}",
         )
         for m in (1, 3, 17)
@@ -172,14 +172,14 @@ CASES: list[Case] = [
     Case("gather", (words("q6_K", 9, 512), ints(4, low=-9, high=9)), {"axis": 0}, "of few bits"),
 ]
 FUNCTIONS = [
-    FunctionCase("packed", lambda x, name=name: _tied(x, name), (floats(3, 512),), name)
+    FunctionCase("quantized_weight", lambda x, name=name: _tied(x, name), (floats(3, 512),), name)
     for name in FIRST
 ]
 
 
 def _tied(x: Tensor, name: str) -> Tensor:
     """A weight that is read by a product and by an op that knows no bits."""
-    weight = ops.packed(blocks(name, 5, 512), name, (5, 512), name="w")
+    weight = ops.quantized_weight(blocks(name, 5, 512), name, (5, 512), name="w")
     return ops.linear(x, weight) + ops.reduce_sum(weight, -1)
 
 
@@ -188,18 +188,24 @@ def _x(*shape: int, dtype: str = "float32") -> Tensor:
 
 
 ERRORS = [
-    ErrorCase(lambda: ops.packed(blocks("q4_0", 2, 64), "q4_7", (2, 64)), DTypeError, "one of"),
-    ErrorCase(lambda: ops.packed(blocks("q4_0", 2, 64), "q4_0", (2, 96)), ShapeError, "bytes"),
-    ErrorCase(lambda: ops.packed(b"", "q4_K", (2, 96)), ShapeError, "multiple of 256"),
     ErrorCase(
-        lambda: ops.packed(blocks("q4_0", 2, 64), "q4_0", (64,)),
+        lambda: ops.quantized_weight(blocks("q4_0", 2, 64), "q4_7", (2, 64)), DTypeError, "one of"
+    ),
+    ErrorCase(
+        lambda: ops.quantized_weight(blocks("q4_0", 2, 64), "q4_0", (2, 96)), ShapeError, "bytes"
+    ),
+    ErrorCase(lambda: ops.quantized_weight(b"", "q4_K", (2, 96)), ShapeError, "multiple of 256"),
+    ErrorCase(
+        lambda: ops.quantized_weight(blocks("q4_0", 2, 64), "q4_0", (64,)),
         ShapeError,
         "two sizes",
     ),
-    ErrorCase(lambda: ops.unpack(_x(2, 36), "q4_0", 256), DTypeError, "words of uint32"),
-    ErrorCase(lambda: ops.unpack(_x(2, 35, dtype="uint32"), "q4_0", 256), ShapeError, "36 words"),
-    ErrorCase(lambda: ops.unpack(_x(dtype="uint32"), "q4_0", 256), ShapeError, "36 words"),
-    ErrorCase(lambda: ops.unpack(_x(2, 36, dtype="uint32"), "q4_0", 0), ShapeError, "multiple"),
+    ErrorCase(lambda: ops.dequantize(_x(2, 36), "q4_0", 256), DTypeError, "words of uint32"),
+    ErrorCase(
+        lambda: ops.dequantize(_x(2, 35, dtype="uint32"), "q4_0", 256), ShapeError, "36 words"
+    ),
+    ErrorCase(lambda: ops.dequantize(_x(dtype="uint32"), "q4_0", 256), ShapeError, "36 words"),
+    ErrorCase(lambda: ops.dequantize(_x(2, 36, dtype="uint32"), "q4_0", 0), ShapeError, "multiple"),
     ErrorCase(lambda: linear("q4_0", (64,), 3).result_type(), ShapeError, "expected matrices"),
     ErrorCase(
         lambda: linear("q4_0", (2, 64), 3, held=words("q4_0", 3, 32)).result_type(),

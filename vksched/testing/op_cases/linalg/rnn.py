@@ -126,7 +126,7 @@ def layer(
     said = [f"{k} {v}" for k, v in ways.items()]
     label = " ".join([kind, directions, *["/".join(n) for n in activations], *said])
     label += "".join(f" {n}" for n in lengths)
-    return Case("recurrent", tuple(inputs), cell.attrs, label, nmse=1e-9, large=large)
+    return Case("rnn_scan", tuple(inputs), cell.attrs, label, nmse=1e-9, large=large)
 
 
 _ODD = {"rnn": ("relu",), "gru": ("tanh", "relu"), "lstm": ("tanh", "relu", "sigmoid")}
@@ -160,7 +160,7 @@ def _call(**changes: Any) -> object:
     }
     attrs = {**case.attrs, **{k: v for k, v in changes.items() if k not in names}}
     operands = [input(name, x.shape, x.dtype.name) for name, x in given.items() if x is not None]
-    return apply("recurrent", tuple(operands), Attrs(attrs))
+    return apply("rnn_scan", tuple(operands), Attrs(attrs))
 
 
 def refused(match: str, op: str = "lstm", **changes: Any) -> ErrorCase:

@@ -96,12 +96,14 @@ CASES = [
     ),
     *(case(op, floats(0, 3), 1, "empty", keep) for op in OPS for keep in (False, True)),
     *(
-        Case("nonzero", (x,), {"size": size, "fill": fill}, f"{x.dtype} {size} {fill}")
+        Case("nonzero", (x,), {"size": size, "fill_value": fill}, f"{x.dtype} {size} {fill}")
         for x in (ints(7, 5, low=-1, high=2), words(3), bools(3, 4, 5), floats(1), floats(0, 3))
         for size, fill in ((x.size, -1), (4, -1), (x.size + 3, 9), (0, 0))
     ),
-    Case("nonzero", (bools(),), {"size": 2, "fill": -1}),
-    Case("nonzero", (np.array([np.nan, -0.0, 0, np.inf], np.float32),), {"size": 4, "fill": -1}),
+    Case("nonzero", (bools(),), {"size": 2, "fill_value": -1}),
+    Case(
+        "nonzero", (np.array([np.nan, -0.0, 0, np.inf], np.float32),), {"size": 4, "fill_value": -1}
+    ),
 ]
 
 ERRORS = [

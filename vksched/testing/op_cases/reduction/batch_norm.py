@@ -11,7 +11,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, input
 from ..function_call import FunctionCall, call
-from ..op_sample import Case, ErrorCase, floats, halves, ints
+from ..op_sample import Case, ErrorCase, floats, fp16_array, ints
 
 
 def positive(*shape: int, seed: int = 0) -> NDArray:
@@ -113,13 +113,13 @@ FUNCTIONS = [
 FUNCTIONS += [
     case
     for scale in HALF_SCALES
-    for title, x in ((f"float16 of {scale:g}", halves(2, 4, 6, 5, scale=scale)),)
+    for title, x in ((f"float16 of {scale:g}", fp16_array(2, 4, 6, 5, scale=scale)),)
     for case in (
         group_norm(x, *halved(*affine(4)), name=title, groups=2),
         call("instance_norm", x, *halved(*affine(4)), name=title),
         call("batch_norm", x, *halved(*affine(4)), *of_scale(4, scale), name=title, eps=1e-9),
         call(
-            *("batch_norm_training", x, *halved(*affine(4)), *halves(2, 4, scale=scale)),
+            *("batch_norm_training", x, *halved(*affine(4)), *fp16_array(2, 4, scale=scale)),
             name=title,
             eps=1e-9,
         ),

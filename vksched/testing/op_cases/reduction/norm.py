@@ -102,7 +102,7 @@ CASES = [
 
 CASES += [
     Case(
-        "norm_gradient",
+        "layer_norm_backward",
         (floats(*case.inputs[0].shape, seed=7), *case.inputs[: 1 + bool(case.attrs["scaled"])]),
         {name: value for name, value in case.attrs.items() if name != "shifted"},
         f"{case.attrs['kind']} {case.name}",

@@ -12,7 +12,7 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import input
 from ....ops.reduction.reduce import NEEDS_VALUES, REDUCE_DTYPES
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, halves, ints
+from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, fp16_array, ints
 
 FLOAT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if FLOAT32 in dtypes)
 INT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if INT32 in dtypes)
@@ -250,7 +250,7 @@ FUNCTIONS = [
     *(
         FunctionCase(function, partial(getattr(ops, function), axis=1, keepdims=True), (x,), "1")
         for function in ("reduce_l2", "reduce_std", "reduce_log_sum")
-        for x in (halves(5, 51, scale=300.0), halves(5, 52, scale=1e-4), FP16_ACC)
+        for x in (fp16_array(5, 51, scale=300.0), fp16_array(5, 52, scale=1e-4), FP16_ACC)
     ),
 ]
 

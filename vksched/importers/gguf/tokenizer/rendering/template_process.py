@@ -37,9 +37,9 @@ SECONDS = 5.0
 """What one rendering may take."""
 MEMORY_BYTES = 384 << 20
 """The addresses of the child, of which Python and jinja2 have about 30 MiB."""
-MOST_REQUEST = 32 << 20
+MAX_REQUEST_BYTES = 32 << 20
 """Bytes of a template and its variables."""
-MOST_ANSWER = 64 << 20
+MAX_REPLY_BYTES = 64 << 20
 """Bytes of an answer; the sandbox counts 16 Mi characters."""
 START_S = 30.0
 """What the start of a child may take, on a machine that is busy."""
@@ -108,9 +108,9 @@ class Renderer:
         if _here():
             return _rendered_here(source, values, self.seconds)
         request = marshal.dumps((source, values, self.seconds))
-        if len(request) > MOST_REQUEST:
+        if len(request) > MAX_REQUEST_BYTES:
             raise ModelFormatError(
-                f"[chat template] expected a template and messages of at most {MOST_REQUEST} "
+                f"[chat template] expected a template and messages of at most {MAX_REQUEST_BYTES} "
                 f"bytes, got {len(request)}; try a shorter conversation"
             )
         with self._lock:
@@ -240,7 +240,7 @@ class _Child:
         if head is None:
             return None
         kind, length = head[:1], int.from_bytes(head[1:], "little")
-        if kind not in (_TEXT, _WRONG, _MEMORY) or length > MOST_ANSWER:
+        if kind not in (_TEXT, _WRONG, _MEMORY) or length > MAX_REPLY_BYTES:
             return None
         data = _read(pipe_out, length)
         return None if data is None else (kind, data)

@@ -111,7 +111,7 @@ def _attended(n: NodeContext, made: Tensor, operands: tuple[int, int, int]) -> l
     y = attention(
         *(q, k, v, mask),
         causal=bool(n.attr("unidirectional", 0)),
-        past=past,
+        past_len=past,
         scale=scale_of(n, q.shape[3]),
     )
     return [join_heads(y), present]
@@ -131,7 +131,7 @@ def multi_head(n: NodeContext) -> list[Tensor | None]:
         k, v = concat([n.tensor(6), k], 2), concat([n.tensor(7), v], 2)
     mask = both(_padding_mask(n, 4, q, k.shape[2]), n.optional(5), q)
     scale = scale_of(n, q.shape[3])
-    y = attention(q, k, v, mask, causal=causal, past=past, scale=scale)
+    y = attention(q, k, v, mask, causal=causal, past_len=past, scale=scale)
     return [join_heads(y), k, v, scores_of(q, k, scale, 0.0, mask, 2) if n.wants(3) else None]
 
 

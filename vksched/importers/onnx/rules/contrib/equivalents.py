@@ -33,7 +33,7 @@ from ..narrow_types import WRAPPING
 from ..nn import transposed_convolution
 from ..registry import rule
 
-MOST_DIFFERENCES = 1 << 24
+MAX_DIFFERENCES = 1 << 24
 """Of so many elements distances are sums over differences, of more products of matrices, as
 onnxruntime has all: these lose digits where points are close.
 """
@@ -81,7 +81,7 @@ def distances(n: NodeContext) -> Tensor:
     """(m, k), (n, k) -> (m, n)"""
     a, b, metric = n.tensor(0), n.tensor(1), n.attr("metric", "sqeuclidean")
     n.require(metric in ("euclidean", "sqeuclidean"), f"the metric {metric}")
-    if a.size * b.shape[0] <= MOST_DIFFERENCES:
+    if a.size * b.shape[0] <= MAX_DIFFERENCES:
         squares = reduce_sum(square(unsqueeze(a, 1) - unsqueeze(b, 0)), 2)
     else:
         lengths = reshape(reduce_sum(square(b), 1), (1, -1))

@@ -100,7 +100,7 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
         keys, values, mask = _with_sinks(keys, values, mask, sinks, q)
     y = attention(
         *(q, keys, values, mask),
-        past=at,
+        past_len=at,
         window=(left, right),
         scale=scale_of(n, depth),
         softcap=n.attr("softcap", 0.0),

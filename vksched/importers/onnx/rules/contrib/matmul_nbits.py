@@ -11,8 +11,8 @@ from onnx import TensorProto
 
 from .....common.dtypes import NDArray
 from .....ir.tensor import Tensor
+from .....ops import dequantize as dequantize_words
 from .....ops import gather, matmul, where
-from .....ops import unpack as unpack_words
 from .....ops.quantized.gguf_formats import numbered, repack
 from ...nodes.elements import ANY, NARROW_FLOATS, storage
 from ...nodes.node import NodeContext
@@ -132,7 +132,7 @@ def gather_packed(n: NodeContext) -> Value:
         words = once(n, (0,), lambda table: repack(name, table, (count, columns)))
     at = n.tensor(1)
     rows = gather(words, where((at >= 0) & (at < count), at, at * 0), 0)
-    made = rows if kind is None else unpack_words(rows, kind.name, columns)
+    made = rows if kind is None else dequantize_words(rows, kind.name, columns)
     target = n.attr("output_dtype", TensorProto.BFLOAT16)
     return Value(target, tensor=fit(cast(made, storage(target)), target))
 

@@ -20,11 +20,11 @@ from .....ops import (
     gather,
     gelu,
     greater,
-    grouped_linear,
     log,
     matmul,
     maximum,
     minimum,
+    moe_linear,
     mul,
     reduce_sum,
     relu,
@@ -58,9 +58,9 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def experts(n: NodeContext) -> Tensor:
     """Operands: x, logits of the router, then weights and a bias of each of two layers."""
     n.require(not n.has(6) and not n.has(7), "a third product")
-    weights, chosen = _routed(n, bool(n.attr("normalize_routing_weights", 0)))
+    weights, expert_ids = _routed(n, bool(n.attr("normalize_routing_weights", 0)))
     first = n.tensor(2), n.optional(3)
-    return _mixed(n, weights, chosen, first, (n.tensor(4), n.optional(5)))
+    return _mixed(n, weights, expert_ids, first, (n.tensor(4), n.optional(5)))
 
 
 @rule("QMoE", types=ANY, domain=MICROSOFT)
@@ -70,13 +70,13 @@ def quantized_experts(n: NodeContext) -> Tensor:
     """
     n.require(n.attr("quant_type", "int") == "int", f"weights of {n.attr('quant_type')}")
     n.require(not any(map(n.has, (8, 9, 10, 13))), "a third product")
-    weights, chosen = _routed(n, normalize=True)
+    weights, expert_ids = _routed(n, normalize=True)
     if n.has(14):
-        weights = take_along_axis(n.tensor(14), chosen, 1)
+        weights = take_along_axis(n.tensor(14), expert_ids, 1)
         if n.attr("normalize_routing_weights", 0):
             weights = weights / reduce_sum(weights, 1, keepdims=True)
     first, second = (_dequantized(n, at, zeros) for at, zeros in ((2, 11), (5, 12)))
-    return _mixed(n, weights, chosen, (first, n.optional(4)), (second, n.optional(7)))
+    return _mixed(n, weights, expert_ids, (first, n.optional(4)), (second, n.optional(7)))
 
 
 def _dequantized(n: NodeContext, at: int, zeros: int) -> Tensor:
@@ -106,16 +106,16 @@ def _routed(n: NodeContext, normalize: bool) -> tuple[Tensor, Tensor]:
     ones onnxruntime takes the last.
     """
     weights, behind = topk(flip(softmax(n.tensor(1), -1), -1), n.attr("k", 1))
-    chosen = n.shape(1)[-1] - 1 - behind
+    expert_ids = n.shape(1)[-1] - 1 - behind
     if normalize:
         weights = weights / reduce_sum(weights, 1, keepdims=True)
-    return weights, chosen
+    return weights, expert_ids
 
 
 def _mixed(
     n: NodeContext,
     weights: Tensor,
-    chosen: Tensor,
+    expert_ids: Tensor,
     first: tuple[Tensor, Tensor | None],
     second: tuple[Tensor, Tensor | None],
 ) -> Tensor:
@@ -123,8 +123,8 @@ def _mixed(
     x = n.tensor(0)
 
     def layer(rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
-        made = grouped_linear(rows, matrices, chosen)
-        return made if bias is None else made + gather(bias, chosen, 0)
+        made = moe_linear(rows, matrices, expert_ids)
+        return made if bias is None else made + gather(bias, expert_ids, 0)
 
     rows = reshape(x, (-1, x.shape[-1]))
     made = layer(_activated(n, layer(rows, *first)), *second)
@@ -171,7 +171,7 @@ def group_router(n: NodeContext) -> list[Tensor | None]:
     )
     least = number_of(-math.inf, grouped)
     allowed = where(greater(reshape(is_open, (rows, groups, 1)), 0.0), grouped, least)
-    _, chosen = topk(reshape(allowed, (rows, count)), n.attr("top_k"))
-    taken = log(maximum(take_along_axis(weights, chosen, 1), 1e-20))
+    _, expert_ids = topk(reshape(allowed, (rows, count)), n.attr("top_k"))
+    taken = log(maximum(take_along_axis(weights, expert_ids, 1), 1e-20))
     sentinel = full((rows, count), n.attr("router_sentinel", -10000.0))
-    return [cast(scatter_elements(sentinel, chosen, taken, axis=1), x.dtype)]
+    return [cast(scatter_elements(sentinel, expert_ids, taken, axis=1), x.dtype)]

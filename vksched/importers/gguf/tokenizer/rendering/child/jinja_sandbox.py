@@ -30,17 +30,17 @@ from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-MOST_SOURCE = 1 << 20
+MAX_SOURCE_CHARS = 1 << 20
 """Characters of a template."""
-MOST_OUTPUT = 1 << 24
+MAX_OUTPUT_CHARS = 1 << 24
 """Characters that a template writes in one rendering, captured blocks included."""
-MOST_SIZE = 1 << 22
+MAX_SIZE = 1 << 22
 """Characters of one value that a template makes."""
-MOST_ELEMENTS = 1 << 17
+MAX_ELEMENTS = 1 << 17
 """Of one value that a template makes, inner ones included."""
-MOST_STEPS = 300_000
+MAX_STEPS = 300_000
 """Turns of loops and calls in one rendering."""
-MOST_BITS = 4096
+MAX_BITS = 4096
 """Of a whole number that a template makes."""
 
 _NAME = "<chat template>"
@@ -72,20 +72,22 @@ class _Budget(threading.local):
     until = 0.0
 
     def start(self, seconds: float) -> None:
-        self.steps, self.output, self.seconds = MOST_STEPS, MOST_OUTPUT, seconds
+        self.steps, self.output, self.seconds = MAX_STEPS, MAX_OUTPUT_CHARS, seconds
         self.until = time.monotonic() + seconds
 
     def step(self, count: int = 1) -> None:
         self.steps -= count
         if self.steps < 0:
-            raise SecurityError(f"expected at most {MOST_STEPS} turns of loops and calls, got more")
+            raise SecurityError(f"expected at most {MAX_STEPS} turns of loops and calls, got more")
         if time.monotonic() > self.until:
             raise SecurityError(f"expected at most {self.seconds:g} seconds, it takes longer")
 
     def write(self, count: int) -> None:
         self.output -= count
         if self.output < 0:
-            raise SecurityError(f"expected at most {MOST_OUTPUT} characters of output, got more")
+            raise SecurityError(
+                f"expected at most {MAX_OUTPUT_CHARS} characters of output, got more"
+            )
 
 
 _budget = _Budget()
@@ -104,12 +106,12 @@ def _size(value: object) -> int:
             rest.extend(each.values())
         elif isinstance(each, (list, tuple, set, frozenset)):
             rest.extend(each)
-        elif isinstance(each, int) and each.bit_length() > MOST_BITS:
-            raise SecurityError(f"expected whole numbers of at most {MOST_BITS} bits, got more")
-        if total > MOST_SIZE:
-            raise SecurityError(f"expected values of at most {MOST_SIZE} characters, got more")
-        if elements + len(rest) > MOST_ELEMENTS:
-            raise SecurityError(f"expected values of at most {MOST_ELEMENTS} elements, got more")
+        elif isinstance(each, int) and each.bit_length() > MAX_BITS:
+            raise SecurityError(f"expected whole numbers of at most {MAX_BITS} bits, got more")
+        if total > MAX_SIZE:
+            raise SecurityError(f"expected values of at most {MAX_SIZE} characters, got more")
+        if elements + len(rest) > MAX_ELEMENTS:
+            raise SecurityError(f"expected values of at most {MAX_ELEMENTS} elements, got more")
     return total + elements
 
 
@@ -167,8 +169,8 @@ def _to_json(
 def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
     text, old, new = (str(_made(each)) for each in (value, old, new))
     most = text.count(old) if count is None or count < 0 else min(text.count(old), count)
-    if len(text) + most * len(new) > MOST_SIZE:
-        raise SecurityError(f"expected texts of at most {MOST_SIZE} characters, got more")
+    if len(text) + most * len(new) > MAX_SIZE:
+        raise SecurityError(f"expected texts of at most {MAX_SIZE} characters, got more")
     return text.replace(old, new, -1 if count is None else count)
 
 
@@ -176,16 +178,16 @@ def _join(values: Any, d: str = "", attribute: str | None = None) -> str:
     found = list(_counted(values))
     if attribute is not None:
         found = [each[attribute] if isinstance(each, Mapping) else each for each in found]
-    if _size(found) + len(found) * len(d) > MOST_SIZE:
-        raise SecurityError(f"expected texts of at most {MOST_SIZE} characters, got more")
+    if _size(found) + len(found) * len(d) > MAX_SIZE:
+        raise SecurityError(f"expected texts of at most {MAX_SIZE} characters, got more")
     return str(d).join(map(str, found))
 
 
 def _indent(text: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     lead = width if isinstance(width, str) else " " * min(max(int(width), 0), 1000)
     lines = str(_made(text)).split("\n")
-    if len(lines) * len(lead) > MOST_SIZE:
-        raise SecurityError(f"expected texts of at most {MOST_SIZE} characters, got more")
+    if len(lines) * len(lead) > MAX_SIZE:
+        raise SecurityError(f"expected texts of at most {MAX_SIZE} characters, got more")
     kept = [lead + line if line or blank else line for line in lines[1:]]
     return "\n".join([(lead if first else "") + lines[0], *kept])
 
@@ -293,15 +295,15 @@ class _Environment(ImmutableSandboxedEnvironment):
         return _made(super().call(context, obj, *args, **values))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and not (abs(left) <= MOST_BITS and abs(right) <= 64):
+        if operator == "**" and not (abs(left) <= MAX_BITS and abs(right) <= 64):
             raise SecurityError("expected small numbers of a power")
         if operator == "%" and isinstance(left, str):
             return _format(left, *(right if isinstance(right, tuple) else (right,)))
         if operator == "*":
             for one, other in ((left, right), (right, left)):
                 if isinstance(one, int) and isinstance(other, (str, list, tuple)):
-                    if one > 0 and _size(other) * one > MOST_SIZE:
-                        raise SecurityError(f"expected values of at most {MOST_SIZE} characters")
+                    if one > 0 and _size(other) * one > MAX_SIZE:
+                        raise SecurityError(f"expected values of at most {MAX_SIZE} characters")
         return _made(super().call_binop(context, operator, left, right))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -347,9 +349,9 @@ def compile_template(source: str, seconds: float) -> Callable[[Mapping[str, Any]
     MemoryError
         The process may have no more memory.
     """
-    if len(source) > MOST_SOURCE:
+    if len(source) > MAX_SOURCE_CHARS:
         raise WrongTemplate(
-            f"[chat template] expected at most {MOST_SOURCE} characters, got {len(source)}"
+            f"[chat template] expected at most {MAX_SOURCE_CHARS} characters, got {len(source)}"
         )
     environment = _Environment()
     _budget.start(seconds)

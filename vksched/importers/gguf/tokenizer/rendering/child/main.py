@@ -25,7 +25,7 @@ from .jinja_sandbox import WrongTemplate, compile_template
 
 TEXT, WRONG, MEMORY = b"t", b"w", b"m"
 """Kinds of answers: a text, an error of the template, no more memory."""
-MOST_TEMPLATES = 8
+MAX_TEMPLATES = 8
 """So many stay compiled."""
 GRACE_S = 0.5
 """What comes after the time of a rendering, in which the sandbox says so itself."""
@@ -74,7 +74,7 @@ def _answer(known: OrderedDict[str, Render], request: bytes) -> tuple[bytes, byt
         render = known.get(source) or compile_template(source, seconds)
         known[source] = render
         known.move_to_end(source)
-        if len(known) > MOST_TEMPLATES:
+        if len(known) > MAX_TEMPLATES:
             known.popitem(last=False)
         text = "" if values is None else render(values, seconds)
         return TEXT, text.encode("utf-8", "surrogatepass")
