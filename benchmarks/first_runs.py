@@ -344,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for case in cases:
             calibrate_all(case, names, Path(folder) / case, given.budget)
         for case, order in track(work, "first runs", console=console, transient=True):
-            rows.append(measure(case, order, given.turns, Path(folder) / case))
+            rows.append(measure(case, order, given.pipeline_order, Path(folder) / case))
     if given.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:

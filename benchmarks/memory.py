@@ -63,7 +63,7 @@ def measure(name: str, devices: Sequence[str]) -> list[Row]:
                     path.stat().st_size,
                     sum(s.weight_bytes for s in sizes),
                     sum(s.activation_bytes for s in sizes),
-                    sum(s.inbox_bytes + s.outbox_bytes for s in sizes),
+                    sum(s.upload_bytes + s.download_bytes for s in sizes),
                     sum(s.peak_bytes for s in sizes),
                     peer,
                 )

@@ -29,7 +29,7 @@ from vksched.distributed.driver.cluster_executor import ClusterExecutor
 from vksched.distributed.wire.channel import Channel
 from vksched.distributed.wire.credentials import Credentials
 from vksched.distributed.wire.tls import SECURITY, Security
-from vksched.plan.multi_host.host_plan_codec import PartDocuments
+from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.topology import Topology
@@ -158,7 +158,7 @@ def measure() -> dict[str, object]:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channels: dict[str, Channel] = {}
         for kind in SECURITY:
-            nodes = Nodes(Security(made, kind), PartDocuments(), SystemClock())
+            nodes = Nodes(Security(made, kind), HostPlanCodec(), SystemClock())
             with node_processes(key, Path(name), "cpu", NAMES, kind) as processes:
                 out[f"runs {kind}"] = [
                     runs(processes, nodes, own, rows, times) for rows, times in ROWS.items()
@@ -169,7 +169,7 @@ def measure() -> dict[str, object]:
             node_processes(key, Path(name), "cpu", ["a"], "plain") as two,
         ):
             for kind, processes in zip(SECURITY, (one, two), strict=True):
-                nodes = Nodes(Security(made, kind), PartDocuments(), SystemClock())
+                nodes = Nodes(Security(made, kind), HostPlanCodec(), SystemClock())
                 channels[kind] = nodes.connect(processes["a"].address).channel
             out["rates"] = rates(channels, own)
             for channel in channels.values():

@@ -140,8 +140,10 @@ def _factors(
 ) -> dict[tuple[str, int], float]:
     found: dict[tuple[str, int], float] = {}
     for kind in dict.fromkeys(kind_of(name) for name in shape.names):
-        able = [i for i in range(devices) if rng.random() >= GAP] or [rng.randrange(devices)]
-        found |= {(kind, i): _between(rng, 1.0, heterogeneity) for i in able}
+        candidate_devices = [i for i in range(devices) if rng.random() >= GAP] or [
+            rng.randrange(devices)
+        ]
+        found |= {(kind, i): _between(rng, 1.0, heterogeneity) for i in candidate_devices}
     return found
 
 

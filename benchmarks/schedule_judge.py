@@ -62,8 +62,8 @@ class _Model:
         self.span = self.model.new_int_var(0, STEPS, "makespan")
         lanes: list[list[Any]] = [[] for _ in range(problem.m)]
         for t in range(problem.n):
-            able = [d for d in range(problem.m) if math.isfinite(problem.cost[t][d])]
-            self.on.append({d: self.model.new_bool_var(f"{t}on{d}") for d in able})
+            candidate_devices = [d for d in range(problem.m) if math.isfinite(problem.cost[t][d])]
+            self.on.append({d: self.model.new_bool_var(f"{t}on{d}") for d in candidate_devices})
             self.model.add_exactly_one(self.on[t].values())
             for d, here in self.on[t].items():
                 took = self._down(problem.cost[t][d])

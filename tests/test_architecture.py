@@ -23,7 +23,7 @@ from failures import Failures
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "vksched"
-FLOORS = [
+LEVELS = [
     ("common",),
     ("trace", "topology", "storage"),
     ("ir", "viz"),
@@ -47,7 +47,7 @@ FAMILIES = [
     ("attention", "conv", "quantized", "rnn"),
 ]
 """Of ops: each family builds on those before it."""
-ROOMS = {
+SUBPACKAGES = {
     "importers": [("base",), ("onnx", "gguf")],
     "importers/gguf": [
         ("read",),
@@ -164,13 +164,13 @@ def imports_of(path: Path) -> Iterator[str]:
             yield whole if whole in NAMES else ".".join(base)
 
 
-def ranks(floors: list[tuple[str, ...]]) -> dict[str, int]:
-    return {name: rank for rank, names in enumerate(floors) for name in names}
+def ranks(levels: list[tuple[str, ...]]) -> dict[str, int]:
+    return {name: rank for rank, names in enumerate(levels) for name in names}
 
 
-def rises(path: Path, room: str, floors: list[tuple[str, ...]]) -> list[str]:
-    """Returns what a module imports from a higher floor of a room."""
-    rank, prefix = ranks(floors), f"{room.replace('/', '.')}." if room else ""
+def rises(path: Path, package: str, levels: list[tuple[str, ...]]) -> list[str]:
+    """Returns what a module imports from a higher level of a package."""
+    rank, prefix = ranks(levels), f"{package.replace('/', '.')}." if package else ""
     own = name_of(path).removeprefix(prefix).split(".")[0]
     out: list[str] = []
     for name in imports()[path]:
@@ -192,14 +192,14 @@ def look_down_only(path: Path) -> None:
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     if own in ABOVE_ALL:
         return
-    assert own in ranks(FLOORS) or own == "spirv"
+    assert own in ranks(LEVELS) or own == "spirv"
     assert "" not in imports()[path], "the package itself stands above all"
-    assert rises(path, "", FLOORS) == []
+    assert rises(path, "", LEVELS) == []
     if own == "ops":
         assert rises(path, "ops", FAMILIES) == []
-    for room, floors in ROOMS.items():
-        if name_of(path).startswith(f"{room.replace('/', '.')}."):
-            assert rises(path, room, floors) == []
+    for package, levels in SUBPACKAGES.items():
+        if name_of(path).startswith(f"{package.replace('/', '.')}."):
+            assert rises(path, package, levels) == []
 
 
 def test_no_imports_go_in_a_circle() -> None:
@@ -242,9 +242,11 @@ def test_no_file_lies_loose() -> None:
     assert not list((TESTS.parent / "shaders").glob("*.comp"))
 
 
-def test_every_room_says_what_it_is() -> None:
-    rooms = [path for path in MODULES if path.name == "__init__.py"]
-    assert [str(p) for p in rooms if not ast.get_docstring(ast.parse(p.read_text("utf-8")))] == []
+def test_every_package_says_what_it_is() -> None:
+    packages = [path for path in MODULES if path.name == "__init__.py"]
+    assert [
+        str(p) for p in packages if not ast.get_docstring(ast.parse(p.read_text("utf-8")))
+    ] == []
     folders = {path.parent for path in MODULES}
     assert {str(f) for f in folders if not (f / "__init__.py").exists()} == set()
 

@@ -18,7 +18,7 @@ from vksched.common.errors import DeviceError, StateLost, VkschedError
 from vksched.distributed.driver.client import Nodes
 from vksched.distributed.driver.cluster_executor import ClusterExecutor
 from vksched.distributed.wire.tls import Security, place_of
-from vksched.plan.multi_host.host_plan_codec import PartDocuments
+from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.executors.base_executor import CommitFailed
 from vksched.runtime.vulkan import device_probe
@@ -61,7 +61,7 @@ class Conversation:
             proxy,
             CpuDevice(device_probe.device_spec(device_probe.resolve("cpu"))),
         )
-        self.nodes = Nodes(security, PartDocuments(), SystemClock())
+        self.nodes = Nodes(security, HostPlanCodec(), SystemClock())
         self.addresses = [proxy.address, nodes["node2"].address]
         self.executor: ClusterExecutor | None = None
         self.outputs: list[NDArray] = []

@@ -29,7 +29,7 @@ from vksched.distributed.wire.credentials import Credentials
 from vksched.distributed.wire.heartbeat import PULSE, SILENT_S
 from vksched.distributed.wire.tls import Security
 from vksched.distributed.worker.weight_registry import Holding
-from vksched.plan.multi_host.host_plan_codec import PartDocuments
+from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
@@ -51,7 +51,7 @@ class Caller:
         self, processes: Mapping[str, NodeProcess | ClusterNode], key: Path, security: str = "tls"
     ):
         self.nodes = Nodes(
-            Security(Credentials.load(key), security), PartDocuments(), SystemClock()
+            Security(Credentials.load(key), security), HostPlanCodec(), SystemClock()
         )
         self.hosts = {n: self.nodes.connect(p.address) for n, p in processes.items()}
         self.own = CpuDevice(device_probe.device_spec(device_probe.resolve("cpu")))
@@ -248,7 +248,7 @@ def test_a_node_ends_as_a_service_does_and_says_nothing_wrong(key: Path, tmp_pat
 
 def test_a_node_serves_in_a_process_of_others_too(key: Path, tmp_path: Path) -> None:
     node = ClusterNode("a", "127.0.0.1:0", clusters.made(), devices=["cpu"], cache_folder=tmp_path)
-    nodes = Nodes(Security(clusters.made()), PartDocuments(), SystemClock())
+    nodes = Nodes(Security(clusters.made()), HostPlanCodec(), SystemClock())
     try:
         assert [d.name for d in nodes.connect(node.address).devices] == ["a/cpu"]
         assert node.devices == ("cpu",)

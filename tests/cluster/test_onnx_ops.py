@@ -25,8 +25,13 @@ from vksched.common.dtypes import NDArray
 from vksched.importers.onnx.nodes.cpu_node import declare
 from vksched.ir.graph import Graph
 from vksched.ir.tensor import Tensor, apply
-from vksched.plan.multi_host.host_plan import Part
-from vksched.plan.multi_host.host_plan_codec import PartDocuments, Weights, part_document, part_of
+from vksched.plan.multi_host.host_plan import HostPlan
+from vksched.plan.multi_host.host_plan_codec import (
+    HostPlanCodec,
+    Weights,
+    encode_host_plan,
+    part_of,
+)
 from vksched.plan.plan import Plan
 from vksched.planner.partition.host_partition import cut
 from vksched.planner.planner import STATIC
@@ -94,15 +99,15 @@ def test_verify_knows_where_they_may_not_run() -> None:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def part() -> Part:
+def part() -> HostPlan:
     """That of node1, with a node of an ONNX file in it."""
     plan = vs.plan_graph(graph(), topology(True), overrides=[("*", "node1/cpu")])
     (found,) = (each for each in cut(plan) if each.host == "node1")
     return found
 
 
-def sent(found: Part) -> tuple[Any, Any]:
-    document = json.loads(json.dumps(part_document(found, str)))
+def sent(found: HostPlan) -> tuple[Any, Any]:
+    document = json.loads(json.dumps(encode_host_plan(found, str)))
     weights = Weights(found)
 
     def weight(digest: str) -> NDArray:
@@ -117,8 +122,8 @@ def test_parts_with_such_nodes_are_refused_unless_they_are_allowed() -> None:
     with pytest.raises(vs.PlanError, match=r"got onnx\.Det, .* --onnx-ops"):
         part_of(document, weight)
     with pytest.raises(vs.PlanError, match="--onnx-ops"):
-        PartDocuments().read(json.dumps(document).encode(), weight, str)
-    assert PartDocuments(onnx_ops=True).read(json.dumps(document).encode(), weight, str)
+        HostPlanCodec().read(json.dumps(document).encode(), weight, str)
+    assert HostPlanCodec(onnx_ops=True).read(json.dumps(document).encode(), weight, str)
 
 
 def test_what_this_process_knows_is_refused_too_and_what_none_knows() -> None:

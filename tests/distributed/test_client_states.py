@@ -13,8 +13,8 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, DeviceLost, OutOfMemory
 from vksched.distributed.worker.client_states import CallerStates
-from vksched.plan.multi_host.host_plan import Part
-from vksched.plan.multi_host.host_plan_codec import PartDocuments
+from vksched.plan.multi_host.host_plan import HostPlan
+from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.planner.partition.host_partition import cut
 from vksched.runtime.simulated.simulated_device import SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock
@@ -40,15 +40,15 @@ class Counting:
         return [there.read(key) for key in there.keys()]
 
 
-def part_with(states: CallerStates, name: str = "s") -> Part:
+def part_with(states: CallerStates, name: str = "s") -> HostPlan:
     """Returns the part of a plan that adds to a state of LARGE's shape, as a node reads it."""
     state = vs.state(LARGE, name="s")
     y = vs.add(state, vs.input("x", LARGE.shape), name="y")
     plan = make_plan([y], {"s": A, "y": A})
     (part,) = cut(plan)
-    text, weights = PartDocuments().write(part, lambda key: name)
+    text, weights = HostPlanCodec().write(part, lambda key: name)
     assert not weights
-    return PartDocuments().read(text, lambda digest: LARGE, states.key)
+    return HostPlanCodec().read(text, lambda digest: LARGE, states.key)
 
 
 def test_a_state_that_a_plan_uses_is_not_exchanged_for_a_smaller_one() -> None:
@@ -196,8 +196,8 @@ def test_nothing_is_recorded_beyond_the_end_of_a_state(card: VulkanDevice) -> No
     with vs.Scheduler([card.name]) as sched:
         (part,) = cut(sched.compile([y], placement={"*": card.name}).plan)
     states.add(card.name, ["s"], [LARGE])
-    text, _ = PartDocuments().write(part, lambda key: "s")
-    plan = PartDocuments().read(text, lambda digest: LARGE, states.key).plan
+    text, _ = HostPlanCodec().write(part, lambda key: "s")
+    plan = HostPlanCodec().read(text, lambda digest: LARGE, states.key).plan
     card.prepare(plan, 0).close()
     key = states.key("s")
     card.states.remove(key)

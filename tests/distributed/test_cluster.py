@@ -41,7 +41,7 @@ from vksched.distributed.driver.first_error import Blame
 from vksched.distributed.protocols import RunKey
 from vksched.distributed.worker import sending
 from vksched.engine.device_set import DeviceSet
-from vksched.plan.multi_host.host_plan import Part
+from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
@@ -453,7 +453,7 @@ def test_what_progress_raises_is_the_callers_and_leaves_nothing(
     plan, retired = spread(make_plan(*chain([A, B])), TWO), []
     monkeypatch.setattr(MemoryHost, "retire", lambda host, number: retired.append(host.name))
 
-    def prepare(host: MemoryHost, number: int, part: Part, progress: Progress | None) -> None:
+    def prepare(host: MemoryHost, number: int, part: HostPlan, progress: Progress | None) -> None:
         assert progress is not None
         progress("weights", 1, 2)
 

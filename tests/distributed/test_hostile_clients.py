@@ -24,7 +24,7 @@ from vksched.distributed.worker.host_plan_executor import PartExecutor
 from vksched.distributed.worker.session import THREADS
 from vksched.distributed.worker.transport import MAX_ECHOES
 from vksched.distributed.worker.worker import PartHost
-from vksched.plan.multi_host.host_plan_codec import PartDocuments
+from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 
 SPECS = Said("specs", {}, ask=True)
 
@@ -88,7 +88,7 @@ def test_several_plans_of_one_number_are_one_and_nothing_of_them_stays(
 ) -> None:
     """All arrive before the first one has been read."""
     said, go_on = prepared(said), threading.Event()
-    made, closed, read = list[int](), list[int](), PartDocuments.read
+    made, closed, read = list[int](), list[int](), HostPlanCodec.read
     init, close = PartExecutor.__init__, PartExecutor.close
 
     def slowly(*about: Any) -> Any:
@@ -103,7 +103,7 @@ def test_several_plans_of_one_number_are_one_and_nothing_of_them_stays(
         closed.append(id(self))
         close(self)
 
-    monkeypatch.setattr(PartDocuments, "read", slowly)
+    monkeypatch.setattr(HostPlanCodec, "read", slowly)
     monkeypatch.setattr(PartExecutor, "__init__", noting)
     monkeypatch.setattr(PartExecutor, "close", noting_close)
     caller = Caller(node.address)

@@ -39,7 +39,7 @@ from vksched.distributed.worker.client_states import CallerStates
 from vksched.distributed.worker.worker import PartHost
 from vksched.engine import compiled_graph, faults
 from vksched.engine.plan_builder import Preparing
-from vksched.plan.multi_host.host_plan import Part
+from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.runtime.simulated.simulated_device import SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.topology.device_spec import DeviceSpec
@@ -152,7 +152,7 @@ def test_a_node_that_refuses_each_part_is_out_of_use(
     nodes: list[ClusterNode], said: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(PartHost):
-        def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+        def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
             raise said("[x] so it says")
 
     def serve(*ports: Any) -> PartHost:

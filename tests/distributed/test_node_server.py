@@ -37,7 +37,7 @@ from vksched.distributed.worker.server import Server
 from vksched.distributed.worker.session import Here
 from vksched.distributed.worker.weight_cache import WeightCache
 from vksched.distributed.worker.weight_registry import Holding
-from vksched.plan.multi_host.host_plan import Part
+from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.planner.partition.host_partition import cut
 from vksched.runtime.executors.base_executor import CommitFailed, Results
 from vksched.runtime.run_stats import RunStats, SplitStats
@@ -98,7 +98,9 @@ class Cluster:
     def connect(self, nodes: Nodes, name: str) -> Node:
         return nodes.connect(place_text(self.servers[name].address))
 
-    def prepare(self, plan: vs.Plan, number: int = 1, hosts: dict[str, Node] | None = None) -> Part:
+    def prepare(
+        self, plan: vs.Plan, number: int = 1, hosts: dict[str, Node] | None = None
+    ) -> HostPlan:
         """Cuts a plan, prepares the parts of the nodes and returns the caller's."""
         caller, *parts = cut(spread(plan, ("node1", "node2")))
         for part in parts:
@@ -131,7 +133,7 @@ class Heard:
         self.there.set()
 
 
-def run_once(cluster: Cluster, caller: Part, run: RunKey, x: NDArray) -> list[NDArray]:
+def run_once(cluster: Cluster, caller: HostPlan, run: RunKey, x: NDArray) -> list[NDArray]:
     told = Heard()
     for name, part in cluster.parts.items():
         feeds = dict.fromkeys(part.inputs, x)
@@ -531,7 +533,7 @@ def test_a_plan_that_is_given_up_while_it_is_read_leaves_nothing(
     (session,) = cluster.servers["node1"]._sessions.values()
     node, (plan, _), read = cluster.hosts["node1"], weighted(), cluster.registry.read
 
-    def reading(*about: Any) -> Part:
+    def reading(*about: Any) -> HostPlan:
         part = read(*about)
         node.retire(1)
         until_s = time.monotonic() + WAIT_S

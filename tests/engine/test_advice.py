@@ -10,7 +10,7 @@ import pytest
 
 import vksched as vs
 from vksched.engine.report.advice import AS_IT_IS, Advice, Choice, _cards, advise
-from vksched.engine.report.run_history import Asked, GraphRun, WholeRun, run_of
+from vksched.engine.report.run_history import GraphRun, PlanOptions, WholeRun, run_of
 from vksched.runtime.run_stats import RunStats
 from vksched.schedule import Metrics, Objective
 from vksched.schedule.model.objectives import LATENCY
@@ -124,7 +124,9 @@ def test_without_other_devices_nothing_is_said() -> None:
         run = sched.compile(chain())
         run(x=X)
         report = run.report()
-    assert report.advice is not None and report.advice.choices == () == tuple(report.advice.lines())
+    assert report.advice is not None and report.advice.alternatives == () == tuple(
+        report.advice.lines()
+    )
 
 
 def test_nobody_is_advised_who_did_not_ask() -> None:
@@ -144,9 +146,9 @@ def test_graphs_of_a_run_add_up() -> None:
     assert both.now.seconds == pytest.approx(
         2 * (each[0].now.seconds or 0) + (each[1].now.seconds or 0)
     )
-    known = [{c.what: c.seconds or 0.0 for c in advice.choices} for advice in each]
-    assert {c.what for c in both.choices} == known[0].keys() == known[1].keys() - {AS_IT_IS}
-    for choice in both.choices:
+    known = [{c.what: c.seconds or 0.0 for c in advice.alternatives} for advice in each]
+    assert {c.what for c in both.alternatives} == known[0].keys() == known[1].keys() - {AS_IT_IS}
+    for choice in both.alternatives:
         assert choice.seconds == pytest.approx(2 * known[0][choice.what] + known[1][choice.what])
 
 
@@ -176,8 +178,8 @@ def test_a_gain_has_to_be_over_the_margin(now: bool, then: bool, gain: float, wo
     assert advice.found == ((choice,) if worth else ())
     data = json.loads(json.dumps(advice.as_dict()))
     assert data["by"] == "simulation"
-    assert [each["worth_it"] for each in data["choices"]] == [worth, False]
-    assert data["choices"][0]["gain"] == pytest.approx(gain)
+    assert [each["worth_it"] for each in data["alternatives"]] == [worth, False]
+    assert data["alternatives"][0]["gain"] == pytest.approx(gain)
     (line,) = advice.lines()
     assert line.endswith(("by simulation", "estimated, not measured"))
     assert ("estimated" in line) == (worth and not (now and then))
@@ -188,7 +190,7 @@ def test_placements_of_the_caller_and_a_cpu_that_competes_are_kept() -> None:
         run = sched.compile(chain(), {"n1": B})
         run(x=X)
         (last,) = run._compiled.history.last()
-    assert last.graphs[0].asked == Asked((("n1", B),), False, "auto")
+    assert last.graphs[0].asked == PlanOptions((("n1", B),), False, "auto")
     free = advise(run_of(GraphRun(run.plan, last.graphs[0].stats)))
     kept = advise(last)
     assert free.now.seconds == kept.now.seconds  # both of the plan as it is
@@ -231,7 +233,7 @@ def test_for_memory_the_bytes_of_all_graphs_count() -> None:
     peaks = [plan.buffers()[A].peak_bytes for plan in plans]
     assert found.objective.name == "memory" and found.value(found.now) == sum(peaks)
     # nor is the CPU advised, whose weights count nothing
-    assert [choice.what for choice in found.choices] == [f"with another {A}"]
+    assert [choice.what for choice in found.alternatives] == [f"with another {A}"]
     (line,) = found.lines()
     assert line.startswith(f"with another {A}: the fullest device would hold ")
     assert " instead of " in line and line.endswith(" less), by simulation")

@@ -13,7 +13,7 @@ from graphs import CPU, A, B, numpy_outputs
 import vksched as vs
 from vksched.common.errors import OutOfMemory
 from vksched.engine.plan_builder import Preparing
-from vksched.engine.replan import BAND, MARGIN, Again, Drift
+from vksched.engine.replan import BAND, MARGIN, Drift, ReplanReason
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime.executors.speed_tracker import HALF_S
@@ -339,7 +339,7 @@ def test_a_plan_that_does_not_pay_yet_is_taken_when_it_does() -> None:
             looks.append(alone.drift.runs)
             again = alone.look(4.0)
     assert looks == [1, 11]  # no plan is made in between
-    assert isinstance(again, Again) and again.ratio == pytest.approx(4.0)
+    assert isinstance(again, ReplanReason) and again.ratio == pytest.approx(4.0)
 
 
 def test_a_refused_plan_waits_for_no_date_where_a_device_slows_down_further() -> None:
@@ -440,7 +440,7 @@ def test_for_a_stream_the_time_between_results_decides() -> None:
     again, old, new = recovered("throughput", "throughput", 1.0)
     assert new.metrics.period_s < (1 - MARGIN) * old.metrics.period_s
     assert new.metrics.latency_s > old.metrics.latency_s  # of one run nothing is saved
-    assert isinstance(again, Again) and again.objective == "throughput"
+    assert isinstance(again, ReplanReason) and again.objective == "throughput"
     assert (again.before, again.after) == (old.metrics.period_s, new.metrics.period_s)
     assert again.before_s == old.metrics.latency_s
     assert "; a run in a stream takes about " in str(again)
@@ -451,14 +451,14 @@ def test_for_energy_joules_decide() -> None:
     again, old, new = recovered("energy", "energy", 2.0)
     assert new.metrics.energy_j < old.metrics.energy_j / 2  # type: ignore[operator]
     assert new.metrics.latency_s > old.metrics.latency_s
-    assert isinstance(again, Again)
+    assert isinstance(again, ReplanReason)
     assert (again.before, again.after) == (old.metrics.energy_j, new.metrics.energy_j)
     assert "J, with the plan before it " in str(again)
 
 
 def test_what_a_change_costs_counts_as_time_of_runs() -> None:
     again, old, _ = recovered("energy", "energy", 2.0, runs=100)
-    assert isinstance(again, Again)
+    assert isinstance(again, ReplanReason)
     share = 1 - again.after / again.before
     graph, _ = vs.build_graph(branches(1, 8))
     for costs_s, taken in ((0.9, True), (1.1, False)):

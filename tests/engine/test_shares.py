@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.engine.report.run_history import GraphRun, HostStep, WholeRun, run_of
-from vksched.engine.report.time_breakdown import HOST, Shares, TimeSpan, shares_of, spans_of
+from vksched.engine.report.time_breakdown import (
+    HOST,
+    TimeBreakdown,
+    TimeSpan,
+    spans_of,
+    time_breakdowns,
+)
 from vksched.runtime.run_stats import RunStats, SplitStats
 
 A, B = "null:0", "null:1"
@@ -113,7 +119,7 @@ def test_runs_that_decide_where_pieces_go_have_reports_too(policy: str) -> None:
         copied = [s for s in report.timeline if s.kind == "copy" and s.device == device]
         assert found[device][0] == pytest.approx(busy_s)
         assert found[device][1] > 0 and all(s.end_s - s.start_s == 1.0 for s in copied)
-    written = sum(len(split.copies_in) for split in run.plan.splits)
+    written = sum(len(split.uploads) for split in run.plan.splits)
     read = len(run.plan.transfers) + len(run.plan.graph.outputs)
     assert found[HOST][1] == pytest.approx(written + read)  # 1 s each
     assert found[HOST][2] > 0
@@ -139,7 +145,7 @@ def test_each_second_counts_once_as_the_first_that_holds(
 ) -> None:
     run = WholeRun(0.0, 20.0, ())
     found = [TimeSpan(k, d, float(a), float(b), "") for k, d, (a, b) in spans if a < b]
-    for share in shares_of(run, found):
+    for share in time_breakdowns(run, found):
         here = [s for s in found if share.device in (s.device, HOST)]
         last = max((s.end_s for s in here), default=0.0)
         counted = {"busy": 0, "copy": 0, "wait": 0, "": 0}
@@ -158,7 +164,7 @@ def test_each_second_counts_once_as_the_first_that_holds(
 @pytest.mark.parametrize("wrong", [(1, 1, 1, 2), (-1, 2, 2, 1), (0, 0, 0, float("nan"))])
 def test_shares_that_do_not_add_up_are_refused(wrong: tuple[float, ...]) -> None:
     with pytest.raises(PlanError, match=r"\[report\] expected times of null:0 that add up to 4 s"):
-        Shares(A, 4.0, *wrong)
+        TimeBreakdown(A, 4.0, *wrong)
 
 
 def test_a_clock_that_says_more_than_the_run_took_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +200,6 @@ def test_what_lies_outside_of_a_run_is_cut_off() -> None:
 
 def test_a_step_of_the_host_is_work_of_the_cpu() -> None:
     run = WholeRun(1.0, 5.0, (), (HostStep("onnx.Unique", 2.0, 3.0),))
-    cpu, host = shares_of(run, spans_of(run))
+    cpu, host = time_breakdowns(run, spans_of(run))
     assert (cpu.device, cpu.busy_s, cpu.waiting_s, cpu.idle_s) == ("cpu", 1.0, 1.0, 2.0)
     assert (host.device, host.busy_s) == (HOST, 4.0) and cpu.busy == 0.25

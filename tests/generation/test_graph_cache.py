@@ -29,8 +29,8 @@ from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.passes import optimize
 from vksched.plan.plan import Plan
-from vksched.plan.serialize.plan_codec import carried_document
-from vksched.plan.serialize.plan_request import Question
+from vksched.plan.serialize.plan_codec import encode_plan
+from vksched.plan.serialize.plan_request import PlanRequest
 from vksched.planner.planner import answer
 from vksched.storage import disk_cache
 from vksched.storage.lazy_array import as_array
@@ -100,7 +100,7 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
 ) -> None:
     planned: list[int] = []
 
-    def counted(question: Question, graph: Graph, topology: Topology) -> Plan:
+    def counted(question: PlanRequest, graph: Graph, topology: Topology) -> Plan:
         planned.append(len(graph.nodes))
         return answer(question, graph, topology)
 
@@ -113,7 +113,7 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
             logits = np.array(reader.read(TEXT))
             plans = [run.plan.verify() for run in reader._runs.values()]
             same = "policy", "placements", "reasons", "splits", "locations"  # not how much is free
-            told = [[carried_document(plan)[key] for key in same] for plan in plans]
+            told = [[encode_plan(plan)[key] for key in same] for plan in plans]
             return told, logits, len(planned)
 
     made(tmp_path / "m.gguf")
@@ -147,7 +147,11 @@ def test_graphs_of_other_architectures_come_back_as_they_were(name: str, tmp_pat
     assert document is not None
     back = _graph(document, model, cache)
     assert str(back) == str(graph)
-    assert (back.outputs, back.kept, back.merged) == (graph.outputs, graph.kept, graph.merged)
+    assert (back.outputs, back.backed_up_states, back.aliases) == (
+        graph.outputs,
+        graph.backed_up_states,
+        graph.aliases,
+    )
     assert back.keys.keys() == graph.keys.keys() and back.initial.keys() == graph.initial.keys()
     for node, held in graph.data.items():
         same = np.array_equal(as_array(back.data[node]), as_array(held), equal_nan=True)
@@ -371,8 +375,8 @@ FORGED: dict[str, Callable[[Any], object]] = {
     "a plan of words": lambda told: told["plan"].update(copies="many"),
     "no plan at all": lambda told: told.update(plan={}),
     "a result that is not there": lambda told: told["outputs"][0].__setitem__(1, -1),
-    "kept of nobody": lambda told: told.update(kept=[10**6]),
-    "merged of nobody": lambda told: told["merged"].update(x=-5),
+    "kept of nobody": lambda told: told.update(backed_up_states=[10**6]),
+    "merged of nobody": lambda told: told["aliases"].update(x=-5),
     "an operand that comes later": lambda told: told["nodes"][-1][1].__setitem__(0, 10**6),
     "an op of another name": lambda told: told["nodes"][-1].__setitem__(0, "os.system"),
     "a type of no size": lambda told: told["types"][-1].__setitem__(0, [-1]),

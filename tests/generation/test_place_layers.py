@@ -115,7 +115,7 @@ def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None
     transfer = [
         plan.graph.nodes[copy.node]
         for split in plan.splits
-        for copy in split.copies_in
+        for copy in split.uploads
         if copy.source != HOST
     ]
     assert [n.type.shape for n in transfer].count((1, 1, TINY.width)) == 1

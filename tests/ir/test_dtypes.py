@@ -69,7 +69,7 @@ def test_float16_takes_half_the_memory_and_what_a_node_needs_beside_it() -> None
     assert plan.graph.nodes[node_id(plan, "y")].type.words == words
     assert plan.locations[0, node_id(plan, "y")].words == words
     beside = plan.locations[0, scratch_of(node_id(plan, "y"))]
-    assert beside.words >= 2 * 7000 and sum(plan.memory[0].inbox_pages) < words + 64
+    assert beside.words >= 2 * 7000 and sum(plan.memory[0].upload_pages) < words + 64
 
 
 @pytest.mark.parametrize("width", [6, 7])
@@ -131,7 +131,7 @@ def test_scratch_memory_is_used_again_behind_a_barrier() -> None:
     (split,) = plan.splits
     ends = [p.offset + p.words for p in places]
     overlap = places[0].offset < ends[1] and places[1].offset < ends[0]
-    position = len(split.copies_in) + split.nodes.index(node_id(plan, "b"))
+    position = len(split.uploads) + split.nodes.index(node_id(plan, "b"))
     assert not overlap or position in split.barriers
 
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.plan.costs.node_cost import why_not
+from vksched.plan.costs.node_cost import unsupported_reason
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import check_function
@@ -55,7 +55,9 @@ def test_functions_run_on_the_least_device(case: FunctionCase, least: vs.Schedul
     graph, spec = run.plan.graph, run.plan.topology.devices[0]
     for node in graph.ops:
         if run.plan.placements[node.id].device and node.id not in graph.views:
-            alone = why_not(spec, graph, node) is None  # it may stay beside one that cannot leave
+            alone = (
+                unsupported_reason(spec, graph, node) is None
+            )  # it may stay beside one that cannot leave
             neighbours = {graph.view_base(i) for i in node.inputs}
             neighbours |= {n.id for n in graph.ops if node.id in map(graph.view_base, n.inputs)}
             by_numpy = any(run.plan.placements[i].device for i in neighbours)

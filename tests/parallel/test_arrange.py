@@ -69,7 +69,9 @@ def test_each_device_keeps_the_order_of_the_schedule(schedule: str) -> None:
     stages, devices = SCHEDULES[schedule]
     _, loss, updates = mlp(24, 32, stages)
     _, made = applied(pipeline(stages, devices, schedule), loss, updates)
-    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides, turns=made.turns)
+    plan = plan_graph(
+        made.graph, TOPOLOGY, overrides=made.overrides, pipeline_order=made.pipeline_order
+    )
     makers: dict[str, PipelineSchedule] = {
         "gpipe": gpipe(2, 4),
         "1f1b": one_f_one_b(3, 4),
@@ -135,7 +137,9 @@ def test_parameters_and_moments_live_with_their_stage(schedule: str) -> None:
     """A device without a stage has none of them, though it is the first one."""
     _, loss, updates = mlp(24, 32, 2)
     _, made = applied(pipeline(2, ["g1", "g2"], schedule), loss, updates)
-    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides, turns=made.turns)
+    plan = plan_graph(
+        made.graph, TOPOLOGY, overrides=made.overrides, pipeline_order=made.pipeline_order
+    )
     homes = {n.name: plan.device_of(n.name) for n in made.graph.nodes if n.op == "state"}
     assert homes.pop("adamw.steps") in ("g1", "g2")
     assert len(homes) == 18

@@ -48,7 +48,7 @@ class Costs:
         return node_seconds(spec, graph, graph.nodes[node])
 
     def run_seconds(self, made: Made) -> float:
-        plan = plan_graph(made.graph, TOPOLOGY, overrides=tuple(made.homes.items()))
+        plan = plan_graph(made.graph, TOPOLOGY, overrides=tuple(made.pinned_devices.items()))
         return simulate(plan).seconds
 
 
@@ -76,7 +76,9 @@ def check(
     assert was.keys() == now.keys()
     for key, value in was.items():
         close(now[key], value, key.name)
-    plan_graph(made.graph, TOPOLOGY, overrides=made.overrides, turns=made.turns)  # verified
+    plan_graph(
+        made.graph, TOPOLOGY, overrides=made.overrides, pipeline_order=made.pipeline_order
+    )  # verified
     return made
 
 
@@ -114,7 +116,7 @@ def copied(made: Applied) -> Counter[str]:
     names = [d.name for d in TOPOLOGY.devices]
     out: Counter[str] = Counter()
     for split in plan.splits:
-        for copy in split.copies_in:
+        for copy in split.uploads:
             if copy.source != HOST:
                 source = names[plan.splits[copy.source].device]
                 out[source] += made.graph.nodes[copy.node].type.device_bytes

@@ -21,7 +21,9 @@ def test_a_device_hands_on_before_it_goes_on() -> None:
         "layer": {"devices": TWO, "shard": {"weights": "columns"}},
     }
     _, made = applied(config, y)
-    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides, turns=made.turns)
+    plan = plan_graph(
+        made.graph, TOPOLOGY, overrides=made.overrides, pipeline_order=made.pipeline_order
+    )
     ops = [[made.graph.nodes[n].op for n in split.nodes] for split in plan.splits]
     (norm,) = (of for of in ops if "layer_norm" in of)
     assert norm == ["layer_norm"]
@@ -33,4 +35,4 @@ def test_what_does_not_cross_has_no_steps() -> None:
     with vs.signal("layer"):
         y = vs.relu(x @ vs.weight(random(1, 64, 64), "w"))
     _, made = applied({"layer": {"devices": ["g0"]}}, y)
-    assert not made.turns
+    assert not made.pipeline_order

@@ -14,7 +14,7 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
-from vksched.passes import Wishes, optimize
+from vksched.passes import RewriteConstraints, optimize
 
 SPECIAL = np.array([-np.inf, -5, -0.0, 0.0, 1, np.inf, np.nan, 3.5], np.float32)
 
@@ -26,13 +26,13 @@ def ops_of(graph: Graph) -> list[str]:
 def assert_names_kept(before: Graph, after: Graph) -> None:
     """Every name of a graph is found in what passes make of it."""
     names = {node.name for node in after.nodes}
-    assert {n.name for n in before.nodes} <= names | after.merged.keys()
+    assert {n.name for n in before.nodes} <= names | after.aliases.keys()
 
 
-def optimized(outputs: vs.Tensor | Sequence[vs.Tensor], **wishes: object) -> Graph:
+def optimized(outputs: vs.Tensor | Sequence[vs.Tensor], **constraints: object) -> Graph:
     """The graph that passes leave, with the results and names that it had before."""
     before = vs.build_graph(outputs)[0]
-    after = optimize(before, Wishes(**wishes))  # type: ignore[arg-type]
+    after = optimize(before, RewriteConstraints(**constraints))  # type: ignore[arg-type]
     assert_names_kept(before, after)
     rng = np.random.default_rng(3)
     feeds: dict[str, NDArray] = {

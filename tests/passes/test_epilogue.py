@@ -17,7 +17,7 @@ from vksched.ir.op import EPILOGUE, Call, ShaderProgram
 from vksched.ops.elementwise.epilogue import FUNCTIONS, attrs_text
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.variants import call_key
-from vksched.passes import Wishes, optimize
+from vksched.passes import RewriteConstraints, optimize
 from vksched.runtime.vulkan.shaders import load_shader
 from vksched.runtime.vulkan.spirv_patch import link, take_apart
 from vksched.topology.limits import Limits
@@ -69,7 +69,7 @@ def test_an_activation_is_part_of_the_product(
 ) -> None:
     graph = fused(write(product(dtype, name="inner")))
     assert ops_of(graph) == ["matmul"] and EPILOGUE in graph.nodes[-1].attrs
-    assert graph.merged["inner"] == graph.nodes[-1].id
+    assert graph.aliases["inner"] == graph.nodes[-1].id
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -92,9 +92,9 @@ def test_graphs_with_epilogues_are_left_alone() -> None:
     """A bias that became part of the product would come before its steps."""
     product = vs.relu(vs.matmul(x_of(6, 5), vs.constant(values(5, 8))), name="end")
     graph = vs.build_graph(vs.add(product, vs.constant(values(8)), name="sum"))[0]
-    once = optimize(graph, Wishes(limits=ROOM, observed=frozenset({"end"})))
+    once = optimize(graph, RewriteConstraints(limits=ROOM, observed=frozenset({"end"})))
     assert ops_of(once) == ["matmul", "add"] and EPILOGUE in once.ops[0].attrs
-    assert optimize(once, Wishes(limits=ROOM)) is once
+    assert optimize(once, RewriteConstraints(limits=ROOM)) is once
 
 
 def test_what_others_read_or_see_stays() -> None:
@@ -108,13 +108,17 @@ def test_what_others_read_or_see_stays() -> None:
 
 def test_only_nodes_of_one_home_are_one() -> None:
     end = vs.relu(product(name="inner"), name="end")
-    assert ops_of(fused(end, homes={"inner": "a", "end": "b"})) == ["matmul", "relu"]
-    assert ops_of(fused(end, homes={"inner": "a", "end": "a"})) == ["matmul"]
+    assert ops_of(fused(end, pinned_devices={"inner": "a", "end": "b"})) == ["matmul", "relu"]
+    assert ops_of(fused(end, pinned_devices={"inner": "a", "end": "a"})) == ["matmul"]
     far = vs.softmax(x_of(6, 8, name="y"), name="far")
     end = vs.add(product(name="inner"), far, name="end")
-    homes = {"inner": "a", "end": "a"}
-    assert ops_of(fused(end, homes=homes | {"far": "b"})) == ["matmul", "softmax", "add"]
-    assert ops_of(fused(end, homes=homes | {"far": "a"})) == ["softmax", "matmul"]
+    pinned_devices = {"inner": "a", "end": "a"}
+    assert ops_of(fused(end, pinned_devices=pinned_devices | {"far": "b"})) == [
+        "matmul",
+        "softmax",
+        "add",
+    ]
+    assert ops_of(fused(end, pinned_devices=pinned_devices | {"far": "a"})) == ["softmax", "matmul"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_exponentials_stay_behind_where_lanes_are_few() -> None:
 def test_the_last_part_of_a_sum_takes_the_steps() -> None:
     x, w = x_of(4, 80000), x_of(80000, 8, name="w")
     graph = vs.build_graph(vs.relu(x @ w))[0]
-    node = optimize(graph, Wishes(limits=CPU)).nodes[-1]
+    node = optimize(graph, RewriteConstraints(limits=CPU)).nodes[-1]
     call = Call((x.type, w.type), node.type, node.attrs, CPU)
     calls = [d.steps.calls for d in lower(node.declaration, call).dispatches]
     assert calls == [(), (), (("relu_float32", (0,)),)]

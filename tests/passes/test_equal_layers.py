@@ -22,33 +22,35 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.ir.tensor import Tensor
-from vksched.passes import Wishes, optimize
-from vksched.passes.collapse_layers import KEPT, LEAST, shorten
+from vksched.passes import RewriteConstraints, optimize
+from vksched.passes.collapse_layers import MIN_LAYERS, VISIBLE_LAYERS, collapse_repeated_layers
 from vksched.topology.limits import Limits
 
 DEPTH = 12
 DECODERS = [name for name in language.NAMES if not name.startswith(("bert", "nomic"))]
-WISHES = {
-    "numpy": Wishes(),
-    "vulkan": Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30),
-    "least": Wishes(limits=replace(Limits(), storage_buffers=4), memory_bytes=1 << 30),
+CONSTRAINTS = {
+    "numpy": RewriteConstraints(),
+    "vulkan": RewriteConstraints(limits=Limits(storage_buffers=8), memory_bytes=1 << 30),
+    "least": RewriteConstraints(limits=replace(Limits(), storage_buffers=4), memory_bytes=1 << 30),
 }
 
 
-def whole(graph: Graph, wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> Graph:
+def whole(graph: Graph, constraints: RewriteConstraints, monkeypatch: pytest.MonkeyPatch) -> Graph:
     """What passes make that see all layers."""
     with monkeypatch.context() as patch:
-        patch.setattr(passes, "shorten", lambda *_: None)
-        return optimize(graph, wishes)
+        patch.setattr(passes, "collapse_repeated_layers", lambda *_: None)
+        return optimize(graph, constraints)
 
 
-def check_same(graph: Graph, wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> Graph:
+def check_same(
+    graph: Graph, constraints: RewriteConstraints, monkeypatch: pytest.MonkeyPatch
+) -> Graph:
     """Returns what passes make, which is the same either way, down to ids, names and owners."""
-    made, wanted = optimize(graph, wishes), whole(graph, wishes, monkeypatch)
+    made, wanted = optimize(graph, constraints), whole(graph, constraints, monkeypatch)
     assert list(map(str, made.nodes)) == list(map(str, wanted.nodes))
     assert made.nodes == wanted.nodes
-    assert (made.outputs, made.kept) == (wanted.outputs, wanted.kept)
-    assert dict(made.merged) == dict(wanted.merged)
+    assert (made.outputs, made.backed_up_states) == (wanted.outputs, wanted.backed_up_states)
+    assert dict(made.aliases) == dict(wanted.aliases)
     for got, expected in ((made.data, wanted.data), (made.initial, wanted.initial)):
         assert got.keys() == expected.keys()
         for node_id, held in got.items():
@@ -95,8 +97,8 @@ def test_architectures_come_out_as_they_were(
     for tokens, parts in ((1, 1), (8, 2)):
         step = model.step(cache, tokens, parts)
         graph, _ = build_graph(step.logits, step.updates)
-        for wishes in WISHES.values():
-            check_same(graph, wishes, monkeypatch)
+        for constraints in CONSTRAINTS.values():
+            check_same(graph, constraints, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "gpt2", "qwen3moe"])
@@ -104,7 +106,7 @@ def test_most_layers_are_left_out(name: str, tmp_path: Path) -> None:
     model = deep(made_model(language.load(name), tmp_path))
     step = model.step(model.cache(16), 1)
     graph, _ = build_graph(step.logits, step.updates)
-    short = shorten(graph, Wishes())
+    short = collapse_repeated_layers(graph, RewriteConstraints())
     assert short is not None and short.last == DEPTH - 1
     assert list(short.left_out) == list(range(short.first + 2, DEPTH - 2))
     assert any(node.name.startswith("blk.11.") for node in short.graph.nodes)
@@ -135,19 +137,29 @@ def graph_of(outputs: Mapping[str, Tensor]) -> Graph:
     return build_graph(outputs)[0]
 
 
-@pytest.mark.parametrize("wishes", WISHES.values(), ids=WISHES)
-def test_layers_by_hand(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("constraints", CONSTRAINTS.values(), ids=CONSTRAINTS)
+def test_layers_by_hand(constraints: RewriteConstraints, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of({"y": vs.softmax(stacked(plain)[DEPTH - 1])})
-    short = shorten(graph, wishes)
+    short = collapse_repeated_layers(graph, constraints)
     assert short is not None and len(short.left_out) == DEPTH - 5  # the first reads the input
-    made = check_same(graph, wishes, monkeypatch)
-    assert "net.5.mul" in made.merged  # by 1: gone, and still known
+    made = check_same(graph, constraints, monkeypatch)
+    assert "net.5.mul" in made.aliases  # by 1: gone, and still known
 
 
 def test_too_few_layers_are_not_worth_it() -> None:
-    most = KEPT + LEAST  # and the first, which reads the input
-    assert shorten(graph_of({"y": stacked(plain, most)[most - 1]}), Wishes()) is None
-    assert shorten(graph_of({"y": stacked(plain, most + 1)[most]}), Wishes()) is not None
+    most = VISIBLE_LAYERS + MIN_LAYERS  # and the first, which reads the input
+    assert (
+        collapse_repeated_layers(
+            graph_of({"y": stacked(plain, most)[most - 1]}), RewriteConstraints()
+        )
+        is None
+    )
+    assert (
+        collapse_repeated_layers(
+            graph_of({"y": stacked(plain, most + 1)[most]}), RewriteConstraints()
+        )
+        is not None
+    )
 
 
 def odd(number: int, x: Tensor) -> Tensor:
@@ -157,19 +169,19 @@ def odd(number: int, x: Tensor) -> Tensor:
 
 def test_layers_that_differ_are_all_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of({"y": stacked(odd)[DEPTH - 1]})
-    assert shorten(graph, Wishes()) is None
-    check_same(graph, Wishes(), monkeypatch)
+    assert collapse_repeated_layers(graph, RewriteConstraints()) is None
+    check_same(graph, RewriteConstraints(), monkeypatch)
 
 
-@pytest.mark.parametrize("turns", [2, 3, 6])
-def test_kinds_of_layers_that_take_turns(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("period", [2, 3, 6])
+def test_kinds_of_layers_that_take_turns(period: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def layer(number: int, x: Tensor) -> Tensor:
-        return plain(number, x) if number % turns else vs.softmax(plain(number, x))
+        return plain(number, x) if number % period else vs.softmax(plain(number, x))
 
-    graph = graph_of({"y": stacked(layer, 8 * turns + 1)[8 * turns]})
-    short = shorten(graph, Wishes())
+    graph = graph_of({"y": stacked(layer, 8 * period + 1)[8 * period]})
+    short = collapse_repeated_layers(graph, RewriteConstraints())
     assert short is not None and len(short.left_out) >= 3
-    check_same(graph, Wishes(), monkeypatch)
+    check_same(graph, RewriteConstraints(), monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["net.{}.", "net.0{}.", "net.{}/", "{}.", "net{}.1.", "net.١{}."])
@@ -180,7 +192,7 @@ def test_names_of_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         x = vs.matmul(x, w, name=f"{name.format(number)}a")
         x = vs.relu(x * 1.0, name=f"{name.format(number)}b")
     graph = graph_of({"y": vs.softmax(x)})
-    check_same(graph, Wishes(), monkeypatch)
+    check_same(graph, RewriteConstraints(), monkeypatch)
 
 
 def test_layer_that_somebody_else_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,16 +203,24 @@ def test_layer_that_somebody_else_reads(monkeypatch: pytest.MonkeyPatch) -> None
         graph_of({"y": made[DEPTH - 1] + made[DEPTH - 2]}),
         graph_of({"y": made[DEPTH - 1] + made[2]}),
     ):
-        check_same(graph, Wishes(), monkeypatch)
+        check_same(graph, RewriteConstraints(), monkeypatch)
 
 
 def test_values_that_are_observed_or_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of({"y": stacked(plain, 24)[23]})
-    seen = Wishes(frozenset({"net.12.matmul"}))
-    homes = {n.name: f"gpu:{n.name.split('.')[1] > '15'}" for n in graph.nodes if "." in n.name}
-    for wishes in (seen, Wishes(homes=homes), replace(seen, homes=homes)):
-        assert shorten(graph, wishes) is not None  # the longer run, and then the other one
-        check_same(graph, wishes, monkeypatch)
+    seen = RewriteConstraints(frozenset({"net.12.matmul"}))
+    pinned_devices = {
+        n.name: f"gpu:{n.name.split('.')[1] > '15'}" for n in graph.nodes if "." in n.name
+    }
+    for constraints in (
+        seen,
+        RewriteConstraints(pinned_devices=pinned_devices),
+        replace(seen, pinned_devices=pinned_devices),
+    ):
+        assert (
+            collapse_repeated_layers(graph, constraints) is not None
+        )  # the longer run, and then the other one
+        check_same(graph, constraints, monkeypatch)
 
 
 def test_layers_that_share_what_the_first_one_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +230,8 @@ def test_layers_that_share_what_the_first_one_made(monkeypatch: pytest.MonkeyPat
         return plain(number, x) * vs.exp(t)  # equal calls become one
 
     graph = graph_of({"y": stacked(layer)[DEPTH - 1]})
-    assert shorten(graph, Wishes()) is not None
-    check_same(graph, Wishes(), monkeypatch)
+    assert collapse_repeated_layers(graph, RewriteConstraints()) is not None
+    check_same(graph, RewriteConstraints(), monkeypatch)
 
 
 def test_rule_that_looks_at_weights_sees_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +241,8 @@ def test_rule_that_looks_at_weights_sees_all_of_them(monkeypatch: pytest.MonkeyP
             w = vs.weight(RNG.standard_normal((32, 32, 3, 3)).astype(np.float32), "w")
             x = vs.relu(vs.conv(x, w, padding=1))
     graph = graph_of({"y": x})
-    assert shorten(graph, WISHES["vulkan"]) is not None
-    made = check_same(graph, WISHES["vulkan"], monkeypatch)
+    assert collapse_repeated_layers(graph, CONSTRAINTS["vulkan"]) is not None
+    made = check_same(graph, CONSTRAINTS["vulkan"], monkeypatch)
     assert any("winograd" in node.op for node in made.nodes)
 
 
@@ -234,8 +254,8 @@ def test_states_of_layers_keep_their_owners(monkeypatch: pytest.MonkeyPatch) -> 
             x = plain(number, x) + kept
             updates[kept] = kept * 0.5 + x
     graph, ids = build_graph(x, updates)
-    assert shorten(graph, Wishes()) is not None
-    made = check_same(graph, Wishes(), monkeypatch)
+    assert collapse_repeated_layers(graph, RewriteConstraints()) is not None
+    made = check_same(graph, RewriteConstraints(), monkeypatch)
     for kept in updates:
         owned = [i for i, key in made.keys.items() if key is kept]
         assert [made.nodes[i].name for i in owned] == [graph.nodes[ids[kept]].name]
@@ -247,8 +267,8 @@ def test_layers_whose_nodes_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(DEPTH):
         with vs.name_scope(f"net.{number}"):
             x, y = plain(number, x), vs.tanh(y + 1.0)
-    check_same(graph_of({"x": x, "y": y}), Wishes(), monkeypatch)
-    check_same(graph_of({"z": x + y}), Wishes(), monkeypatch)
+    check_same(graph_of({"x": x, "y": y}), RewriteConstraints(), monkeypatch)
+    check_same(graph_of({"z": x + y}), RewriteConstraints(), monkeypatch)
 
 
 # -- random layers ---------------------------------------------------------------------------------
@@ -271,9 +291,9 @@ STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 Program = list[tuple[str, int, int]]
 
 
-def layers_of(streams: list[Program], depth: int, turns: int) -> list[Tensor]:
+def layers_of(streams: list[Program], depth: int, period: int) -> list[Tensor]:
     """Returns what layers make of a few values each, by steps that read what is there already: the
-    values, one that all layers share, and results of earlier steps. turns: kinds of layers.
+    values, one that all layers share, and results of earlier steps. period: kinds of layers.
     """
     shared = vs.input("shared", (4, 4))
     values = [vs.input(f"x{i}", (4, 4)) for i in range(len(streams))]
@@ -282,8 +302,8 @@ def layers_of(streams: list[Program], depth: int, turns: int) -> list[Tensor]:
             given = [*values, shared]
             for which, program in enumerate(streams):
                 known = [given[which], *given]
-                if number % turns:
-                    program = program[::-1] * (1 + number % turns)
+                if number % period:
+                    program = program[::-1] * (1 + number % period)
                 for count, (op, a, b) in enumerate(program):
                     with vs.name_scope(f"{which}{count}"):
                         known.append(STEPS[op](known[a % len(known)], known[b % len(known)]))
@@ -292,7 +312,7 @@ def layers_of(streams: list[Program], depth: int, turns: int) -> list[Tensor]:
 
 
 @example(
-    streams=[[("add", 0, 0)], [("linear", 0, 0)]], joined=False, turns=2, wishes="least"
+    streams=[[("add", 0, 0)], [("linear", 0, 0)]], joined=False, period=2, constraints="least"
 )  # the first value is one chain, which stands before all layers
 @settings(max_examples=examples(15), deadline=None)
 @given(
@@ -306,12 +326,12 @@ def layers_of(streams: list[Program], depth: int, turns: int) -> list[Tensor]:
         max_size=2,
     ),
     joined=st.booleans(),
-    turns=st.integers(1, 3),
-    wishes=st.sampled_from(sorted(WISHES)),
+    period=st.integers(1, 3),
+    constraints=st.sampled_from(sorted(CONSTRAINTS)),
 )
-def test_random_layers(streams: list[Program], joined: bool, turns: int, wishes: str) -> None:
-    values = layers_of(streams, DEPTH + 3 if turns == 1 else 8 * turns, turns)
+def test_random_layers(streams: list[Program], joined: bool, period: int, constraints: str) -> None:
+    values = layers_of(streams, DEPTH + 3 if period == 1 else 8 * period, period)
     made = [sum(values[1:], values[0])] if joined else values
     graph = graph_of({f"y{i}": vs.softmax(each) for i, each in enumerate(made)})
     with pytest.MonkeyPatch.context() as patch:
-        check_same(graph, WISHES[wishes], patch)
+        check_same(graph, CONSTRAINTS[constraints], patch)

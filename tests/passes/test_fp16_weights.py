@@ -12,12 +12,12 @@ from conftest import vulkan_names
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.precision import MIXED, as_bfloat16, precision_of
-from vksched.passes import Wishes, optimize
+from vksched.passes import RewriteConstraints, optimize
 from vksched.passes.fp16_weights import MIN_LANES
 from vksched.passes.set_precision import set_precision
 from vksched.topology.limits import Limits
 
-WISHES = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
+CONSTRAINTS = RewriteConstraints(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
 K, N = 256, 192
 
 
@@ -29,10 +29,12 @@ def values(*shape: int, seed: int = 3) -> NDArray:
 W = values(K, N)
 
 
-def ops_of(*made: vs.Tensor, word: str = MIXED, wishes: Wishes = WISHES) -> list[str]:
+def ops_of(
+    *made: vs.Tensor, word: str = MIXED, constraints: RewriteConstraints = CONSTRAINTS
+) -> list[str]:
     graph, _ = vs.build_graph(list(made))
     mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), word))
-    return [node.op for node in optimize(mixed, wishes).ops]
+    return [node.op for node in optimize(mixed, constraints).ops]
 
 
 def few(rows: int = 3) -> vs.Tensor:
@@ -50,18 +52,18 @@ def test_weights_of_few_rows_are_halved() -> None:
 def test_weights_of_many_rows_are_halved_for_gpus() -> None:
     assert ops_of(few(9) @ vs.weight(W)) == ["quantized_linear"]
     driver = Limits(storage_buffers=8, software=True, subgroup_size=8)
-    wishes = replace(WISHES, limits=driver)
-    assert ops_of(few(8) @ vs.weight(W), wishes=wishes) == ["quantized_linear"]
+    constraints = replace(CONSTRAINTS, limits=driver)
+    assert ops_of(few(8) @ vs.weight(W), constraints=constraints) == ["quantized_linear"]
     for word in ("mixed", "bfloat16"):
         assert ops_of(few(9) @ vs.weight(W), word=word) == ["quantized_linear"]
-        assert ops_of(few(9) @ vs.weight(W), word=word, wishes=wishes) == ["matmul"]
+        assert ops_of(few(9) @ vs.weight(W), word=word, constraints=constraints) == ["matmul"]
 
 
 def test_others_stay() -> None:
     w = vs.weight(W)
     assert ops_of(few() @ w, word="float32") == ["matmul"]
     assert ops_of(few() @ vs.input("w", (K, N))) == ["matmul"]
-    assert ops_of(few() @ w, wishes=Wishes()) == ["matmul"]  # numpy alone
+    assert ops_of(few() @ w, constraints=RewriteConstraints()) == ["matmul"]  # numpy alone
     assert ops_of(few() @ vs.weight(W[:, :4])) == ["matmul"]
     assert "matmul" in ops_of(few() @ w, vs.relu(w))  # it would be there twice
     assert ops_of(few() @ vs.weight(values(K + 1, N))[:K]) != ["quantized_linear"]
@@ -79,7 +81,7 @@ def test_what_float16_does_not_hold_stays(bad: float) -> None:
 def test_it_keeps_the_precision_and_takes_an_epilogue() -> None:
     graph, _ = vs.build_graph(vs.relu(few() @ vs.weight(W)))
     mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), MIXED))
-    (node,) = optimize(mixed, WISHES).ops
+    (node,) = optimize(mixed, CONSTRAINTS).ops
     assert (node.op, precision_of(node.attrs)) == (
         "quantized_linear",
         MIXED,

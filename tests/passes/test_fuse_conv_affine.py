@@ -12,7 +12,7 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.ir.graph import Graph
-from vksched.passes import Wishes, optimize
+from vksched.passes import RewriteConstraints, optimize
 from vksched.passes.set_precision import set_precision
 from vksched.topology.limits import Limits
 
@@ -78,7 +78,7 @@ STAY: dict[str, Build] = {
 
 @pytest.mark.parametrize("build", STAY.values(), ids=STAY)
 def test_all_else_stays(build: Build) -> None:
-    graph = optimize(vs.build_graph(build(conv()))[0], Wishes())
+    graph = optimize(vs.build_graph(build(conv()))[0], RewriteConstraints())
     (first,) = (n for n in graph.ops if n.op == "conv")
     kept = graph.data[first.inputs[1]]
     np.testing.assert_array_equal(np.asarray(kept), W)
@@ -88,22 +88,24 @@ def test_all_else_stays(build: Build) -> None:
 def test_weights_stay_that_would_vanish_or_that_their_type_would_not_hold() -> None:
     small = vs.conv(vs.input("x", (2, 4, 9, 8)), leaf(W * 1e-10))
     for row, folds in ((np.full(6, 1e-30), False), ([1, 1, 0, 1e-40, 1, 1], True)):
-        graph = optimize(vs.build_graph(small * column(row))[0], Wishes())
+        graph = optimize(vs.build_graph(small * column(row))[0], RewriteConstraints())
         assert (ops_of(graph) == ["conv"]) == folds
     graph = vs.build_graph(conv() * column(np.full(6, 1e5)))[0]
     for word, folds in (("float32", True), ("mixed", False), ("float16", False)):
         set_ = set_precision(graph, {node.id: word for node in graph.nodes})
-        assert (ops_of(optimize(set_, Wishes())) == ["conv"]) == folds, word
+        assert (ops_of(optimize(set_, RewriteConstraints())) == ["conv"]) == folds, word
 
 
 def test_weights_that_the_user_placed_stay() -> None:
-    graph = optimize(vs.build_graph(conv() * column())[0], Wishes(homes={"w": "cpu"}))
+    graph = optimize(
+        vs.build_graph(conv() * column())[0], RewriteConstraints(pinned_devices={"w": "cpu"})
+    )
     assert "conv" in ops_of(graph) and len(graph.ops) > 1
 
 
 def test_values_that_are_observed_are_there() -> None:
     graph = vs.build_graph(vs.conv(vs.input("x", (1, 4, 9, 8)), leaf(W), name="y") * column())[0]
-    assert len(optimize(graph, Wishes(observed=frozenset(("y",)))).ops) > 1
+    assert len(optimize(graph, RewriteConstraints(observed=frozenset(("y",)))).ops) > 1
 
 
 def test_graphs_that_share_a_weight_share_what_is_made_of_it() -> None:
@@ -111,7 +113,7 @@ def test_graphs_that_share_a_weight_share_what_is_made_of_it() -> None:
 
     def graph(size: int) -> Graph:
         x = vs.input("x", (1, 4, size, size))
-        return optimize(vs.build_graph(vs.conv(x, w) * row)[0], Wishes())
+        return optimize(vs.build_graph(vs.conv(x, w) * row)[0], RewriteConstraints())
 
     one, other = graph(9), graph(12)
     (a,), (b,) = one.weights, other.weights

@@ -116,15 +116,15 @@ def test_a_table_may_be_tied() -> None:
     assert found == ["gather", "dequantize", "quantized_linear"]
 
 
-@pytest.mark.parametrize("home", ("look_up", "product", "w"))
-def test_each_device_reads_the_bits_of_a_tied_table(devices: list[str], home: str) -> None:
+@pytest.mark.parametrize("pinned_device", ("look_up", "product", "w"))
+def test_each_device_reads_the_bits_of_a_tied_table(devices: list[str], pinned_device: str) -> None:
     w, ids = weight("q8_0"), np.array([3, -1, 0, 11], np.int32)
     with vs.name_scope("look_up"):
         rows = vs.embedding(w, IDS)
     with vs.name_scope("product"):
         made = vs.linear(rows, w)
     with vs.Scheduler(devices) as sched:
-        placement = {"*": sched.devices[0].spec.name, f"{home}*": "cpu"}
+        placement = {"*": sched.devices[0].spec.name, f"{pinned_device}*": "cpu"}
         run = sched.compile(made, placement=placement)
         assert [node.op for node in run.plan.graph.ops] == [
             "gather",

@@ -16,7 +16,7 @@ from vksched.ir.op import Call, ShaderProgram
 from vksched.ops.elementwise.epilogue import attrs_text
 from vksched.ops.elementwise.fused_elementwise import FUNCTIONS, program_of
 from vksched.ops.lowering.lower import lower
-from vksched.passes import Wishes, optimize
+from vksched.passes import RewriteConstraints, optimize
 from vksched.runtime.vulkan.shaders import load_shader
 from vksched.runtime.vulkan.spirv_patch import link, take_apart
 from vksched.topology.limits import Limits
@@ -33,7 +33,7 @@ def test_elementwise_ops_behind_each_other_are_one() -> None:
     x, y = x_of(), x_of("y")
     graph = optimized(vs.relu(vs.gelu(x + 0.5, name="inner") * y, name="end"))
     assert ops_of(graph) == ["fused_elementwise"]
-    assert graph.nodes[-1].name == "end" and graph.merged["inner"] == graph.nodes[-1].id
+    assert graph.nodes[-1].name == "end" and graph.aliases["inner"] == graph.nodes[-1].id
 
 
 def test_a_value_that_only_members_read_is_no_result() -> None:
@@ -66,7 +66,7 @@ def test_outputs_and_observed_values_stay() -> None:
 
 def test_only_ops_of_one_home_are_one() -> None:
     end = vs.neg(vs.exp(vs.abs(x_of(), name="a"), name="b"), name="c")
-    graph = optimized(end, homes={"a": "cpu", "b": "cpu"})
+    graph = optimized(end, pinned_devices={"a": "cpu", "b": "cpu"})
     assert [(n.op, n.name) for n in graph.ops] == [("fused_elementwise", "b"), ("neg", "c")]
 
 
@@ -74,12 +74,12 @@ def test_what_need_not_wait_for_another_device_does_not() -> None:
     x = x_of()
     left, right = vs.mul(x, 2.0, name="left"), vs.mul(x, 3.0, name="right")
     end = vs.add(left, right, name="end")
-    assert ops_of(optimized(end, homes={"left": "a", "right": "b", "end": "a"})) == [
+    assert ops_of(optimized(end, pinned_devices={"left": "a", "right": "b", "end": "a"})) == [
         "mul",
         "mul",
         "add",
     ]
-    assert ops_of(optimized(end, homes={"left": "a", "right": "a", "end": "a"})) == [
+    assert ops_of(optimized(end, pinned_devices={"left": "a", "right": "a", "end": "a"})) == [
         "fused_elementwise"
     ]
 
@@ -134,7 +134,7 @@ def test_chains_of_large_tensors_are_shorter() -> None:
     x = x_of(shape=(1 << 14, 1 << 14))
     for _ in range(32):
         x = vs.neg(x + 1.0)
-    graph = optimize(vs.build_graph(x)[0], Wishes())
+    graph = optimize(vs.build_graph(x)[0], RewriteConstraints())
     assert [len(program_of(node.attrs).steps) for node in graph.ops] == [16] * 4
 
 

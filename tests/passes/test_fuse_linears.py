@@ -18,7 +18,7 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
 from vksched.ir.precision import BYTES, with_word
 from vksched.ops.quantized.gguf_formats import format_of
-from vksched.passes import Wishes, fuse_linears, optimize
+from vksched.passes import RewriteConstraints, fuse_linears, optimize
 from vksched.runtime.vulkan import device_probe
 from vksched.testing.op_cases.linalg.quantized_linear import blocks
 from vksched.topology.limits import Limits
@@ -35,12 +35,12 @@ def weight(n: int, seed: int = 0, kind: str = "q4_K") -> vs.Tensor:
     return vs.quantized_weight(blocks(kind, n, K, seed), kind, (n, K))
 
 
-def graph_of(*made: vs.Tensor, limits: Limits = GPU, **wishes: frozenset[str]) -> Graph:
-    return optimize(vs.build_graph(list(made))[0], Wishes(limits=limits, **wishes))
+def graph_of(*made: vs.Tensor, limits: Limits = GPU, **constraints: frozenset[str]) -> Graph:
+    return optimize(vs.build_graph(list(made))[0], RewriteConstraints(limits=limits, **constraints))
 
 
-def ops_of(*made: vs.Tensor, limits: Limits = GPU, **wishes: frozenset[str]) -> list[str]:
-    graph = graph_of(*made, limits=limits, **wishes)
+def ops_of(*made: vs.Tensor, limits: Limits = GPU, **constraints: frozenset[str]) -> list[str]:
+    graph = graph_of(*made, limits=limits, **constraints)
     return [node.op for node in graph.ops if node.id not in graph.views]
 
 
@@ -99,12 +99,14 @@ def test_what_stays_apart() -> None:
 
 def test_nodes_of_several_homes_stay_apart() -> None:
     made = [vs.linear(X, weight(16, seed), name=f"y{seed}") for seed in range(3)]
-    for homes, count in (
+    for pinned_devices, count in (
         ({"y0": "gpu:0", "y1": "gpu:1", "y2": "gpu:1"}, 1),
         ({"y0": "cpu", "y1": "cpu", "y2": "box/cpu"}, 0),
         ({"y0": "gpu:0 0", "y1": "gpu:0 1", "y2": "gpu:0 0"}, 1),
     ):
-        graph = optimize(vs.build_graph(made)[0], Wishes(limits=GPU, homes=homes))
+        graph = optimize(
+            vs.build_graph(made)[0], RewriteConstraints(limits=GPU, pinned_devices=pinned_devices)
+        )
         assert [node.op for node in graph.nodes].count("merged_linear") == count
 
 
@@ -129,15 +131,18 @@ def test_what_is_turned_at_several_homes_stays_apart() -> None:
         for seed in range(2)
     ]
     products = {"y0": "gpu:0", "y1": "gpu:0"}
-    for homes, names in (
+    for pinned_devices, names in (
         ({"turned0": "gpu:0", "turned1": "gpu:1"}, ["turned0", "turned1"]),
         ({"turned0": "gpu:1", "turned1": "gpu:1"}, ["turned0.rotary_embedding"]),
     ):
-        graph = optimize(vs.build_graph(turned)[0], Wishes(limits=GPU, homes=products | homes))
+        graph = optimize(
+            vs.build_graph(turned)[0],
+            RewriteConstraints(limits=GPU, pinned_devices=products | pinned_devices),
+        )
         assert [n.op for n in graph.nodes].count("merged_linear") == 1
         assert [n.name for n in graph.nodes if n.op == "rotary_embedding"] == names
     seen = frozenset(("turned0",))
-    graph = optimize(vs.build_graph(turned)[0], Wishes(limits=GPU, observed=seen))
+    graph = optimize(vs.build_graph(turned)[0], RewriteConstraints(limits=GPU, observed=seen))
     rotary = [n.name for n in graph.nodes if n.op == "rotary_embedding"]
     assert rotary == ["turned0", "turned1"]  # both by one would turn the first one again
 
@@ -156,7 +161,7 @@ def test_products_that_round_to_bytes_have_kernels_of_their_own() -> None:
         replace(node, attrs=with_word(node.attrs, BYTES)) if node.op == "matmul" else node
         for node in graph.nodes
     )
-    made = optimize(replace(graph, nodes=nodes), Wishes(limits=GPU))
+    made = optimize(replace(graph, nodes=nodes), RewriteConstraints(limits=GPU))
     assert "merged_linear" not in [node.op for node in made.nodes]
 
 

@@ -19,7 +19,7 @@ from vksched.common.errors import PlanError
 from vksched.engine.request import least_limits
 from vksched.ir.attrs import Attrs
 from vksched.ir.graph import Graph, Node
-from vksched.passes import Wishes, optimize, simplify
+from vksched.passes import RewriteConstraints, optimize, simplify
 from vksched.passes.rewrite import Rewriter, Rules, rewrite
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
@@ -29,14 +29,14 @@ SHAPE = (4, 6)
 Built = Callable[[vs.Tensor], vs.Tensor]
 
 
-def both(outputs: vs.Tensor | Sequence[vs.Tensor], **wishes: object) -> tuple[Graph, Graph]:
+def both(outputs: vs.Tensor | Sequence[vs.Tensor], **constraints: object) -> tuple[Graph, Graph]:
     """A graph as it is written and as the passes leave it; every name is found in it."""
     before, _ = vs.build_graph(outputs)
-    wanted = Wishes(**wishes).with_pulled(before)  # type: ignore[arg-type]
+    wanted = RewriteConstraints(**constraints).propagate_pins(before)  # type: ignore[arg-type]
     after = simplify(before, wanted)
     after.verify()
     assert_names_kept(before, after)
-    assert not {node.name for node in after.nodes} & after.merged.keys()
+    assert not {node.name for node in after.nodes} & after.aliases.keys()
     assert [n.name for n in after.inputs] == [n.name for n in before.inputs]
     assert [name for name, _ in after.outputs] == [name for name, _ in before.outputs]
     return before, after
@@ -124,7 +124,7 @@ def test_products_read_their_operands_transposed() -> None:
     other = vs.matmul(vs.transpose(y, (0, 2, 1)), x)
     before, after = both([product, other])
     assert ops_of(after) == ["matmul", "matmul"]
-    assert after.nodes[after.merged["turned"]].name == "product"
+    assert after.nodes[after.aliases["turned"]].name == "product"
     feeds = {"x": (2, 3, 4), "y": (2, 3, 5)}
     check(
         before,
@@ -144,7 +144,7 @@ def test_equal_calls_are_one() -> None:
     one, two = vs.exp(x * 0.3, name="one"), vs.exp(x * 0.3, name="two")
     before, after = both([one, two, vs.exp(x * 0.2), vs.clip(x, 0.0, 1.0), vs.clip(x, -0.0, 1.0)])
     assert ops_of(after).count("exp") == 2 and ops_of(after).count("clip") == 2
-    assert after.nodes[after.merged["two"]].name == "one"
+    assert after.nodes[after.aliases["two"]].name == "one"
     check(before, after, x=EDGES.reshape(SHAPE))
 
 
@@ -176,7 +176,7 @@ def test_rules_know_who_reads_what_other_rules_made() -> None:
     end = vs.tanh(vs.sqrt(vs.neg(vs.square(x_of()))))
     graph = vs.build_graph(end)[0]
     rules: Rules = {"neg": [twice], "sqrt": [gone], "tanh": [last]}
-    assert ops_of(rewrite(graph, rules, Wishes())) == ["square", "exp", "tanh"]
+    assert ops_of(rewrite(graph, rules, RewriteConstraints())) == ["square", "exp", "tanh"]
     assert seen == [[False, True, True], [True, True]]
 
 
@@ -233,9 +233,9 @@ def test_only_what_is_in_one_place_becomes_one() -> None:
     x, y = x_of(), vs.input("y", (4, 5))
     turned = vs.transpose(x, name="turned")
     outputs = [vs.matmul(turned, y, name="end"), vs.exp(x, name="a"), vs.exp(x, name="b")]
-    _, after = both(outputs, homes={"turned": "cpu", "b": "cpu"})
+    _, after = both(outputs, pinned_devices={"turned": "cpu", "b": "cpu"})
     assert {"turned", "a", "b", "end"} <= {n.name for n in after.nodes}
-    _, after = both(outputs, homes={"turned": "cpu", "end": "cpu", "b": "cpu", "a": "cpu"})
+    _, after = both(outputs, pinned_devices={"turned": "cpu", "end": "cpu", "b": "cpu", "a": "cpu"})
     assert len(after.ops) == 2
 
 
@@ -311,7 +311,7 @@ def test_a_pattern_places_what_has_become_part_of_another() -> None:
     parts = [vs.exp(z, name="p3"), vs.add(vs.relu(x, name="p2"), 1.0, name="rest")]
     with scheduler(1)[0] as sched:
         plan = sched.reserve(parts, {"p*": "cpu"})
-        assert plan.graph.merged["p2"] == plan.find("z")[0]
+        assert plan.graph.aliases["p2"] == plan.find("z")[0]
         assert plan.placements[plan.find("p2")[0]].device == plan.topology.cpu
 
 
@@ -333,7 +333,7 @@ def test_long_products_are_walked_without_recursion() -> None:
         y = vs.square(y)
     root = vs.sqrt(vs.reduce_mean(y, -1, keepdims=True) + 1e-5)
     graph, _ = vs.build_graph(x / root)
-    assert len(optimize(graph).merged) > 2900
+    assert len(optimize(graph).aliases) > 2900
 
 
 def test_limits_are_what_all_devices_in_use_allow() -> None:
@@ -375,9 +375,9 @@ def test_what_reads_a_placed_parameter_has_its_home(kind: str) -> None:
         vs.state(ones, name) if kind == "state" else vs.weight(ones, name=name) for name in "vw"
     )
     graph, _ = vs.build_graph(vs.mul(vs.mul(x, first, name="a"), second, name="b"))
-    homes = {"v": "vulkan:0", "w": "vulkan:1"}
-    wanted = Wishes(homes=homes).with_pulled(graph)
-    assert wanted.homes == homes | {"a": "vulkan:0", "b": "vulkan:1"}
+    pinned_devices = {"v": "vulkan:0", "w": "vulkan:1"}
+    wanted = RewriteConstraints(pinned_devices=pinned_devices).propagate_pins(graph)
+    assert wanted.pinned_devices == pinned_devices | {"a": "vulkan:0", "b": "vulkan:1"}
     assert ops_of(optimize(graph, wanted)).count("mul") == 2
 
 
@@ -390,6 +390,6 @@ def test_equal_calls_for_different_devices_stay_two() -> None:
     ]
     _, together = both(outputs)
     assert ops_of(together).count("exp") == 1
-    before, apart = both(outputs, homes={"a": "vulkan:0", "b": "vulkan:1"})
+    before, apart = both(outputs, pinned_devices={"a": "vulkan:0", "b": "vulkan:1"})
     assert ops_of(apart).count("exp") == 2
     check(before, apart, x=np.ones(SHAPE, np.float32))

@@ -12,7 +12,7 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
-from vksched.passes import Wishes, recognise, simplify
+from vksched.passes import RewriteConstraints, fuse_patterns, simplify
 from vksched.topology.limits import Limits
 
 ROWS = (3, 5, 8)
@@ -28,12 +28,14 @@ def values(*shape: int, seed: int = 0) -> NDArray:
 
 
 def both(
-    outputs: vs.Tensor | list[vs.Tensor], feeds: Mapping[str, NDArray], **wishes: object
+    outputs: vs.Tensor | list[vs.Tensor], feeds: Mapping[str, NDArray], **constraints: object
 ) -> Graph:
     """The graph that the passes make, which gives what the graph as it is written gives."""
     before, _ = vs.build_graph(outputs)
-    wanted = Wishes(**wishes).with_pulled(before)  # type: ignore[arg-type]
-    after = recognise(simplify(before, wanted), wanted).verify()  # what later passes fuse is theirs
+    wanted = RewriteConstraints(**constraints).propagate_pins(before)  # type: ignore[arg-type]
+    after = fuse_patterns(
+        simplify(before, wanted), wanted
+    ).verify()  # what later passes fuse is theirs
     assert_names_kept(before, after)
     for got, wanted in zip(numpy_outputs(after, feeds), numpy_outputs(before, feeds), strict=True):
         assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
@@ -231,7 +233,7 @@ def test_values_that_are_read_or_wanted_stay() -> None:
     assert "attention" not in ops_of(both([out, weights], FEEDS))
     assert "attention" not in ops_of(both([out, vs.exp(weights)], FEEDS))
     assert "attention" not in ops_of(both(out, FEEDS, observed=frozenset(["weights"])))
-    assert "attention" not in ops_of(both(out, FEEDS, homes={"weights": "vulkan:0"}))
+    assert "attention" not in ops_of(both(out, FEEDS, pinned_devices={"weights": "vulkan:0"}))
     assert "attention" in ops_of(both(out, FEEDS))
     x = vs.input("x", ROWS)
     gate = vs.sigmoid(x)
@@ -277,7 +279,7 @@ def test_long_products_and_shared_masks_are_looked_at_once() -> None:
     for _ in range(1500):  # more than Python's stack has room for
         product = product * y
     before, _ = vs.build_graph(product)
-    assert ops_of(recognise(before, Wishes())) == ["mul"] * 1500
+    assert ops_of(fuse_patterns(before, RewriteConstraints())) == ["mul"] * 1500
     hidden = vs.input("hide", (M, N), "bool")
     mask = vs.constant(np.zeros((M, N), np.float32))
     for _ in range(40):  # 2 ** 40 ways to the constant

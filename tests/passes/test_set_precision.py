@@ -7,7 +7,7 @@ import numpy as np
 import vksched as vs
 from vksched.ir.graph import Graph
 from vksched.ir.precision import BYTES, MIXED, SINGLE, precision_of
-from vksched.passes import Wishes, optimize
+from vksched.passes import RewriteConstraints, optimize
 from vksched.passes.set_precision import set_precision
 from vksched.testing.op_cases.linalg.quantized_linear import blocks
 from vksched.topology.limits import Limits
@@ -19,8 +19,8 @@ def mixed(graph: Graph) -> Graph:
     return set_precision(graph, dict.fromkeys(range(len(graph.nodes)), MIXED))
 
 
-def precisions_of(graph: Graph, wishes: Wishes | None = None) -> dict[str, str]:
-    made = optimize(mixed(graph), wishes)
+def precisions_of(graph: Graph, constraints: RewriteConstraints | None = None) -> dict[str, str]:
+    made = optimize(mixed(graph), constraints)
     return {
         node.op: precision_of(node.attrs)
         for node in made.ops
@@ -58,9 +58,9 @@ def test_a_bias_keeps_it() -> None:
 
 
 def test_an_epilogue_keeps_it() -> None:
-    wishes = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
+    constraints = RewriteConstraints(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
     graph, _ = vs.build_graph(vs.relu(X @ weights(32, 8)))
-    made = optimize(mixed(graph), wishes)
+    made = optimize(mixed(graph), constraints)
     assert [node.op for node in made.ops] == ["matmul"]
     assert precision_of(made.ops[0].attrs) == MIXED and "epilogue" in made.ops[0].attrs
 
@@ -92,10 +92,10 @@ def test_codes_of_8_bits_are_for_weights_of_few_bits() -> None:
 
 
 def test_winograd_keeps_it() -> None:
-    wishes = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
+    constraints = RewriteConstraints(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
     x = vs.input("x", (1, 64, 64, 64))
     graph, _ = vs.build_graph(vs.conv(x, vs.weight(weights(64, 64, 3, 3)), padding=1))
-    assert precisions_of(graph, wishes) == {"winograd_conv": MIXED}
+    assert precisions_of(graph, constraints) == {"winograd_conv": MIXED}
 
 
 def scores_and_values() -> tuple[vs.Tensor, vs.Tensor]:

@@ -11,7 +11,7 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.ir.graph import Graph
-from vksched.passes.constraints import Wishes
+from vksched.passes.constraints import RewriteConstraints
 from vksched.passes.winograd import SHARE_OF_MEMORY, convolve
 from vksched.topology.limits import Limits
 
@@ -19,13 +19,15 @@ RNG = np.random.default_rng(6)
 W = RNG.standard_normal((12, 9, 3, 3)).astype(np.float32)
 BIAS = RNG.standard_normal(12).astype(np.float32)
 X = RNG.standard_normal((2, 9, 13, 11)).astype(np.float32)
-ROOM = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
+ROOM = RewriteConstraints(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
 
 
-def graph_of(w: Any = W, size: int = 13, wishes: Wishes = ROOM, **more: Any) -> Graph:
+def graph_of(
+    w: Any = W, size: int = 13, constraints: RewriteConstraints = ROOM, **more: Any
+) -> Graph:
     x = vs.input("x", (2, w.shape[1] * more.get("groups", 1), size, 11))
     made = vs.conv(x, vs.weight(w, "w"), vs.weight(BIAS, "bias"), name="y", **more)
-    return convolve(vs.build_graph(made)[0], wishes)
+    return convolve(vs.build_graph(made)[0], constraints)
 
 
 def tile_of(graph: Graph) -> object:
@@ -43,7 +45,7 @@ def test_convolution_with_a_known_weight_is_rewritten() -> None:
     graph = graph_of(padding=1)
     assert [node.op for node in graph.ops] == ["winograd_conv"]
     assert graph.nodes[graph.outputs[0][1]].name == "y"
-    assert "w" in graph.merged and [n.type.shape for n in graph.weights] == [(12,), (36, 12, 9)]
+    assert "w" in graph.aliases and [n.type.shape for n in graph.weights] == [(12,), (36, 12, 9)]
     (got,) = numpy_outputs(graph, {"x": X})
     x, w = vs.input("x", X.shape), vs.weight(W)
     before = vs.build_graph(vs.conv(x, w, vs.weight(BIAS), padding=1))[0]
@@ -68,14 +70,18 @@ def test_small_images_take_small_tiles_or_none() -> None:
         {"w": infinite()},
         {"w": W * np.float32(np.nan)},
         {"w": W * np.float32(1e35)},
-        {"wishes": Wishes(memory_bytes=1 << 30)},
+        {"constraints": RewriteConstraints(memory_bytes=1 << 30)},
         {
-            "wishes": Wishes(
+            "constraints": RewriteConstraints(
                 limits=Limits(storage_buffers=8, max_buffer_bytes=1 << 12), memory_bytes=1 << 30
             )
         },
-        {"wishes": Wishes(limits=ROOM.limits, memory_bytes=1 << 10)},
-        {"wishes": Wishes(homes={"w": "cpu"}, limits=ROOM.limits, memory_bytes=1 << 30)},
+        {"constraints": RewriteConstraints(limits=ROOM.limits, memory_bytes=1 << 10)},
+        {
+            "constraints": RewriteConstraints(
+                pinned_devices={"w": "cpu"}, limits=ROOM.limits, memory_bytes=1 << 30
+            )
+        },
     ],
     ids=str,
 )
@@ -94,8 +100,10 @@ def test_memory_of_points_is_bounded() -> None:
     x = vs.input("x", X.shape)
     made = vs.concat([vs.conv(x, vs.weight(W), padding=1) for _ in range(3)], 1)
     before = vs.build_graph(made)[0]
-    wishes = Wishes(limits=ROOM.limits, memory_bytes=SHARE_OF_MEMORY * (small + large))
-    tiles = [node.attrs.get("tile") for node in convolve(before, wishes).ops]
+    constraints = RewriteConstraints(
+        limits=ROOM.limits, memory_bytes=SHARE_OF_MEMORY * (small + large)
+    )
+    tiles = [node.attrs.get("tile") for node in convolve(before, constraints).ops]
     assert tiles == [4, 2, None, None]
 
 
@@ -126,8 +134,8 @@ def test_rewritten_on_a_device(device: str) -> None:
 
 def test_what_a_device_would_refuse_stays_as_it_is() -> None:
     """The direct convolution runs where the points' kernels bind too much."""
-    few = Wishes(limits=Limits(), memory_bytes=1 << 30)
-    assert tile_of(graph_of(padding=1, wishes=few)) is None
+    few = RewriteConstraints(limits=Limits(), memory_bytes=1 << 30)
+    assert tile_of(graph_of(padding=1, constraints=few)) is None
     assert tile_of(graph_of(padding=1)) is not None
 
 

@@ -1,4 +1,4 @@
-"""PerfModel: what was measured of a device changes the seconds of its nodes, and says so."""
+"""Perf model: what was measured of a device changes the seconds of its nodes, and says so."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from graphs import (
 import vksched as vs
 from vksched.plan.costs.node_cost import node_seconds
 from vksched.plan.explain.explain_plan import COMMAND, NAMES, ROWS, explain_plan
-from vksched.plan.types.plan_types import CopyIn
+from vksched.plan.types.plan_types import Upload
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Topology
 
@@ -82,8 +82,8 @@ def test_every_device_gives_its_seconds_or_its_reason() -> None:
     null, other, cpu = plan.node_as_dict("pick")["devices"]
     assert null == {
         "device": A,
-        "can": False,
-        "why_not": WHY,
+        "supports": False,
+        "unsupported_reason": WHY,
         "seconds": None,
         "note": "",
         "measured": False,
@@ -95,7 +95,7 @@ def test_every_device_gives_its_seconds_or_its_reason() -> None:
     }
     node = plan.graph.nodes[plan.find("pick")[0]]
     for verdict, spec in ((other, slow), (cpu, topology.devices[-1])):
-        assert verdict["can"] and verdict["seconds"] == node_seconds(spec, plan.graph, node)
+        assert verdict["supports"] and verdict["seconds"] == node_seconds(spec, plan.graph, node)
     shown = next(line for line in plan.explain("pick").splitlines() if "* slow" in line)
     assert shown.startswith("  * slow    can, about 2.06 s, copies about ")
 
@@ -106,7 +106,11 @@ def test_full_device_that_could_run_an_op_says_that_it_is_full() -> None:
         h = vs.mul(h, vs.weight(np.ones((64, 64), np.float32), f"w{i}"), name=f"n{i}")
     plan = make_plan(h, topology=make_topology(1, [100_000]))
     first, cpu = plan.node_as_dict("n5")["devices"]
-    assert first["can"] and first["note"].startswith("null:0 is full: it would take") and cpu["can"]
+    assert (
+        first["supports"]
+        and first["note"].startswith("null:0 is full: it would take")
+        and cpu["supports"]
+    )
     assert plan.node_as_dict("n0")["devices"][0]["note"] == ""
 
 
@@ -206,7 +210,7 @@ def test_every_node_of_a_plan_can_be_explained(seed: int) -> None:
     wanted = {
         (plan.graph.nodes[c.node].name, names[s.device], s.id)
         for s in plan.splits
-        for c in s.copies_in
+        for c in s.uploads
         if c.source >= 0 or names[s.device] != CPU
     }
     assert crossed == wanted
@@ -302,7 +306,7 @@ def test_fallbacks_stand_above_the_splits() -> None:
 def test_numbers_agree_with_the_plan(shape: Named) -> None:
     plan = make_plan(*shape.build(), copies=2)
     assert len(plan.transfers) == shape.transfers == plan.as_dict()["transfers"]
-    assert all(isinstance(c, CopyIn) for c in plan.transfers)
+    assert all(isinstance(c, Upload) for c in plan.transfers)
     sizes = [plan.graph.nodes[c.node].type.device_bytes for c in transfers_of(plan)]
     assert plan.transfer_bytes == sum(sizes) == plan.as_dict()["transfer_bytes"]
     assert plan.fences == fences_of(plan) == shape.fences
@@ -320,7 +324,7 @@ def test_buffers_of_a_device_sum_up_to_its_peak() -> None:
     one = make_plan(*mlp(4)).buffers()[A]
     assert sizes[A].weight_bytes == one.weight_bytes == 2 * (2048 + 256)
     assert sizes[A].activation_bytes == 3 * one.activation_bytes == 3 * 4096
-    assert (one.inbox_bytes, one.outbox_bytes) == (2048, 2048)
+    assert (one.upload_bytes, one.download_bytes) == (2048, 2048)
     assert one.capacity_bytes == 4 << 30 and one.resident_bytes == 0
     on_cpu = make_plan(mlp(4)[0], topology=make_topology(0)).buffers()[CPU]
     assert on_cpu.peak_bytes == on_cpu.activation_bytes == 4096  # weights are the caller's arrays

@@ -33,15 +33,15 @@ from test_plan_verify import with_split, without_one
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.plan.plan import Plan
-from vksched.plan.types.plan_types import HOST, WORK, Span
+from vksched.plan.types.plan_types import COMPUTE, HOST, Span
 from vksched.plan.verify.happens_before import Checker, Finding, check_events, check_plan
 from vksched.plan.verify.interleavings import events_of
 from vksched.plan.verify.memory_events import (
     Acquire,
     End,
     Event,
+    EventGenerator,
     Free,
-    Narrator,
     Release,
     Submit,
     Touch,
@@ -122,7 +122,7 @@ def test_who_reads_a_view_reads_all_of_its_root_where_the_layer_judges_buffers()
     for disable_aliasing in (False, True):
         plan = make_plan(outputs, placement, make_topology(1, disable_aliasing=disable_aliasing))
         split = plan.splits[0]
-        x_at, b_at = (plan.locations[0, n] for n in (split.copies_in[0].node, split.nodes[1]))
+        x_at, b_at = (plan.locations[0, n] for n in (split.uploads[0].node, split.nodes[1]))
         assert b_at.page == x_at.page  # it takes the place of what nobody reads any more
         assert (3 in split.barriers) is disable_aliasing  # before b, behind two copies and a
 
@@ -208,7 +208,7 @@ def copies_of(plan: Plan, field: str) -> list[tuple[int, Any]]:
         (s.id, c)
         for s in plan.splits
         for c in getattr(s, field)
-        if field == "copies_in" or devices[s.device].kind != "cpu"
+        if field == "uploads" or devices[s.device].kind != "cpu"
     ]
 
 
@@ -218,17 +218,17 @@ def without(plan: Plan, at: int, field: str, copy: object) -> Plan:
 
 
 def copy_in_dropped(plan: Plan, draw: Draw) -> Plan | None:
-    choice = copies_of(plan, "copies_in")
-    return without(plan, *_of(draw, choice, "copies_in")) if choice else None
+    choice = copies_of(plan, "uploads")
+    return without(plan, *_of(draw, choice, "uploads")) if choice else None
 
 
 def copy_out_dropped(plan: Plan, draw: Draw) -> Plan | None:
     """Not that of a part beside its whole: an output is found in either."""
-    root, given = plan.graph.view_base, {c.node for s in plan.splits for c in s.copies_out}
+    root, given = plan.graph.view_base, {c.node for s in plan.splits for c in s.downloads}
     choice = [
-        (at, c) for at, c in copies_of(plan, "copies_out") if root(c.node) not in given - {c.node}
+        (at, c) for at, c in copies_of(plan, "downloads") if root(c.node) not in given - {c.node}
     ]
-    return without(plan, *_of(draw, choice, "copies_out")) if choice else None
+    return without(plan, *_of(draw, choice, "downloads")) if choice else None
 
 
 def _of(draw: Draw, choice: list[tuple[int, Any]], field: str) -> tuple[int, str, Any]:
@@ -238,19 +238,19 @@ def _of(draw: Draw, choice: list[tuple[int, Any]], field: str) -> tuple[int, str
 
 def wrong_source(plan: Plan, draw: Draw) -> Plan | None:
     """A value is fetched from a split that did not make it."""
-    choice = [(at, c) for at, c in copies_of(plan, "copies_in") if c.source != HOST]
+    choice = [(at, c) for at, c in copies_of(plan, "uploads") if c.source != HOST]
     if not choice:
         return None
     at, copy = draw(st.sampled_from(choice))
     wrong = draw(st.sampled_from([s.id for s in plan.splits if s.id != copy.source] or [HOST]))
     if wrong == HOST:
         return None
-    changed = tuple(replace(c, source=wrong) if c == copy else c for c in plan.splits[at].copies_in)
-    return with_split(plan, at, copies_in=changed)
+    changed = tuple(replace(c, source=wrong) if c == copy else c for c in plan.splits[at].uploads)
+    return with_split(plan, at, uploads=changed)
 
 
-def shared_window(plan: Plan, draw: Draw, field: str, span: str) -> Plan | None:
-    """Two values of a split have one place in a window."""
+def shared_staging(plan: Plan, draw: Draw, field: str, span: str) -> Plan | None:
+    """Two values of a split have one place in a staging buffer."""
     choice = [
         s
         for s in plan.splits
@@ -284,8 +284,8 @@ def place_in_use(plan: Plan, draw: Draw) -> Plan | None:
     moved = replace(plan, locations={**plan.locations, (device, two): span})
     for split in plan.splits:
         if split.device == device:
-            copies = tuple(replace(c, target=span) if c.node == two else c for c in split.copies_in)
-            moved = with_split(moved, split.id, copies_in=copies)
+            copies = tuple(replace(c, target=span) if c.node == two else c for c in split.uploads)
+            moved = with_split(moved, split.id, uploads=copies)
     return moved
 
 
@@ -300,7 +300,7 @@ def node_dropped(plan: Plan, draw: Draw) -> Plan | None:
 @given(plans)
 @example(random_plan(790, 25, 1))
 def test_no_part_of_a_value_crosses_beside_the_whole(plan: Plan) -> None:
-    entered = {(s.device, c.node) for s in plan.splits for c in s.copies_in}
+    entered = {(s.device, c.node) for s in plan.splits for c in s.uploads}
     root = plan.graph.view_base
     assert not [
         plan.graph.nodes[part].name
@@ -314,8 +314,8 @@ FAULTS: dict[str, Callable[[Plan, Draw], Plan | None]] = {
     "copy in dropped": copy_in_dropped,
     "copy out dropped": copy_out_dropped,
     "source that did not make it": wrong_source,
-    "two values in one inbox": lambda p, d: shared_window(p, d, "copies_in", "inbox"),
-    "two values in one outbox": lambda p, d: shared_window(p, d, "copies_out", "outbox"),
+    "two values in one upload buffer": lambda p, d: shared_staging(p, d, "uploads", "staging"),
+    "two values in one download buffer": lambda p, d: shared_staging(p, d, "downloads", "staging"),
     "place still in use": place_in_use,
     "node that does not run": node_dropped,
 }
@@ -337,7 +337,7 @@ def test_a_finding_names_all_that_is_needed_to_mend_it() -> None:
     assert first.kind == "race" and first.slot == 0
     assert str(first) == (
         "fetch of n1 in run 0 and copy out of n1 in split 0 of run 0 on null:0 meet in null:0, "
-        "slot 0, outbox page 0, words 0 to 511: nothing orders them; missing: a wait for split 0 "
+        "slot 0, download page 0, words 0 to 511: nothing orders them; missing: a wait for split 0 "
         "on null:0"
     )
     (first, *_) = found(with_split(plan, 0, barriers=plan.splits[0].barriers[1:]), runs=1)
@@ -348,9 +348,9 @@ def test_a_finding_names_all_that_is_needed_to_mend_it() -> None:
 
 def test_numpy_reads_the_outbox_of_a_device_without_a_copy() -> None:
     plan = make_plan(*chain([A, "cpu", A]))
-    (copy,) = plan.splits[1].copies_in
-    reads = [a.memory[0] for item in Narrator(plan).items[1][WORK] for a in item.reads]
-    assert copy.source == 0 and "outbox" in reads
+    (copy,) = plan.splits[1].uploads
+    reads = [a.memory[0] for item in EventGenerator(plan).items[1][COMPUTE] for a in item.reads]
+    assert copy.source == 0 and "download" in reads
 
 
 # -- faults in what hosts do -----------------------------------------------------------------------
@@ -434,7 +434,7 @@ def test_memory_freed_too_early_is_found(
     plan: Plan, copies: int, seed: int, data: st.DataObject
 ) -> None:
     plan = with_copies(plan, copies)
-    tell = Narrator(plan)
+    tell = EventGenerator(plan)
     events = events_of(plan, copies + 1, np.random.default_rng(seed))
     ends = [tell.free(d) for d in sorted({s.device for s in plan.splits})]
     assert not found(plan, [*events, *ends])
@@ -524,25 +524,25 @@ def tampered(plan: Plan, draw: Draw) -> Plan:
         replace(
             m,
             activation_pages=tuple(w + (1 << 16) for w in m.activation_pages),
-            outbox_pages=tuple(w + (1 << 16) for w in m.outbox_pages),
+            download_pages=tuple(w + (1 << 16) for w in m.download_pages),
         )
         for m in plan.memory
     ]
     plan = replace(plan, memory=tuple(roomy))
     for _ in range(draw(st.integers(1, 3))):
         split = plan.splits[draw(st.integers(0, len(plan.splits) - 1))]
-        kind = draw(st.sampled_from(["waits", "barriers", "place", "window"]))
+        kind = draw(st.sampled_from(["waits", "barriers", "place", "staging buffer"]))
         if kind in ("waits", "barriers"):
             left = tuple(x for x in getattr(split, kind) if draw(st.booleans()))
             plan = with_split(plan, split.id, **{kind: left})
-        elif kind == "window":
+        elif kind == "staging buffer":
             outs = tuple(
-                replace(c, outbox=replace(c.outbox, offset=16 * draw(st.integers(0, 3))))
-                if c.outbox.words and draw(st.booleans())
+                replace(c, staging=replace(c.staging, offset=16 * draw(st.integers(0, 3))))
+                if c.staging.words and draw(st.booleans())
                 else c
-                for c in split.copies_out
+                for c in split.downloads
             )
-            plan = with_split(plan, split.id, copies_out=outs)
+            plan = with_split(plan, split.id, downloads=outs)
         elif plan.locations:
             key = draw(st.sampled_from(sorted(plan.locations)))
             other = plan.locations[draw(st.sampled_from(sorted(plan.locations)))]
@@ -550,8 +550,8 @@ def tampered(plan: Plan, draw: Draw) -> Plan:
             plan = replace(plan, locations={**plan.locations, key: span})
             for s in plan.splits:
                 if s.device == key[0]:
-                    ins = (replace(c, target=span) if c.node == key[1] else c for c in s.copies_in)
-                    plan = with_split(plan, s.id, copies_in=tuple(ins))
+                    ins = (replace(c, target=span) if c.node == key[1] else c for c in s.uploads)
+                    plan = with_split(plan, s.id, uploads=tuple(ins))
     return plan
 
 

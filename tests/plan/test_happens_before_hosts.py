@@ -23,7 +23,7 @@ from vksched.plan.multi_host.happens_before_hosts import (
 )
 from vksched.plan.plan import Plan
 from vksched.plan.verify.happens_before import Finding
-from vksched.plan.verify.memory_events import Acquire, Event, Hear, Release, Tell, Touch, Wait
+from vksched.plan.verify.memory_events import Acquire, Event, RecvMsg, Release, SendMsg, Touch, Wait
 from vksched.planner.partition.host_partition import cut
 
 RANDOM = settings(deadline=None, max_examples=examples(25))
@@ -81,7 +81,7 @@ def test_no_wait_and_no_message_of_a_plan_with_states_is_spare() -> None:
 def check_all(plan: Plan) -> None:
     events = events_of_parts(plan, cut(plan))
     assert not found(plan, events)
-    kinds: tuple[type[Event], ...] = (Wait, Hear, Tell)
+    kinds: tuple[type[Event], ...] = (Wait, RecvMsg, SendMsg)
     for kind in kinds:
         left = without(events, kind)
         assert left and all(found(plan, each) for each in left), kind
@@ -100,7 +100,7 @@ def test_a_value_that_is_used_before_it_was_taken_is_found() -> None:
     plan = spread(make_plan(*chain([A, B])), TWO)
     events = events_of_parts(plan, cut(plan))
     used = next(i for i, e in enumerate(events) if _is_touch(e, "reading n0"))
-    heard = max(i for i, e in enumerate(events[:used]) if isinstance(e, Hear))
+    heard = max(i for i, e in enumerate(events[:used]) if isinstance(e, RecvMsg))
     late = events[:heard] + events[heard + 1 : used + 1] + [events[heard]] + events[used + 1 :]
     assert "unwritten" in {finding.kind for finding in found(plan, late)}
 
@@ -113,7 +113,7 @@ def test_a_slot_that_is_used_again_before_a_host_is_done_with_it_is_found() -> N
     plan = spread(make_plan(*chain([A, B, C])), (*TWO, ""))
     events = events_of_parts(plan, cut(plan), runs=2)
     assert not found(plan, events)
-    thread = next(e.agent for e in events if isinstance(e, Hear) and e.label[1] == "node1")
+    thread = next(e.agent for e in events if isinstance(e, RecvMsg) and e.label[1] == "node1")
     ends, begins = (
         next(i for i, e in enumerate(events) if isinstance(e, kind) and (e.agent, e.run) == of)
         for kind, of in ((Release, (thread, 0)), (Acquire, (thread, 1)))

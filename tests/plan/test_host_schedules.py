@@ -15,7 +15,7 @@ import pytest
 from graphs import CPU, A, B, chain, diamond, fan_out, transformer
 
 import vksched as vs
-from vksched.plan.multi_host.host_plan import Take
+from vksched.plan.multi_host.host_plan import Recv
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.plan_metrics import plan_metrics
 from vksched.plan.simulation.simulate_plan import program_of, run_program, simulate
@@ -231,7 +231,7 @@ def _crossings_of_parts(plan: Plan) -> Counter[tuple[int, str, str]]:
         for position, steps in part.steps.items():
             own = part.numbers[position] if position < len(part.numbers) else run
             for step in steps:
-                if isinstance(step, Take):
+                if isinstance(step, Recv):
                     out[min(own, run), step.host, part.host] += 1
     return out
 

@@ -10,8 +10,8 @@ from graphs import CPU, A, B, chain, diamond, make_plan, make_topology
 
 import vksched as vs
 from vksched.common.errors import PlanError
-from vksched.plan.simulation.plan_metrics import energy, period_of, plan_metrics, weigh
-from vksched.plan.simulation.sim_types import Program, Step
+from vksched.plan.simulation.plan_metrics import energy, evaluate_metrics, period_of, plan_metrics
+from vksched.plan.simulation.sim_types import Program, SplitTiming
 from vksched.plan.simulation.simulate_plan import run_program, simulate
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
@@ -35,23 +35,23 @@ def topology(*watts: Watts, pool: str = "") -> Topology:
 
 def two_stages(copy_s: float = 0.0) -> Program:
     """2 s on one device, then 3 s on the other one; both wait for the host, which copies."""
-    steps = (Step(0, copy_s, (), 0.0, 2.0), Step(1, 0.0, (0,), 0.0, 3.0))
+    steps = (SplitTiming(0, copy_s, (), 0.0, 2.0), SplitTiming(1, 0.0, (0,), 0.0, 3.0))
     return Program((A, B, CPU), steps, 0, 0.0, (1,))
 
 
 def test_the_numbers_of_two_stages() -> None:
     where = topology(*WATTS)
-    found = weigh(two_stages(), where, 2, 1024)
+    found = evaluate_metrics(two_stages(), where, 2, 1024)
     # of 5 s one device works 2, the other one 3, the CPU never
     joules = 100 * 2 + 10 * 3 + 30 * 3 + 5 * 2 + 2 * 5
     assert (found.latency_s, found.peak_bytes) == (5.0, 1024)
     assert found.period_s == pytest.approx(3.0) and found.energy_j == pytest.approx(joules)
-    assert weigh(two_stages(), where, 1).period_s == 5.0
-    assert weigh(two_stages(), where, 1).peak_bytes is None
+    assert evaluate_metrics(two_stages(), where, 1).period_s == 5.0
+    assert evaluate_metrics(two_stages(), where, 1).peak_bytes is None
 
 
 def test_copies_of_the_host_are_work_of_the_cpu() -> None:
-    found = weigh(two_stages(copy_s=1.0), topology(*WATTS), 1)
+    found = evaluate_metrics(two_stages(copy_s=1.0), topology(*WATTS), 1)
     assert found.latency_s == 6.0
     assert found.energy_j == pytest.approx(100 * 2 + 10 * 4 + 30 * 3 + 5 * 3 + 40 * 1 + 2 * 5)
 
@@ -65,10 +65,12 @@ def test_a_gpu_that_is_opened_twice_is_idle_once() -> None:
 @pytest.mark.parametrize("copies", [1, 2, 3, 5])
 def test_a_period_is_that_of_the_fullest_device(copies: int) -> None:
     # 4 stages of 1 s: with so many copies as this they keep one device busy each
-    steps = tuple(Step(d, 0.0, (d - 1,) if d else (), 0.0, 1.0) for d in range(4))
+    steps = tuple(SplitTiming(d, 0.0, (d - 1,) if d else (), 0.0, 1.0) for d in range(4))
     program = Program((A, B, "null:2", "null:3", CPU), steps, 0, 0.0, (3,))
     where = topology(*[Watts(1.0)] * 5)
-    assert weigh(program, where, copies).period_s == pytest.approx(max(1.0, 4.0 / copies))
+    assert evaluate_metrics(program, where, copies).period_s == pytest.approx(
+        max(1.0, 4.0 / copies)
+    )
 
 
 def test_ends_may_come_in_bursts() -> None:

@@ -1,10 +1,10 @@
-"""Gauge: which number of a plan counts, and how a difference is told."""
+"""Objective formatter: which number of a plan counts, and how a difference is told."""
 
 from __future__ import annotations
 
 import pytest
 
-from vksched.plan.types.objective_format import Gauge, less, objective_of
+from vksched.plan.types.objective_format import ObjectiveFormatter, less, objective_of
 from vksched.schedule import Metrics, Objective
 from vksched.schedule.model.objectives import LATENCY, WORDS
 
@@ -12,8 +12,8 @@ BASE = Metrics(latency_s=2.0, period_s=1.0, peak_bytes=1024.0, energy_j=8.0)
 OTHER = Metrics(latency_s=3.0, period_s=4.0, peak_bytes=512.0, energy_j=8.0)
 
 
-def gauge(objective: str, base: Metrics | None = BASE) -> Gauge:
-    return Gauge.of(Objective.of(objective), base)
+def formatter(objective: str, base: Metrics | None = BASE) -> ObjectiveFormatter:
+    return ObjectiveFormatter.of(Objective.of(objective), base)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def gauge(objective: str, base: Metrics | None = BASE) -> Gauge:
 def test_each_objective_has_its_number(
     objective: str, value: float, factor: float, text: str, times: str
 ) -> None:
-    found = gauge(objective)
+    found = formatter(objective)
     assert found.value(OTHER) == value and found.factor(OTHER) == factor
     assert found.text(value) == text and found.times(factor) == times
     assert found.factor(BASE) == 1.0
@@ -38,7 +38,7 @@ def test_each_objective_has_its_number(
 def test_sentences_can_be_made_for_every_objective() -> None:
     told = []
     for name in (*WORDS, "latency=1,energy=1"):
-        words = gauge(name).words
+        words = formatter(name).words
         told.append(f"{words.what} {words.does} as {words.large}")
         told.append(f"{words.what} would {words.do} {less(0.25)} {words.less}")
         told.append(f"it makes {words.made} {less(0.25)} {words.smaller}")
@@ -62,10 +62,10 @@ def test_sentences_can_be_made_for_every_objective() -> None:
 
 
 def test_nothing_to_compare_with_has_no_factor() -> None:
-    assert gauge("latency", None).factor(OTHER) is None
+    assert formatter("latency", None).factor(OTHER) is None
     nothing = Metrics(0.0, 0.0, 0.0, 0.0)
-    assert gauge("energy", nothing).factor(OTHER) is None
-    assert gauge("memory", nothing).value(OTHER) == 512.0
+    assert formatter("energy", nothing).factor(OTHER) is None
+    assert formatter("memory", nothing).value(OTHER) == 512.0
 
 
 def test_nearly_all_is_not_all() -> None:

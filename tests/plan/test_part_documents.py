@@ -17,16 +17,20 @@ from selection import examples
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.plan.multi_host.host_plan import Part
-from vksched.plan.multi_host.host_plan_codec import PartDocuments, part_document, part_of
+from vksched.plan.multi_host.host_plan import HostPlan
+from vksched.plan.multi_host.host_plan_codec import (
+    HostPlanCodec,
+    decode_host_plan,
+    encode_host_plan,
+)
 from vksched.planner.partition.host_partition import cut
 from vksched.storage.content_hash import digest_of, pieces_of
 from vksched.storage.lazy_array import Late, as_array
 
 
-def sent(part: Part) -> Part:
+def sent(part: HostPlan) -> HostPlan:
     """The part as another computer reads it, its weights found by their hashes alone."""
-    documents = PartDocuments()
+    documents = HostPlanCodec()
     text, weights = documents.write(part, lambda key: f"state {id(key)}")
 
     def weight(digest: str) -> NDArray:
@@ -46,7 +50,15 @@ def test_parts_are_read_as_they_were_cut(seed: int, hosts: list[str]) -> None:
         for name in ("policy", "copies", "placements", "splits", "final_waits", "memory"):
             assert getattr(read.plan, name) == getattr(plan, name), name
         assert read.plan.locations == plan.locations
-        for name in ("nodes", "outputs", "kept", "words", "views", "bounds", "written_over"):
+        for name in (
+            "nodes",
+            "outputs",
+            "backed_up_states",
+            "words",
+            "views",
+            "bounds",
+            "overwritten",
+        ):
             assert getattr(read.plan.graph, name) == getattr(plan.graph, name), name
         assert read.plan.topology.devices == plan.topology.devices
         assert read.plan.graph.data.keys() == plan.graph.data.keys()
@@ -55,7 +67,7 @@ def test_parts_are_read_as_they_were_cut(seed: int, hosts: list[str]) -> None:
 
 def test_a_part_tells_only_of_nodes_that_it_has_to_do_with() -> None:
     plan = spread(make_plan(*chain([A] * 20 + [B])), ("node1", "node2"))
-    _, one, two = (part_document(part, str) for part in cut(plan))
+    _, one, two = (encode_host_plan(part, str) for part in cut(plan))
     assert len(one["nodes"]) > 20 > len(two["nodes"]) and one["size"] == two["size"]
 
 
@@ -143,11 +155,11 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_document_that_is_no_sound_part_is_refused(name: str) -> None:
-    document = part_document(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
+    document = encode_host_plan(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
     document, array = json.loads(json.dumps(document)), np.ones(1, np.float32)
-    assert part_of(document, lambda digest: array).host == "node1"
+    assert decode_host_plan(document, lambda digest: array).host == "node1"
     with pytest.raises(vs.PlanError, match="parts|plan|machine"):
-        part_of(WRONG[name](document), lambda digest: array)
+        decode_host_plan(WRONG[name](document), lambda digest: array)
 
 
 # -- attributes that only builders would refuse ----------------------------------------------------
@@ -230,12 +242,12 @@ def test_a_part_with_attributes_that_no_builder_makes_is_refused(name: str) -> N
     build, attrs, match = HOSTILE[name]
     graph = vs.build_graph(build())[0]
     (part,) = cut(vs.plan_graph(graph, vs.Topology.from_dict({"devices": []})))
-    document = json.loads(json.dumps(part_document(part, str)))
-    assert part_of(document, lambda digest: np.ones(1, np.float32)).plan.graph.nodes
+    document = json.loads(json.dumps(encode_host_plan(part, str)))
+    assert decode_host_plan(document, lambda digest: np.ones(1, np.float32)).plan.graph.nodes
     own = max(document["nodes"], key=lambda node: node["id"])
     own["attrs"].update(attrs)
     with pytest.raises(vs.PlanError, match=match):
-        part_of(document, lambda digest: np.ones(1, np.float32))
+        decode_host_plan(document, lambda digest: np.ones(1, np.float32))
 
 
 def test_a_part_whose_call_lacks_an_attribute_or_operand_is_refused() -> None:
@@ -245,24 +257,24 @@ def test_a_part_whose_call_lacks_an_attribute_or_operand_is_refused() -> None:
         (lambda own: own["attrs"].pop("stride"), "an attribute stride, got none"),
         (lambda own: own["inputs"].append(0), "expected 2 to 4 operands|conv"),
     ):
-        document = json.loads(json.dumps(part_document(part, str)))
+        document = json.loads(json.dumps(encode_host_plan(part, str)))
         own = max(document["nodes"], key=lambda node: node["id"])
         change(own)
         with pytest.raises(vs.PlanError, match=match):
-            part_of(document, lambda digest: np.ones(1, np.float32))
+            decode_host_plan(document, lambda digest: np.ones(1, np.float32))
 
 
 def test_a_small_document_makes_no_million_nodes() -> None:
-    document = part_document(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
+    document = encode_host_plan(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
     with pytest.raises(vs.PlanError, match="expected 1048576 placements, got"):
-        part_of({**document, "size": 1 << 20}, lambda digest: np.ones(1, np.float32))
+        decode_host_plan({**document, "size": 1 << 20}, lambda digest: np.ones(1, np.float32))
 
 
 def test_what_is_shown_of_a_value_is_a_node() -> None:
     part = cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[2]
-    document, array = json.loads(json.dumps(part_document(part, str))), np.ones(1, np.float32)
+    document, array = json.loads(json.dumps(encode_host_plan(part, str))), np.ones(1, np.float32)
     ((_, (take,)), *_) = document["steps"]
     for shown in ([1 << 40], [-1]):
         take[2] = shown
         with pytest.raises(vs.PlanError, match="shows"):
-            part_of(document, lambda digest: array)
+            decode_host_plan(document, lambda digest: array)

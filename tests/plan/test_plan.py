@@ -49,13 +49,13 @@ def test_waits_are_the_crossings_needed(shape: Named) -> None:
     assert len(waits_of(plan)) == shape.waits
     assert fences_of(plan) == shape.fences
     for copy in transfers_of(plan):
-        assert copy.node in {c.node for c in plan.splits[copy.source].copies_out}
+        assert copy.node in {c.node for c in plan.splits[copy.source].downloads}
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 40])
 def test_fan_out_is_one_copy_and_one_wait_however_many_readers(count: int) -> None:
     plan = make_plan(*fan_out([B] * count))
-    assert [len(s.copies_out) for s in plan.splits] == [1, count]
+    assert [len(s.downloads) for s in plan.splits] == [1, count]
     assert [s.waits for s in plan.splits] == [(), (0,)] and plan.final_waits == (1,)
 
 
@@ -209,7 +209,7 @@ def test_part_of_a_leaf_over_the_largest_buffer_goes_elsewhere(leaf: str) -> Non
 def test_chain_lives_in_two_buffers(length: int) -> None:
     memory = make_plan(*chain([A] * length)).memory[0]
     assert sum(memory.activation_pages) * 4 == 2 * BYTES
-    windows = sum(memory.inbox_pages) + sum(memory.outbox_pages)
+    windows = sum(memory.upload_pages) + sum(memory.download_pages)
     assert windows * 4 == 2 * BYTES
     assert memory.peak_bytes == memory.weight_bytes + 4 * BYTES
 
@@ -220,7 +220,7 @@ def test_named_shapes_take_their_largest_live_set(shape: Named) -> None:
     assert_memory(plan)
     for device, memory in enumerate(plan.memory[:-1]):
         assert sum(memory.activation_pages) <= 1.15 * live_words(plan, device)
-        slot = (memory.activation_pages, memory.inbox_pages, memory.outbox_pages)
+        slot = (memory.activation_pages, memory.upload_pages, memory.download_pages)
         words = {w: -(-plan.graph.nodes[w].type.words // 16) * 16 for w in memory.weights}
         assert memory.weight_bytes == 4 * sum(words.values())
         assert memory.peak_bytes == memory.weight_bytes + 12 * sum(map(sum, slot))

@@ -14,7 +14,7 @@ from graphs import chain, mlp, transformer
 import vksched as vs
 from vksched.ir.graph import Graph
 from vksched.plan.costs import lower_bound
-from vksched.plan.costs.op_support import Support
+from vksched.plan.costs.op_support import OpSupport
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.plan_metrics import plan_metrics
 from vksched.plan.simulation.simulate_plan import simulate
@@ -60,7 +60,7 @@ def product(rows: int = 4, size: int = 64) -> vs.Tensor:
 def streamed(plan: Plan) -> list[str]:
     """The names of weights that are copied in from host memory in each run."""
     data = plan.graph.data
-    copies = [c for s in plan.splits for c in s.copies_in if c.source == HOST and c.node in data]
+    copies = [c for s in plan.splits for c in s.uploads if c.source == HOST and c.node in data]
     return [plan.graph.nodes[copy.node].name for copy in copies]
 
 
@@ -98,7 +98,7 @@ def test_schedules_of_each_policy_see_the_links_between_hosts(policy: str) -> No
     graph, _ = vs.build_graph(transformer(3)[0])
 
     def away(bytes_per_s: float) -> int:
-        ways = Candidates(Support(graph, slow_and_fast(bytes_per_s)), (), (0, 1))
+        ways = Candidates(OpSupport(graph, slow_and_fast(bytes_per_s)), (), (0, 1))
         tasks, edges = ways.cut.tasks
         assert len(tasks) > 3
         found = schedule(TaskGraph(tasks, edges), ways.platform(), policy)

@@ -105,7 +105,7 @@ def test_random_plans_are_sound_and_need_every_wait_and_barrier(plan: Plan) -> N
 def test_random_plans_refuse_lost_copies(plan: Plan) -> None:
     """A part that crosses beside its whole is spare: readers find it in the whole."""
     for split in plan.splits:
-        for field in ("copies_in", "copies_out"):
+        for field in ("uploads", "downloads"):
             here = [s for s in plan.splits if s.device == split.device]
             wholes = {c.node for s in here for c in getattr(s, field)}
             for copy in getattr(split, field):
@@ -149,9 +149,9 @@ def moved_page(plan: Plan, page: int = 9, offset: int = 0) -> Plan:
 
 def elsewhere(plan: Plan) -> Plan:
     """A value is copied in where nobody reads it."""
-    (copy,) = plan.splits[0].copies_in
+    (copy,) = plan.splits[0].uploads
     target = plan.locations[0, node_id(plan, "n0")]
-    return with_split(plan, 0, copies_in=(replace(copy, target=target),))
+    return with_split(plan, 0, uploads=(replace(copy, target=target),))
 
 
 def small_topology(plan: Plan, **changes: Any) -> Plan:
@@ -164,8 +164,8 @@ def small_topology(plan: Plan, **changes: Any) -> Plan:
 
 def copied_from(plan: Plan, source: int) -> Plan:
     """The transfer comes from another split."""
-    (copy,) = plan.splits[1].copies_in
-    return with_split(plan, 1, copies_in=(replace(copy, source=source),))
+    (copy,) = plan.splits[1].uploads
+    return with_split(plan, 1, uploads=(replace(copy, source=source),))
 
 
 def with_barrier(plan: Plan, position: int) -> Plan:
@@ -177,10 +177,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "wait dropped": (lambda p: with_split(p, 1, waits=()), "reads n1 before split 0 was waited"),
     "end not awaited": (lambda p: replace(p, final_waits=()), "splits .* are not complete"),
     "wait for a later split": (lambda p: with_split(p, 0, waits=(1,)), "before it is submitted"),
-    "copy in dropped": (lambda p: with_split(p, 1, copies_in=()), "needs n1, which is not there"),
-    "input dropped": (lambda p: with_split(p, 0, copies_in=()), "needs x, which is not there"),
-    "copy out dropped": (lambda p: with_split(p, 0, copies_out=()), "does not give it out"),
-    "output dropped": (lambda p: with_split(p, 2, copies_out=()), "'output_0' is not copied out"),
+    "copy in dropped": (lambda p: with_split(p, 1, uploads=()), "needs n1, which is not there"),
+    "input dropped": (lambda p: with_split(p, 0, uploads=()), "needs x, which is not there"),
+    "copy out dropped": (lambda p: with_split(p, 0, downloads=()), "does not give it out"),
+    "output dropped": (lambda p: with_split(p, 2, downloads=()), "'output_0' is not copied out"),
     "splits swapped": (swapped, "n1 is copied in from split 0, which does not give it out"),
     "splits out of order": (lambda p: replace(p, splits=p.splits[::-1]), "split 2 stands at 0"),
     "split lost": (lambda p: replace(p, splits=p.splits[:-1]), r"or never: \['n3'"),
@@ -330,9 +330,9 @@ def counted_from_the_end(plan: Plan) -> Plan:
 
 def with_copy(plan: Plan, node: int) -> Plan:
     """The first copy from the caller is of another node."""
-    split = next(s for s in plan.splits if s.copies_in)
-    first, *others = split.copies_in
-    return with_split(plan, split.id, copies_in=(replace(first, node=node), *others))
+    split = next(s for s in plan.splits if s.uploads)
+    first, *others = split.uploads
+    return with_split(plan, split.id, uploads=(replace(first, node=node), *others))
 
 
 NUMBERS: dict[str, tuple[Change, str]] = {
@@ -370,9 +370,9 @@ def test_numbers_that_name_nothing_are_refused(name: str) -> None:
 
 def test_two_values_in_one_window_are_refused() -> None:
     plan = make_plan(*pair())
-    one, two = plan.splits[0].copies_out
-    with pytest.raises(vs.PlanError, match="share words of the outbox"):
-        with_split(plan, 0, copies_out=(one, replace(two, outbox=one.outbox))).verify()
+    one, two = plan.splits[0].downloads
+    with pytest.raises(vs.PlanError, match="share words of the download buffer"):
+        with_split(plan, 0, downloads=(one, replace(two, staging=one.staging))).verify()
 
 
 def test_node_on_a_device_that_cannot_is_refused() -> None:
@@ -386,15 +386,14 @@ def thin(plan: Plan, part: str) -> Plan:
     if part == "location":
         span = plan.locations[0, node_id(plan, "n0")]
         return with_location(plan, "n0", replace(span, words=4))
-    field = "copies_in" if part == "inbox" else "copies_out"
-    copy = getattr(plan.splits[0], field)[0]
-    return with_split(plan, 0, **{field: (replace(copy, **{part: Span(0, 0, 4)}),)})
+    copy = getattr(plan.splits[0], part)[0]
+    return with_split(plan, 0, **{part: (replace(copy, staging=Span(0, 0, 4)),)})
 
 
 GAPS: dict[str, Change] = {
     "place with too few words": lambda p: thin(p, "location"),
-    "inbox with too few words": lambda p: thin(p, "inbox"),
-    "outbox with too few words": lambda p: thin(p, "outbox"),
+    "upload buffer with too few words": lambda p: thin(p, "uploads"),
+    "download buffer with too few words": lambda p: thin(p, "downloads"),
     "weight bytes that are too few": lambda p: with_memory(p, weight_bytes=0),
     "value without a place": lambda p: with_location(p, "n0", None),
     "negative offset": lambda p: moved_page(p, 0, -(1 << 20)),
@@ -423,8 +422,8 @@ MALFORMED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     "outputs alike": (lambda g: replace(g, outputs=(("y", 2),) * 2), "two outputs share a name"),
     "output": (lambda g: replace(g, outputs=(("y", 99),)), "output 'y' names no node"),
     "a leaf that reads": (lambda g: with_node(g, 1, inputs=(0,)), "though it is a leaf"),
-    "kept": (lambda g: replace(g, kept=(99,)), "kept or merged nodes .*99"),
-    "merged": (lambda g: replace(g, merged={"z": -1}), "kept or merged nodes .*-1"),
+    "kept": (lambda g: replace(g, backed_up_states=(99,)), "backed-up states or aliases .*99"),
+    "merged": (lambda g: replace(g, aliases={"z": -1}), "backed-up states or aliases .*-1"),
     "data of an op": (lambda g: replace(g, data={**g.data, 2: g.data[1]}), "data of weights"),
     "a state of nobody": (lambda g: replace(g, initial={2: np.ones(1)}), "data of weights"),
 }

@@ -9,7 +9,7 @@ import pytest
 from graphs import make_topology
 
 import vksched as vs
-from vksched.passes import Wishes, optimize
+from vksched.passes import RewriteConstraints, optimize
 from vksched.passes.set_precision import set_precision
 from vksched.plan.explain.precision_text import precision_lines
 from vksched.planner.planner import plan_graph
@@ -65,7 +65,7 @@ def test_weights_that_are_rounded_are_told(word: str, told: str) -> None:
     mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), word))
     topology = make_topology(1)
     limits = topology.devices[0].limits
-    made = optimize(mixed, Wishes(limits=limits, memory_bytes=1 << 30))
+    made = optimize(mixed, RewriteConstraints(limits=limits, memory_bytes=1 << 30))
     (line,) = precision_lines(plan_graph(made, topology, policy="priority"))
     assert told in line
 

@@ -13,9 +13,9 @@ from selection import draws
 import vksched as vs
 from vksched.common.schema import check
 from vksched.ir.graph import Graph
-from vksched.plan.serialize.graph_codec import graph_document, graph_of
-from vksched.plan.serialize.plan_codec import Planned, asked_of, planned_of
-from vksched.plan.serialize.plan_request import Question
+from vksched.plan.serialize.graph_codec import decode_graph, encode_graph
+from vksched.plan.serialize.plan_codec import PlanRecord, decode_plan_inputs, decode_plan_record
+from vksched.plan.serialize.plan_request import PlanRequest
 from vksched.planner.planner import POLICIES, answer
 from vksched.storage.content_hash import hash_of
 from vksched.trace.format import GRAPH, PLAN
@@ -23,7 +23,7 @@ from vksched.trace.format import GRAPH, PLAN
 SEEDS = draws(30, 200)
 
 
-def through_json(planned: Planned) -> tuple[dict[str, Any], dict[str, Any]]:
+def through_json(planned: PlanRecord) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the documents of a plan as a file gives them back."""
     graph, plan = json.loads(json.dumps(planned.as_document(), allow_nan=False))
     plan["graph"] = 0
@@ -32,9 +32,9 @@ def through_json(planned: Planned) -> tuple[dict[str, Any], dict[str, Any]]:
     return graph, plan
 
 
-def drawn(seed: int) -> Planned:
+def drawn(seed: int) -> PlanRecord:
     case, policy = draw_case(seed), POLICIES[seed % len(POLICIES)]
-    question = Question(
+    request = PlanRequest(
         policy,
         "latency" if policy != "auto" or seed % 3 else "latency=1,energy=0.5",
         case.overrides,
@@ -43,7 +43,7 @@ def drawn(seed: int) -> Planned:
         dict.fromkeys(case.observed, 1),
         case.with_cpu,
     )
-    return Planned(answer(question, case.graph, case.topology), question, "compile")
+    return PlanRecord(answer(request, case.graph, case.topology), request, "compile")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -53,10 +53,10 @@ def test_what_was_asked_gives_the_same_plan_again(seed: int) -> None:
     except vs.VkschedError:
         pytest.skip("there is no plan")
     graph, document = through_json(planned)
-    question, again, topology = asked_of(graph, document)
+    request, again, topology = decode_plan_inputs(graph, document)
     assert topology == planned.plan.topology
     assert again.bounds == planned.plan.graph.bounds and again.views == planned.plan.graph.views
-    made = Planned(answer(question, again, topology), question, "compile")
+    made = PlanRecord(answer(request, again, topology), request, "compile")
     other = through_json(made)[1]
     del document["graph"], other["graph"]
     assert other == document
@@ -68,8 +68,8 @@ def test_a_plan_that_is_read_back_says_the_same(seed: int) -> None:
         planned = drawn(seed)
     except vs.VkschedError:
         pytest.skip("there is no plan")
-    plan, again = planned.plan, planned_of(*through_json(planned)).plan
-    if planned.question.policy in ("auto", "priority"):
+    plan, again = planned.plan, decode_plan_record(*through_json(planned)).plan
+    if planned.request.policy in ("auto", "priority"):
         assert again.explain() == plan.explain()
         assert again.metrics == plan.metrics
     for split in plan.splits:
@@ -85,20 +85,20 @@ def test_attributes_keep_their_types() -> None:
     x = vs.input("x", (4,))
     outputs = [vs.clip(x, -float("inf"), 1.0), vs.leaky_relu(x, -0.0), vs.cast(x, "int32")]
     graph = graph_with(outputs)
-    again = graph_of(json.loads(json.dumps(graph_document(graph), allow_nan=False)))
+    again = decode_graph(json.loads(json.dumps(encode_graph(graph), allow_nan=False)))
     assert [node.attrs for node in again.nodes] == [node.attrs for node in graph.nodes]
     assert [node.type for node in again.nodes] == [node.type for node in graph.nodes]
 
 
 def test_a_graph_that_is_read_back_takes_no_memory() -> None:
     weight = vs.weight(np.ones((4, 4), np.float32))
-    document = graph_document(graph_with(vs.input("x", (1, 4)) @ weight))
+    document = encode_graph(graph_with(vs.input("x", (1, 4)) @ weight))
     large = 1 << 16  # a weight of 16 GiB, if it were there
     for node in document["nodes"]:
         node["shape"] = [large if size == 4 else size for size in node["shape"]]
         if "shape" in node["attrs"]:
             node["attrs"]["shape"] = node["shape"]
-    again = graph_of(document)
+    again = decode_graph(document)
     (array,) = again.data.values()
     assert array.shape == (large, large) and array.strides == (0, 0)
 
@@ -122,7 +122,7 @@ def test_an_array_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_no_graph_is_one_error() -> None:
-    document = graph_document(graph_with(vs.input("x", (4,)) + 1.0))
+    document = encode_graph(graph_with(vs.input("x", (4,)) + 1.0))
     document["nodes"][-1]["op"] = "dance"
     with pytest.raises(vs.PlanError, match=r"\[trace\] the graph .* cannot be made again: .*dance"):
-        graph_of(document)
+        decode_graph(document)

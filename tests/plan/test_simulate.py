@@ -20,7 +20,7 @@ from vksched.common.dtypes import NDArray
 from vksched.plan.plan import Plan
 from vksched.plan.simulation import event_sim
 from vksched.plan.simulation import simulate_plan as simulator
-from vksched.plan.simulation.sim_types import Program, Step
+from vksched.plan.simulation.sim_types import Program, SplitTiming
 from vksched.plan.simulation.simulate_plan import program_of, run_program, simulate
 from vksched.planner.partition import transfers
 from vksched.topology.device_spec import DeviceSpec
@@ -180,7 +180,7 @@ def test_states_are_written_after_the_results_are_there(measured: bool) -> None:
 @pytest.mark.parametrize("measured", [False, True])
 def test_weights_in_host_memory_cross_in_each_run(measured: bool) -> None:
     plan, seconds = run_with_streamed_weights(measured)
-    assert any(c.node in plan.graph.data for s in plan.splits for c in s.copies_in)
+    assert any(c.node in plan.graph.data for s in plan.splits for c in s.uploads)
     assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
 
 
@@ -222,7 +222,7 @@ MISTAKES = {
         "if not taken_s and value in graph.data and not refills:", "if False:",
     ),
     "the host copies weights that stream in": ("elif value not in graph.data:", "elif True:"),
-    "weights take turns in windows for nothing": ("elif part.refills:", "elif False:"),
+    "weights take turns in staging buffers for nothing": ("elif part.refills:", "elif False:"),
     "weights that take turns are all there from the start": (
         "part.refills:\n                crossed_s +=", "part.refills:\n                given_s +=",
     ),
@@ -255,14 +255,14 @@ MISTAKES = {
     "a copy queue does two things at a time": (
         "max(self.now_s, self._queues.copies_s[device], free_s)", "max(self.now_s, free_s)",
     ),
-    "the work makes the copies in, too": ("entering if coming_s is None else ()", "entering"),
+    "the work makes the copies in, too": ("live_in if coming_s is None else ()", "live_in"),
     "the work makes the copies out, too": (
-        "part.leaving if leaving_s is None else ()", "part.leaving",
+        "part.live_out if leaving_s is None else ()", "part.live_out",
     ),
     "nobody waits for copies out": (
-        "self._wait_until(max(self._leaving.pop(number) or 0.0 for number in now), split)", "pass",
+        "self._wait_until(max(self._async_downloads.pop(number) or 0.0 for number in now), split)", "pass",
     ),
-    "the host makes the copies of a copy queue": ("\n    if aside:\n", "\n    if False:\n"),
+    "the host makes the copies of a copy queue": ("\n    if async_transfer:\n", "\n    if False:\n"),
     "a submission of copies takes the device no time": (
         "seconds = submission_s(machine.devices[device])\n", "seconds = 0.0\n",
     ),
@@ -345,8 +345,10 @@ def test_a_run_of_one_split_on_the_cpu_takes_no_handing_over() -> None:
             assert least_s < took_s < least_s + 1e-3
 
 
-def step(device: int, seconds: float, waits: tuple[int, ...] = (), crossed_s: float = 0) -> Step:
-    return Step(device, 0.0, waits, crossed_s, seconds)
+def step(
+    device: int, seconds: float, waits: tuple[int, ...] = (), crossed_s: float = 0
+) -> SplitTiming:
+    return SplitTiming(device, 0.0, waits, crossed_s, seconds)
 
 
 def test_devices_work_beside_each_other_and_the_host_waits() -> None:

@@ -12,7 +12,7 @@ from traced import X, graph_of_two_devices, null_devices
 
 import vksched as vs
 from vksched.common.errors import VkschedError
-from vksched.plan.explain.timeline import alive_bytes, tell_plan
+from vksched.plan.explain.timeline import alive_bytes, make_plan_view
 from vksched.plan.simulation.simulate_plan import simulate
 
 
@@ -121,7 +121,7 @@ def test_memory_alive_never_exceeds_the_plan_and_counts_weights() -> None:
 def test_texts_are_left_out_where_there_are_too_many() -> None:
     plan = plan_of_two_devices()
     lanes = plan.timeline().lanes
-    told = tell_plan(plan, lanes, texts=1)
+    told = make_plan_view(plan, lanes, texts=1)
     a = next(node for node in told.nodes if node.name == "a")
     assert a.explain == plan.placements[plan.find("a")[0]].reason
 
@@ -173,7 +173,7 @@ def test_a_tape_draws_living_plans_as_its_file_does(
             run(x=X)
         tape.save(tmp_path / "t.json")
         with monkeypatch.context() as patch:
-            patch.setattr("vksched.plan.serialize.trace_timeline.planned_of", None)
+            patch.setattr("vksched.plan.serialize.trace_timeline.decode_plan_record", None)
             drawn = vs.timeline(tape)
         expected = vs.timeline(tmp_path / "t.json")
         assert (drawn.spans, drawn.plans, drawn.lanes) == (

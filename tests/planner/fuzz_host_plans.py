@@ -33,8 +33,8 @@ from vksched.common.dtypes import NDArray, numpy_dtype
 from vksched.common.errors import PlanError, VkschedError
 from vksched.distributed.protocols import RunKey
 from vksched.distributed.worker.host_plan_executor import PartExecutor
-from vksched.plan.multi_host.host_plan import Part, Send
-from vksched.plan.multi_host.host_plan_codec import Weights, part_document, part_of
+from vksched.plan.multi_host.host_plan import HostPlan, Send
+from vksched.plan.multi_host.host_plan_codec import Weights, decode_host_plan, encode_host_plan
 from vksched.planner.partition.host_partition import cut
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.cpu.evaluate import Values, evaluate_node
@@ -66,12 +66,12 @@ def corpus() -> tuple[tuple[Document, Seen], ...]:
                 each: np.frombuffer(b"".join(p.tobytes() for p in weights[each]), np.uint8)
                 for each in weights
             }
-            document = part_document(part, lambda key: f"state {id(key)}")
+            document = encode_host_plan(part, lambda key: f"state {id(key)}")
             out.append((json.loads(json.dumps(document)), held))
     return tuple(out)
 
 
-def read(document: Document, held: Seen) -> Part | None:
+def read(document: Document, held: Seen) -> HostPlan | None:
     """Return the part; None if it is refused as it should be."""
 
     def weight(digest: str) -> NDArray:
@@ -80,7 +80,7 @@ def read(document: Document, held: Seen) -> Part | None:
         return held[digest]
 
     try:
-        return part_of(document, weight)
+        return decode_host_plan(document, weight)
     except PlanError:
         return None
 
@@ -112,7 +112,7 @@ class Post:
         pass
 
 
-def devices_of(part: Part) -> list[Device]:
+def devices_of(part: HostPlan) -> list[Device]:
     clock = vs.SimulatedClock()
     return [
         CpuDevice(spec) if spec.kind == "cpu" else vs.SimulatedDevice(spec, clock)
@@ -120,7 +120,7 @@ def devices_of(part: Part) -> list[Device]:
     ]
 
 
-def inputs_of(part: Part) -> dict[int, NDArray]:
+def inputs_of(part: HostPlan) -> dict[int, NDArray]:
     rng = np.random.default_rng(0)
     return {
         node.id: rng.integers(0, 2, node.type.shape).astype(numpy_dtype(node.type.dtype))
@@ -129,7 +129,7 @@ def inputs_of(part: Part) -> dict[int, NDArray]:
     }
 
 
-def numpy_values(part: Part, given: Mapping[int, NDArray]) -> Values:
+def numpy_values(part: HostPlan, given: Mapping[int, NDArray]) -> Values:
     """Return the values of all nodes, whatever the plan is."""
     graph, values = part.plan.graph, Values(part.plan.graph)
     for node in graph.nodes:
@@ -141,7 +141,7 @@ def numpy_values(part: Part, given: Mapping[int, NDArray]) -> Values:
     return values
 
 
-def carry(part: Part) -> None:
+def carry(part: HostPlan) -> None:
     """Carry a part out and compare it with its graph.
 
     Raises
@@ -194,7 +194,7 @@ def main() -> int:
     options.add_argument("--count", type=int, default=1000)
     asked = options.parse_args()
     for document, held in corpus():  # imports what is imported late
-        carry(part_of(document, held.__getitem__))
+        carry(decode_host_plan(document, held.__getitem__))
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + SPARE_BYTES, resource.RLIM_INFINITY))
     bad = 0

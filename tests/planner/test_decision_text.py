@@ -71,12 +71,12 @@ def rows(made: Plan) -> dict[str, str]:
 
 def test_what_the_caller_placed_is_told_as_placed() -> None:
     made = plan(branches(), topology(1e9, 1e9), overrides=(("*", B),), objective="energy")
-    won = rows(made)["chosen"]
-    assert won.startswith(f"as placed on {B}: ") and "single:" not in won
+    chosen = rows(made)["chosen"]
+    assert chosen.startswith(f"as placed on {B}: ") and "single:" not in chosen
     assert made.notes[0].startswith("auto: as placed for energy takes about ")
-    assert made.decision is not None and made.decision.won.name == f"single:{A}"
+    assert made.decision is not None and made.decision.chosen.name == f"single:{A}"
     half = plan(branches(), topology(1e9, 1e9), overrides=(("p0*", B),))
-    assert half.decision is not None and half.decision.won.label == half.decision.won.name
+    assert half.decision is not None and half.decision.chosen.label == half.decision.chosen.name
 
 
 def test_once_is_no_number_of_times() -> None:
@@ -93,7 +93,7 @@ def test_two_devices_beat_one_by_what_is_told() -> None:
     assert (
         decision is not None and decision.gain > 1.5 and "by cost, for latency:" in made.explain()
     )
-    assert told["chosen"].startswith(f"{decision.won.name} on null:0, null:1: ")
+    assert told["chosen"].startswith(f"{decision.chosen.name} on null:0, null:1: ")
     assert told["runner-up"].startswith("null:0, the best single device, takes ")
     assert told["runner-up"].endswith(f": {decision.gain:.3g} times as much; 5 % were needed")
     assert told["cost"].startswith("one run ") and told["cost"].endswith("by simulation")
@@ -114,7 +114,7 @@ def test_one_device_that_wins_tells_what_several_would_take() -> None:
 
 def test_the_best_over_several_devices_is_told_whatever_its_copies() -> None:
     made = plan(branches(), topology(1e9, 2e10), objective="throughput")
-    assert made.decision is not None and made.decision.won.single == "null:1"
+    assert made.decision is not None and made.decision.chosen.single == "null:1"
     several = [c for c in made.decision.candidates if not c.single]
     periods = {c.metrics.period_s for c in several}
     assert len({c.copies for c in several}) > 1 and len(periods) > 1
@@ -125,8 +125,12 @@ def test_a_first_device_that_estimates_do_not_beat_stays() -> None:
     # 10 % slower than the other one, by estimates of hardware
     made = plan(branches(1), topology(1e9, 1.1e9, kind="vulkan", costs=PerfModel()))
     told, decision = rows(made), made.decision
-    assert decision is not None and decision.won.single == A and decision.single.single == B
-    assert not decision.measured and decision.margin == 0.25 and decision.gain < 1
+    assert (
+        decision is not None
+        and decision.chosen.single == A
+        and decision.best_single_device.single == B
+    )
+    assert not decision.measured and decision.required_gain == 0.25 and decision.gain < 1
     assert made.notes[0].endswith("; 1 other device would not make it faster by 25 %")
     assert "has no work" not in made.explain()  # the note says it already
     assert told["runner-up"].endswith("25 % were needed to leave the first device")
@@ -183,10 +187,13 @@ def test_the_plain_data_says_the_same() -> None:
     assert found["lower_bound"] == made.bound.latency_s
     assert found["share_of_bound"] == made.bound.latency_s / made.metrics.latency_s
     decision = found["decision"]
-    assert decision["best_single"]["name"] == "single:null:0" and decision["margin"] == 0.05
+    assert (
+        decision["best_single_device"]["name"] == "single:null:0"
+        and decision["required_gain"] == 0.05
+    )
     assert decision["chosen"]["devices"] == [A, B] and len(decision["candidates"]) >= 3
     assert decision["gain"] == pytest.approx(
-        decision["best_single"]["latency_s"] / decision["chosen"]["latency_s"]
+        decision["best_single_device"]["latency_s"] / decision["chosen"]["latency_s"]
     )
     assert found["watts_assumed"] and found["measured_share"] == measured_share(made)
 

@@ -19,8 +19,8 @@ from vksched.plan.dynamic.dispatcher import (
     DEPTH,
     RESTS,
     Dispatch,
+    DispatchedPiece,
     Earliest,
-    Sent,
     Speeds,
     Stealing,
     Tape,
@@ -28,7 +28,7 @@ from vksched.plan.dynamic.dispatcher import (
 from vksched.plan.dynamic.options import DynamicPlan, Options, Piece
 from vksched.plan.dynamic.plan_of_run import plan_of
 from vksched.plan.dynamic.simulate_options import simulate_options
-from vksched.plan.dynamic.solo_selector import Company
+from vksched.plan.dynamic.solo_selector import SoloOrAllSelector
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.plan.types.plan_types import HOST
 from vksched.plan.verify.happens_before import check_plan
@@ -318,7 +318,7 @@ def test_what_has_to_be_moved_counts() -> None:
     assert send(dispatch, 0.0) == [(0, 0), (1, 0)]  # b: 20 there, 10 + 2 + 8.5 elsewhere
     dispatch.ended(0, 10.0, 10.0)
     assert send(dispatch, 10.0) == [(2, 1)]  # c: 12 + 7 there, behind b 30
-    assert dispatch.tape.sent[-1] == Sent(2, 1, ((0, 0),), (0,))
+    assert dispatch.tape.sent[-1] == DispatchedPiece(2, 1, ((0, 0),), (0,))
 
 
 def test_a_device_that_proves_slow_gets_less() -> None:
@@ -410,71 +410,71 @@ def test_a_tape_without_its_end_makes_no_sound_plan() -> None:
 # -- one device alone ------------------------------------------------------------------------------
 
 
-def company_of_two() -> Company:
+def company_of_two() -> SoloOrAllSelector:
     """Eight pieces, which take a second each on both devices."""
     each = {0: 1.0, 1: 1.0}
     options = by_hand([((), name, each) for name in "abcdefgh"])
     made = planned(branches(2, 2), topology(SLOW, SLOW))
-    return Company(replace(options, on=options_of(made).on))
+    return SoloOrAllSelector(replace(options, on=options_of(made).on))
 
 
 def test_a_device_that_is_faster_alone_stays_alone_until_it_slows_down() -> None:
-    company, speeds = company_of_two(), Speeds(3)
-    assert company.choose(speeds) is None
-    company.see(99.0, cold=True)
-    assert company.choose(speeds) is None  # a first run says nothing
+    selector, speeds = company_of_two(), Speeds(3)
+    assert selector.choose(speeds) is None
+    selector.see(99.0, cold=True)
+    assert selector.choose(speeds) is None  # a first run says nothing
     for _ in range(9):
-        company.see(20.0 if company.alone is None else 8.0)
-        assert company.choose(speeds) == 0
-    company.see(9.0)
-    company.see(12.0)
-    assert company.choose(speeds) == 0  # one run that was held up
-    company.see(32.0)
-    assert company.choose(speeds) is None
+        selector.see(20.0 if selector.alone is None else 8.0)
+        assert selector.choose(speeds) == 0
+    selector.see(9.0)
+    selector.see(12.0)
+    assert selector.choose(speeds) == 0  # one run that was held up
+    selector.see(32.0)
+    assert selector.choose(speeds) is None
     for _ in range(4):
         speeds.see(0, 1.0, 4.0)
-    company.see(20.0)
-    assert company.choose(speeds) == 1
+    selector.see(20.0)
+    assert selector.choose(speeds) == 1
 
 
 def test_devices_that_help_each_other_stay_together() -> None:
-    company, speeds = company_of_two(), Speeds(3)
+    selector, speeds = company_of_two(), Speeds(3)
     for _ in range(50):
-        company.see(4.0)
-        assert company.choose(speeds) is None
+        selector.see(4.0)
+        assert selector.choose(speeds) is None
 
 
 def test_what_a_device_really_takes_alone_decides() -> None:
-    company, speeds, took = company_of_two(), Speeds(3), {None: 10.0, 0: 15.0}
+    selector, speeds, took = company_of_two(), Speeds(3), {None: 10.0, 0: 15.0}
     chosen = []
     for _ in range(500):
-        company.see(took[company.alone])
-        chosen.append(company.choose(speeds))
+        selector.see(took[selector.alone])
+        chosen.append(selector.choose(speeds))
     lost = sum(took[who] - 10.0 for who in chosen)
     assert chosen[:3] == [0, 0, None] and chosen.count(0) > 2  # it is tried again,
     assert lost < 0.03 * 500 * 10.0  # but rarely
 
 
 def test_together_is_tried_again_but_rarely() -> None:
-    company, speeds, took = company_of_two(), Speeds(3), {None: 20.0, 0: 8.0}
+    selector, speeds, took = company_of_two(), Speeds(3), {None: 20.0, 0: 8.0}
     chosen = []
     for _ in range(1000):
-        company.see(took[company.alone])
-        chosen.append(company.choose(speeds))
+        selector.see(took[selector.alone])
+        chosen.append(selector.choose(speeds))
     assert 2 <= chosen.count(None) < 0.03 * 1000 * 8.0 / 12.0
 
 
 def test_a_probe_of_a_device_tries_all_together() -> None:
-    company, speeds = company_of_two(), Speeds(3)
+    selector, speeds = company_of_two(), Speeds(3)
     for _ in range(9):
-        company.see(20.0 if company.alone is None else 8.0)
-        company.forget(speeds.begin())
-        company.choose(speeds)
-    assert company.alone == 0
-    company.forget([1])
-    assert company.choose(speeds) is None
-    company.see(4.0)
-    assert company.choose(speeds) is None
+        selector.see(20.0 if selector.alone is None else 8.0)
+        selector.forget(speeds.begin())
+        selector.choose(speeds)
+    assert selector.alone == 0
+    selector.forget([1])
+    assert selector.choose(speeds) is None
+    selector.see(4.0)
+    assert selector.choose(speeds) is None
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.plan.costs.op_support import Support
+from vksched.plan.costs.op_support import OpSupport
 from vksched.planner.search import improve
-from vksched.planner.search.candidates import Candidates, Way
-from vksched.planner.search.evaluate import Scale, Weighed
+from vksched.planner.search.candidates import Candidates, Strategy
+from vksched.planner.search.evaluate import Evaluated, Evaluator
 from vksched.planner.search.select import _competing
 from vksched.schedule.model.objectives import LATENCY
 from vksched.topology.links import Link, Links
@@ -47,11 +47,17 @@ def drawn(seed: int, ops: int = 24) -> vs.Graph:
     return vs.build_graph(values[-1] + values[-2])[0]
 
 
-def candidates(graph: vs.Graph, topology: vs.Topology) -> tuple[Candidates, Scale, list[Weighed]]:
-    support = Support(graph, topology)
-    ways = Candidates(support, (), _competing(topology, False))
-    scale = Scale(support, (), 1, False)
-    return ways, scale, [*scale.weigh_singles(ways), *scale.weigh(ways.spread(LATENCY))]
+def candidates(
+    graph: vs.Graph, topology: vs.Topology
+) -> tuple[Candidates, Evaluator, list[Evaluated]]:
+    support = OpSupport(graph, topology)
+    strategies = Candidates(support, (), _competing(topology, False))
+    evaluator = Evaluator(support, (), 1, False)
+    return (
+        strategies,
+        evaluator,
+        [*evaluator.evaluate_singles(strategies), *evaluator.evaluate(strategies.spread(LATENCY))],
+    )
 
 
 def test_a_plan_of_five_products_is_the_best_of_all_placements() -> None:
@@ -65,39 +71,39 @@ def test_a_plan_of_five_products_is_the_best_of_all_placements() -> None:
         for on in itertools.product(("d0", "d1"), repeat=5)
     )
     assert plan.metrics.latency_s == pytest.approx(least_s, rel=1e-9)
-    assert plan.decision is not None and plan.decision.won.name.endswith(", improved")
-    assert "cpu" not in plan.decision.won.name  # it has no work
+    assert plan.decision is not None and plan.decision.chosen.name.endswith(", improved")
+    assert "cpu" not in plan.decision.chosen.name  # it has no work
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_improved_takes_less_and_as_many_tries_as_allowed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways, scale, found = candidates(drawn(seed), two_cards())
-    tried: list[Way] = []
-    weigh = Scale._quickly
+    strategies, evaluator, found = candidates(drawn(seed), two_cards())
+    tried: list[Strategy] = []
+    evaluate = Evaluator._quickly
 
-    def counted(self: Scale, way: Way) -> Weighed:
-        tried.append(way)
-        return weigh(self, way)
+    def counted(self: Evaluator, strategy: Strategy) -> Evaluated:
+        tried.append(strategy)
+        return evaluate(self, strategy)
 
-    monkeypatch.setattr(Scale, "_quickly", counted)
+    monkeypatch.setattr(Evaluator, "_quickly", counted)
     for start in found:
         tried.clear()
-        better = next(iter(improve.improve([start], ways, scale)), None)
+        better = next(iter(improve.improve([start], strategies, evaluator)), None)
         assert len(tried) <= improve.TRIES
-        assert len({tuple(way.wishes.on.items()) for way in tried}) == len(tried)
+        assert len({tuple(strategy.hints.on.items()) for strategy in tried}) == len(tried)
         if better is not None:
             assert better.candidate.metrics.latency_s < start.candidate.metrics.latency_s
-            again = weigh(scale, better.way)  # what is told is what it takes
+            again = evaluate(evaluator, better.strategy)  # what is told is what it takes
             assert again.candidate.metrics == better.candidate.metrics
 
 
 def test_moves_find_more_than_schedules_on_some_graphs() -> None:
     found = 0
     for seed in range(6):
-        ways, scale, weighed = candidates(drawn(seed), two_cards())
-        found += bool(improve.improve(weighed, ways, scale))
+        strategies, evaluator, evaluated = candidates(drawn(seed), two_cards())
+        found += bool(improve.improve(evaluated, strategies, evaluator))
     assert found >= 2
 
 
@@ -111,9 +117,9 @@ def test_nodes_that_the_user_placed_do_not_move() -> None:
 def test_a_large_graph_has_few_tries_and_a_larger_one_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ways, scale, found = candidates(drawn(1), two_cards())
+    strategies, evaluator, found = candidates(drawn(1), two_cards())
     monkeypatch.setattr(improve, "NODE_TRIES", 1)
-    assert improve.improve(found, ways, scale) == []
+    assert improve.improve(found, strategies, evaluator) == []
 
 
 def test_plans_are_the_same_again() -> None:

@@ -429,7 +429,7 @@ def test_a_split_that_is_asked_for_again_runs_once() -> None:
         run = sched.compile(vs.exp(w), updates={mean: mean * 0.5 + x})
         session = device.prepare(run.plan, 0)
         feed = run.plan.graph.inputs[0].id
-        for copy in (c for s in run.plan.splits for c in s.copies_in if c.node == feed):
+        for copy in (c for s in run.plan.splits for c in s.uploads if c.node == feed):
             session.stage(0, copy, X)
         for split in run.plan.splits:
             for _ in range(2):

@@ -155,13 +155,13 @@ def costs(plan: Plan) -> tuple[int, int]:
     st.floats(0, 0.5),
 )
 def test_groups_never_make_more_cross(
-    seed: int, count: int, able: list[bool], pinned: float
+    seed: int, count: int, candidate_devices: list[bool], pinned: float
 ) -> None:
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, count))
-    topology = picky(*able)
+    topology = picky(*candidate_devices)
     pins = [
-        (n.id, topology.devices[int(rng.integers(0, len(able) + 1))].name)
+        (n.id, topology.devices[int(rng.integers(0, len(candidate_devices) + 1))].name)
         for n in graph.ops
         if rng.random() < pinned
     ]

@@ -17,7 +17,7 @@ from selection import examples
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.plan.plan import Plan
-from vksched.plan.types.plan_types import HOST, CopyIn
+from vksched.plan.types.plan_types import HOST, Upload
 from vksched.runtime.device import Session
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
@@ -53,13 +53,13 @@ def streamed(plan: Plan) -> list[tuple[str, str]]:
     return [
         (plan.topology.devices[s.device].name, plan.graph.nodes[c.node].name)
         for s in plan.splits
-        for c in s.copies_in
+        for c in s.uploads
         if c.source == HOST and c.node in plan.graph.data
     ]
 
 
 def apart(count: int, memory: list[int]) -> Topology:
-    """Cards whose windows lie in the computer's memory."""
+    """Cards whose staging buffers lie in the computer's memory."""
     return make_topology(count, memory, unified_memory=False)
 
 
@@ -115,10 +115,10 @@ def test_streamed_weights_are_no_memory_of_the_model() -> None:
     values = 4 * 256 * WIDTH
     assert 4 * sum(many.memory[0].activation_pages) <= 2 * values + 2 * MATRIX_BYTES
     assert many.memory[0].peak_bytes == bias + 4 * sum(many.memory[0].activation_pages)
-    assert 4 * sum(many.memory[0].inbox_pages) >= 12 * MATRIX_BYTES
-    assert many.memory[1].peak_bytes >= 12 * MATRIX_BYTES  # the windows lie there
+    assert 4 * sum(many.memory[0].upload_pages) >= 12 * MATRIX_BYTES
+    assert many.memory[1].peak_bytes >= 12 * MATRIX_BYTES  # the staging buffers lie there
     assert_memory(many)
-    assert all(len([c for c in s.copies_in if c.node in many.graph.data]) <= 1 for s in many.splits)
+    assert all(len([c for c in s.uploads if c.node in many.graph.data]) <= 1 for s in many.splits)
     assert not any(s.waits for s in many.splits)
 
 
@@ -132,7 +132,9 @@ def test_full_cards_stream_the_rest_of_the_model() -> None:
     assert 0.85 * memory[0] <= plan.memory[0].peak_bytes <= memory[0]
     small = make_plan(layers(30, 8), topology=apart(1, memory))
     assert not streamed(small) and device_of(small, "m29") == CPU
-    own = make_plan(layers(30, 128), topology=make_topology(1, memory))  # windows lie there, too
+    own = make_plan(
+        layers(30, 128), topology=make_topology(1, memory)
+    )  # staging buffers lie there, too
     assert {device_of(own, f"m{i}") for i in range(30)} == {A}, own.explain()
     assert 0.85 * memory[0] <= own.memory[0].peak_bytes <= memory[0]
 
@@ -264,9 +266,9 @@ def test_any_memory_gives_a_sound_plan(
 def test_plans_that_lose_a_streamed_weight_are_refused() -> None:
     plan = make_plan(layers(1, 64), {"w0": CPU})
     (split,) = plan.splits
-    none = tuple(c for c in split.copies_in if c.node not in plan.graph.data)
+    none = tuple(c for c in split.uploads if c.node not in plan.graph.data)
     with pytest.raises(vs.PlanError, match="m0 in split 0 needs w0, which is not there"):
-        replace(plan, splits=(replace(split, copies_in=none),)).verify()
+        replace(plan, splits=(replace(split, uploads=none),)).verify()
     weight = next(n.id for n in plan.graph.weights if n.name == "w0")
     moved = list(plan.placements)
     moved[weight] = replace(moved[weight], device=0)
@@ -309,7 +311,7 @@ class CountingDevice(vs.SimulatedDevice):
         self.staged: list[tuple[int, int]] = []
         real = session.stage
 
-        def stage(slot: int, copy: CopyIn, array: NDArray) -> None:
+        def stage(slot: int, copy: Upload, array: NDArray) -> None:
             self.staged.append((slot, copy.node))
             real(slot, copy, array)
 

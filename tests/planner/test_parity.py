@@ -41,7 +41,7 @@ import vksched as vs
 from vksched.common.dtypes import DTYPES
 from vksched.ir.op import all_ops
 from vksched.ir.tensor import apply
-from vksched.plan.costs.op_support import Support
+from vksched.plan.costs.op_support import OpSupport
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
@@ -119,10 +119,10 @@ def test_2_one_type_is_taken_and_another_of_the_same_op_is_not(devices: list[str
 
 def test_2_the_next_device_that_can_is_asked_before_the_cpu() -> None:
     pick = vs.gather(vs.exp(source(), name="a"), np.arange(4, dtype=np.int32), name="pick")
-    for able, device in (((True, True), A), ((False, True), B), ((False, False), CPU)):
-        plan = make_plan(pick, {"a": A}, picky(*able))
+    for candidate_devices, device in (((True, True), A), ((False, True), B), ((False, False), CPU)):
+        plan = make_plan(pick, {"a": A}, picky(*candidate_devices))
         assert device_of(plan, "pick") == device
-        assert ("gather binds 4 buffers" in plan.explain()) == (not able[0])
+        assert ("gather binds 4 buffers" in plan.explain()) == (not candidate_devices[0])
 
 
 # -- 3: weights pull ops, with no exceptions -------------------------------------------------------
@@ -149,7 +149,7 @@ def test_3_whichever_operand_is_a_weight_it_pulls_its_op(case: Case) -> None:
         ]
         y = apply(case.op, operands, case.attrs, "y")
         graph, _ = vs.build_graph(y)
-        if Support(graph, topology).can(next(n for n in graph.nodes if n.name == "y"), 1):
+        if OpSupport(graph, topology).supports(next(n for n in graph.nodes if n.name == "y"), 1):
             plan = make_plan(y, {"w": B}, topology)
             assert device_of(plan, "y") == device_of(plan, "w") == B
             assert rule_of(plan, "y") == "weight w lives here"
@@ -192,9 +192,9 @@ def crossed(plan: Plan) -> int:
 def first_able(outputs: list[vs.Tensor], topology: Topology) -> Plan:
     """The plan in which each node runs on the first device that can run it, whatever it reads."""
     graph, _ = vs.build_graph(outputs)
-    support = Support(graph, topology)
+    support = OpSupport(graph, topology)
     overrides = [
-        (n.id, next(d.name for i, d in enumerate(topology.devices) if support.can(n, i)))
+        (n.id, next(d.name for i, d in enumerate(topology.devices) if support.supports(n, i)))
         for n in support.computed
     ]
     return vs.plan_graph(graph, topology, overrides=overrides)
@@ -275,7 +275,7 @@ def test_6_splits_are_runs_of_one_device_and_take_each_value_once(shape: Named) 
     plan = make_plan(*shape.build())
     ran = [n for s in plan.splits for n in s.nodes]
     assert sorted(ran) == sorted(set(ran)) and len(plan.splits) == shape.splits
-    entered = [(s.device, c.node) for s in plan.splits for c in s.copies_in]
+    entered = [(s.device, c.node) for s in plan.splits for c in s.uploads]
     assert len(entered) == len(set(entered))
     for split in plan.splits:
         assert {plan.placements[n].device for n in split.nodes} == {split.device}

@@ -17,9 +17,9 @@ import vksched as vs
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.plan.plan import Plan
-from vksched.plan.serialize.plan_codec import carried_document
-from vksched.plan.serialize.plan_request import Question
-from vksched.planner.plan_cache import DamagedPlan, KeptPlan, kept_document
+from vksched.plan.serialize.plan_codec import encode_plan
+from vksched.plan.serialize.plan_request import PlanRequest
+from vksched.planner.plan_cache import CachedPlan, DamagedPlan, serialize_cached_plan
 from vksched.planner.planner import STATIC, answer
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import BOUNDS, Curve, PerfModel
@@ -35,14 +35,14 @@ def with_memory(topology: Topology, factor: float) -> Topology:
     return replace(topology, devices=tuple(devices))
 
 
-def drawn(seed: int) -> tuple[Graph, Question, Topology]:
+def drawn(seed: int) -> tuple[Graph, PlanRequest, Topology]:
     """Returns a graph with what is asked of it, mostly of one device beside the CPU."""
     case, policy = draw_case(seed), STATIC[seed % len(STATIC)]
     first, *others = case.topology.devices
     few = (first, others[-1]) if seed % 5 else case.topology.devices
     topology = Topology(few[1:] if seed % 4 == 3 else few)
-    question = Question(policy, "latency", (), case.copies, {}, {}, seed % 7 == 0)
-    return case.graph, question, topology
+    request = PlanRequest(policy, "latency", (), case.copies, {}, {}, seed % 7 == 0)
+    return case.graph, request, topology
 
 
 def told(plan: Plan) -> str:
@@ -52,22 +52,22 @@ def told(plan: Plan) -> str:
     if plan.graph.states:
         placements = [replace(each, reason="") for each in plan.placements]
         plan = replace(plan, placements=tuple(placements))
-    return json.dumps(carried_document(plan)) + plan.explain()
+    return json.dumps(encode_plan(plan)) + plan.explain()
 
 
-def through_json(plan: Plan, question: Question) -> dict[str, Any] | None:
-    kept: dict[str, Any] | None = json.loads(json.dumps(kept_document(plan, question)))
+def through_json(plan: Plan, request: PlanRequest) -> dict[str, Any] | None:
+    kept: dict[str, Any] | None = json.loads(json.dumps(serialize_cached_plan(plan, request)))
     return kept
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_comes_back_is_what_would_be_planned(seed: int) -> None:
     """Whatever is free and lies on devices by then."""
-    graph, question, drawn_topology = drawn(seed)
+    graph, request, drawn_topology = drawn(seed)
     rng = np.random.default_rng(seed)
     topology = with_memory(drawn_topology, 1 + 20 * rng.random())
     try:
-        document = through_json(answer(question, graph, topology), question)
+        document = through_json(answer(request, graph, topology), request)
     except vs.VkschedError:
         pytest.skip("there is no plan")
     if document is None:
@@ -75,9 +75,9 @@ def test_what_comes_back_is_what_would_be_planned(seed: int) -> None:
     for _ in range(5):
         held, some = (*graph.data, *graph.initial), rng.choice([0.5, 0.9, 1.0])
         there = {d: frozenset(n for n in held if rng.random() < some) for d in range(2)}
-        now = replace(question, resident=there if rng.random() < 0.3 else {0: there[0]})
+        now = replace(request, resident=there if rng.random() < 0.3 else {0: there[0]})
         later = with_memory(topology, 0.3 + 1.4 * rng.random())
-        kept = KeptPlan(graph, document)
+        kept = CachedPlan(graph, document)
         found = kept.answer(now, later)
         assert kept.taken is (found is not None)
         if found is not None:
@@ -88,9 +88,9 @@ def test_most_plans_of_one_device_are_kept() -> None:
     """So the test above tests something."""
     kept = 0
     for seed in range(SOME):
-        graph, question, topology = drawn(seed)
-        plan = answer(question, graph, with_memory(topology, 1000))
-        kept += kept_document(plan, question) is not None
+        graph, request, topology = drawn(seed)
+        plan = answer(request, graph, with_memory(topology, 1000))
+        kept += serialize_cached_plan(plan, request) is not None
     assert kept > SOME / 3
 
 
@@ -98,24 +98,24 @@ def spec(name: str) -> DeviceSpec:
     return DeviceSpec(name, name.partition(":")[0], memory_bytes=1 << 30)
 
 
-def chain() -> tuple[Plan, Question, Topology]:
+def chain() -> tuple[Plan, PlanRequest, Topology]:
     x = vs.input("x", (64, 64))
     for number in range(3):
         x = vs.tanh(x @ vs.weight(np.eye(64, dtype=np.float32), f"w{number}"))
     graph = build_graph(x)[0]
     topology = Topology((spec("null:0"), spec("cpu")))
-    question = Question("priority", "latency")
-    return answer(question, graph, topology), question, topology
+    request = PlanRequest("priority", "latency")
+    return answer(request, graph, topology), request, topology
 
 
 def test_the_same_again_is_taken() -> None:
-    plan, question, topology = chain()
-    kept = KeptPlan(plan.graph, through_json(plan, question))
-    found = kept.answer(question, topology)
+    plan, request, topology = chain()
+    kept = CachedPlan(plan.graph, through_json(plan, request))
+    found = kept.answer(request, topology)
     assert found is not None and kept.taken and told(found) == told(plan)
 
 
-OTHERWISE: dict[str, Callable[[Question, Topology], tuple[Question, Topology]]] = {
+OTHERWISE: dict[str, Callable[[PlanRequest, Topology], tuple[PlanRequest, Topology]]] = {
     "copies": lambda q, m: (replace(q, copies=2), m),
     "objective": lambda q, m: (replace(q, policy="auto"), m),
     "overrides": lambda q, m: (replace(q, overrides=(("*", "cpu"),)), m),
@@ -138,42 +138,42 @@ OTHERWISE: dict[str, Callable[[Question, Topology], tuple[Question, Topology]]] 
 
 @pytest.mark.parametrize("what", OTHERWISE)
 def test_what_is_asked_otherwise_is_planned(what: str) -> None:
-    plan, question, topology = chain()
-    kept = KeptPlan(plan.graph, through_json(plan, question))
-    assert kept.answer(question, topology) is not None
-    assert kept.answer(*OTHERWISE[what](question, topology)) is None and not kept.taken
+    plan, request, topology = chain()
+    kept = CachedPlan(plan.graph, through_json(plan, request))
+    assert kept.answer(request, topology) is not None
+    assert kept.answer(*OTHERWISE[what](request, topology)) is None and not kept.taken
 
 
 def test_documents_of_another_kind_are_no_plans() -> None:
-    plan, question, topology = chain()
-    document = through_json(plan, question)
+    plan, request, topology = chain()
+    document = through_json(plan, request)
     assert document is not None
     for key in document:
         for value in (None, [], {}, [[0]], "x"):
             with suppress(DamagedPlan):
-                found = KeptPlan(plan.graph, {**document, key: value}).answer(question, topology)
+                found = CachedPlan(plan.graph, {**document, key: value}).answer(request, topology)
                 assert found is None or found.verify()
-        less = KeptPlan(plan.graph, {k: each for k, each in document.items() if k != key})
+        less = CachedPlan(plan.graph, {k: each for k, each in document.items() if k != key})
         with pytest.raises(DamagedPlan, match=key):
-            less.answer(question, topology)
-        assert less.answer(question, topology) is None and not less.taken, "it is told once"
-    assert KeptPlan(plan.graph, None).answer(question, topology) is None
+            less.answer(request, topology)
+        assert less.answer(request, topology) is None and not less.taken, "it is told once"
+    assert CachedPlan(plan.graph, None).answer(request, topology) is None
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_plan_of_a_cpu_alone_stays_as_runs_teach_its_costs(seed: int) -> None:
     case = draw_case(seed)
     cpu = case.topology.devices[-1]
-    question = Question("auto", "latency", (), 1, {}, {}, True)
+    request = PlanRequest("auto", "latency", (), 1, {}, {}, True)
     before = Topology((replace(cpu, memory_bytes=1 << 40),))
     curves = tuple(Curve(f"*/{bound}", ((-10.0, 2.0**seed),)) for bound in BOUNDS)
     learned = replace(before.devices[0], costs=PerfModel(curves, launch_s=1e-3, calls=2))
     after = Topology((learned,))
-    document = through_json(answer(question, case.graph, before), question)
+    document = through_json(answer(request, case.graph, before), request)
     assert document is not None
-    found = KeptPlan(case.graph, document).answer(question, after)
+    found = CachedPlan(case.graph, document).answer(request, after)
     assert found is not None and found.topology is after
-    assert told(found) == told(answer(question, case.graph, after))
-    stream = replace(question, objective="throughput")
+    assert told(found) == told(answer(request, case.graph, after))
+    stream = replace(request, objective="throughput")
     kept = through_json(answer(stream, case.graph, before), stream)
-    assert kept is None or KeptPlan(case.graph, kept).answer(stream, after) is None
+    assert kept is None or CachedPlan(case.graph, kept).answer(stream, after) is None

@@ -81,20 +81,20 @@ def model(request: pytest.FixtureRequest) -> Iterator[Plan]:
 def levels(plan: Plan, split: Split) -> int:
     """The longest chain of items in a split of which each reads what the one before made."""
     graph = plan.graph
-    depth = {copy.node: 0 for copy in split.copies_in}
+    depth = {copy.node: 0 for copy in split.uploads}
 
     def above(value: int) -> int:
         return 1 + depth.get(value, depth.get(graph.view_base(value), -1))
 
     for node in split.nodes:
         depth[node] = max((above(i) for i in graph.nodes[node].inputs), default=0)
-    return max([*depth.values(), *(above(copy.node) for copy in split.copies_out)])
+    return max([*depth.values(), *(above(copy.node) for copy in split.downloads)])
 
 
 def test_models_have_one_barrier_per_dependent_level(model: Plan) -> None:
     for split in model.splits:
-        assert len(split.barriers) == split.levels == levels(model, split)
-    assert model.barriers == model.levels == sum(len(s.barriers) for s in model.splits)
+        assert len(split.barriers) == split.depth == levels(model, split)
+    assert model.barriers == model.depth == sum(len(s.barriers) for s in model.splits)
 
 
 def test_models_take_little_more_than_their_largest_live_set(model: Plan) -> None:
@@ -108,8 +108,8 @@ def test_no_plan_has_fewer_barriers_than_levels(seed: int, count: int, devices: 
     plan = random_plan(seed, count, devices)
     for split in plan.splits:
         on_host = plan.topology.devices[split.device].kind == "cpu"
-        assert split.levels == levels(plan, split)
-        assert on_host or len(split.barriers) >= split.levels
+        assert split.depth == levels(plan, split)
+        assert on_host or len(split.barriers) >= split.depth
     for device, held in enumerate(plan.memory[:-1]):
         live = live_words(plan, device)  # of a few values one more may be a fifth
         assert sum(held.activation_pages) <= max(1.15 * live, live + 512)
@@ -120,7 +120,7 @@ def test_named_shapes_have_one_barrier_per_dependent_level(shape: Named) -> None
     plan = make_plan(*shape.build())
     for split in plan.splits:
         on_host = plan.topology.devices[split.device].kind == "cpu"
-        assert len(split.barriers) == (0 if on_host else split.levels)
+        assert len(split.barriers) == (0 if on_host else split.depth)
 
 
 def wide(count: int = 16) -> list[vs.Tensor]:
@@ -135,7 +135,7 @@ def test_memory_is_not_given_away_for_fewer_barriers() -> None:
     plan = make_plan(wide())
     held = sum(plan.memory[0].activation_pages)
     assert held <= 1.15 * live_words(plan, 0)
-    assert plan.barriers > plan.levels
+    assert plan.barriers > plan.depth
 
 
 def test_a_small_device_takes_barriers_rather_than_spill() -> None:
@@ -156,7 +156,7 @@ def test_what_reads_weights_alone_is_made_when_it_is_needed() -> None:
         h = vs.matmul(h, vs.exp(weight, name=f"exp{i}"))
     plan = make_plan(h)
     assert sum(plan.memory[0].activation_pages) <= 3 * 32 * 32
-    assert plan.levels <= plan.barriers <= 2 * plan.levels
+    assert plan.depth <= plan.barriers <= 2 * plan.depth
 
 
 # -- places, drawn -----------------------------------------------------------------------------
@@ -214,12 +214,12 @@ def test_scratch_memory_and_own_buffers_never_overlap(
     assert_memory(plan)
     for device, held in enumerate(plan.memory[:-1]):
         here = [s for s in plan.splits if s.device == device]
-        assert_window([c.inbox for s in here for c in s.copies_in], held.inbox_pages)
-        assert_window([c.outbox for s in here for c in s.copies_out], held.outbox_pages)
+        assert_staging([c.staging for s in here for c in s.uploads], held.upload_pages)
+        assert_staging([c.staging for s in here for c in s.downloads], held.download_pages)
 
 
-def assert_window(spans: list[Span], pages: tuple[int, ...]) -> None:
-    """No two values share a word of a window."""
+def assert_staging(spans: list[Span], pages: tuple[int, ...]) -> None:
+    """No two values share a word of a staging buffer."""
     ordered = sorted((s.page, s.offset, s.offset + s.words) for s in spans)
     assert all(end <= pages[page] for page, _, end in ordered)
     for one, two in zip(ordered, ordered[1:], strict=False):
@@ -231,7 +231,7 @@ def test_nodes_of_one_level_have_scratch_memory_apart() -> None:
     plan = make_plan([vs.exp(x, name="a"), vs.tanh(x, name="b"), vs.exp(large, name="c")])
     one, two = (plan.locations[0, scratch_of(node_id(plan, name))] for name in "ab")
     assert one.words == two.words == 2 * 8 * 32 and one != two
-    assert len(plan.splits[0].barriers) == plan.splits[0].levels == 2
+    assert len(plan.splits[0].barriers) == plan.splits[0].depth == 2
     assert plan.splits[0].inner_barriers > 0
     assert make_plan({"y": vs.exp(source())}, {"*": A}).inner_barriers == 0
 

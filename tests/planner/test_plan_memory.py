@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.plan.types.interval_set import Owners, WordSet
+from vksched.plan.types.interval_set import IntervalSet, Owners
 from vksched.plan.types.plan_types import Span
 
 BYTES = 4 * SHAPE[0] * SHAPE[1]
@@ -89,7 +89,7 @@ def test_word_sets_equal_sets_of_words(added: list[Span], asked: Span) -> None:
     def words(span: Span) -> set[tuple[int, int]]:
         return {(span.page, span.offset + i) for i in range(span.words)}
 
-    found, expected = WordSet(), set[tuple[int, int]]()
+    found, expected = IntervalSet(), set[tuple[int, int]]()
     for span in added:
         found.add(span)
         expected |= words(span)

@@ -140,8 +140,8 @@ def test_a_mix_lies_between() -> None:
     decision = mixed.decision
     assert decision is not None
     assert decision.objective.name == "latency=1,throughput=1,memory=1"
-    assert decision.won.metrics == mixed.metrics
-    assert 1.0 <= decision.value <= decision.single_value
+    assert decision.chosen.metrics == mixed.metrics
+    assert 1.0 <= decision.value <= decision.best_single_device_value
 
 
 @pytest.mark.parametrize("word", sorted(WORDS))
@@ -169,9 +169,9 @@ def test_no_plan_is_worse_than_the_best_device_alone(seed: int, word: str) -> No
         assert value <= alone.metrics.values[word] * 1.01, (spec.name, made.notes)
     assert made.decision is not None
     if word != "latency":  # these lay out memory before they choose
-        assert made.decision.won.metrics == made.metrics
+        assert made.decision.chosen.metrics == made.metrics
         copies = sum(own.copies for own in (made, *made.replicas))
-        assert made.decision.won.copies == copies
+        assert made.decision.chosen.copies == copies
 
 
 # -- copies and memory -----------------------------------------------------------------------------

@@ -114,9 +114,9 @@ def test_few_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[int | None, ...]] = []
     real = evaluate.place
 
-    def counted(support: Any, overrides: Any, caps: Any, wishes: Any) -> Any:
+    def counted(support: Any, overrides: Any, caps: Any, hints: Any) -> Any:
         tried.append(tuple(caps.first))
-        return real(support, overrides, caps, wishes)
+        return real(support, overrides, caps, hints)
 
     monkeypatch.setattr(evaluate, "place", counted)
     for rows in (8, 512):

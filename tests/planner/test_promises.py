@@ -25,7 +25,7 @@ from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.plan.types.placement_overrides import resolve_overrides
 from vksched.plan.verify.happens_before import check_plan
-from vksched.planner.placement.candidate_devices import Wishes
+from vksched.planner.placement.candidate_devices import PlacementHints
 from vksched.planner.search.candidates import LARGE
 from vksched.planner.search.select import MARGIN_ESTIMATED, known
 from vksched.topology.device_spec import DeviceSpec
@@ -63,11 +63,11 @@ def check(case: Case, plan: Plan, seed: int) -> None:
         assert not devices[split.device].disabled_reason
 
 
-def drawn_wishes(case: Case, rng: np.random.Generator) -> Wishes:
+def drawn_wishes(case: Case, rng: np.random.Generator) -> PlacementHints:
     """Returns a device for each node, drawn: what no schedule would ask for."""
     order = tuple(int(d) for d in rng.permutation(len(case.topology.devices)))
     on = {n.id: int(rng.integers(len(order))) for n in case.graph.ops if rng.random() < 0.8}
-    return Wishes(order, on, "drawn")
+    return PlacementHints(order, on, "drawn")
 
 
 # -- promises --------------------------------------------------------------------------------------

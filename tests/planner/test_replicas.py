@@ -74,7 +74,7 @@ def test_rates_of_devices_add_up(speeds: tuple[float, ...], order: list[str]) ->
     rate = sum(each for each in speeds if each > 0.05 * max(speeds)) / FLOPS
     assert 1 / made.metrics.period_s == pytest.approx(rate, rel=0.03)
     assert made.metrics.latency_s == simulate(made).seconds  # one run alone is on the fastest
-    assert made.decision is not None and made.decision.won.name in (
+    assert made.decision is not None and made.decision.chosen.name in (
         "replicas",
         f"single:{order[0]}",
     )

@@ -12,7 +12,7 @@ import vksched as vs
 from vksched.ir.graph import Graph
 from vksched.ops.lowering.lower import conversion_bytes
 from vksched.plan.costs.node_cost import call_of, lower_node, node_seconds
-from vksched.plan.costs.op_support import Support
+from vksched.plan.costs.op_support import OpSupport
 from vksched.plan.plan import Plan
 from vksched.plan.verify.happens_before import check_plan
 
@@ -83,7 +83,7 @@ def test_a_row_that_is_copied_with_its_state_costs_that(how: str) -> None:
     graph, _ = vs.build_graph([vs.exp(held), more], updates={held: written(held), other: whole})
     plan = plan_of(graph)
     assert in_place(plan) == ["new"]
-    support = Support(graph, make_topology())
+    support = OpSupport(graph, make_topology())
     row_s, all_s = (support.node_seconds(node_id(plan, name), 0) for name in ("new", "copied"))
     assert all_s > 10 * row_s
 

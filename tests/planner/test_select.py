@@ -12,11 +12,11 @@ from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
 from vksched.ir.build_graph import build_graph
-from vksched.plan.costs.op_support import Support
+from vksched.plan.costs.op_support import OpSupport
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.plan.verify.happens_before import check_plan
-from vksched.planner.placement.node_groups import MOST, find_bundles
+from vksched.planner.placement.node_groups import MOST, find_node_groups
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.edit import alone
 from vksched.topology.links import Link, Links
@@ -179,20 +179,24 @@ def test_bundles_are_few_and_free_of_cycles() -> None:
         a, b = (pool[int(rng.integers(max(0, len(pool) - 40), len(pool)))] for _ in range(2))
         pool.append(vs.add(a, b))
     graph, _ = build_graph(pool[-30:])
-    support = Support(graph, topology(FAST, SLOW))
+    support = OpSupport(graph, topology(FAST, SLOW))
     seconds = dict.fromkeys((n.id for n in support.computed), 1.0)
-    bundles = find_bundles(support, lambda node: (0, 1), seconds, 20.0)
-    assert sorted(n for b in bundles for n in b.nodes) == sorted(seconds)
-    assert len(bundles) <= 3 * MOST
-    number = {n: i for i, bundle in enumerate(bundles) for n in bundle.nodes}
+    node_groups = find_node_groups(support, lambda node: (0, 1), seconds, 20.0)
+    assert sorted(n for b in node_groups for n in b.nodes) == sorted(seconds)
+    assert len(node_groups) <= 3 * MOST
+    number = {n: i for i, node_group in enumerate(node_groups) for n in node_group.nodes}
     for node in support.computed:
         assert all(number[p] <= number[node.id] for p in support.operands[node.id] if p in number)
 
 
 def test_a_node_that_one_device_cannot_run_is_in_no_bundle_with_others() -> None:
-    support = Support(build_graph(layers(3, vs.input("x", (WIDTH, WIDTH))))[0], topology(1e9, 1e9))
+    support = OpSupport(
+        build_graph(layers(3, vs.input("x", (WIDTH, WIDTH))))[0], topology(1e9, 1e9)
+    )
     ids = [n.id for n in support.computed]
-    able = {n: (0,) if n == ids[2] else (0, 1) for n in ids}
-    bundles = find_bundles(support, able.__getitem__, dict.fromkeys(ids, 1.0), 100.0)
-    assert [b.able for b in bundles if ids[2] in b.nodes] == [(0,)]
-    assert all(len({able[n] for n in b.nodes}) == 1 for b in bundles)
+    candidate_devices = {n: (0,) if n == ids[2] else (0, 1) for n in ids}
+    node_groups = find_node_groups(
+        support, candidate_devices.__getitem__, dict.fromkeys(ids, 1.0), 100.0
+    )
+    assert [b.candidate_devices for b in node_groups if ids[2] in b.nodes] == [(0,)]
+    assert all(len({candidate_devices[n] for n in b.nodes}) == 1 for b in node_groups)

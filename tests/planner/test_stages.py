@@ -1,4 +1,4 @@
-"""Stages: stretches of bundles over devices, compared with a search of all cuts."""
+"""Stages: stretches of node groups over devices, compared with a search of all cuts."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ def test_no_cut_is_better(seed: int) -> None:
     names = [f"d{i}" for i in range(rng.randint(2, 4))]
     loads = []
     for _ in range(rng.randint(1, 7)):
-        able = [name for name in names if rng.random() < 0.8] or [rng.choice(names)]
-        loads.append({name: rng.choice([0.0, 0.5, 1.0, rng.uniform(0, 4)]) for name in able})
+        candidate_devices = [name for name in names if rng.random() < 0.8] or [rng.choice(names)]
+        loads.append(
+            {name: rng.choice([0.0, 0.5, 1.0, rng.uniform(0, 4)]) for name in candidate_devices}
+        )
     best = best_by_search(loads, names)
     found = find_stages(loads, names)
     if found is None:

@@ -14,10 +14,10 @@ import vksched as vs
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.ir.tensor import Tensor
-from vksched.plan.costs.op_support import Support
+from vksched.plan.costs.op_support import OpSupport
 from vksched.plan.plan import Plan
 from vksched.plan.verify.happens_before import check_plan
-from vksched.planner.placement.node_groups import find_bundles
+from vksched.planner.placement.node_groups import find_node_groups
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Topology
 
@@ -95,7 +95,7 @@ def test_a_cache_lives_where_its_only_readers_are() -> None:
     made = plan(graph, topology(64, 64), overrides=[("late.*", B)])
     assert device_of(made, "cache") == B and rule_of(made, "cache") == "state"
     assert made.transfer_bytes == 0
-    given = [copy.node for split in made.splits for copy in split.copies_in]
+    given = [copy.node for split in made.splits for copy in split.uploads]
     assert sorted(graph.nodes[node].name for node in given) == ["at", "row"]
 
 
@@ -263,10 +263,10 @@ def test_a_state_is_in_the_bundle_of_its_first_reader() -> None:
     early, late = vs.relu(x * state, name="early"), vs.exp(x, name="late")
     end = vs.add(early, vs.mul(late, state, name="again"))
     graph, _ = build_graph(end)
-    support = Support(graph, topology(64, 64))
+    support = OpSupport(graph, topology(64, 64))
     sizes = {n.id: 0.0 if n.op == "state" else 1.0 for n in support.computed}
-    bundles = find_bundles(support, lambda node: (0, 1), sizes, 2.0)
-    number = {node: i for i, bundle in enumerate(bundles) for node in bundle.nodes}
+    node_groups = find_node_groups(support, lambda node: (0, 1), sizes, 2.0)
+    number = {node: i for i, node_group in enumerate(node_groups) for node in node_group.nodes}
     mul = next(n.id for n in graph.nodes if n.op == "mul")
     assert sorted(number) == sorted(sizes) and number[graph.nodes[mul].inputs[1]] == number[mul]
     for node in support.computed:
@@ -274,7 +274,7 @@ def test_a_state_is_in_the_bundle_of_its_first_reader() -> None:
 
 
 def test_a_next_value_may_be_made_before_anything_reads_the_state() -> None:
-    """The bytes that go back are an edge in the order of the bundles."""
+    """The bytes that go back are an edge in the order of the node groups."""
     state = parameter("state", "s")
     x = vs.input("x", (2048, WIDTH))
     first = vs.matmul(x, parameter("weight", "w0"))

@@ -1,4 +1,4 @@
-"""Windows: weights that do not fit are streamed by plan, through windows that they take in turn."""
+"""StreamingBuffers: weights that do not fit are streamed by plan, through staging buffers that they take in turn."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from vksched.common.errors import OutOfMemory
 from vksched.common.schema import check
 from vksched.ir.graph import Graph
 from vksched.plan.multi_host.happens_before_hosts import check_parts
-from vksched.plan.multi_host.verify_host_plans import verify_part
+from vksched.plan.multi_host.verify_host_plans import verify_host_plan
 from vksched.plan.plan import Plan
-from vksched.plan.serialize.plan_codec import carried_document, carried_of
+from vksched.plan.serialize.plan_codec import decode_plan, encode_plan
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.plan.types.plan_types import HOST, PlanValue, Split
 from vksched.plan.verify.happens_before import check_events, check_plan
 from vksched.plan.verify.interleavings import events_of
 from vksched.planner.partition.host_partition import cut
-from vksched.planner.partition.streaming_windows import Windows
+from vksched.planner.partition.streaming_windows import StreamingBuffers
 from vksched.runtime.simulated.device_wrapper import WrappedDevice, WrappedSession
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
@@ -112,15 +112,15 @@ def test_a_card_that_shares_the_computers_memory_streams_what_does_not_fit(mib: 
 
 @pytest.mark.parametrize("mib", [9, 16, 24])
 def test_a_placement_by_hand_helps_too(mib: int) -> None:
-    """Weights that the user leaves in host memory are streamed in two windows, however many."""
+    """Weights that the user leaves in host memory are streamed in two staging buffers, however many."""
     graph, on = model(), topology(mib * MIB, False)
     chosen = planned(graph, on).metrics.latency_s
     for resident in (0, mib // 3, mib // 2):
         plan = planned(graph, on, resident)
         assert on_card(plan) == LAYERS and len(refilled(plan)) >= LAYERS - resident
         assert chosen <= plan.metrics.latency_s <= 1.1 * chosen
-        windows = 4 * sum(plan.memory[0].inbox_pages)
-        assert windows == (2 + 1) * MIB  # and one for the input
+        streaming_buffers = 4 * sum(plan.memory[0].upload_pages)
+        assert streaming_buffers == (2 + 1) * MIB  # and one for the input
         assert plan.memory[0].peak_bytes <= mib * MIB
 
 
@@ -183,7 +183,7 @@ def test_where_the_link_is_slower_than_the_work_streamed_weights_are_spread() ->
         on = topology(mib * MIB, False, Link(2e9, 1e-5))
         plan, last = planned(graph, on), planned(graph, on, policy="priority")
         assert plan.metrics.latency_s <= most * last.metrics.latency_s
-        copies = (copy for split in plan.splits for copy in split.copies_in)
+        copies = (copy for split in plan.splits for copy in split.uploads)
         names = [graph.nodes[copy.node].name for copy in copies if copy.node in graph.data]
         numbers = [int(name[1:]) for name in names]
         gaps = [b - a for a, b in zip(numbers, numbers[1:], strict=False)]
@@ -195,17 +195,17 @@ def test_where_the_link_is_slower_than_the_work_streamed_weights_are_spread() ->
 
 
 def test_where_a_second_set_of_windows_does_not_fit_nothing_is_written_ahead() -> None:
-    """Values 2 MiB, their windows 2 MiB, the weight 1 MiB, one or two windows for it."""
+    """Values 2 MiB, their staging buffers 2 MiB, the weight 1 MiB, one or two staging buffers for it."""
     graph = model()
-    for mib, windows in ((7, 2), (6, 1)):
+    for mib, streaming_buffers in ((7, 2), (6, 1)):
         plan = planned(graph, topology(mib * MIB, False), policy="priority")
         assert on_card(plan) == LAYERS
-        assert 4 * sum(plan.memory[0].inbox_pages) == (windows + 1) * MIB, plan.memory[0]
+        assert 4 * sum(plan.memory[0].upload_pages) == (streaming_buffers + 1) * MIB, plan.memory[0]
     assert planned(graph, topology(3 * MIB, False)).memory[0].peak_bytes <= 3 * MIB
 
 
 def test_where_one_set_of_windows_just_fits_values_lie_as_close_as_can_be() -> None:
-    """Values 3 MiB and 256 KiB for columns, twice as much for these where they lie apart; windows
+    """Values 3 MiB and 256 KiB for columns, twice as much for these where they lie apart; staging buffers
     for input, weight and result 3 MiB.
     """
     h = vs.input("x", (512, WIDTH))
@@ -223,7 +223,7 @@ def test_where_one_set_of_windows_just_fits_values_lie_as_close_as_can_be() -> N
 def test_few_weights_keep_their_windows() -> None:
     plan = planned(model(), topology(40 * MIB, False), LAYERS - 2)
     assert on_card(plan) == LAYERS and not refilled(plan)
-    assert 4 * sum(plan.memory[0].inbox_pages) == (2 + 1) * MIB
+    assert 4 * sum(plan.memory[0].upload_pages) == (2 + 1) * MIB
     assert refilled(planned(model(), topology(40 * MIB, False), LAYERS - 3))
 
 
@@ -256,10 +256,17 @@ def test_streams_of_throughput_keep_the_memory() -> None:
 
 
 def test_splits_take_turns() -> None:
-    windows = Windows(frozenset({0}))
+    streaming_buffers = StreamingBuffers(frozenset({0}))
     devices, refills = [0, 1, 0, 0, 0, 0], [True, False, True, False, True, True]
-    assert windows.had_before(devices, refills) == [HOST, HOST, HOST, HOST, 0, 2]
-    assert replace(windows, sets=1).had_before(devices, refills) == [HOST, HOST, 0, HOST, 2, 4]
+    assert streaming_buffers.had_before(devices, refills) == [HOST, HOST, HOST, HOST, 0, 2]
+    assert replace(streaming_buffers, sets=1).had_before(devices, refills) == [
+        HOST,
+        HOST,
+        0,
+        HOST,
+        2,
+        4,
+    ]
 
 
 def test_a_split_waits_for_the_one_that_had_its_windows() -> None:
@@ -270,7 +277,9 @@ def test_a_split_waits_for_the_one_that_had_its_windows() -> None:
     assert own[3].waits
     waitless = [replace(s, waits=()) if s == own[3] else s for s in plan.splits]
     broken = replace(plan, splits=tuple(waitless))
-    with pytest.raises(vs.PlanError, match=f"over a window that split {own[1].id} may still read"):
+    with pytest.raises(
+        vs.PlanError, match=f"over a staging buffer that split {own[1].id} may still read"
+    ):
         broken.verify()
     found = check_events(broken, events_of(broken))
     assert any(f.kind == "race" and "by the host" in f.message for f in found), found
@@ -279,15 +288,15 @@ def test_a_split_waits_for_the_one_that_had_its_windows() -> None:
 def test_a_window_that_lasts_is_shared_with_none() -> None:
     plan = planned(model(), topology(9 * MIB, False))
     lasting = [replace(s, refills=False) if s == refilled(plan)[1] else s for s in plan.splits]
-    with pytest.raises(vs.PlanError, match="two values share words of the inbox"):
+    with pytest.raises(vs.PlanError, match="two values share words of the upload buffer"):
         replace(plan, splits=tuple(lasting)).verify()
 
 
 def test_documents_keep_it() -> None:
     plan = planned(model(), topology(9 * MIB, False))
-    document = json.loads(json.dumps(carried_document(plan)))
+    document = json.loads(json.dumps(encode_plan(plan)))
     check(document, CARRIED, "plan")
-    assert carried_of(plan.graph, plan.topology, document).splits == plan.splits
+    assert decode_plan(plan.graph, plan.topology, document).splits == plan.splits
 
 
 def test_parts_of_several_hosts_wait_for_windows_too() -> None:
@@ -305,7 +314,7 @@ def test_parts_of_several_hosts_wait_for_windows_too() -> None:
         check_parts(spread(plan, hosts), parts, 3, 0)
         for part in parts:
             if part.plan.splits:
-                verify_part(part)
+                verify_host_plan(part)
                 assert refilled(part.plan)
                 without = [replace(split, waits=()) for split in part.plan.splits]
                 with pytest.raises(vs.PlanError, match="may still read"):

@@ -18,11 +18,11 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import PlanError
 from vksched.plan.plan import Plan
-from vksched.plan.serialize.plan_codec import Planned, planned_of
-from vksched.plan.serialize.plan_request import Question
+from vksched.plan.serialize.plan_codec import PlanRecord, decode_plan_record
+from vksched.plan.serialize.plan_request import PlanRequest
 from vksched.plan.simulation.sim_types import Simulation
 from vksched.plan.simulation.simulate_plan import simulate
-from vksched.plan.types.plan_types import COMING, LEAVING, WORK, Order
+from vksched.plan.types.plan_types import COMPUTE, DOWNLOAD, UPLOAD, StageDependency
 from vksched.plan.verify.happens_before import check_events, check_plan
 from vksched.plan.verify.interleavings import events_of
 from vksched.planner.partition import transfers
@@ -136,7 +136,7 @@ def test_streamed_weights_come_while_the_layer_before_works() -> None:
     assert apart_s == pytest.approx((count + 2) * COPY_S + count * WORK_S, rel=0.01)
     assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
     assert overlap_s(simulate(plan), 0) == pytest.approx((count - 1) * COPY_S, rel=0.01)
-    assert not any(split.aside or split.orders for split in apart.splits)
+    assert not any(split.async_transfers or split.stage_deps for split in apart.splits)
 
 
 @pytest.mark.parametrize("work_s", [1.0, 2.0, 5.0])
@@ -161,9 +161,9 @@ def test_a_device_that_is_lost_when_it_tells_of_its_copies_has_given_its_results
         raise vs.DeviceLost("planted")
 
     _, _, expected = run_on_null(layers(2), False)
-    monkeypatch.setattr(NullSession, "aside_s", lost)
+    monkeypatch.setattr(NullSession, "async_transfer_s", lost)
     plan, _, results = run_on_null(layers(2), True)
-    assert np.array_equal(results[0], expected[0]) and plan.splits[0].aside
+    assert np.array_equal(results[0], expected[0]) and plan.splits[0].async_transfers
 
 
 def test_a_stream_of_runs_overlaps_copies_and_work_too() -> None:
@@ -177,35 +177,40 @@ def test_a_stream_of_runs_overlaps_copies_and_work_too() -> None:
 def test_the_plan_says_what_goes_beside_and_what_waits_for_what() -> None:
     plan, _, _ = run_on_null(layers(4), True)
     first, second, third, last = plan.splits
-    assert [split.aside for split in plan.splits] == [(COMING,)] * 3 + [(COMING, LEAVING)]
-    assert first.orders == (Order(WORK, COMING, 0),)
-    assert second.orders == (Order(WORK, COMING, 1),)
+    assert [split.async_transfers for split in plan.splits] == [(UPLOAD,)] * 3 + [
+        (UPLOAD, DOWNLOAD)
+    ]
+    assert first.stage_deps == (StageDependency(COMPUTE, UPLOAD, 0),)
+    assert second.stage_deps == (StageDependency(COMPUTE, UPLOAD, 1),)
     # its memory is that of the first layer's weight, or of what this read
-    assert third.orders == (Order(COMING, WORK, 0), Order(WORK, COMING, 2))
-    assert last.after(LEAVING) == ((WORK, 3),)
+    assert third.stage_deps == (
+        StageDependency(UPLOAD, COMPUTE, 0),
+        StageDependency(COMPUTE, UPLOAD, 2),
+    )
+    assert last.after(DOWNLOAD) == ((COMPUTE, 3),)
     text = plan.explain()
     assert "beside the work, once the work of split 0 is complete" in text
-    assert last.hands_over == ()
+    assert last.deferred_downloads == ()
 
 
 def test_copies_out_are_handed_over_behind_the_copies_in_that_need_not_wait() -> None:
     plan, _, _ = run_on_null(pipeline(), True)
     on_first = [split for split in plan.splits if split.device == 0]
-    assert [split.hands_over for split in on_first] == [(), (0,), (1,), (2,), (3,), (4,)]
+    assert [split.deferred_downloads for split in on_first] == [(), (0,), (1,), (2,), (3,), (4,)]
 
 
 def test_small_copies_stay_in_the_work() -> None:
     x = vs.input("x", (SIDE, SIDE // 2))
     plan, _, _ = run_on_null(([vs.exp(x, name="e")], {}), True)
-    assert plan.splits[0].copies_in and not plan.splits[0].aside
+    assert plan.splits[0].uploads and not plan.splits[0].async_transfers
     assert 4 * SIDE * SIDE == MIN_BYTES
 
 
 def test_a_plan_with_copies_beside_work_is_read_back_from_its_document() -> None:
     plan, _, _ = run_on_null(pipeline(), True)
-    question = Question("auto", "latency", (), 1)
-    graph, document = Planned(plan, question, "test").as_document()
-    again = planned_of(graph, document).plan
+    question = PlanRequest("auto", "latency", (), 1)
+    graph, document = PlanRecord(plan, question, "test").as_document()
+    again = decode_plan_record(graph, document).plan
     assert again.splits == plan.splits
 
 
@@ -216,10 +221,10 @@ def without_each_order(plan: Plan) -> list[Plan]:
     """The plan less one order, for each."""
     out = []
     for split in plan.splits:
-        for order in split.orders:
-            left = tuple(each for each in split.orders if each != order)
+        for order in split.stage_deps:
+            left = tuple(each for each in split.stage_deps if each != order)
             splits = list(plan.splits)
-            splits[split.id] = replace(split, orders=left)
+            splits[split.id] = replace(split, stage_deps=left)
             out.append(replace(plan, splits=tuple(splits)))
     return out
 
@@ -245,8 +250,8 @@ def test_both_checkers_pass_the_plan_and_miss_each_order_that_is_taken_away(
 def test_both_checkers_find_memory_that_is_used_again_before_it_was_copied_out() -> None:
     plan, _, _ = run_on_null(pipeline(), True)
     first, second = plan.splits[0], plan.splits[1]
-    assert LEAVING in first.aside and second.hands_over == (0,)
-    given, taken = first.copies_out[0].node, second.nodes[0]
+    assert DOWNLOAD in first.async_transfers and second.deferred_downloads == (0,)
+    given, taken = first.downloads[0].node, second.nodes[0]
     moved = {**plan.locations, (0, taken): plan.locations[0, given]}
     mutant = replace(plan, locations=moved)
     found = check_events(mutant, events_of(mutant, 1))
@@ -258,13 +263,17 @@ def test_both_checkers_find_memory_that_is_used_again_before_it_was_copied_out()
 def test_both_checkers_find_copies_in_that_write_over_what_is_copied_out() -> None:
     plan, _, _ = run_on_null(pipeline(), True)
     first, second = plan.splits[0], plan.splits[1]
-    assert LEAVING in first.aside and COMING in second.aside and second.hands_over == (0,)
-    theirs = plan.locations[0, first.copies_out[0].node]
-    copies = (replace(second.copies_in[0], target=theirs), *second.copies_in[1:])
+    assert (
+        DOWNLOAD in first.async_transfers
+        and UPLOAD in second.async_transfers
+        and second.deferred_downloads == (0,)
+    )
+    theirs = plan.locations[0, first.downloads[0].node]
+    copies = (replace(second.uploads[0], target=theirs), *second.uploads[1:])
     moved = {**plan.locations, (0, copies[0].node): theirs}
     # they wait for the work of the split before, which the queue copies out behind them
-    orders = (*second.orders, Order(COMING, WORK, 0))
-    splits = (first, replace(second, copies_in=copies, orders=orders), *plan.splits[2:])
+    stage_deps = (*second.stage_deps, StageDependency(UPLOAD, COMPUTE, 0))
+    splits = (first, replace(second, uploads=copies, stage_deps=stage_deps), *plan.splits[2:])
     mutant = replace(plan, splits=splits, locations=moved)
     (found,) = check_events(mutant, events_of(mutant, 1))
     assert found.kind == "stale" and found.message.startswith("copy out of first0")
@@ -275,10 +284,10 @@ def test_both_checkers_find_copies_in_that_write_over_what_is_copied_out() -> No
 def test_both_checkers_find_copies_in_that_write_over_what_is_read() -> None:
     plan, _, _ = run_on_null(layers(4), True)
     second, third = plan.splits[1], plan.splits[2]
-    theirs = second.copies_in[0].target  # the weight of the layer before, which works meanwhile
-    copies = (replace(third.copies_in[0], target=theirs), *third.copies_in[1:])
+    theirs = second.uploads[0].target  # the weight of the layer before, which works meanwhile
+    copies = (replace(third.uploads[0], target=theirs), *third.uploads[1:])
     splits = list(plan.splits)
-    splits[2] = replace(third, copies_in=copies)
+    splits[2] = replace(third, uploads=copies)
     moved = {**plan.locations, (0, copies[0].node): theirs}
     mutant = replace(plan, splits=tuple(splits), locations=moved)
     found = check_events(mutant, events_of(mutant, 1))
@@ -288,35 +297,50 @@ def test_both_checkers_find_copies_in_that_write_over_what_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "orders"),
+    ("number", "stage_deps"),
     [
-        (2, (Order(COMING, COMING, 0), Order(WORK, COMING, 2))),  # done long before its work is
-        (2, (Order(COMING, LEAVING, 0), Order(WORK, COMING, 2))),
-        (2, (Order(COMING, WORK, 2), Order(WORK, COMING, 2))),  # in a circle
-        (2, (Order(COMING, WORK, 0), Order(WORK, COMING, 2), Order(LEAVING, WORK, 2))),
-        (2, (Order(COMING, WORK, 3), Order(WORK, COMING, 2))),
-        (2, (Order(COMING, WORK, -1), Order(WORK, COMING, 2))),
+        (
+            2,
+            (StageDependency(UPLOAD, UPLOAD, 0), StageDependency(COMPUTE, UPLOAD, 2)),
+        ),  # done long before its work is
+        (2, (StageDependency(UPLOAD, DOWNLOAD, 0), StageDependency(COMPUTE, UPLOAD, 2))),
+        (
+            2,
+            (StageDependency(UPLOAD, COMPUTE, 2), StageDependency(COMPUTE, UPLOAD, 2)),
+        ),  # in a circle
+        (
+            2,
+            (
+                StageDependency(UPLOAD, COMPUTE, 0),
+                StageDependency(COMPUTE, UPLOAD, 2),
+                StageDependency(DOWNLOAD, COMPUTE, 2),
+            ),
+        ),
+        (2, (StageDependency(UPLOAD, COMPUTE, 3), StageDependency(COMPUTE, UPLOAD, 2))),
+        (2, (StageDependency(UPLOAD, COMPUTE, -1), StageDependency(COMPUTE, UPLOAD, 2))),
     ],
 )
 def test_verify_refuses_orders_that_say_nothing_or_cannot_be_kept(
-    number: int, orders: tuple[Order, ...]
+    number: int, stage_deps: tuple[StageDependency, ...]
 ) -> None:
     plan, _, _ = run_on_null(layers(4), True)
     splits = list(plan.splits)
-    splits[number] = replace(splits[number], orders=orders)
+    splits[number] = replace(splits[number], stage_deps=stage_deps)
     with pytest.raises(PlanError, match="wait"):
         replace(plan, splits=tuple(splits)).verify()
 
 
-@pytest.mark.parametrize("stages", [(COMING, "work"), (COMING, COMING), (COMING, "copies")])
+@pytest.mark.parametrize("stages", [(UPLOAD, "work"), (UPLOAD, UPLOAD), (UPLOAD, "copies")])
 def test_verify_refuses_stages_that_no_copy_queue_has(stages: tuple[str, ...]) -> None:
     plan, _, _ = run_on_null(layers(4), True)
-    splits = (replace(plan.splits[0], aside=stages), *plan.splits[1:])
+    splits = (replace(plan.splits[0], async_transfers=stages), *plan.splits[1:])
     with pytest.raises(PlanError, match="beside its work"):
         replace(plan, splits=splits).verify()
 
 
-@pytest.mark.parametrize("change", [{"orders": (Order(COMING, WORK, 0),)}, {"hands_over": (0,)}])
+@pytest.mark.parametrize(
+    "change", [{"stage_deps": (StageDependency(UPLOAD, COMPUTE, 0),)}, {"deferred_downloads": (0,)}]
+)
 def test_verify_refuses_orders_where_no_split_has_copies_beside_its_work(
     change: dict[str, tuple[object, ...]],
 ) -> None:
@@ -335,8 +359,8 @@ def test_a_cpu_has_no_copy_queue_whatever_a_machine_says() -> None:
     names = {node.name: node.id for node in graph.nodes}
     overrides = [(names["a"], "null:0"), (names["b"], "cpu")]
     plan = vs.plan_graph(graph, topology, overrides=overrides)
-    assert [split.aside for split in plan.splits] == [(COMING, LEAVING), ()]
-    splits = (plan.splits[0], replace(plan.splits[1], aside=(COMING,)))
+    assert [split.async_transfers for split in plan.splits] == [(UPLOAD, DOWNLOAD), ()]
+    splits = (plan.splits[0], replace(plan.splits[1], async_transfers=(UPLOAD,)))
     with pytest.raises(PlanError, match="no queue"):
         replace(plan, splits=splits).verify()
 

@@ -14,7 +14,7 @@ import pytest
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.plan.types.plan_types import COMING, LEAVING, Span
+from vksched.plan.types.plan_types import DOWNLOAD, UPLOAD, Span
 from vksched.planner.partition import transfers
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as context_module
@@ -63,8 +63,10 @@ def test_runs_in_flight_are_right_and_use_the_way_of_their_own(
     with vs.Scheduler(gpus, copies=2, optimize=False) as sched:
         run = sched.compile(y, placement)
         splits = run.plan.splits
-        assert all(COMING in split.aside for split in splits) and len(splits) >= LAYERS // 2
-        assert LEAVING in splits[-1].aside
+        assert (
+            all(UPLOAD in split.async_transfers for split in splits) and len(splits) >= LAYERS // 2
+        )
+        assert DOWNLOAD in splits[-1].async_transfers
         for _ in range(3):
             feeds = [rng.standard_normal((SIDE, SIDE), dtype=np.float32) for _ in range(4)]
             for feed, future in [(feed, run.submit(x=feed)) for feed in feeds]:
@@ -82,7 +84,10 @@ def test_copies_out_are_handed_over_behind_the_next_copies_in(
     assert results[-1] is y
     with vs.Scheduler(gpus[:1], optimize=False) as sched:
         run = sched.compile(results, placement)
-        assert sum(len(split.hands_over) for split in run.plan.splits) == len(run.plan.splits) - 1
+        assert (
+            sum(len(split.deferred_downloads) for split in run.plan.splits)
+            == len(run.plan.splits) - 1
+        )
         expected = rng.standard_normal((SIDE, SIDE), dtype=np.float32)
         for weight, found in zip(weights, run(x=expected), strict=True):
             expected = expected @ weight
@@ -98,7 +103,7 @@ def test_a_copy_out_that_the_driver_drops_is_found(
     def dropping(
         self: VulkanSession, memory: Any, split: int, stage: str, again: bool = False
     ) -> None:
-        if stage != LEAVING:
+        if stage != DOWNLOAD:
             hand_over(self, memory, split, stage, again)
         else:
             memory.given[split] = memory.tickets[split]
@@ -125,7 +130,7 @@ def test_an_interrupt_behind_copies_out_leaves_the_plan_in_use(
         self: VulkanSession, memory: Any, split: int, stage: str, again: bool = False
     ) -> None:
         hand_over(self, memory, split, stage, again)
-        if stage == LEAVING and interrupts:
+        if stage == DOWNLOAD and interrupts:
             interrupts.clear()
             del memory.given[split]  # it came before that was noted
             raise KeyboardInterrupt
@@ -198,7 +203,7 @@ def test_a_driver_without_timeline_semaphores_has_no_copy_queue(
     monkeypatch.setattr(binding.companion, "timelines", lambda manager: False)
     y, placement, _ = streamed(gpus, rng)
     with vs.Scheduler(gpus, optimize=False) as sched:
-        assert not any(split.aside for split in sched.compile(y, placement).plan.splits)
+        assert not any(split.async_transfers for split in sched.compile(y, placement).plan.splits)
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -251,7 +256,7 @@ def test_on_drivers_with_one_queue_nothing_changes(
     for split in plan.splits:
         index = int(plan.topology.devices[split.device].name.split(":")[1])
         has_queue = described[index]["copy_queue_family"] is not None
-        assert bool(split.aside) == has_queue
+        assert bool(split.async_transfers) == has_queue
 
 
 def test_a_tape_tells_what_the_copy_queue_did(
@@ -264,7 +269,7 @@ def test_a_tape_tells_what_the_copy_queue_did(
         run(x=np.ones((SIDE, SIDE), np.float32))
         splits = run.plan.splits
     told = [event for event in tape.contents().events if event.name == "transfer_queue"]
-    assert len(told) == sum(len(split.aside) for split in splits)
+    assert len(told) == sum(len(split.async_transfers) for split in splits)
     assert {event.fields["way"] for event in told} == {"in", "out"}
     for event in told:
         assert (

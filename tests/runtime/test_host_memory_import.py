@@ -14,7 +14,7 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType
-from vksched.plan.types.plan_types import COMING
+from vksched.plan.types.plan_types import UPLOAD
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as contexts
 from vksched.runtime.vulkan.context import Context, Recording
@@ -88,7 +88,7 @@ def test_large_inputs_are_copied_from_where_they_are(
     counted = Counted(monkeypatch)
     with vs.Scheduler([gpu], copies=2, optimize=False) as sched:
         run = sched.compile(*scaled(gpu))
-        assert all(COMING in split.aside for split in run.plan.splits if split.copies_in)
+        assert all(UPLOAD in split.async_transfers for split in run.plan.splits if split.uploads)
         for _ in range(3):
             feeds = [
                 {name: aligned(rng, (ROWS, COLUMNS), shift) for name in "xy"} for _ in range(3)
@@ -158,7 +158,7 @@ def test_a_wait_for_an_earlier_split_leaves_the_pages_of_a_later_one(
             total, {"*": gpu}, observe={doubled: lambda _, value: shown.append(value)}
         )
         first, second = run.plan.splits
-        assert COMING in second.aside and first.id in second.waits
+        assert UPLOAD in second.async_transfers and first.id in second.waits
         for _ in range(3):  # from the second run on a split has an earlier submission, too
             given = {name: aligned(rng, (ROWS, COLUMNS)) for name in "xy"}
             expected = given["x"] * 2 + given["y"]

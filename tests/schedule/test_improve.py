@@ -57,7 +57,7 @@ def test_kicks_and_descents_keep_the_order_and_what_devices_can(
         place = {t: at for at, t in enumerate(local.order)}
         assert sorted(place) == list(range(problem.n))
         assert all(place[p] < place[t] for t in place for p, _ in problem.before[t])
-        assert all(d in problem.able[t] for t, d in enumerate(local.device))
+        assert all(d in problem.candidate_devices[t] for t, d in enumerate(local.device))
         assert local.makespan == simulate(problem, local.placed()).makespan
 
 

@@ -74,8 +74,8 @@ def test_the_numbers_are_in_the_plain_data() -> None:
 def best_by_search(tasks: TaskGraph, where: Platform, word: str) -> float:
     """The least value over all devices of all tasks; of joules for tasks without edges."""
     least = float("inf")
-    able = [list(task.cost_s) for task in tasks]
-    for devices in itertools.product(*able):
+    candidate_devices = [list(task.cost_s) for task in tasks]
+    for devices in itertools.product(*candidate_devices):
         held, load = dict.fromkeys(where.devices, 0.0), dict.fromkeys(where.devices, 0.0)
         for task, device in zip(tasks, devices, strict=True):
             held[device] += task.memory_bytes

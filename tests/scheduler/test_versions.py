@@ -74,9 +74,9 @@ def test_a_poorer_card_makes_no_plan_slower(
     decision = both.decision
     assert decision is not None
     working = {both.topology.devices[split.device].name for split in both.splits}
-    assert set(decision.won.devices) == working
-    assert decision.won.single in working  # and not a device that has no work
-    assert decision.single_value <= min(alone) * 1.000001
+    assert set(decision.chosen.devices) == working
+    assert decision.chosen.single in working  # and not a device that has no work
+    assert decision.best_single_device_value <= min(alone) * 1.000001
 
 
 def test_two_better_cards_share_the_graph_that_is_made_for_them() -> None:

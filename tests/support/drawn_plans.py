@@ -18,11 +18,11 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
-from vksched.plan.costs.op_support import Support
+from vksched.plan.costs.op_support import OpSupport
 from vksched.plan.plan import Plan
 from vksched.planner.memory.draft import finish
 from vksched.planner.memory.fit import most_copies
-from vksched.planner.placement.candidate_devices import Wishes
+from vksched.planner.placement.candidate_devices import PlacementHints
 from vksched.planner.planner import POLICIES
 from vksched.planner.search.candidates import Candidates
 from vksched.planner.search.evaluate import fitted
@@ -36,7 +36,7 @@ from vksched.topology.topology import Topology
 ROWS, COLUMNS = 8, 32
 EVERY = (*POLICIES, "single", *(name for name in policies() if name not in POLICIES))
 """All policies of plans: "single" has all on the first device, the others follow a schedule of
-bundles, whether or not that is fast.
+node groups, whether or not that is fast.
 """
 NO_GATHER = Limits(storage_buffers=3)
 HOST_BYTES = 1 << 40
@@ -73,16 +73,16 @@ class Case:
         tasks, edges = ways.cut.tasks
         where = replace(ways.platform(), memory_bytes={})  # placement keeps it
         found = schedule(TaskGraph(tasks, edges), where, policy)
-        return self.follow(ways.cut.wish([found.device[task.name] for task in tasks]))
+        return self.follow(ways.cut.hints_for([found.device[task.name] for task in tasks]))
 
     def alone(self, device: int) -> Plan:
         """Returns the plan in which a device and the CPU do all that the user has not placed."""
-        return self.follow(self.ways().alone(device).wishes)
+        return self.follow(self.ways().alone(device).hints)
 
-    def follow(self, wishes: Wishes) -> Plan:
+    def follow(self, hints: PlacementHints) -> Plan:
         """Returns the plan of some wishes, whatever it takes."""
         support = self.support
-        draft, spills = fitted(support, self.overrides, wishes)
+        draft, spills = fitted(support, self.overrides, hints)
         count, why = most_copies(draft, self.copies)
         return finish(draft, "drawn", count, (*draft.notes, *spills, *why))
 
@@ -91,8 +91,8 @@ class Case:
         return Candidates(self.support, self.overrides, self.competing)
 
     @cached_property
-    def support(self) -> Support:
-        return Support(self.graph, self.topology, self.resident, self.observed)
+    def support(self) -> OpSupport:
+        return OpSupport(self.graph, self.topology, self.resident, self.observed)
 
     @property
     def competing(self) -> tuple[int, ...]:

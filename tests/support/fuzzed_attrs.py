@@ -32,7 +32,7 @@ from vksched.ir.evaluate import compute, compute_into, infer
 from vksched.ir.op import Call, Op, get_op
 from vksched.ops.lowering import native_kernels
 from vksched.ops.lowering.lower import lower
-from vksched.plan.serialize.graph_codec import graph_of
+from vksched.plan.serialize.graph_codec import decode_graph
 from vksched.testing.op_table import CASES, FP16, LONGS, UNSIGNED
 from vksched.topology.limits import Limits
 
@@ -184,7 +184,7 @@ def is_valid(example: Example) -> TensorType | None:
         if claimed is None:
             continue
         try:
-            graph_of(document(example, claimed))
+            decode_graph(document(example, claimed))
         except PlanError:
             if result is not None:
                 raise Wrong("the call is valid, its document is none") from None
@@ -211,7 +211,7 @@ def document(example: Example, result: TensorType) -> dict[str, Any]:
     own = node("y", example.op, list(range(len(leaves))), example.attrs, result)
     weights = [{"node": i, "hash": ""} for i, t in enumerate(example.inputs) if t.dtype in NARROW]
     made = {"nodes": [*leaves, own], "outputs": [["y", len(leaves)]], "weights": weights}
-    empty: dict[str, Any] = {"states": [], "kept": [], "merged": {}}
+    empty: dict[str, Any] = {"states": [], "backed_up_states": [], "aliases": {}}
     found: dict[str, Any] = json.loads(json.dumps({**made, **empty}))
     return found
 

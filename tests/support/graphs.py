@@ -12,7 +12,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
 from vksched.ir.tensor import Tensor
 from vksched.plan.plan import Plan
-from vksched.plan.types.plan_types import CopyIn, scratch_of
+from vksched.plan.types.plan_types import Upload, scratch_of
 from vksched.plan.verify.happens_before import check_plan
 from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.topology.device_spec import DeviceSpec
@@ -223,9 +223,9 @@ def fences_of(plan: Plan) -> int:
     return sum(plan.topology.devices[plan.splits[w].device].kind != "cpu" for w in waits_of(plan))
 
 
-def transfers_of(plan: Plan) -> list[CopyIn]:
+def transfers_of(plan: Plan) -> list[Upload]:
     """The copies from device to device."""
-    return [c for s in plan.splits for c in s.copies_in if c.source >= 0]
+    return [c for s in plan.splits for c in s.uploads if c.source >= 0]
 
 
 def device_of(plan: Plan, name: str) -> str:
@@ -313,9 +313,9 @@ def lifetimes(plan: Plan, device: int) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     time = 0
     for split in (s for s in plan.splits if s.device == device):
-        items = [(c.node,) for c in split.copies_in]
+        items = [(c.node,) for c in split.uploads]
         items += [(n, scratch_of(n), *plan.graph.nodes[n].inputs) for n in split.nodes]
-        items += [(c.node,) for c in split.copies_out]
+        items += [(c.node,) for c in split.downloads]
         for touched in items:
             for value in (v if v in values or v < 0 else plan.graph.view_base(v) for v in touched):
                 if value in values:

@@ -14,14 +14,14 @@ from vksched.common.dtypes import NDArray, Progress
 from vksched.distributed.protocols import Caller, Post, RunKey
 from vksched.distributed.wire.channel import Payload
 from vksched.distributed.worker.weight_cache import hash_of
-from vksched.plan.multi_host.host_plan import Part, Send
+from vksched.plan.multi_host.host_plan import HostPlan, Send
 from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.runtime.run_stats import RunStats
 
 TAKE_S = 60.0
 
 
-def walk(part: Part, run: RunKey, feeds: Mapping[int, NDArray], post: Post) -> list[NDArray]:
+def walk(part: HostPlan, run: RunKey, feeds: Mapping[int, NDArray], post: Post) -> list[NDArray]:
     """Carries out a part and returns its outputs."""
     graph, values = part.plan.graph, Values(part.plan.graph)
     for node, array in feeds.items():
@@ -44,7 +44,7 @@ class Walker:
 
     def __init__(self, post: Post, caller: Caller) -> None:
         self.post, self.caller = post, caller
-        self.parts: dict[int, Part] = {}
+        self.parts: dict[int, HostPlan] = {}
         self.hold = threading.Event()
         self.hold.set()
         self.fails: BaseException | None = None
@@ -52,7 +52,7 @@ class Walker:
         self.runs: list[threading.Thread] = []
         self.closed = threading.Event()
 
-    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+    def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         if self.fails is not None:
             raise self.fails
         assert progress is not None
@@ -101,11 +101,11 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self.parts: list[tuple[Part, Mapping[str, Payload]]] = []
+        self.parts: list[tuple[HostPlan, Mapping[str, Payload]]] = []
         self.read_weights: list[NDArray] = []
 
     def write(
-        self, part: Part, state: Callable[[object], str]
+        self, part: HostPlan, state: Callable[[object], str]
     ) -> tuple[bytes, Mapping[str, Payload]]:
         data = part.plan.graph.data.values()
         weights: dict[str, Payload] = {hash_of([np.asarray(a)]): [np.asarray(a)] for a in data}
@@ -114,7 +114,7 @@ class Registry:
 
     def read(
         self, text: bytes, weight: Callable[[str], NDArray], state: Callable[[str], object]
-    ) -> Part:
+    ) -> HostPlan:
         part, weights = self.parts[int(text)]
         self.read_weights = [weight(name) for name in weights]
         return part

@@ -13,9 +13,17 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress, numpy_dtype
 from vksched.plan.plan import Plan
-from vksched.plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, CopyOut, Span, scratch_of
+from vksched.plan.types.plan_types import (
+    COMPUTE,
+    DOWNLOAD,
+    UPLOAD,
+    Download,
+    Span,
+    Upload,
+    scratch_of,
+)
 from vksched.runtime.cpu.evaluate import Values, evaluate_node
-from vksched.runtime.device import Aside, Times
+from vksched.runtime.device import Times, TransferTimes
 from vksched.runtime.state_store import HostStates
 from vksched.runtime.vulkan.word_view import read_words, write_words
 from vksched.topology.device_spec import DeviceSpec
@@ -76,7 +84,7 @@ class LazyDevice:
             return
         before = self.queue[: self.queue.index(sent)]
         for other in before:
-            if (other.stage == WORK) == (sent.stage == WORK):
+            if (other.stage == COMPUTE) == (sent.stage == COMPUTE):
                 self.finish(other)
         for other in before:
             same = (other.session, other.slot) == (sent.session, sent.slot)
@@ -84,7 +92,7 @@ class LazyDevice:
                 self.finish(other)
         self.queue.remove(sent)
         sent.session.carry_out(sent.slot, sent.split, sent.stage)
-        if sent.stage == WORK:
+        if sent.stage == COMPUTE:
             sent.session.echo[sent.slot, sent.split] = sent.ticket
 
 
@@ -110,10 +118,10 @@ class LazySession:
         self.device, self.plan, self.index = device, plan, index
         memory, slots = plan.memory[index], range(plan.copies)
         self.activations = [pages(memory.activation_pages) for _ in slots]
-        self.inbox = [pages(memory.inbox_pages) for _ in slots]
-        self.outbox = [pages(memory.outbox_pages) for _ in slots]
-        self.outboxes = {
-            c.node: c.outbox for s in plan.splits if s.device == index for c in s.copies_out
+        self.upload_buffers = [pages(memory.upload_pages) for _ in slots]
+        self.download_buffers = [pages(memory.download_pages) for _ in slots]
+        self.download_spans = {
+            c.node: c.staging for s in plan.splits if s.device == index for c in s.downloads
         }
         self.echo: dict[tuple[int, int], int] = {}
         self.given: dict[tuple[int, int], int] = {}
@@ -122,17 +130,17 @@ class LazySession:
     def begin(self, slot: int) -> None:
         return None
 
-    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
-        write_words(words(self.inbox[slot], copy.inbox), array)
+    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
+        write_words(words(self.upload_buffers[slot], copy.staging), array)
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         made = self.plan.splits[split]
         with self.device.lock:
-            if COMING in made.aside:
-                self.send(slot, split, COMING, ticket)
-            self.send(slot, split, WORK, ticket)
-            for number in made.hands_over:
-                self.send(slot, number, LEAVING, ticket)
+            if UPLOAD in made.async_transfers:
+                self.send(slot, split, UPLOAD, ticket)
+            self.send(slot, split, COMPUTE, ticket)
+            for number in made.deferred_downloads:
+                self.send(slot, number, DOWNLOAD, ticket)
             if self.device.eager or self.device.rng.random() < 0.3:
                 queue = list(self.device.queue)
                 self.device.work(queue if self.device.eager else self.device.some())
@@ -140,19 +148,19 @@ class LazySession:
     def send(self, slot: int, split: int, stage: str, ticket: int) -> None:
         after = self.plan.splits[split].after(stage)
         self.device.queue.append(Sent(self, slot, split, stage, ticket, after))
-        if stage == LEAVING:
+        if stage == DOWNLOAD:
             self.given[slot, split] = ticket
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         own = [s for s in self.plan.splits if s.device == self.index and s.id <= split]
-        leaving = {s.id for s in own if LEAVING in s.aside}
+        leaving = {s.id for s in own if DOWNLOAD in s.async_transfers}
         with self.device.lock:
-            self.device.work([s for s in self.sent(slot) if (s.split, s.stage) == (split, WORK)])
+            self.device.work([s for s in self.sent(slot) if (s.split, s.stage) == (split, COMPUTE)])
             for number in sorted(leaving):
                 ticket = self.echo.get((slot, number), -1)
                 if ticket != -1 and self.given.get((slot, number)) != ticket:
-                    self.send(slot, number, LEAVING, ticket)
-            out = [s for s in self.sent(slot) if s.stage == LEAVING and s.split in leaving]
+                    self.send(slot, number, DOWNLOAD, ticket)
+            out = [s for s in self.sent(slot) if s.stage == DOWNLOAD and s.split in leaving]
             self.device.work(out)
 
     def sent(self, slot: int) -> list[Sent]:
@@ -169,13 +177,13 @@ class LazySession:
             raise vs.DeviceLost(f"[check] split {split} of {self.device.name} did not run")
 
     def fetch(self, slot: int, node: int) -> NDArray:
-        return self._array(words(self.outbox[slot], self.outboxes[node]), node)
+        return self._array(words(self.download_buffers[slot], self.download_spans[node]), node)
 
     def times_s(self, slot: int, split: int) -> Times:
         return (None, None)
 
-    def aside_s(self, slot: int, split: int) -> Aside:
-        return dict.fromkeys(self.plan.splits[split].aside, (None, None))
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
+        return dict.fromkeys(self.plan.splits[split].async_transfers, (None, None))
 
     def close(self) -> None:
         with self.device.lock:
@@ -185,8 +193,8 @@ class LazySession:
 
     def carry_out(self, slot: int, number: int, stage: str) -> None:
         split = self.plan.splits[number]
-        items: list[CopyIn | int | CopyOut] = [*split.copies_in, *split.nodes, *split.copies_out]
-        group: list[CopyIn | int | CopyOut] = []
+        items: list[Upload | int | Download] = [*split.uploads, *split.nodes, *split.downloads]
+        group: list[Upload | int | Download] = []
         for position in split.stages[stage]:
             item = items[position]
             if position in split.barriers:
@@ -195,14 +203,18 @@ class LazySession:
             group.append(item)
         self._together(slot, group)
 
-    def _together(self, slot: int, group: Sequence[CopyIn | int | CopyOut]) -> None:
+    def _together(self, slot: int, group: Sequence[Upload | int | Download]) -> None:
         order = range(len(group)) if self.device.eager else self.device.rng.permutation(len(group))
         for position in order:
             item = group[position]
-            if isinstance(item, CopyIn):
-                words(self.activations[slot], item.target)[:] = words(self.inbox[slot], item.inbox)
-            elif isinstance(item, CopyOut):
-                write_words(words(self.outbox[slot], item.outbox), self._value(slot, item.node))
+            if isinstance(item, Upload):
+                words(self.activations[slot], item.target)[:] = words(
+                    self.upload_buffers[slot], item.staging
+                )
+            elif isinstance(item, Download):
+                write_words(
+                    words(self.download_buffers[slot], item.staging), self._value(slot, item.node)
+                )
             else:
                 self._run(slot, item)
 

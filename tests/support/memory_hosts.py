@@ -19,8 +19,8 @@ from vksched.common.errors import DeviceTimeout, HostLost, RunAborted
 from vksched.distributed.driver.cluster_executor import ClusterExecutor
 from vksched.distributed.protocols import Ran, RunKey
 from vksched.distributed.worker.worker import PartHost
-from vksched.plan.multi_host.host_plan import Part
-from vksched.plan.multi_host.host_plan_codec import PartDocuments
+from vksched.plan.multi_host.host_plan import HostPlan
+from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
 from vksched.runtime.run_stats import RunStats
@@ -133,7 +133,7 @@ class MemoryHost:
     devices: Sequence[Device]
     timeout_s: float = 30.0
     mute: frozenset[str] = frozenset()
-    prepared: list[Part] = field(default_factory=list)
+    prepared: list[HostPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._runs: dict[RunKey, _Told] = {}
@@ -141,15 +141,15 @@ class MemoryHost:
         post, trace = MemoryPost(self.network, self.name), vs.Trace()
         self.parts = PartHost(self.devices, post, _Telling(self), trace, self.timeout_s)
 
-    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+    def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         self._require()
-        text, weights = PartDocuments().write(part, lambda key: str(id(key)))
+        text, weights = HostPlanCodec().write(part, lambda key: str(id(key)))
         states = {str(id(key)): key for key in part.plan.graph.keys.values()}
 
         def weight(digest: str) -> NDArray:
             return np.frombuffer(b"".join(p.tobytes() for p in weights[digest]), np.uint8)
 
-        read = PartDocuments().read(text, weight, states.__getitem__)
+        read = HostPlanCodec().read(text, weight, states.__getitem__)
         self.prepared.append(read)
         self.parts.prepare(number, read, progress)
 

@@ -15,7 +15,7 @@ from vksched.topology.links import Link
 from vksched.trace import Event
 from vksched.viz.timeline.build import run_timeline
 from vksched.viz.timeline.timeline import Timeline
-from vksched.viz.timeline.timeline_types import Foreseen, Lane, NodeTold, PlanTold, SplitTold
+from vksched.viz.timeline.timeline_types import Lane, NodeView, PlanView, PredictedSpan, SplitView
 
 LANES = [Lane("host"), Lane("gpu:0", "a fast card"), Lane("gpu:1", "a slow card")]
 STEP_S = 200e-6
@@ -23,19 +23,19 @@ COPY_S = 10e-6
 SPLITS = 4
 
 
-def told_plan(nodes_of_split: int = 3) -> PlanTold:
+def told_plan(nodes_of_split: int = 3) -> PlanView:
     """Four splits, by turns on two devices, each of which reads what the one before made."""
     ops = ("matmul", "relu", "softmax")
     count = SPLITS * nodes_of_split
     nodes = [
-        NodeTold(
+        NodeView(
             f"layer{i}", ops[i % 3], f"float32[{i + 1},64]", ("x float32[1,64]",), 20e-6,
             f"layer{i}: explained",
         )
         for i in range(count)
     ]  # fmt: skip
     splits = [
-        SplitTold(
+        SplitView(
             1 + i % 2,
             tuple(range(i * nodes_of_split, (i + 1) * nodes_of_split)),
             (i - 1,) if i else (),
@@ -43,15 +43,15 @@ def told_plan(nodes_of_split: int = 3) -> PlanTold:
         )
         for i in range(SPLITS)
     ]
-    foreseen: list[Foreseen] = []
+    predicted: list[PredictedSpan] = []
     for i in range(SPLITS):
         at = i * STEP_S
-        foreseen.append(Foreseen("copy", 1 + i % 2, i, at, at + COPY_S))
-        foreseen.append(Foreseen("split", 1 + i % 2, i, at + COPY_S, at + STEP_S))
-        foreseen.append(Foreseen("wait", 1 + i % 2, i, at + COPY_S, at + STEP_S))
+        predicted.append(PredictedSpan("copy", 1 + i % 2, i, at, at + COPY_S))
+        predicted.append(PredictedSpan("split", 1 + i % 2, i, at + COPY_S, at + STEP_S))
+        predicted.append(PredictedSpan("wait", 1 + i % 2, i, at + COPY_S, at + STEP_S))
     alive = [(i + 1) << 20 for i in range(SPLITS)]
     about, most = "plan: all of it", [0, 8 << 20, 8 << 20]
-    return PlanTold("plan", about, nodes, splits, foreseen, SPLITS * STEP_S, alive, most)
+    return PlanView("plan", about, nodes, splits, predicted, SPLITS * STEP_S, alive, most)
 
 
 def told_events(runs: int, seed: int = 1) -> list[Event]:

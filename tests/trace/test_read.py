@@ -16,7 +16,7 @@ from conftest import THOROUGH
 
 import vksched as vs
 from vksched.engine.replay.replay_tape import replay_tape
-from vksched.plan.serialize.plan_codec import asked_of, planned_of
+from vksched.plan.serialize.plan_codec import decode_plan_inputs, decode_plan_record
 from vksched.trace.read import TapeError
 from vksched.viz.timeline.html_export import as_page
 
@@ -57,7 +57,7 @@ def test_a_saved_tape_is_read_back(saved: Path) -> None:
     names = [event.name for event in tape.events]
     assert names[:2] == ["plan", "prepare"] and names.count("run") == 2
     assert {event.plan for event in tape.events} == {0}
-    planned = planned_of(tape.graphs[0], tape.plans[0])
+    planned = decode_plan_record(tape.graphs[0], tape.plans[0])
     assert planned.plan.device_of("a") == "gpu:0" and planned.cause == "compile"
     assert "softmax" in planned.plan.explain("b")
 
@@ -89,7 +89,7 @@ def write(path: Path, data: object) -> Path:
         ("7", "something else"),
         ('{"nodes": []}', "something else"),
         ('{"vksched": 3}', "expected an object as vksched"),
-        ('{"vksched": {"format": 2, "version": "9"}}', "expected format 1, got 2, of vksched 9"),
+        ('{"vksched": {"format": 3, "version": "9"}}', "expected format 2, got 3, of vksched 9"),
         ('{"vksched": {}}', "expected 'format' in vksched"),
     ],
 )  # fmt: skip
@@ -159,7 +159,7 @@ def test_whatever_stands_somewhere_reading_and_use_end_in_one_error_or_none(
             assert str(error).startswith("[trace] cannot read ") and len(str(error)) < 1000
             continue
         for plan in tape.plans:
-            for make in (asked_of, planned_of):
+            for make in (decode_plan_inputs, decode_plan_record):
                 try:
                     make(tape.graphs[plan["graph"]], plan)  # type: ignore[operator]
                 except vs.PlanError as error:

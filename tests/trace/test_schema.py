@@ -12,7 +12,7 @@ from mutated_json import mutate
 from selection import draws
 
 from vksched.common.schema import LARGEST, Either, Row, Table, Wrong, _tell, check, holds
-from vksched.plan.serialize.plan_codec import carried_document
+from vksched.plan.serialize.plan_codec import encode_plan
 from vksched.trace.format import CARRIED
 
 
@@ -27,7 +27,7 @@ def is_told(data: object, schema: object) -> bool:
 @pytest.mark.parametrize("seed", draws(4, 40))
 def test_mutants_of_plans_are_told_as_they_are_found(seed: int) -> None:
     plan = draw_case(seed, 8).plan("priority")
-    document = json.loads(json.dumps(carried_document(plan)))
+    document = json.loads(json.dumps(encode_plan(plan)))
     assert holds(document, CARRIED) and not is_told(document, CARRIED)
     rng, wrong = random.Random(seed), 0
     for _ in range(100):

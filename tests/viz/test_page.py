@@ -19,7 +19,7 @@ import vksched as vs
 from vksched.viz.timeline.build import plan_timeline, run_timeline
 from vksched.viz.timeline.html_export import as_page
 from vksched.viz.timeline.timeline import Timeline
-from vksched.viz.timeline.timeline_types import FORESEEN, ROWS, Counter, Span
+from vksched.viz.timeline.timeline_types import PREDICTED_ROWS, ROWS, Counter, Span
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -419,15 +419,15 @@ def test_a_plan_that_has_not_run(browser: Chromium, tmp_path: Path) -> None:
 
 
 def test_texts_of_a_graph_are_texts_in_the_page(browser: Chromium, tmp_path: Path) -> None:
-    from vksched.viz.timeline.timeline_types import Foreseen, NodeTold, PlanTold, SplitTold
+    from vksched.viz.timeline.timeline_types import NodeView, PlanView, PredictedSpan, SplitView
 
     evil = "<img src=x onerror=alert(1)></script><script>document.title='!'</script>"
-    told = PlanTold(
+    told = PlanView(
         "plan",
         evil,
-        [NodeTold(evil, evil, evil, (evil,), 1e-3, evil)],
-        [SplitTold(1, (0,))],
-        [Foreseen("split", 1, 0, 0.0, 1e-3)],
+        [NodeView(evil, evil, evil, (evil,), 1e-3, evil)],
+        [SplitView(1, (0,))],
+        [PredictedSpan("split", 1, 0, 0.0, 1e-3)],
         1e-3,
     )
     plan_timeline(told, LANES).save(tmp_path / "evil.html")
@@ -482,7 +482,7 @@ def test_a_hundred_thousand_events(browser: Chromium, tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_has_a_place(browser: Chromium, tmp_path: Path, row: str) -> None:
     """What has no height would leave all below it, and all of the picture, without a place."""
-    rows = {row, "predicted" if row in FORESEEN else "work"}
+    rows = {row, "predicted" if row in PREDICTED_ROWS else "work"}
     spans = [Span(1, each, "split", each, 0.25, 0.75) for each in ROWS if each in rows]
     Timeline("rows", "", LANES, spans).save(tmp_path / "rows.html")
     page = browser.open(tmp_path / "rows.html")

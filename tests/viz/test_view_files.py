@@ -15,7 +15,7 @@ from vksched.viz.timeline.build import plan_timeline
 from vksched.viz.timeline.html_export import as_page
 from vksched.viz.timeline.page_data import as_script, page_data
 from vksched.viz.timeline.timeline import Timeline
-from vksched.viz.timeline.timeline_types import Lane, NodeTold, PlanTold, SplitTold
+from vksched.viz.timeline.timeline_types import Lane, NodeView, PlanView, SplitView
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -50,8 +50,8 @@ def test_the_columns_of_the_page_say_what_the_timeline_says() -> None:
 
 def test_texts_cannot_leave_their_place_in_the_page() -> None:
     evil = "</script><script>alert(1)</script><!-- & \u2028 \ud800 '\""
-    node = NodeTold(evil, evil, evil, (evil,), 1.0, evil)
-    told = PlanTold(evil, evil, [node], [SplitTold(1, (0,))], [])
+    node = NodeView(evil, evil, evil, (evil,), 1.0, evil)
+    told = PlanView(evil, evil, [node], [SplitView(1, (0,))], [])
     page = as_page(plan_timeline(told, [Lane("host"), Lane(evil, evil)]))
     assert "alert(1)</script>" not in page
     assert page.count("<script") == 2
@@ -78,8 +78,8 @@ def test_the_picture_has_predicted_rows_below_measured_ones_and_marks_the_path()
     assert rows[:3] == ["runs", "work", "predicted"]
     assert rows[3:6] == ["measured", "predicted", "ops, predicted"]
     dashed = [rect for rect in root.iter(f"{SVG}rect") if rect.get("stroke-dasharray")]
-    foreseen = [span for span in timeline.spans if span.row in ("predicted", "ops")]
-    assert len(dashed) == len(foreseen)
+    predicted = [span for span in timeline.spans if span.row in ("predicted", "ops")]
+    assert len(dashed) == len(predicted)
     marks = [rect for rect in root.iter(f"{SVG}rect") if rect.get("fill") == "#b3005e"]
     assert len(marks) == len(timeline.critical)
     tips = [tip.text or "" for tip in root.iter(f"{SVG}title")]

@@ -37,7 +37,7 @@ def test_a_plan_has_predicted_splits_and_their_ops_and_nothing_measured() -> Non
     assert [s.name for s in first] == ["layer0", "layer1", "layer2"]
     assert first[-1].end_s == pytest.approx(STEP_S)  # what a split takes beside comes first
     assert first[0].seconds == pytest.approx(20e-6)
-    assert "nothing has run" in timeline.told and "12 nodes in 4 splits" in timeline.title
+    assert "nothing has run" in timeline.summary and "12 nodes in 4 splits" in timeline.title
 
 
 def test_measured_spans_lie_where_they_happened_with_what_was_predicted_beside() -> None:
@@ -52,7 +52,7 @@ def test_measured_spans_lie_where_they_happened_with_what_was_predicted_beside()
     assert min(s.start_s for s in timeline.spans) == 0.0
     copies = of(timeline, "host", "copy")
     assert copies[0].name == "copy layer1 to gpu:0" and copies[0].bytes == 4096
-    assert copies[0].told == "4.0 KiB"
+    assert copies[0].details == "4.0 KiB"
 
 
 def test_each_run_has_its_prediction_from_its_own_start() -> None:
@@ -128,7 +128,7 @@ def test_memory_in_use_follows_the_splits_of_each_device() -> None:
 def test_a_device_is_never_busy_for_more_than_the_whole_time() -> None:
     events = [Event("split", "gpu:0", 0.0, 1.0, run, {"split": 0}, 0) for run in range(3)]
     events += [Event("run", "host", 0.0, 2.0, run, {}, 0) for run in range(3)]
-    assert run_timeline(events, [told_plan()], LANES).told.endswith("busy: gpu:0 50%")
+    assert run_timeline(events, [told_plan()], LANES).summary.endswith("busy: gpu:0 50%")
 
 
 def test_events_of_unknown_devices_and_plans_are_drawn_too() -> None:
@@ -144,7 +144,7 @@ def test_events_of_unknown_devices_and_plans_are_drawn_too() -> None:
         ("mark", "fault"),
         ("host", "host_op onnx.NonZero"),
     ]
-    assert timeline.spans[1].told == "error DeviceLost"
+    assert timeline.spans[1].details == "error DeviceLost"
     assert run_timeline([], [], LANES).spans == ()
 
 

@@ -19,7 +19,7 @@ from ..distributed.driver.client import Node, Nodes
 from ..distributed.driver.remote_device import RemoteDevice
 from ..distributed.protocols import Post
 from ..distributed.wire.tls import Security
-from ..plan.multi_host.host_plan_codec import PartDocuments
+from ..plan.multi_host.host_plan_codec import HostPlanCodec
 from ..topology.host_names import CALLER, CPU, on
 from ..topology.links import Link
 from ..trace.events import Clock
@@ -51,7 +51,7 @@ class Joined:
         locate: Callable[[str], str | None] | None = None,
     ) -> None:
         self._locate = locate
-        self._nodes = Nodes(security, PartDocuments(), clock)
+        self._nodes = Nodes(security, HostPlanCodec(), clock)
         self._by_name: dict[str, Node] = {}
         self._links: dict[tuple[str, str], Link] = {}
         self._waits: dict[str, int] = {}

@@ -26,7 +26,7 @@ from ..distributed.worker.session import Here
 from ..distributed.worker.weight_cache import MAX_BYTES, WeightCache
 from ..distributed.worker.worker import PartHost
 from ..engine.device_set import DeviceSet, Wanted
-from ..plan.multi_host.host_plan_codec import PartDocuments
+from ..plan.multi_host.host_plan_codec import HostPlanCodec
 from ..storage.disk_cache import folder_of
 from ..topology.host_names import CPU
 from ..trace import Trace
@@ -84,7 +84,7 @@ class ClusterNode:
                 tuple(self._opened.devices),
                 self._told,
                 Security(credentials, security),
-                PartDocuments(onnx_ops),
+                HostPlanCodec(onnx_ops),
                 WeightCache(cache_folder or folder_of("weights"), cache_bytes),
                 ModelFolders(models),
                 trace.clock,

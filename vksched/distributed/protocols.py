@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ..common.dtypes import NDArray, Progress
-from ..plan.multi_host.host_plan import Part
+from ..plan.multi_host.host_plan import HostPlan
 from ..runtime.run_stats import RunStats
 from ..trace import Event
 
@@ -101,7 +101,7 @@ class Host(Protocol):
     @property
     def name(self) -> str: ...
 
-    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+    def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         """Makes a part ready to run there: memory, weights that are not there, recordings.
 
         number: of the plan, by the caller's counting; `RunKey.plan` of its runs.
@@ -119,7 +119,7 @@ class Host(Protocol):
     ) -> None:
         """Starts a part's run and does not wait; the arrays may not change before `finish`.
 
-        feeds: the inputs of `Part.inputs`, by node. failed: is called once, on any thread, as soon
+        feeds: the inputs of `HostPlan.inputs`, by node. failed: is called once, on any thread, as soon
         as it is known that the part has failed or its host is lost; it must not wait. traced:
         whether events are wanted.
 

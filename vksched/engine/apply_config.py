@@ -33,7 +33,7 @@ Lie = Callable[[Tensor], "Sequence[tuple[StatePiece, str | None]] | None"]
 
 
 class Costs:
-    """What plans for one machine cost, as `parallel.apply.Judge` asks for it."""
+    """What plans for one machine cost, as `parallel.apply.CostOracle` asks for it."""
 
     def __init__(self, topology: Topology, policy: str, with_cpu: bool) -> None:
         self._topology = topology
@@ -56,9 +56,9 @@ class Costs:
                 made.graph,
                 self._topology,
                 policy=self._policy,
-                overrides=tuple(made.homes.items()),
+                overrides=tuple(made.pinned_devices.items()),
                 with_cpu=self._with_cpu,
-                turns=made.turns,
+                pipeline_order=made.pipeline_order,
             )
         except OutOfMemory:
             return math.inf
@@ -97,8 +97,10 @@ class Configuring:
         names = NameIndex(applied.graph, "placement")
         placed = [(n, device) for key, device in made.overrides for n in names.find(key)]
         overrides = (*applied.overrides, *placed)
-        done = replace(made, overrides=overrides, turns=applied.turns or made.turns)
-        return replace(done, notes=applied.notes, sums=applied.sums)
+        done = replace(
+            made, overrides=overrides, pipeline_order=applied.pipeline_order or made.pipeline_order
+        )
+        return replace(done, notes=applied.notes, all_reduce_nodes=applied.all_reduce_nodes)
 
     def _warn(self, unmatched: Mapping[str, str]) -> None:
         """Warns of each name once, unless it has matched something before."""

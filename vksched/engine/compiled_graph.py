@@ -43,8 +43,8 @@ from ..runtime.run_stats import RunStats
 from ..runtime.simulated.simulated_device import stream_on
 from .faults import Faults, Quarantine
 from .plan_builder import Preparing
-from .replan import Again, Drift
-from .report.run_history import Asked, GraphHistory
+from .replan import Drift, ReplanReason
+from .report.run_history import GraphHistory, PlanOptions
 from .request import Request
 from .run_pool import RunPool
 
@@ -111,7 +111,9 @@ class GraphExecutionState:
         self._placed: list[Plan] = []  # plans that count as users of their states
         self.graph = request.graph
         """Whose ids callers give; a plan may have another version of it."""
-        asked = Asked(request.overrides, preparing.opened.with_cpu, preparing.copies, request.sums)
+        asked = PlanOptions(
+            request.overrides, preparing.opened.with_cpu, preparing.copies, request.all_reduce_nodes
+        )
         self.history = GraphHistory(partial(_asked, request, asked))
         """What the last finished runs cost."""
         self.plan: Plan
@@ -317,7 +319,7 @@ class GraphExecutionState:
         try:
             with self._changing:
                 last = self._executor
-                again: Again | None = None
+                again: ReplanReason | None = None
                 if last is not None:
                     if not (last.retired or self._stale):
                         again = self._preparing.look(self._request, self._drift, self._faults)
@@ -350,7 +352,7 @@ class GraphExecutionState:
                 warn(text)
         return executor
 
-    def _prepare(self, progress: Progress | None, why: tuple[Again | None, str]) -> Carrier:
+    def _prepare(self, progress: Progress | None, why: tuple[ReplanReason | None, str]) -> Carrier:
         preparing, request = self._preparing, self._request
         failures = 0
         while True:
@@ -381,14 +383,14 @@ def _works(executor: Carrier | None, quarantine: Quarantine) -> TypeGuard[Carrie
     return not reasons or reasons.keys().isdisjoint(executor.device_names)
 
 
-def _cause(last: Carrier | None, again: Again | None, stale: str) -> str:
+def _cause(last: Carrier | None, again: ReplanReason | None, stale: str) -> str:
     """Returns why there has to be another plan, for events."""
     if last is None:
         return "compile"
     return "replan" if again is not None else stale or "fault"
 
 
-def _asked(request: Request, asked: Asked, plan: PlanValue) -> Asked:
+def _asked(request: Request, asked: PlanOptions, plan: PlanValue) -> PlanOptions:
     """Returns what a plan of a request was made with."""
     return replace(asked, overrides=request.version(plan.graph).overrides)
 

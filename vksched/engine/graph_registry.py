@@ -21,7 +21,7 @@ from ..ir.build_graph import Outputs, Updates, build_graph
 from ..ir.tensor import Tensor
 from ..plan.explain.cpu_fallback import warn_of_fallbacks
 from ..plan.plan import Plan
-from ..planner.plan_cache import KeptPlan
+from ..planner.plan_cache import CachedPlan
 from ..topology.tuned_variants import Choices
 from .compiled_graph import GraphExecutionState
 from .executable import CompiledGraph, Result, make_packer
@@ -32,7 +32,7 @@ from .request import (
     Placements,
     Request,
     find_observers,
-    find_turns,
+    find_pipeline_order,
     least_limits,
 )
 from .request_precision import Precision, apply_precision
@@ -86,7 +86,7 @@ class Graphs:
             run = self._run_of(request, pack, self.preparing.lighten, progress)
         return self._told(run)
 
-    def compile_kept(self, kept: KeptPlan, progress: Progress | None = None) -> CompiledGraph:
+    def compile_kept(self, kept: CachedPlan, progress: Progress | None = None) -> CompiledGraph:
         """Returns a run of a graph of one output that was rewritten, as `Plan.graph` is, where
         `rewriting` was the same; it is not rewritten again, and not planned again where the plan
         that `keep` returned is still the right one.
@@ -94,7 +94,7 @@ class Graphs:
         self.owner.require("the scheduler")
         with self.lock:
             self._require_open()
-            request = Request(kept.graph, (), {}, kept=kept)
+            request = Request(kept.graph, (), {}, cached_plan=kept)
             run = self._run_of(request, lambda arrays: arrays[0], lambda same: same, progress)
         return self._told(run)
 
@@ -241,7 +241,7 @@ class Graphs:
             graph,
             tuple(overrides),
             find_observers(graph, ids, observe or {}),
-            turns=find_turns(graph, ids),
+            pipeline_order=find_pipeline_order(graph, ids),
         )
         if self.configuring is None:
             return request

@@ -23,10 +23,10 @@ from ..ir.precision import SINGLE
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.explain.cpu_fallback import find_fallbacks, join_reasons
 from ..plan.plan import Plan
-from ..plan.serialize.plan_codec import Planned
-from ..plan.serialize.plan_request import Question
+from ..plan.serialize.plan_codec import PlanRecord
+from ..plan.serialize.plan_request import PlanRequest
 from ..planner.memory.fit import LEAST
-from ..planner.plan_cache import kept_document
+from ..planner.plan_cache import serialize_cached_plan
 from ..planner.planner import STATIC, answer
 from ..runtime.device import Device
 from ..runtime.executors.base_executor import Carrier
@@ -45,7 +45,7 @@ from ..tuning.learned_costs import Lessons
 from .device_set import DeviceSet
 from .executor_choice import Making
 from .faults import ON_DEVICE_FAILURE, Faults, Quarantine
-from .replan import Again, Drift
+from .replan import Drift, ReplanReason
 from .request import Request, plan_request
 from .state_table import StateTable
 
@@ -210,8 +210,8 @@ class Preparing:
     ) -> Plan:
         """Returns the plan of a request as it is."""
         question, plan = self._question(request, small, only), None
-        if request.kept is not None:
-            plan = request.kept.answer(question, topology)
+        if request.cached_plan is not None:
+            plan = request.cached_plan.answer(question, topology)
         plan = plan or answer(question, request.graph, topology)
         if request.notes:
             plan = replace(plan, notes=(*request.notes, *plan.notes))
@@ -220,12 +220,12 @@ class Preparing:
         return replace(plan, notes=(*plan.notes, SHORT))
 
     def keep(self, plan: Plan) -> dict[str, Any] | None:
-        """Returns a plan as `KeptPlan` takes it, for a request of its graph alone; None where it
+        """Returns a plan as `CachedPlan` takes it, for a request of its graph alone; None where it
         may be another one next time.
         """
         if SHORT in plan.notes:
             return None
-        return kept_document(plan, self._question(Request(plan.graph, (), {}), small=False))
+        return serialize_cached_plan(plan, self._question(Request(plan.graph, (), {}), small=False))
 
     def _copies(self, small: bool) -> int | str:
         asked = self._settings.copies
@@ -233,10 +233,10 @@ class Preparing:
             return asked
         return 1 if isinstance(asked, int) else LEAST
 
-    def _question(self, request: Request, small: bool, only: Sequence[str] = ()) -> Question:
+    def _question(self, request: Request, small: bool, only: Sequence[str] = ()) -> PlanRequest:
         """Returns what the planner is asked about a request."""
         keys, cpu = request.graph.keys, self.opened.devices[-1].name
-        return Question(
+        return PlanRequest(
             self._settings.policy,
             self._settings.objective.name,
             request.overrides,
@@ -247,7 +247,7 @@ class Preparing:
             },
             {node: len(functions) for node, functions in request.observers.items()},
             self.opened.with_cpu and (not only or cpu in only),
-            request.turns,
+            request.pipeline_order,
         )
 
     def executor(
@@ -257,7 +257,7 @@ class Preparing:
         small: bool,
         progress: Progress | None = None,
         drift: Drift | None = None,
-        again: Again | None = None,
+        again: ReplanReason | None = None,
         cause: str = "compile",
         stream: SimulatedStream | None = None,
     ) -> Carrier:
@@ -280,7 +280,7 @@ class Preparing:
             question = self._question(request.version(plan.graph), small, only)
             for replica, (own, number) in enumerate(zip(every, numbers, strict=True)):
                 decides = isinstance(own, DynamicPlan)
-                planned = Planned(own, question, cause, decides, replica)
+                planned = PlanRecord(own, question, cause, decides, replica)
                 self._tell_plan(planned, start_s, number)
         for own in every:
             self.paces.expect(own)
@@ -298,7 +298,7 @@ class Preparing:
             drift.begin(plan, self.trace.clock.now() - start_s)
         return executor
 
-    def _tell_plan(self, planned: Planned, start_s: float, number: int) -> None:
+    def _tell_plan(self, planned: PlanRecord, start_s: float, number: int) -> None:
         """Tells the sinks of a plan and of what falls back to numpy in it. start_s: when planning
         began.
         """
@@ -317,7 +317,7 @@ class Preparing:
             why = {"op": found.op, "nodes": found.nodes, "cause": join_reasons(found.reasons)}
             self.trace.emit(Event("fallback", "cpu", now, now, -1, why, number))
 
-    def look(self, request: Request, drift: Drift, faults: Faults) -> Again | None:
+    def look(self, request: Request, drift: Drift, faults: Faults) -> ReplanReason | None:
         """Returns why another plan is to be carried out from now on; None where that one stays."""
         if not self._by_cost:
             drift.left = None  # or each run would ask again

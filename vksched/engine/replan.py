@@ -39,9 +39,9 @@ from dataclasses import dataclass, replace
 
 from ..plan.costs.node_cost import op_seconds
 from ..plan.plan import Plan
-from ..plan.simulation.plan_metrics import join_replicas, weigh
+from ..plan.simulation.plan_metrics import evaluate_metrics, join_replicas
 from ..plan.simulation.simulate_plan import program_of
-from ..plan.types.objective_format import Gauge, objective_of
+from ..plan.types.objective_format import ObjectiveFormatter, objective_of
 from ..plan.types.plan_types import PlanValue
 from ..runtime.executors.speed_tracker import EVERY_S, LAST
 from ..runtime.run_stats import RunStats
@@ -61,7 +61,7 @@ MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class ReplanReason:
     """Why a graph is planned again. device: the one that left the band. ratio: how many times
     longer it takes than when it was planned. before_s, after_s: a run at present paces by the old
     plan and by the new one. objective: what both are for; before, after: what that makes small.
@@ -78,23 +78,23 @@ class Again:
     how: str = ""
 
     def __str__(self) -> str:
-        gauge = Gauge.of(Objective.of(self.objective), None)
-        words = gauge.words
+        formatter = ObjectiveFormatter.of(Objective.of(self.objective), None)
+        phrases = formatter.phrases
         return (
             f"planned again after run {self.runs}: {self.device} takes {self.ratio:.2g} times as "
-            f"long as before; {words.what} {words.does} about {gauge.text(self.after)}, with the "
-            f"plan before it {gauge.text(self.before)}"
+            f"long as before; {phrases.what} {phrases.does} about {formatter.text(self.after)}, with the "
+            f"plan before it {formatter.text(self.before)}"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Measured(Again):
+class Measured(ReplanReason):
     """The same, where runs took more than they were to take. device: the one that is to be faster
     alone, or proved not to be. ratio: how many times longer runs took than the next ones should.
     """
 
     def __str__(self) -> str:
-        text = Gauge.of(Objective.of(self.objective), None).text
+        text = ObjectiveFormatter.of(Objective.of(self.objective), None).text
         return (
             f"planned again after run {self.runs}: {text(self.before)} as measured, about "
             f"{text(self.after)} expected from now on; {self.device} {self.how}"
@@ -163,7 +163,7 @@ class Drift:
         if self._found is not None:
             self.left = self._found.device, self._found.before_s / self._found.after_s
 
-    def look(self, topology: Topology, planned: Callable[[Topology], Plan]) -> Again | None:
+    def look(self, topology: Topology, planned: Callable[[Topology], Plan]) -> ReplanReason | None:
         """Returns why the graph is to be planned again; None where its plan stays.
 
         topology: as it is now, without what this graph's plan holds. planned: makes a plan.
@@ -181,8 +181,8 @@ class Drift:
         objective = objective_of(old)
         before = _measure(_on(topology, old), objective)
         new = planned(_with_slots(topology, old))
-        after, gauge = _measure(new, objective), Gauge.of(objective, before)
-        factor = gauge.factor(after)
+        after, formatter = _measure(new, objective), ObjectiveFormatter.of(objective, before)
+        factor = formatter.factor(after)
         if factor is None or factor > 1 - MARGIN:
             self._due = math.inf
             return None
@@ -191,10 +191,12 @@ class Drift:
         if saved_s * self.runs < costs_s:
             self._due = costs_s / saved_s if saved_s else math.inf
             return None
-        values = gauge.value(before), gauge.value(after)
-        return Again(*left, before.latency_s, after.latency_s, self.runs, objective.name, *values)
+        values = formatter.value(before), formatter.value(after)
+        return ReplanReason(
+            *left, before.latency_s, after.latency_s, self.runs, objective.name, *values
+        )
 
-    def _follow(self, found: Finding, old: PlanValue) -> Again:
+    def _follow(self, found: Finding, old: PlanValue) -> ReplanReason:
         """Returns why other devices get the next runs."""
         self._found, ratio = None, found.before_s / found.after_s
         self.alone.follow(found)
@@ -238,7 +240,7 @@ def _measure(plan: PlanValue, objective: Objective) -> Metrics:
     for own in (plan, *plan.replicas):
         copies = own.copies if objective.asks("throughput") else 1
         peak_bytes = max(memory.peak_bytes for memory in own.memory)
-        each.append(weigh(program_of(own), own.topology, copies, peak_bytes))
+        each.append(evaluate_metrics(program_of(own), own.topology, copies, peak_bytes))
     return join_replicas(each)
 
 

@@ -31,12 +31,12 @@ from ..common.errors import GraphError, PlanError
 from ..importers.base import ImportedModel
 from ..ir.graph import Graph
 from ..ir.tensor import Tensor
-from ..passes import Wishes, optimize
+from ..passes import RewriteConstraints, optimize
 from ..plan.plan import Plan
 from ..plan.types.decision import Decision
 from ..plan.types.node_names import NameIndex
 from ..plan.types.placement_overrides import resolve_overrides
-from ..planner.plan_cache import KeptPlan
+from ..planner.plan_cache import CachedPlan
 from ..planner.search.select import is_better
 from ..runtime.executors.run_record import Observers
 from ..topology.device_spec import DeviceSpec
@@ -48,7 +48,7 @@ Placements = Mapping[Tensor | str, str] | Mapping[str, str]
 """Tensors or name patterns to device names."""
 Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
 """Tensors or name patterns to functions that are called with name and value."""
-Cards = tuple[frozenset[str], Limits | None]
+DeviceProfile = tuple[frozenset[str], Limits | None]
 """The names of some devices in use, without the CPU, and what all of them allow a kernel."""
 OPTIONS = {
     "tensors": ("updates", "observe", "precision"),
@@ -78,29 +78,29 @@ def given_options(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is to be compiled. written: the request that passes made this one of, None where they
-    did not. cards: what they made it for. moved: of another version of `written`, whose ids are
-    those of callers, the ids of inputs and observed values to the ids here. turns: names of nodes
-    to their positions in the order of a pipeline. notes: on what a config has done. sums: names of
-    nodes that are terms or results of sums over devices. kept: a plan of an earlier program.
+    """What is to be compiled. source: the request that passes made this one of, None where they
+    did not. device_profile: what they made it for. id_map: of another version of `source`, whose ids are
+    those of callers, the ids of inputs and observed values to the ids here. pipeline_order: names of nodes
+    to their positions in the order of a pipeline. notes: on what a config has done. all_reduce_nodes: names of
+    nodes that are terms or results of sums over devices. cached_plan: a plan of an earlier program.
     """
 
     graph: Graph
     overrides: tuple[tuple[str | int, str], ...]
     observers: Observers
-    written: Request | None = None
-    cards: Cards = (frozenset(), None)
-    moved: Mapping[int, int] = field(default_factory=dict)
-    turns: Mapping[str, int] = field(default_factory=dict)
+    source: Request | None = None
+    device_profile: DeviceProfile = (frozenset(), None)
+    id_map: Mapping[int, int] = field(default_factory=dict)
+    pipeline_order: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    sums: frozenset[str] = frozenset()
-    kept: KeptPlan | None = None
-    _versions: dict[Cards, Request] = field(default_factory=dict, repr=False)
+    all_reduce_nodes: frozenset[str] = frozenset()
+    cached_plan: CachedPlan | None = None
+    _versions: dict[DeviceProfile, Request] = field(default_factory=dict, repr=False)
 
     def key(self) -> object:
         """Returns a key; two requests with the same key share one compiled graph."""
-        turns = tuple(self.turns.items())
-        return (self.graph.key, self.overrides, frozenset(self.observers), turns)
+        pipeline_order = tuple(self.pipeline_order.items())
+        return (self.graph.key, self.overrides, frozenset(self.observers), pipeline_order)
 
     def optimized(self, topology: Topology, working: Collection[int] | None = None) -> Request:
         """Returns a request that takes less work on a machine and shows the same values. working:
@@ -111,31 +111,33 @@ class Request:
         chosen = _those(topology, working)
         placed = {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()}
         # nodes of different turns stay apart as those of different devices do
-        apart = {name: f"{placed.get(name, '')} {turn}" for name, turn in self.turns.items()}
-        wishes = Wishes(
+        apart = {
+            name: f"{placed.get(name, '')} {turn}" for name, turn in self.pipeline_order.items()
+        }
+        constraints = RewriteConstraints(
             # a view stays as long as its root stays
             frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.view_base(v))),
             placed | apart,
             least_limits(chosen),
             min((d.memory_bytes for d in _in_use(chosen)), default=0),
         )
-        made = self.of_graph(optimize(graph, wishes))
-        return replace(made, written=self, cards=_cards(chosen), _versions={})
+        made = self.of_graph(optimize(graph, constraints))
+        return replace(made, source=self, device_profile=_device_profile(chosen), _versions={})
 
     def for_devices(self, topology: Topology, working: Collection[int]) -> Request:
         """Returns the version of this request for what some devices of a machine allow; itself
         where that is the same graph.
         """
-        cards = _cards(_those(topology, working))
-        if self.written is None or cards[0] == self.cards[0]:
+        device_profile = _device_profile(_those(topology, working))
+        if self.source is None or device_profile[0] == self.device_profile[0]:
             return self
-        if cards not in self._versions:
-            made = self.written.optimized(topology, working)
-            at = {**made.graph.merged, **{node.name: node.id for node in made.graph.nodes}}
+        if device_profile not in self._versions:
+            made = self.source.optimized(topology, working)
+            at = {**made.graph.aliases, **{node.name: node.id for node in made.graph.nodes}}
             ids = {*(node.id for node in self.graph.inputs), *self.observers}
-            moved = {n: at[self.graph.nodes[n].name] for n in ids}
-            self._versions[cards] = replace(made, moved=moved)
-        found = self._versions[cards]
+            id_map = {n: at[self.graph.nodes[n].name] for n in ids}
+            self._versions[device_profile] = replace(made, id_map=id_map)
+        found = self._versions[device_profile]
         return self if found.graph.key == self.graph.key else found
 
     def version(self, graph: Graph) -> Request:
@@ -146,13 +148,13 @@ class Request:
 
     def own_ids(self, given: Mapping[int, V]) -> Mapping[int, V]:
         """Returns what callers gave for inputs or observed values by the ids of this version."""
-        return {self.moved[n]: value for n, value in given.items()} if self.moved else given
+        return {self.id_map[n]: value for n, value in given.items()} if self.id_map else given
 
     def given(
         self, graph: Graph, feeds: Mapping[int, NDArray], observers: Observers
     ) -> tuple[Mapping[int, NDArray], Observers]:
         """Returns what callers gave by the ids of the version that has a graph."""
-        if graph is self.graph and not self.moved:
+        if graph is self.graph and not self.id_map:
             return feeds, observers
         version = self.version(graph)
         return version.own_ids(feeds), version.own_ids(observers)
@@ -161,17 +163,17 @@ class Request:
         """Returns the same request for what a pass has made of its graph."""
         if graph is self.graph:
             return self
-        at = {**graph.merged, **{node.name: node.id for node in graph.nodes}}
-        moved = {n: at[self.graph.nodes[n].name] for n in self._named()}
+        at = {**graph.aliases, **{node.name: node.id for node in graph.nodes}}
+        id_map = {n: at[self.graph.nodes[n].name] for n in self._named()}
         overrides = tuple(
-            (moved[k] if isinstance(k, int) else k, device) for k, device in self.overrides
+            (id_map[k] if isinstance(k, int) else k, device) for k, device in self.overrides
         )
         observers: dict[int, tuple[Callable[[str, NDArray], object], ...]] = {}
         for n, functions in self.observers.items():
-            observers[moved[n]] = (*observers.get(moved[n], ()), *functions)
+            observers[id_map[n]] = (*observers.get(id_map[n], ()), *functions)
         observed = dict(sorted(observers.items()))
-        made = Request(graph, overrides, observed, turns=self.turns)
-        return replace(made, notes=self.notes, sums=self.sums)
+        made = Request(graph, overrides, observed, pipeline_order=self.pipeline_order)
+        return replace(made, notes=self.notes, all_reduce_nodes=self.all_reduce_nodes)
 
     def _named(self) -> set[int]:
         """The nodes that the request means by themselves, not by a pattern."""
@@ -223,13 +225,13 @@ def _allowing_more(topology: Topology, decision: Decision | None) -> list[set[in
     cpus = {d for d in topology.order if topology.is_cpu(d)}
 
     def allowed(*devices: int) -> Limits | None:
-        return _cards(_those(topology, devices))[1]
+        return _device_profile(_those(topology, devices))[1]
 
     alike: dict[Limits | None, list[int]] = {}
     for device, spec in enumerate(topology.devices):
         if spec.name in in_use:
             alike.setdefault(allowed(device), []).append(device)
-    together = _cards(topology)[1]
+    together = _device_profile(topology)[1]
     found: list[set[int]] = []
     for own, (first, *more) in alike.items():
         competes = any(topology.devices[d].name in decision.devices for d in (first, *more))
@@ -248,7 +250,7 @@ def _cpu_alone(topology: Topology, decision: Decision | None) -> list[set[int]]:
     cpu = topology.devices[topology.cpu].name
     if decision is None or cpu not in decision.devices or not _in_use(topology):
         return []
-    most_s = FAR_SLOWER * decision.won.metrics.latency_s
+    most_s = FAR_SLOWER * decision.chosen.metrics.latency_s
     near = any(c.single == cpu and c.metrics.latency_s <= most_s for c in decision.candidates)
     return [{d for d in topology.order if topology.is_cpu(d)}] if near else []
 
@@ -266,13 +268,17 @@ def _better_of(plan: Plan, other: Plan) -> Plan:
     decision, new = plan.decision, other.decision
     if decision is None or new is None:
         return plan
-    if not set(new.won.devices) & set(new.devices):
+    if not set(new.chosen.devices) & set(new.devices):
         return plan  # numpy took what the others cannot: they would have lighter work of their own
     if is_better(new, decision):
         note = "passes: the graph for what all devices allow has a worse plan"
         plan, decision, new = replace(other, notes=(*other.notes, note)), new, decision
-    if decision.objective.word and new.single_value < decision.single_value:
-        decision = replace(decision, single=new.single, single_value=new.single_value)
+    if decision.objective.word and new.best_single_device_value < decision.best_single_device_value:
+        decision = replace(
+            decision,
+            best_single_device=new.best_single_device,
+            best_single_device_value=new.best_single_device_value,
+        )
         plan = replace(plan, decision=decision)
     return plan
 
@@ -296,7 +302,7 @@ def _those(topology: Topology, working: Collection[int] | None) -> Topology:
     return replace(topology, devices=tuple(topology.devices[device] for device in sorted(working)))
 
 
-def _cards(topology: Topology) -> Cards:
+def _device_profile(topology: Topology) -> DeviceProfile:
     """Returns what tells for which devices passes work; free memory and variants may change."""
     limits = least_limits(topology)
     names = frozenset(d.name for d in _in_use(topology))
@@ -312,7 +318,7 @@ def _in_use(topology: Topology) -> list[DeviceSpec]:
     return [d for d in topology.devices if d.kind != "cpu" and not d.disabled_reason]
 
 
-def find_turns(graph: Graph, ids: Mapping[Tensor, int]) -> dict[str, int]:
+def find_pipeline_order(graph: Graph, ids: Mapping[Tensor, int]) -> dict[str, int]:
     """Returns the turns of nodes by name, as they were computed in some. ids: of their tensors."""
     return {graph.nodes[i].name: t.turn for t, i in ids.items() if t.turn is not None}
 

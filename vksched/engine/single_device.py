@@ -100,7 +100,7 @@ class Alone:
         decision, measured_s = self._decision, self._measured()
         if decision is None or measured_s is None:
             return None
-        single = decision.single
+        single = decision.best_single_device
         if self._together_s is not None:  # the trial is over
             together_s, self._together_s = self._together_s, None
             if measured_s <= together_s:
@@ -110,10 +110,10 @@ class Alone:
         foreseen_s = single.metrics.period_s
         if decision.objective.word == "latency":
             foreseen_s = single.metrics.latency_s
-        several = not decision.won.single and single.single in single.devices
+        several = not decision.chosen.single and single.single in single.devices
         if self.only or not several or runs < self._next or measured_s <= SURE * foreseen_s:
             return None
-        foreseen_s *= slower(single.single) / min(map(slower, decision.won.devices))
+        foreseen_s *= slower(single.single) / min(map(slower, decision.chosen.devices))
         saved_s = measured_s - foreseen_s
         if measured_s <= SURE * foreseen_s:
             return None

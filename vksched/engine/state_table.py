@@ -171,13 +171,13 @@ class StateTable:
         kept: Sequence[NDArray],
         failed: Mapping[int, str] | None = None,
     ) -> list[DeviceError]:
-        """Notes what a run has written. kept: copies of next values, as in `Graph.kept`.
+        """Notes what a run has written. kept: copies of next values, as in `Graph.backed_up_states`.
 
         failed: devices, with the reason, on which the new values may not be in place. A copy is
         written there again, in case the device lives; a state without one is lost.
         """
         graph = plan.graph
-        copies = dict(zip(graph.kept, kept, strict=True))
+        copies = dict(zip(graph.backed_up_states, kept, strict=True))
         broken: list[DeviceError] = []
         with self._lock:
             for held, value, home in plan.written:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..ir.build_graph import Outputs, Updates
     from ..ir.tensor import Tensor
     from ..plan.plan import Plan
-    from ..planner.plan_cache import KeptPlan
+    from ..planner.plan_cache import CachedPlan
     from ..runtime.device import Device
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class CompilesKept(Protocol):
     @property
     def rewriting(self) -> str | None: ...
 
-    def compile_kept(self, kept: KeptPlan, progress: Progress | None = None) -> CompiledGraph: ...
+    def compile_kept(self, kept: CachedPlan, progress: Progress | None = None) -> CompiledGraph: ...
 
     def keep(self, plan: Plan) -> dict[str, Any] | None: ...
 

@@ -47,7 +47,7 @@ from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
 from ..ops.lowering import native_kernels
 from ..plan.serialize.graph_codec import NONSENSE
-from ..planner.plan_cache import KeptPlan
+from ..planner.plan_cache import CachedPlan
 from ..storage.disk_cache import (
     PACKAGE,
     about_loaded,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from ..importers.gguf.kv_cache import KeyValueCache
     from ..importers.gguf.model import LanguageModel
 
-FORMAT = 5
+FORMAT = 6
 MIN_LAYERS = 12
 """Of a model whose steps take long enough to write."""
 MAX_FILES = 32
@@ -87,8 +87,8 @@ STEP = {
     "types": [Row(([int], str))],
     "leaves": [Row((int, str, Either((int, list))))],
     "outputs": [Row((str, int))],
-    "kept": [int],
-    "merged": Table(int),
+    "backed_up_states": [int],
+    "aliases": Table(int),
 }
 """key: of the question that the step answers. nodes: op, inputs, and positions of attributes and
 type, and name. leaves: node, kind, and name or place of what it holds. The rest: as in `Graph`.
@@ -110,7 +110,7 @@ class KeptStep:
         self._key = key
         self._path = None if key is None or folder is None else folder / f"{key}{SUFFIX}"
 
-    def read(self) -> KeptPlan | None:
+    def read(self) -> CachedPlan | None:
         """Returns the graph of the step as it was rewritten, with this model's weights and the
         states of this cache, and its plan; None where none is kept.
         """
@@ -127,7 +127,7 @@ class KeptStep:
             if not is_code(document.told["code"]):
                 return None
             graph = _graph(document, self._model, self._cache)
-            kept = KeptPlan(graph, document.told["plan"])
+            kept = CachedPlan(graph, document.told["plan"])
             self._read = document
             return kept
         except NONSENSE as error:
@@ -263,8 +263,8 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Docum
         "types": [(each.shape, each.dtype) for each in types],
         "leaves": leaves,
         "outputs": graph.outputs,
-        "kept": graph.kept,
-        "merged": dict(graph.merged),
+        "backed_up_states": graph.backed_up_states,
+        "aliases": dict(graph.aliases),
     }
     return Document(told, b"".join(constants))
 
@@ -307,7 +307,7 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
             initial[node_id] = as_array(leaf.held)
     outputs = tuple((name, node_id) for name, node_id in told["outputs"])
     maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
-    kept, merged = tuple(told["kept"]), MappingProxyType(dict(told["merged"]))
+    kept, merged = tuple(told["backed_up_states"]), MappingProxyType(dict(told["aliases"]))
     return Graph(nodes, outputs, *maps, kept, merged).verify()
 
 

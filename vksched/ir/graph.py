@@ -52,8 +52,8 @@ class Graph:
     """nodes: operands before users. outputs: (name, node id), in the caller's order.
 
     data: the arrays of weights and constants by node id. initial: what states start with. keys: for
-    each of all these an object that is the same, or equal, where two graphs share it. kept: next
-    values of states that the host keeps a copy of. merged: names of nodes that a pass has made part
+    each of all these an object that is the same, or equal, where two graphs share it. backed_up_states: next
+    values of states that the host keeps a copy of. aliases: names of nodes that a pass has made part
     of another, or the same, to the node that stands for them.
     """
 
@@ -62,8 +62,8 @@ class Graph:
     data: Mapping[int, Held]
     keys: Mapping[int, object]
     initial: Mapping[int, NDArray] = field(default_factory=dict)
-    kept: tuple[int, ...] = ()
-    merged: Mapping[str, int] = field(default_factory=dict)
+    backed_up_states: tuple[int, ...] = ()
+    aliases: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -89,7 +89,7 @@ class Graph:
             array = self.data.get(node_id) if self.nodes[node_id].op == "constant" else None
             small = array is not None and array.nbytes <= INLINE_BYTES
             held.append(as_array(array).tobytes() if small and array is not None else owner)
-        return nodes, self.outputs, tuple(held), self.kept
+        return nodes, self.outputs, tuple(held), self.backed_up_states
 
     @cached_property
     def states(self) -> Mapping[int, int]:
@@ -112,7 +112,7 @@ class Graph:
         """
         types: dict[TensorType, int] = {}
         kinds = [types.setdefault(node.type, len(types)) for node in self.nodes]
-        over, calls = self.written_over, dict[tuple[object, ...], int]()
+        over, calls = self.overwritten, dict[tuple[object, ...], int]()
         asked = (
             (n.op, n.attrs, n.id in over, kinds[n.id], *[kinds[i] for i in n.inputs])
             for n in self.nodes
@@ -120,12 +120,12 @@ class Graph:
         return tuple(calls.setdefault(each, len(calls)) for each in asked)
 
     @cached_property
-    def written_over(self) -> frozenset[int]:
+    def overwritten(self) -> frozenset[int]:
         """Nodes that change a part of a state and are its next value, and nothing else: where the
         state lies they need no copy of it.
         """
         reads = Counter(i for node in self.nodes for i in node.inputs)
-        reads.update((*self.kept, *(i for _, i in self.outputs)))
+        reads.update((*self.backed_up_states, *(i for _, i in self.outputs)))
         found = set[int]()
         for node_id, state in self.states.items():
             if node_id == state:
@@ -195,7 +195,7 @@ class Graph:
                 out.append(bounds_of_result(op, known, types, node.type, node.attrs))
         return tuple(out)
 
-    def unfit(self, node: Node) -> str | None:
+    def unsupported(self, node: Node) -> str | None:
         """Returns why a node's int64 values cannot be held in 32 bits, or None when they can."""
         if not self._has_int64:
             return None
@@ -221,7 +221,7 @@ class Graph:
     def stands_for(self) -> Mapping[int, tuple[str, ...]]:
         """For each node that stands for others beside itself the names of these."""
         out: dict[int, list[str]] = {}
-        for name, node_id in self.merged.items():
+        for name, node_id in self.aliases.items():
             out.setdefault(node_id, []).append(name)
         return MappingProxyType({node_id: tuple(names) for node_id, names in out.items()})
 
@@ -234,7 +234,7 @@ class Graph:
         roots, leaves = self.view_bases, self._leaves
         return tuple([roots[i] for i in node.inputs if roots[i] in leaves])
 
-    def sources_behind(self, node: Node) -> tuple[int, ...]:
+    def transitive_leaves(self, node: Node) -> tuple[int, ...]:
         """Returns the leaves and states that a node reads, and those that are widened for it."""
         found: list[int] = []
         for operand in node.inputs:
@@ -259,7 +259,7 @@ class Graph:
         out: list[int] = []
         for node in self.nodes:
             read = [calls[roots[i]] for i in node.inputs if roots[i] in leaves]
-            told = self.unfit(node) if self._has_int64 else None
+            told = self.unsupported(node) if self._has_int64 else None
             out.append(numbers.setdefault((calls[node.id], told, *read), len(numbers)))
         return tuple(out)
 
@@ -345,9 +345,9 @@ class Graph:
 
 def _verify_held(graph: Graph) -> None:
     """Nodes that hold something are leaves and states, and none else; others are there."""
-    others = (*graph.kept, *graph.merged.values())
+    others = (*graph.backed_up_states, *graph.aliases.values())
     if others and not 0 <= min(others) <= max(others) < len(graph.nodes):
-        raise GraphError(f"[graph] kept or merged nodes {sorted(others)} are not all there")
+        raise GraphError(f"[graph] backed-up states or aliases {sorted(others)} are not all there")
     leaves, states = set[int](), set[int]()
     for node in graph.nodes:
         if node.inputs and node.op in ("input", "weight", "constant", "state"):

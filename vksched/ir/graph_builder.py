@@ -22,14 +22,14 @@ from .op import get_op
 
 @dataclass(frozen=True)
 class Made:
-    """A new graph. homes: the device of nodes that have one. turns: likewise, by name. sums: names
+    """A new graph. pinned_devices: the device of nodes that have one. pipeline_order: likewise, by name. all_reduce_nodes: names
     of nodes that are terms or results of sums over devices.
     """
 
     graph: Graph
-    homes: Mapping[int, str] = field(default_factory=dict)
-    turns: Mapping[str, int] = field(default_factory=dict)
-    sums: frozenset[str] = frozenset()
+    pinned_devices: Mapping[int, str] = field(default_factory=dict)
+    pipeline_order: Mapping[str, int] = field(default_factory=dict)
+    all_reduce_nodes: frozenset[str] = frozenset()
 
 
 class Maker:
@@ -43,18 +43,18 @@ class Maker:
         self._data: dict[int, Held] = {}
         self._keys: dict[int, object] = {}
         self._initial: dict[int, NDArray] = {}
-        self._homes: dict[int, str] = {}
-        self._turns: dict[str, int] = {}
+        self._pinned_devices: dict[int, str] = {}
+        self._pipeline_order: dict[str, int] = {}
         self._constants: dict[object, int] = {}
-        self._sums: set[int] = set()
+        self._all_reduce_nodes: set[int] = set()
 
     def __getitem__(self, node_id: int) -> Node:
         """A node of the new graph."""
         return self._nodes[node_id]
 
-    def home(self, node_id: int) -> str | None:
+    def pinned_device(self, node_id: int) -> str | None:
         """Returns the device of a node of the new graph; None where it may be anywhere."""
-        return self._homes.get(node_id)
+        return self._pinned_devices.get(node_id)
 
     def emit(
         self,
@@ -63,7 +63,7 @@ class Maker:
         attrs: Mapping[str, AttrValue],
         name: str,
         device: str | None = None,
-        turn: int | None = None,
+        position: int | None = None,
     ) -> int:
         """Returns a new node. name: the name of a node of the old graph for the one that has its
         value; any other one gets a number where it is taken.
@@ -72,8 +72,8 @@ class Maker:
         types = tuple(self._nodes[i].type for i in operands)
         type_ = infer(get_op(op), types, frozen)
         made = self._add(op, operands, frozen, type_, name, device)
-        if turn is not None:
-            self._turns[self._nodes[made].name] = turn
+        if position is not None:
+            self._pipeline_order[self._nodes[made].name] = position
         return made
 
     def leaf(self, node: Node, device: str | None = None) -> int:
@@ -102,9 +102,9 @@ class Maker:
         self._keys[made] = key
         return made
 
-    def note_sum(self, ids: Iterable[int]) -> None:
+    def note_all_reduce(self, ids: Iterable[int]) -> None:
         """Remembers nodes as terms or results of sums over devices."""
-        self._sums.update(ids)
+        self._all_reduce_nodes.update(ids)
 
     def scalar(self, value: float, dtype: str) -> int:
         """Returns a constant of one element."""
@@ -145,11 +145,15 @@ class Maker:
             {n: at for n, at in found.items() if at is not None and n not in there},
         )
         # a view is where that lies which it shows
-        homes = {ids[i]: d for i, d in self._homes.items() if i in ids}
-        homes = {i: device for i, device in homes.items() if i not in graph.views}
-        turns = {name: turn for name, turn in self._turns.items() if name in there}
-        sums = frozenset(self._nodes[i].name for i in self._sums if i in ids)
-        return Made(graph.verify(), homes, turns, sums)
+        pinned_devices = {ids[i]: d for i, d in self._pinned_devices.items() if i in ids}
+        pinned_devices = {i: device for i, device in pinned_devices.items() if i not in graph.views}
+        pipeline_order = {
+            name: position for name, position in self._pipeline_order.items() if name in there
+        }
+        all_reduce_nodes = frozenset(
+            self._nodes[i].name for i in self._all_reduce_nodes if i in ids
+        )
+        return Made(graph.verify(), pinned_devices, pipeline_order, all_reduce_nodes)
 
     def _living(self, wanted: Iterable[int]) -> list[int]:
         """Returns in their order the nodes that something wanted is made of, or that are kept."""
@@ -176,5 +180,5 @@ class Maker:
         self._nodes.append(Node(made, op, inputs, attrs, type_, unique))
         self._names[unique] = made
         if device:
-            self._homes[made] = device
+            self._pinned_devices[made] = device
         return made

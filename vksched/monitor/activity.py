@@ -213,7 +213,7 @@ def moved_by(plan: PlanValue) -> dict[str, Moved]:
     for split in plan.splits:
         moved = out.setdefault(plan.topology.devices[split.device].name, Moved())
         if not plan.topology.is_cpu(split.device):
-            copies = [c.node for c in split.copies_in] + [c.node for c in split.copies_out]
+            copies = [c.node for c in split.uploads] + [c.node for c in split.downloads]
             moved.copies += len(copies)
             moved.copied_bytes += sum(plan.graph.nodes[n].type.device_bytes for n in copies)
     return out

@@ -21,7 +21,7 @@ from .config.match_sections import sections_of, unmatched
 from .pipeline.build_pipeline import Arranged, arrange, matching, stage_devices
 from .sharding.choose_sharding import Sharder
 from .sharding.config_axes import check_axes, idle_shards, where_of
-from .sharding.cost_oracle import Judge
+from .sharding.cost_oracle import CostOracle
 from .sharding.device_order import find_steps
 from .sharding.sharded_values import made_of_parameters
 from .sharding.sharding_strategy import Devices, ShardedAxis
@@ -43,25 +43,25 @@ Pieces = Mapping[int, tuple[Devices, ShardedAxis] | None]
 
 @dataclass(frozen=True)
 class Applied:
-    """graph: what is to be planned. overrides: node id to device name. turns: by node name, their
+    """graph: what is to be planned. overrides: node id to device name. pipeline_order: by node name, their
     position in the order of a pipeline. notes: what was done. warnings: by names of the config that
-    have no effect on this graph. sums: names of nodes that are terms or results of sums over
+    have no effect on this graph. all_reduce_nodes: names of nodes that are terms or results of sums over
     devices.
     """
 
     graph: Graph
     overrides: tuple[tuple[int, str], ...] = ()
-    turns: Mapping[str, int] = field(default_factory=dict)
+    pipeline_order: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
-    sums: frozenset[str] = frozenset()
+    all_reduce_nodes: frozenset[str] = frozenset()
 
 
 def apply_config(
     graph: Graph,
     config: Config,
     topology: Topology,
-    judge: Judge,
+    oracle: CostOracle,
     shown: Collection[str] = (),
     pieces: Pieces | None = None,
 ) -> Applied:
@@ -76,13 +76,13 @@ def apply_config(
     names = [node.name for node in graph.nodes]
     warnings = unmatched(names, config)
     wanted = [node.id for node in graph.nodes if node.name in shown]
-    found = _in_time(graph, config, topology, judge, wanted)
+    found = _in_time(graph, config, topology, oracle, wanted)
     notes: list[str] = []
     if found is None:
-        work = _Work(graph, topology, judge, wanted, pieces or {}, {})
+        work = _Work(graph, topology, oracle, wanted, pieces or {}, {})
         sections = [_resolved(section, topology) for section in sections_of(names, config)]
     else:
-        work = _after(found.made, graph, topology, judge, wanted, pieces or {})
+        work = _after(found.made, graph, topology, oracle, wanted, pieces or {})
         sections, ignored = _placed(found.made, config, topology)
         warnings |= ignored
         notes.append(found.note)
@@ -91,12 +91,14 @@ def apply_config(
     sharder = work.sharder(chosen)
     made = work.made_by(sharder)
     warnings |= idle_shards(chosen, sharder.shard, config)
-    overrides = tuple(made.homes.items())
-    return Applied(made.graph, overrides, made.turns, (*notes, *told), warnings, made.sums)
+    overrides = tuple(made.pinned_devices.items())
+    return Applied(
+        made.graph, overrides, made.pipeline_order, (*notes, *told), warnings, made.all_reduce_nodes
+    )
 
 
 def _in_time(
-    graph: Graph, config: Config, topology: Topology, judge: Judge, shown: list[int]
+    graph: Graph, config: Config, topology: Topology, oracle: CostOracle, shown: list[int]
 ) -> Arranged | None:
     """Returns the graph as a pipeline, if the config has one for it."""
     pipeline = config.pipeline and matching(config.pipeline, (n.name for n in graph.nodes))
@@ -109,19 +111,19 @@ def _in_time(
         for name, section in config.sections.items()
         if (resolved := _resolved(section, topology)) is not None
     }
-    return arrange(graph, pipeline, stage_devices(pipeline, sections, known), judge, shown)
+    return arrange(graph, pipeline, stage_devices(pipeline, sections, known), oracle, shown)
 
 
 def _after(
-    made: Made, old: Graph, topology: Topology, judge: Judge, shown: list[int], pieces: Pieces
+    made: Made, old: Graph, topology: Topology, oracle: CostOracle, shown: list[int], pieces: Pieces
 ) -> _Work:
     """Returns what is to be done with a graph of microbatches, in its own ids."""
     graph = made.graph
-    by_name = {node.name: node.id for node in graph.nodes} | dict(graph.merged)
+    by_name = {node.name: node.id for node in graph.nodes} | dict(graph.aliases)
     by_key = {old.keys[node]: layout for node, layout in pieces.items()}
     lie = {n: by_key[graph.keys[n]] for n in graph.initial if graph.keys[n] in by_key}
     wanted = [by_name[old.nodes[n].name] for n in shown]
-    return _Work(graph, topology, judge, wanted, lie, made.turns)
+    return _Work(graph, topology, oracle, wanted, lie, made.pipeline_order)
 
 
 def _placed(
@@ -133,7 +135,7 @@ def _placed(
     nodes, ignored = made.graph.nodes, {}
     found = sections_of([node.name for node in nodes], config)
     out = [_resolved(section, topology) for section in found]
-    for node, device in made.homes.items():
+    for node, device in made.pinned_devices.items():
         section = out[node]
         if section is None or section.shard is None:
             name = section.name if section else config.source
@@ -151,23 +153,23 @@ def _placed(
 class _Work:
     graph: Graph
     topology: Topology
-    judge: Judge
+    oracle: CostOracle
     shown: list[int]
     pieces: Pieces
-    turns: Mapping[str, int]
+    pipeline_order: Mapping[str, int]
 
     def seconds(self, node: int, device: str) -> float:
-        return self.judge.seconds(self.graph, node, device)
+        return self.oracle.seconds(self.graph, node, device)
 
     def shard(self, sections: list[Section | None]) -> Made:
         return self.made_by(self.sharder(sections))
 
     def sharder(self, sections: list[Section | None]) -> Sharder:
-        return Sharder(self.graph, sections, self.topology, self, self.pieces, self.turns)
+        return Sharder(self.graph, sections, self.topology, self, self.pieces, self.pipeline_order)
 
     def made_by(self, sharder: Sharder) -> Made:
         made = sharder.run(self.shown)
-        return replace(made, turns=find_steps(made))
+        return replace(made, pipeline_order=find_steps(made))
 
 
 def _resolved(section: Section | None, topology: Topology) -> Section | None:
@@ -198,7 +200,7 @@ def _choose(work: _Work, sections: list[Section | None]) -> tuple[list[Section |
     groups = [[name] for name in open_] if len(open_) <= FEW else []
     for group in [open_, *groups]:
         chosen |= dict.fromkeys(group, _best(work, sections, chosen, group))
-    notes = [f"shard: auto of {name}: {_told(shard)}" for name, shard in chosen.items()]
+    notes = [f"shard: auto of {name}: {_describe(shard)}" for name, shard in chosen.items()]
     return _with(sections, chosen), notes
 
 
@@ -214,7 +216,7 @@ def _best(
             if shard is None:  # of another section
                 raise
             continue
-        found.append((work.judge.run_seconds(made), position))
+        found.append((work.oracle.run_seconds(made), position))
     return TRIED[min(found)[1]]
 
 
@@ -234,7 +236,7 @@ def _with(
     return out
 
 
-def _told(shard: Shard | None) -> str:
+def _describe(shard: Shard | None) -> str:
     if shard is None:
         return "not cut"
     return f"weights by {shard.weights}" if shard.weights else f"axis {shard.axis}"

@@ -26,22 +26,22 @@ from typing import NoReturn
 from ..common.dtypes import NDArray
 from ..ir.graph import Graph, Node
 from ..storage.lazy_array import Held, Late
-from .constraints import Wishes
-from .layer_signatures import ELSEWHERE, LAYER, Form, Layers, Names, Place
+from .constraints import RewriteConstraints
+from .layer_signatures import ELSEWHERE, LAYER, LayerNames, Layers, Place, Signature
 
-KEPT = 4
+VISIBLE_LAYERS = 4
 """Layers of a run that passes see."""
-LEAST = 3
+MIN_LAYERS = 3
 """Numbers of layers that are left out, from which on it is worth it."""
 MAX_PERIOD = 8
 """Numbers of one layer."""
 
 
-class LookedInside(Exception):
+class WeightInspected(Exception):
     """A rule wants the elements of a weight: layers with other elements may come out otherwise."""
 
 
-class _Unseen(Late):
+class _OpaqueWeight(Late):
     """Stands for a weight of a layer."""
 
     def __init__(self, node: Node, held: Held) -> None:
@@ -50,13 +50,13 @@ class _Unseen(Late):
 
 
 def _refuse(*_: object) -> NoReturn:
-    raise LookedInside
+    raise WeightInspected
 
 
 def _spliced(
     numbers: Sequence[int | None], copied: int, copies: range
 ) -> Iterator[tuple[int, int | None]]:
-    """Yields the positions of a short graph in the order of the long one, each stretch of the
+    """Yields the positions of a collapsed graph in the order of the full graph, each stretch of the
     layer that is copied once more for each copy, with the number of that.
     """
     stretch: list[int] = []
@@ -71,12 +71,12 @@ def _spliced(
 
 
 @dataclass(frozen=True)
-class Short:
+class CollapsedGraph:
     """A graph without most of its equal layers. whole: the graph. first, last: of the run."""
 
     graph: Graph
     whole: Graph
-    names: Names
+    names: LayerNames
     first: int
     last: int
 
@@ -84,8 +84,8 @@ class Short:
     def left_out(self) -> range:
         return range(self.first + 2, self.last - 1)
 
-    def lengthen(self, made: Graph) -> Graph | None:
-        """Returns the whole graph as passes would make it, from what they made of the short one;
+    def expand(self, made: Graph) -> Graph | None:
+        """Returns the whole graph as passes would make it, from what they made of the collapsed graph;
         None where they did not treat layers alike.
         """
         if made is self.graph:
@@ -94,14 +94,14 @@ class Short:
         if not {self.first, b, y} <= layers.members.keys():
             return None
         told = layers.content
-        if layers.form(b, self.first, told) != layers.form(y, b, told):
+        if layers.signature(b, self.first, told) != layers.signature(y, b, told):
             return None
         if not self._merges_alike(layers):
             return None
-        ends = {i for _, i in made.outputs} | {*made.kept}
+        ends = {i for _, i in made.outputs} | {*made.backed_up_states}
         if any(layers.numbers[i] == b for i in ends):
             return None
-        return _Longer(self, layers, made).run()
+        return _Expansion(self, layers, made).run()
 
     def _merges_alike(self, layers: Layers) -> bool:
         """Whether what became part of a node did so within its layer or beside it, and alike: a
@@ -114,7 +114,7 @@ class Short:
         names = [node.name for node in self.graph.nodes]
         first = next(at for at, name in enumerate(names) if self.names.layer(name) == a)
         before = set(names[:first])
-        for name, node_id in layers.graph.merged.items():
+        for name, node_id in layers.graph.aliases.items():
             number, to = self.names.layer(name), layers.numbers[node_id]
             if number is None or number not in around:
                 if to in (b, y):
@@ -128,25 +128,25 @@ class Short:
         return found[b] == found[y]
 
 
-class _Longer:
-    """The long graph as far as it is made."""
+class _Expansion:
+    """The full graph as far as it is made."""
 
-    def __init__(self, short: Short, layers: Layers, made: Graph) -> None:
-        self._short, self._layers, self._made = short, layers, made
+    def __init__(self, collapsed: CollapsedGraph, layers: Layers, made: Graph) -> None:
+        self._collapsed, self._layers, self._made = collapsed, layers, made
         self._nodes: list[Node] = []
         self._kept = [-1] * len(made.nodes)
-        """By node of the short graph its id here."""
-        size = len(layers.members[short.first + 1])
-        self._copies = {number: [-1] * size for number in short.left_out}
-        self._owners = {node.name: node.id for node in short.whole.nodes}
+        """By node of the collapsed graph its id here."""
+        size = len(layers.members[collapsed.first + 1])
+        self._copies = {number: [-1] * size for number in collapsed.left_out}
+        self._owners = {node.name: node.id for node in collapsed.whole.nodes}
         self._data: dict[int, Held] = {}
         self._keys: dict[int, object] = {}
         self._initial: dict[int, NDArray] = {}
 
     def run(self) -> Graph | None:
         """Returns the graph; None where a node would be read before it is there."""
-        made, layers, b = self._made, self._layers, self._short.first + 1
-        for position, number in _spliced(layers.numbers, b, self._short.left_out):
+        made, layers, b = self._made, self._layers, self._collapsed.first + 1
+        for position, number in _spliced(layers.numbers, b, self._collapsed.left_out):
             node, name = made.nodes[position], made.nodes[position].name
             if number is not None:
                 name = layers.names.renamed(name, number - b)
@@ -168,16 +168,16 @@ class _Longer:
             MappingProxyType(self._data),
             MappingProxyType(self._keys),
             MappingProxyType(self._initial),
-            tuple(kept[i] for i in made.kept),
+            tuple(kept[i] for i in made.backed_up_states),
             MappingProxyType(self._merged()),
         )
 
     def _found(self, reader: int, number: int | None, node_id: int) -> int:
         """Returns what a node reads, or a copy of it in some layer; -1 where that is not there."""
-        layers, short = self._layers, self._short
-        b, y = short.first + 1, short.last - 1
+        layers, collapsed = self._layers, self._collapsed
+        b, y = collapsed.first + 1, collapsed.last - 1
         if number is not None:
-            where, position = layers.place(b, short.first, y, node_id)
+            where, position = layers.place(b, collapsed.first, y, node_id)
             return self._in(number, where, position)
         if layers.numbers[node_id] == b and layers.numbers[reader] != b:
             if layers.numbers[reader] != y:
@@ -196,12 +196,12 @@ class _Longer:
 
     def _hold(self, node: Node, new: Node) -> None:
         """Gives a new leaf what it holds: weights and states those that have its name."""
-        made, whole = self._made, self._short.whole
+        made, whole = self._made, self._collapsed.whole
         owner = self._owners.get(new.name, -1)
         if node.id in made.initial:
             self._initial[new.id], self._keys[new.id] = whole.initial[owner], whole.keys[owner]
         elif node.id in made.data:
-            own = isinstance(made.data[node.id], _Unseen)
+            own = isinstance(made.data[node.id], _OpaqueWeight)
             self._data[new.id] = whole.data[owner] if own else made.data[node.id]
             key = whole.keys.get(owner) if own else made.keys.get(node.id)
             if key is not None:
@@ -209,9 +209,9 @@ class _Longer:
 
     def _merged(self) -> dict[str, int]:
         """Returns the nodes that stand for names that are gone, those of copies too."""
-        layers, short, out = self._layers, self._short, dict[str, int]()
-        b, y = short.first + 1, short.last - 1
-        for name, node_id in self._made.merged.items():
+        layers, collapsed, out = self._layers, self._collapsed, dict[str, int]()
+        b, y = collapsed.first + 1, collapsed.last - 1
+        for name, node_id in self._made.aliases.items():
             number, to = layers.names.layer(name), layers.numbers[node_id]
             if number == b and to == y:
                 out[name] = self._copies[b + 1][layers.at[node_id]]
@@ -220,32 +220,34 @@ class _Longer:
             else:
                 out[name] = self._kept[node_id]
             if number == b:
-                where, position = layers.place(b, short.first, y, node_id)
-                for each in short.left_out:
+                where, position = layers.place(b, collapsed.first, y, node_id)
+                for each in collapsed.left_out:
                     out[layers.names.renamed(name, each - b)] = self._in(each, where, position)
         return out
 
 
-def shorten(graph: Graph, wishes: Wishes) -> Short | None:
+def collapse_repeated_layers(
+    graph: Graph, constraints: RewriteConstraints
+) -> CollapsedGraph | None:
     """Returns a graph without most of its equal layers; None where there are too few."""
-    found = _found_run(graph, wishes)
+    found = _found_run(graph, constraints)
     if found is None:
         return None
     layers, run = found
-    short = Short(graph, graph, layers.names, run[0], run[-1])
+    collapsed = CollapsedGraph(graph, graph, layers.names, run[0], run[-1])
     numbers = layers.numbers
-    kept = [i for i, number in enumerate(numbers) if number not in short.left_out]
+    kept = [i for i, number in enumerate(numbers) if number not in collapsed.left_out]
     order = [
         kept[at] if copy is None else layers.members[copy][layers.at[kept[at]]]
-        for at, copy in _spliced([numbers[i] for i in kept], run[1], short.left_out)
+        for at, copy in _spliced([numbers[i] for i in kept], run[1], collapsed.left_out)
     ]
     if order != list(range(len(numbers))):
         return None  # layers are not one behind the other
-    made = _without(layers, kept, short)
-    return None if made is None else replace(short, graph=made)
+    made = _without(layers, kept, collapsed)
+    return None if made is None else replace(collapsed, graph=made)
 
 
-def _found_run(graph: Graph, wishes: Wishes) -> tuple[Layers, range] | None:
+def _found_run(graph: Graph, constraints: RewriteConstraints) -> tuple[Layers, range] | None:
     """Returns layers by the names that most nodes have, and which of them are alike; None where
     that is not worth it.
     """
@@ -253,73 +255,73 @@ def _found_run(graph: Graph, wishes: Wishes) -> tuple[Layers, range] | None:
     stems = Counter(each[1] for each in found if each is not None)
     if not stems:
         return None
-    layers = Layers(graph, Names(stems.most_common(1)[0][0]))
-    forms = _forms(layers, wishes)
-    run, turns = max(
-        ((_longest_run(forms, turns), turns) for turns in range(1, MAX_PERIOD + 1)),
-        key=lambda each: len(each[0]) - KEPT * each[1],
+    layers = Layers(graph, LayerNames(stems.most_common(1)[0][0]))
+    signatures = _signatures(layers, constraints)
+    run, period = max(
+        ((_longest_run(signatures, period), period) for period in range(1, MAX_PERIOD + 1)),
+        key=lambda each: len(each[0]) - VISIBLE_LAYERS * each[1],
     )
-    if len(run) - KEPT * turns < LEAST:
+    if len(run) - VISIBLE_LAYERS * period < MIN_LAYERS:
         return None
-    if turns > 1:
-        layers = Layers(graph, Names(layers.names.stem, turns, run[0] % turns))
-        run = _longest_run(_forms(layers, wishes), 1)
-    return (layers, run) if turns * (len(run) - KEPT) >= LEAST else None
+    if period > 1:
+        layers = Layers(graph, LayerNames(layers.names.stem, period, run[0] % period))
+        run = _longest_run(_signatures(layers, constraints), 1)
+    return (layers, run) if period * (len(run) - VISIBLE_LAYERS) >= MIN_LAYERS else None
 
 
-def _forms(layers: Layers, wishes: Wishes) -> Mapping[int, int]:
+def _signatures(layers: Layers, constraints: RewriteConstraints) -> Mapping[int, int]:
     """Returns for each layer the number of its form."""
 
     def told(node: Node) -> object:
         content = layers.content(node)
-        return content, wishes.homes.get(node.name), node.name in wishes.observed
+        return content, constraints.pinned_devices.get(node.name), node.name in constraints.observed
 
-    known: list[Form] = []
+    known: list[Signature] = []
     out: dict[int, int] = {}
     for number in sorted(number for number in layers.members if number is not None):
-        form = layers.form(number, number - 1, told)
-        if form not in known:
-            known.append(form)
-        out[number] = known.index(form)
+        signature = layers.signature(number, number - 1, told)
+        if signature not in known:
+            known.append(signature)
+        out[number] = known.index(signature)
     return out
 
 
-def _longest_run(forms: Mapping[int, int], turns: int) -> range:
+def _longest_run(signatures: Mapping[int, int], period: int) -> range:
     """Returns the numbers of the most layers behind each other of which each is like the one so
     many before it.
     """
     best = range(0)
     start, before = 0, -1
-    for number in forms:
+    for number in signatures:
         if number != before + 1:
             start = number
-        elif number - turns >= start and forms[number] != forms[number - turns]:
-            start = number - turns + 1
+        elif number - period >= start and signatures[number] != signatures[number - period]:
+            start = number - period + 1
         if number + 1 - start > len(best):
             best = range(start, number + 1)
         before = number
     return best
 
 
-def _without(layers: Layers, kept: Sequence[int], short: Short) -> Graph | None:
+def _without(layers: Layers, kept: Sequence[int], collapsed: CollapsedGraph) -> Graph | None:
     """Returns the graph of the nodes that are kept; None where others are read elsewhere."""
-    graph, b, y = layers.graph, short.first + 1, short.last - 1
+    graph, b, y = layers.graph, collapsed.first + 1, collapsed.last - 1
     place = {node_id: position for position, node_id in enumerate(kept)}
     for last, stand_in in zip(layers.members[y - 1], layers.members[b], strict=True):
         place[last] = place[stand_in]  # for the layer behind it
     nodes: list[Node] = []
     for node in (graph.nodes[i] for i in kept):
         number = layers.numbers[node.id]
-        if any(layers.numbers[i] in short.left_out for i in node.inputs) and number != y:
+        if any(layers.numbers[i] in collapsed.left_out for i in node.inputs) and number != y:
             return None
         inputs = tuple([place[i] for i in node.inputs if i in place])
         if len(inputs) < len(node.inputs):
             return None
         nodes.append(Node(len(nodes), node.op, inputs, node.attrs, node.type, node.name))
-    ends = {i for _, i in graph.outputs} | {*graph.kept, *graph.merged.values()}
-    if any(layers.numbers[i] in short.left_out for i in ends):
+    ends = {i for _, i in graph.outputs} | {*graph.backed_up_states, *graph.aliases.values()}
+    if any(layers.numbers[i] in collapsed.left_out for i in ends):
         return None
-    data = {place[i]: _hidden(layers, i, short) for i in kept if i in graph.data}
+    data = {place[i]: _hidden(layers, i, collapsed) for i in kept if i in graph.data}
     initial = {place[i]: graph.initial[i] for i in kept if i in graph.initial}
     keys = {place[i]: graph.keys[i] for i in kept if i in graph.keys}
     return Graph(
@@ -328,14 +330,14 @@ def _without(layers: Layers, kept: Sequence[int], short: Short) -> Graph | None:
         data,
         keys,
         initial,
-        tuple(place[i] for i in graph.kept),
-        {name: place[i] for name, i in graph.merged.items()},
+        tuple(place[i] for i in graph.backed_up_states),
+        {name: place[i] for name, i in graph.aliases.items()},
     )
 
 
-def _hidden(layers: Layers, node_id: int, short: Short) -> Held:
+def _hidden(layers: Layers, node_id: int, collapsed: CollapsedGraph) -> Held:
     """Returns what a leaf holds, hidden in weights of the run."""
     node, held = layers.graph.nodes[node_id], layers.graph.data[node_id]
     number = layers.numbers[node_id]
-    inside = number is not None and short.first <= number <= short.last
-    return _Unseen(node, held) if inside and node.op == "weight" else held
+    inside = number is not None and collapsed.first <= number <= collapsed.last
+    return _OpaqueWeight(node, held) if inside and node.op == "weight" else held

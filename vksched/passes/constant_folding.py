@@ -33,7 +33,7 @@ def fold_constants(r: Rewriter, node: Node) -> int | None:
     given = tuple(a for a in operands if a is not None)
     if len(given) < len(operands) or not all(r.is_free(i) for i in node.inputs):
         return None
-    if not r.shares_home(node.inputs[0]):
+    if not r.same_device(node.inputs[0]):
         return None
     if node.type.size > max(FEW_ELEMENTS, *(a.size for a in given)):
         return None

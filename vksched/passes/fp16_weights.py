@@ -32,7 +32,7 @@ from ..ir.precision import (
 )
 from ..ops.quantized.gguf_formats import format_of, pack_u32
 from ..topology.limits import Limits
-from .constraints import Wishes
+from .constraints import RewriteConstraints
 from .rewrite import Rewriter, rewrite
 
 FORMATS = {MIXED: "f16", HALF: "f16", BRAIN: "bf16"}
@@ -52,12 +52,12 @@ graphs share them.
 """
 
 
-def hold_halves(graph: Graph, wishes: Wishes) -> Graph:
+def convert_weights_to_fp16(graph: Graph, constraints: RewriteConstraints) -> Graph:
     """Holds weights as float16 for products whose precision allows it."""
-    limits = wishes.limits  # numpy alone does what a precision says, and no more
+    limits = constraints.limits  # numpy alone does what a precision says, and no more
     if limits is None:
         return graph
-    return rewrite(graph, {"matmul": (partial(_product, limits),)}, wishes)
+    return rewrite(graph, {"matmul": (partial(_product, limits),)}, constraints)
 
 
 def _product(limits: Limits, r: Rewriter, node: Node) -> int | None:

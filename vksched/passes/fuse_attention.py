@@ -148,13 +148,13 @@ def _swap_last(r: Rewriter, node_id: int) -> int:
     """A value with its last two axes swapped; through what can take that up."""
     node, rank = r[node_id], len(r[node_id].type.shape)
     source = node.inputs[0] if node.inputs else node_id
-    if node.op == "reshape" and r.shares_home(node_id):
+    if node.op == "reshape" and r.same_device(node_id):
         inner = r[source].type.shape
         if len(inner) >= 2 and inner[-2:] == node.type.shape[-2:] and r[source].op == "transpose":
             shape = (*node.type.shape[:-2], *reversed(node.type.shape[-2:]))
             return r.emit("reshape", (_swap_last(r, source),), {"shape": shape})
     axes = (*range(rank - 2), rank - 1, rank - 2)
-    if node.op == "transpose" and r.shares_home(node_id):
+    if node.op == "transpose" and r.same_device(node_id):
         before = node.attrs.as_ints("axes")
         axes, node_id = tuple(before[a] for a in axes), source
     if axes == tuple(range(rank)):
@@ -177,19 +177,19 @@ def _emit(r: Rewriter, op: str, operands: list[int], attrs: dict[str, AttrValue]
     for side in range(3):
         operand = r[operands[side]]
         turned = operand.op == "transpose" and operand.attrs.as_ints("axes") == SWAPPED
-        if turned and r.shares_home(operand.id):
+        if turned and r.same_device(operand.id):
             operands[side] = operand.inputs[0]
             turns[side] ^= 1
     return r.emit(op, operands, attrs | {"is_bshd": tuple(turns)})
 
 
-def read_by_length(r: Rewriter, node: Node) -> int | None:
+def fold_transpose_into_attention(r: Rewriter, node: Node) -> int | None:
     """Attention behind transposes of heads and length."""
     made = _emit(r, node.op, list(node.inputs), dict(node.attrs))
     return made if r[made].inputs != node.inputs else None
 
 
-def write_by_length(r: Rewriter, node: Node) -> int | None:
+def fold_output_transpose(r: Rewriter, node: Node) -> int | None:
     """Attention before a transpose of heads and length."""
     found = (single_use(r, node.inputs[0], op) for op in ATTENTION)
     made = next((one for one in found if one is not None), None)

@@ -13,11 +13,11 @@ from __future__ import annotations
 from ..common.dtypes import FLOAT32
 from ..ir.graph import Graph, Node
 from ..ir.precision import kept_precision
-from .constraints import Wishes
+from .constraints import RewriteConstraints
 from .rewrite import Rewriter, Rules, rewrite
 
 
-def read_packed(graph: Graph, wishes: Wishes) -> Graph:
+def fuse_dequantize(graph: Graph, constraints: RewriteConstraints) -> Graph:
     """Makes products and look-ups of weights of few bits read these themselves."""
     rules: Rules = {
         "matmul": (_product,),
@@ -25,7 +25,7 @@ def read_packed(graph: Graph, wishes: Wishes) -> Graph:
         "gather": (_look_up,),
         "attention_with_kvcache": (_attention,),
     }
-    return rewrite(graph, rules, wishes)
+    return rewrite(graph, rules, constraints)
 
 
 def _packed(r: Rewriter, value: int, op: str = "dequantize") -> Node | None:
@@ -36,7 +36,7 @@ def _packed(r: Rewriter, value: int, op: str = "dequantize") -> Node | None:
     if node.op != op:
         return None
     held = all(r[words].op == "weight" for words in node.inputs)
-    return node if held or r.shares_home(value) else None
+    return node if held or r.same_device(value) else None
 
 
 def _product(r: Rewriter, node: Node) -> int | None:

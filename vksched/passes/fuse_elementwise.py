@@ -34,7 +34,7 @@ from ..ops.elementwise.fused_elementwise import (
 from ..ops.lowering.strides import broadcast_strides, collapse
 from ..storage.lazy_array import as_array
 from ..topology.limits import Limits
-from .constraints import Wishes
+from .constraints import RewriteConstraints
 from .rewrite import Rewriter, rewrite
 
 MIN_STEPS, MAX_VALUES = 8, 1 << 32
@@ -57,15 +57,15 @@ class _Group:
 
     dtype: str
     shape: Shape
-    home: str | None
+    pinned_device: str | None
     members: list[int] = field(default_factory=list)
     inputs: dict[int, None] = field(default_factory=dict)
     cost: int = 0
 
 
-def fuse_elementwise_ops(graph: Graph, wishes: Wishes) -> Graph:
+def fuse_elementwise_ops(graph: Graph, constraints: RewriteConstraints) -> Graph:
     """Makes elementwise ops behind each other one node."""
-    groups = _Finder(graph, wishes).find()
+    groups = _Finder(graph, constraints).find()
     if not groups:
         return graph
 
@@ -74,19 +74,19 @@ def fuse_elementwise_ops(graph: Graph, wishes: Wishes) -> Graph:
         return None if group is None else _emit(r, graph, group)
 
     ops = {graph.nodes[group.members[0]].op for group in groups.values()}
-    return rewrite(graph, dict.fromkeys(ops, (rule,)), wishes, whole=True)
+    return rewrite(graph, dict.fromkeys(ops, (rule,)), constraints, whole=True)
 
 
 class _Finder:
     """Finds the fused ops of a graph."""
 
-    def __init__(self, graph: Graph, wishes: Wishes) -> None:
+    def __init__(self, graph: Graph, constraints: RewriteConstraints) -> None:
         self.graph = graph
-        self.homes = wishes.homes
-        self.most = _most_inputs(wishes.limits)
+        self.pinned_devices = constraints.pinned_devices
+        self.most = _most_inputs(constraints.limits)
         self.kept = {node_id for _, node_id in graph.outputs}
-        if wishes.observed:
-            self.kept |= {n.id for n in graph.nodes if n.name in wishes.observed}
+        if constraints.observed:
+            self.kept |= {n.id for n in graph.nodes if n.name in constraints.observed}
         calls = graph.calls
         dtypes = [_float_of(graph.input_types(n), n) for n in calls]
         self.dtypes = [dtypes[call] for call in graph.signatures]
@@ -98,15 +98,16 @@ class _Finder:
         # of each value the fused elementwise op that reads it; None where it is no fused elementwise op, or not one alone
         for node in reversed(nodes):
             group = reader.get(node.id) if node.id not in self.kept else None
-            dtype, home = self.dtypes[node.id], self.homes.get(node.name)
+            dtype, pinned_device = self.dtypes[node.id], self.pinned_devices.get(node.name)
             if dtype is None:
                 group = None
             elif (
                 group is None
-                or (group.dtype, group.shape, group.home) != (dtype, node.type.shape, home)
+                or (group.dtype, group.shape, group.pinned_device)
+                != (dtype, node.type.shape, pinned_device)
                 or not self._join(group, node)
             ):
-                group = _Group(dtype, node.type.shape, home)
+                group = _Group(dtype, node.type.shape, pinned_device)
                 if self._join(group, node):
                     found.append(group)
                 else:
@@ -137,8 +138,12 @@ class _Finder:
     def _is_far(self, value: int, group: _Group) -> bool:
         """Whether a value comes from another device: what need not wait for it must not."""
         node = self.graph.nodes[value]
-        home = self.homes.get(node.name)
-        return home is not None and home != group.home and not node.declaration.leaf
+        pinned_device = self.pinned_devices.get(node.name)
+        return (
+            pinned_device is not None
+            and pinned_device != group.pinned_device
+            and not node.declaration.leaf
+        )
 
 
 def _most_inputs(limits: Limits | None) -> int:

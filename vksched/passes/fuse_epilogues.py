@@ -33,7 +33,7 @@ from ..ops.elementwise.fused_elementwise import Instr, program_of
 from ..ops.lowering import native_kernels
 from ..ops.lowering.lower import lower
 from ..topology.limits import Limits
-from .constraints import Wishes
+from .constraints import RewriteConstraints
 from .fuse_elementwise import word_of
 from .rewrite import Rewriter, rewrite
 
@@ -52,9 +52,9 @@ ElementwiseParts = tuple[tuple[int, ...], tuple[Instr, ...], tuple[tuple[str, in
 """The values that elementwise ops read, their steps and constants, as of a fused elementwise op."""
 
 
-def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
+def fuse_epilogues(graph: Graph, constraints: RewriteConstraints) -> Graph:
     """Makes elementwise ops part of the product or convolution that they follow."""
-    limits, most = wishes.limits, MAX_PROGRAMS_WITH_CONSTANTS
+    limits, most = constraints.limits, MAX_PROGRAMS_WITH_CONSTANTS
     ops: tuple[str, ...] = PRODUCTS
     few = limits is not None and limits.software and limits.subgroup_size < MIN_LANES
     taken = OPS - EXPONENTIAL if few else OPS
@@ -81,7 +81,9 @@ def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
             with_numbers.add(numbers)
         return made
 
-    return rewrite(graph, dict.fromkeys(("fused_elementwise", *taken), (rule,)), wishes, whole=True)
+    return rewrite(
+        graph, dict.fromkeys(("fused_elementwise", *taken), (rule,)), constraints, whole=True
+    )
 
 
 def _program(r: Rewriter, node: Node) -> ElementwiseParts:
@@ -141,5 +143,5 @@ def _is_residual(r: Rewriter, node: Node, value: int) -> bool:
     """Whether kernels may read a value beside the result; from another device, the product would
     have to wait for it.
     """
-    near = r.shares_home(value) or r[value].declaration.leaf
+    near = r.same_device(value) or r[value].declaration.leaf
     return r[value].type == node.type and near and r.allows(BUFFERS)

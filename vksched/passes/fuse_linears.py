@@ -26,21 +26,21 @@ from ..ops.quantized.merged_linear import BESIDE_BUFFERS, COLUMNS, GATES, MAX_WE
 from ..ops.quantized.q8_activations import quantizes_x
 from ..topology.host_names import CPU, device_of
 from ..topology.limits import Limits
-from .constraints import Wishes
+from .constraints import RewriteConstraints
 from .rewrite import Rewriter, Rule, rewrite
 
 ROTARY = "rotary_embedding"
 
 
-def put_beside(graph: Graph, wishes: Wishes) -> Graph:
+def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph:
     """Makes one of the products of one row that read the same, with what is around them."""
-    if not takes(wishes.limits):
+    if not takes(constraints.limits):
         return graph
-    runs = list(_Finder(graph, wishes).products())
+    runs = list(_Finder(graph, constraints).products())
     if not runs:
         return graph
-    parts = _rule(graph, (*runs, *_turned(graph, runs, wishes)))
-    return rewrite(graph, dict.fromkeys(("quantized_linear", "mul", ROTARY), (parts,)), wishes)
+    parts = _rule(graph, (*runs, *_rotary_runs(graph, runs, constraints)))
+    return rewrite(graph, dict.fromkeys(("quantized_linear", "mul", ROTARY), (parts,)), constraints)
 
 
 def takes(limits: Limits | None) -> bool:
@@ -70,7 +70,7 @@ class _Run:
 
 
 @dataclass(eq=False)
-class _Products(_Run):
+class _LinearRun(_Run):
     """inputs: of the op, by their ids in the old graph. attrs: its attributes."""
 
     inputs: tuple[int, ...] = ()
@@ -81,10 +81,10 @@ class _Products(_Run):
 
 
 @dataclass(eq=False)
-class _Turned(_Run):
+class _RotaryRun(_Run):
     """of: the products whose neighbouring parts are turned alike."""
 
-    of: _Products | None = None
+    of: _LinearRun | None = None
 
     def make(self, r: Rewriter, graph: Graph) -> int:
         assert self.of is not None
@@ -123,23 +123,23 @@ def _cut(r: Rewriter, value: int, axis: int, start: int, end: int) -> int:
 class _Finder:
     """Finds products that may become one."""
 
-    def __init__(self, graph: Graph, wishes: Wishes) -> None:
+    def __init__(self, graph: Graph, constraints: RewriteConstraints) -> None:
         self._nodes = graph.nodes
-        self._wishes = wishes
+        self._constraints = constraints
         self._readers: dict[int, list[Node]] = defaultdict(list)
         for node in graph.nodes:
             for i in node.inputs:
                 self._readers[i].append(node)
-        self._ends = {i for _, i in graph.outputs} | set(graph.kept)
+        self._ends = {i for _, i in graph.outputs} | set(graph.backed_up_states)
 
-    def products(self) -> Iterator[_Products]:
+    def products(self) -> Iterator[_LinearRun]:
         """Yields what may become one, where that saves something."""
         gates = list(filter(None, map(self._gate, self._nodes)))
         gated = {product.id for _, _, products in gates for product in products}
         alike: dict[tuple[int, Attrs, str | None], list[Node]] = defaultdict(list)
         for node in self._nodes:
             if self._is_row(node) and node.id not in gated:
-                alike[node.inputs[0], node.attrs, self._home(node)].append(node)
+                alike[node.inputs[0], node.attrs, self._pinned_device(node)].append(node)
         for node, gate, products in gates:
             yield self._run((node,), products, gate)
         for nodes in alike.values():
@@ -148,26 +148,28 @@ class _Finder:
                 if len(members) > 1 or self._norm(members[0]):
                     yield self._run(members, members, "")
 
-    def _run(self, members: Sequence[Node], products: Sequence[Node], gate: str) -> _Products:
+    def _run(self, members: Sequence[Node], products: Sequence[Node], gate: str) -> _LinearRun:
         first, norm = products[0], self._norm(products[0])
         inputs = norm.inputs if norm else first.inputs[:1]
         told: dict[str, AttrValue] = {"format": first.attrs["format"], "gate": gate}
         told |= {"normed": norm is not None, "eps": norm.attrs.as_float("eps") if norm else 0.0}
         words = (product.inputs[1] for product in products)
         ids, axis = tuple(node.id for node in members), members[0].type.rank - 1
-        return _Products(ids, axis, inputs=(*inputs, *words), attrs=Attrs(told))
+        return _LinearRun(ids, axis, inputs=(*inputs, *words), attrs=Attrs(told))
 
-    def _home(self, node: Node) -> str | None:
-        return self._wishes.homes.get(node.name)
+    def _pinned_device(self, node: Node) -> str | None:
+        return self._constraints.pinned_devices.get(node.name)
 
     def _is_on_host(self, node: Node) -> bool:
         """Whether a CPU has a node: its native loops take each op by itself."""
-        home = (self._home(node) or "").partition(" ")[0]  # a turn may stand behind
-        return device_of(home) == CPU
+        pinned_device = (self._pinned_device(node) or "").partition(" ")[
+            0
+        ]  # a turn may stand behind
+        return device_of(pinned_device) == CPU
 
     def _is_inner(self, node: Node, *readers: Node) -> bool:
         """Whether a value is no result and is not observed, and has these readers alone, if any."""
-        free = node.name not in self._wishes.observed and node.id not in self._ends
+        free = node.name not in self._constraints.observed and node.id not in self._ends
         return free and (not readers or self._readers[node.id] == [*readers])
 
     def _is_row(self, node: Node) -> bool:
@@ -180,7 +182,7 @@ class _Finder:
             and 0 < node.type.shape[-1]
             and node.type.shape[-1] % COLUMNS == 0
             and not quantizes_x(node.attrs)
-            and node.name not in self._wishes.observed
+            and node.name not in self._constraints.observed
             and not self._is_on_host(node)
         )
 
@@ -190,14 +192,14 @@ class _Finder:
         if x.op != NORM or not x.attrs.as_bool("scaled") or not self._is_inner(x):
             return None
         along = x.attrs.as_int("axis") == x.type.rank - 1
-        here = self._home(x) == self._home(product)
+        here = self._pinned_device(x) == self._pinned_device(product)
         return x if along and here and all(map(self._is_row, self._readers[x.id])) else None
 
     def _gate(self, node: Node) -> tuple[Node, str, tuple[Node, Node]] | None:
         """Returns a product of two products, one of which is a gate: itself, the activation, and
         these.
         """
-        if node.op != "mul" or node.name in self._wishes.observed:
+        if node.op != "mul" or node.name in self._constraints.observed:
             return None
         for gate, up in (node.inputs, node.inputs[::-1]):
             active, other = self._nodes[gate], self._nodes[up]
@@ -208,28 +210,33 @@ class _Finder:
             if not rows or not (self._is_inner(own, active) and self._is_inner(other, node)):
                 continue
             alike = own.inputs[0] == other.inputs[0] and own.attrs == other.attrs
-            if alike and len({self._home(each) for each in (node, active, own, other)}) == 1:
+            if (
+                alike
+                and len({self._pinned_device(each) for each in (node, active, own, other)}) == 1
+            ):
                 return node, active.op, (own, other)
         return None
 
 
-def _turned(graph: Graph, products: Sequence[_Products], wishes: Wishes) -> Iterator[_Turned]:
-    """Yields neighbouring parts of products that are turned alike, at one home: as one they lie as
+def _rotary_runs(
+    graph: Graph, products: Sequence[_LinearRun], constraints: RewriteConstraints
+) -> Iterator[_RotaryRun]:
+    """Yields neighbouring parts of products that are turned alike, pinned to one device: as one they lie as
     before.
     """
     runs = {i: run for run in products if len(run.members) > 1 for i in run.members}
     alike: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for node in graph.nodes:
-        if node.op != ROTARY or node.name in wishes.observed:
+        if node.op != ROTARY or node.name in constraints.observed:
             continue
         root, shape = graph.view_base(node.inputs[0]), node.type.shape
         whole = root in runs and graph.nodes[root].type.size == node.type.size
         if whole and shape[0] == shape[2] == 1:
-            home = wishes.homes.get(node.name)
-            alike[runs[root], node.inputs[1:], node.attrs, shape[3], home].append(node)
+            pinned_device = constraints.pinned_devices.get(node.name)
+            alike[runs[root], node.inputs[1:], node.attrs, shape[3], pinned_device].append(node)
     for nodes in alike.values():
         roots = [graph.view_base(node.inputs[0]) for node in nodes]
         run = runs[roots[0]]
         places = [run.members.index(root) for root in roots]
         if len(nodes) > 1 and places == list(range(places[0], places[0] + len(places))):
-            yield _Turned(tuple(node.id for node in nodes), 1, of=run)
+            yield _RotaryRun(tuple(node.id for node in nodes), 1, of=run)

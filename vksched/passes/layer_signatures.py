@@ -1,4 +1,4 @@
-"""Layer forms: which nodes are of which layer, by their names, and what tells layers apart.
+"""Layer signatures: which nodes are of which layer, by their names, and what tells layers apart.
 
     blk.7.attn_q.weight     layer 7, or layer 3 and its second turn, where two kinds take turns
 
@@ -21,17 +21,17 @@ SAME, BEFORE, AFTER, ELSEWHERE = range(4)
 """Where an operand is: in the layer that reads it, the one before or after it, or elsewhere."""
 Place = tuple[int, int]
 """One of these, and the position in that layer, or the id of a node elsewhere."""
-Form = list[tuple[object, ...]]
+Signature = list[tuple[object, ...]]
 
 
 @dataclass(frozen=True)
-class Names:
-    """How layers are told by names. turns: so many numbers behind each other are a layer. start:
+class LayerNames:
+    """How layers are told by names. period: so many numbers behind each other are a layer. start:
     the number with which one begins.
     """
 
     stem: str
-    turns: int = 1
+    period: int = 1
     start: int = 0
 
     def layer(self, name: str) -> int | None:
@@ -43,8 +43,8 @@ class Names:
         """Returns the name that a node has so many layers behind."""
         found = self.split(name)
         assert found is not None
-        layer, turn, rest = found
-        return f"{self.stem}{(layer + layers) * self.turns + self.start + turn}{rest}"
+        layer, phase, rest = found
+        return f"{self.stem}{(layer + layers) * self.period + self.start + phase}{rest}"
 
     def split(self, name: str) -> tuple[int, int, str] | None:
         """Returns the layer that a name is of, the turn in it, and what else the name says."""
@@ -57,7 +57,7 @@ class Names:
             return None
         if not number.isascii() or len(number) > MAX_DIGITS or number != str(int(number or "0")):
             return None  # it is not written as it would be again
-        return *divmod(int(number) - self.start, self.turns), name[end:]
+        return *divmod(int(number) - self.start, self.period), name[end:]
 
 
 class Layers:
@@ -65,7 +65,7 @@ class Layers:
     the nodes of each layer. at: of each node the position among these.
     """
 
-    def __init__(self, graph: Graph, names: Names) -> None:
+    def __init__(self, graph: Graph, names: LayerNames) -> None:
         self.graph, self.names = graph, names
         parts = [names.split(node.name) for node in graph.nodes]
         self.numbers = [part and part[0] for part in parts]
@@ -84,12 +84,12 @@ class Layers:
             return ELSEWHERE, node_id
         return (number, before, after).index(there), self.at[node_id]
 
-    def form(self, number: int, before: int, told: Callable[[Node], object]) -> Form:
+    def signature(self, number: int, before: int, told: Callable[[Node], object]) -> Signature:
         """Returns all that passes see of a layer, the same for layers that are alike. told: more of
         a node.
         """
         nodes = self.graph.nodes
-        out: Form = []
+        out: Signature = []
         for node in (nodes[i] for i in self.members[number]):
             read = [self.place(number, before, None, i) for i in node.inputs]
             out.append((node.op, node.attrs, node.type, self._own[node.id], *read, told(node)))

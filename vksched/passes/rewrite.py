@@ -24,7 +24,7 @@ from ..ir.evaluate import infer
 from ..ir.graph import INLINE_BYTES, Graph, Node
 from ..ir.op import Op, get_op
 from ..storage.lazy_array import Held, as_array
-from .constraints import Wishes
+from .constraints import RewriteConstraints
 
 Rule = Callable[["Rewriter", Node], "int | None"]
 Rules = Mapping[str, Sequence[Rule]]
@@ -37,25 +37,25 @@ HELD = 2
 class Rewriter:
     """The new graph as far as it is made."""
 
-    def __init__(self, graph: Graph, wishes: Wishes, whole: bool = False) -> None:
+    def __init__(self, graph: Graph, constraints: RewriteConstraints, whole: bool = False) -> None:
         self._old = graph
         self._whole = whole
-        self._homes = wishes.homes
-        self._observed = wishes.observed
-        self._limits = wishes.limits
+        self._pinned_devices = constraints.pinned_devices
+        self._observed = constraints.observed
+        self._limits = constraints.limits
         self._nodes: list[Node] = []
         self._data: dict[int, Held] = {}
         self._keys: dict[int, object] = {}
         self._readers: list[int] = []
-        self._home: list[str | None] = []
+        self._pinned_device: list[str | None] = []
         self._new: list[int] = []
         self._equal: dict[object, int] = {}
         self._names: set[str] | None = None
         self._made_of: str = ""
-        self._made_home: str | None = None
+        self._emitted_device: str | None = None
         self._changed = False
         self._ahead: dict[int, int] = {}  # leaves that a rule wanted before the walk got there
-        self._pending = count_readers(graph, wishes)
+        self._pending = count_readers(graph, constraints)
 
     # -- what rules ask ------------------------------------------------------------------------
 
@@ -91,15 +91,15 @@ class Rewriter:
         """Whether a value is read so often and no more, counting each operand, and is otherwise as
         `is_sole` says; all of these readers are for the caller to know.
         """
-        return self._readers[node_id] == times and self.shares_home(node_id)
+        return self._readers[node_id] == times and self.same_device(node_id)
 
-    def shares_home(self, node_id: int) -> bool:
+    def same_device(self, node_id: int) -> bool:
         """Whether a node is where the one that is looked at is, as far as the user said so."""
-        return self._home[node_id] == self._made_home
+        return self._pinned_device[node_id] == self._emitted_device
 
     def is_free(self, node_id: int) -> bool:
         """Whether the user has put a node nowhere."""
-        return self._home[node_id] is None
+        return self._pinned_device[node_id] is None
 
     def allows(self, storage_buffers: int) -> bool:
         """Whether a kernel may bind so many buffers on every device that may run the graph."""
@@ -112,10 +112,10 @@ class Rewriter:
         if old_id < len(self._new):
             return self._new[old_id]
         if old_id not in self._ahead:
-            node, home = self._old.nodes[old_id], self._made_home
-            self._made_home = self._homes.get(node.name)
+            node, pinned_device = self._old.nodes[old_id], self._emitted_device
+            self._emitted_device = self._pinned_devices.get(node.name)
             self._ahead[old_id] = self._visit(node, ())
-            self._made_home = home
+            self._emitted_device = pinned_device
         return self._ahead[old_id]
 
     # -- what rules do -------------------------------------------------------------------------
@@ -141,10 +141,10 @@ class Rewriter:
 
     def run(self, rules: Rules) -> Graph:
         """Returns the new graph; the old one where no rule did anything."""
-        old, homes = self._old, self._homes
+        old, pinned_devices = self._old, self._pinned_devices
         for node in old.nodes:
             self._made_of = node.name
-            self._made_home = homes.get(node.name)
+            self._emitted_device = pinned_devices.get(node.name)
             before = len(self._nodes)
             made = self._ahead.get(node.id, -1)
             made = self._visit(node, rules.get(node.op, ())) if made < 0 else made
@@ -228,7 +228,7 @@ class Rewriter:
         """
         if declared.stateful or declared.opaque:
             return None
-        key, following = (declared.name, operands, attrs, self._made_home), len(self._nodes)
+        key, following = (declared.name, operands, attrs, self._emitted_device), len(self._nodes)
         if alone:
             self._equal[key] = following
             return None
@@ -246,7 +246,7 @@ class Rewriter:
     ) -> int:
         """A leaf; small constants of the same elements are one."""
         if op == "constant" and array is not None and array.nbytes <= INLINE_BYTES:
-            same = (type_, as_array(array).tobytes(), self._made_home)
+            same = (type_, as_array(array).tobytes(), self._emitted_device)
             twin = self._equal.setdefault(same, len(self._nodes))
             if twin != len(self._nodes):
                 return twin
@@ -268,7 +268,7 @@ class Rewriter:
     def _add(self, node: Node) -> int:
         self._nodes.append(node)
         self._readers.append(0)
-        self._home.append(self._made_home)
+        self._pinned_device.append(self._emitted_device)
         return node.id
 
     def _rename(self, node_id: int, name: str) -> None:
@@ -277,7 +277,7 @@ class Rewriter:
 
     def _free_name(self, wanted: str) -> str:
         if self._names is None:
-            self._names = {n.name for n in self._old.nodes} | self._old.merged.keys()
+            self._names = {n.name for n in self._old.nodes} | self._old.aliases.keys()
         name, number = wanted, 0
         while name in self._names:
             number += 1
@@ -309,7 +309,7 @@ class Rewriter:
                     node = Node(len(nodes), node.op, inputs, node.attrs, node.type, node.name)
                 nodes.append(node)
         stand = self._stand_ins(place)
-        merged = {name: stand[i] for name, i in old.merged.items()}
+        merged = {name: stand[i] for name, i in old.aliases.items()}
         for node in old.nodes:
             if nodes[stand[node.id]].name != node.name:
                 merged[node.name] = stand[node.id]
@@ -318,7 +318,7 @@ class Rewriter:
         initial = {stand[i]: array for i, array in old.initial.items()}
         maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
         outputs = tuple((name, place[i]) for name, i in new_outputs)
-        kept = tuple(place[self._new[i]] for i in old.kept)
+        kept = tuple(place[self._new[i]] for i in old.backed_up_states)
         return Graph(tuple(nodes), outputs, *maps, kept, MappingProxyType(merged))
 
     def _stand_ins(self, place: Sequence[int]) -> list[int]:
@@ -335,23 +335,25 @@ class Rewriter:
         return stand
 
 
-def count_readers(graph: Graph, wishes: Wishes) -> list[int]:
+def count_readers(graph: Graph, constraints: RewriteConstraints) -> list[int]:
     """Returns how often each value is read, with HELD more for one that must be there."""
     out = [0] * len(graph.nodes)
     for node in graph.nodes:
         for operand in node.inputs:
             out[operand] += 1
-        if node.name in wishes.observed or node.op == "assign":
+        if node.name in constraints.observed or node.op == "assign":
             out[node.id] += HELD
     for _, node_id in graph.outputs:
         out[node_id] += HELD
     return out
 
 
-def rewrite(graph: Graph, rules: Rules, wishes: Wishes, whole: bool = False) -> Graph:
+def rewrite(
+    graph: Graph, rules: Rules, constraints: RewriteConstraints, whole: bool = False
+) -> Graph:
     """Returns a graph of the same results. Applies rules to the nodes in order, makes equal calls
     one, and leaves out what nobody reads.
 
     whole: rules always return a node of its own, so that they may be asked of observed values too.
     """
-    return Rewriter(graph, wishes, whole).run(rules)
+    return Rewriter(graph, constraints, whole).run(rules)

@@ -53,7 +53,7 @@ def _neutral(sides: tuple[int, ...], is_neutral: Callable[[Number, bool], bool])
         for side in sides:
             value = r.scalar(node.inputs[side])
             other = node.inputs[1 - side]
-            if value is None or r[other].type != node.type or not r.shares_home(other):
+            if value is None or r[other].type != node.type or not r.same_device(other):
                 continue
             if is_neutral(value, node.type.dtype in FLOATS):
                 return other
@@ -119,15 +119,15 @@ def _constant_side(r: Rewriter, node: Node) -> tuple[int, int] | None:
 def _same_twice(r: Rewriter, node: Node) -> int | None:
     """An op that changes nothing the second time: relu(relu(x)), abs(abs(x))."""
     operand = r[node.inputs[0]]
-    return operand.id if operand.op == node.op and r.shares_home(operand.id) else None
+    return operand.id if operand.op == node.op and r.same_device(operand.id) else None
 
 
 def _back_again(r: Rewriter, node: Node) -> int | None:
     """An op that undoes itself: neg(neg(x))."""
     operand = r[node.inputs[0]]
-    if operand.op != node.op or not r.shares_home(operand.id):
+    if operand.op != node.op or not r.same_device(operand.id):
         return None
-    return operand.inputs[0] if r.shares_home(operand.inputs[0]) else None
+    return operand.inputs[0] if r.same_device(operand.inputs[0]) else None
 
 
 # -- types and shapes ------------------------------------------------------------------------------
@@ -136,31 +136,31 @@ def _back_again(r: Rewriter, node: Node) -> int | None:
 def _no_change(r: Rewriter, node: Node) -> int | None:
     """A cast to the type it has, a reshape to the shape it has, and their like."""
     operand = r[node.inputs[0]]
-    return operand.id if operand.type == node.type and r.shares_home(operand.id) else None
+    return operand.id if operand.type == node.type and r.same_device(operand.id) else None
 
 
-def _no_turn(r: Rewriter, node: Node) -> int | None:
+def _remove_identity_transpose(r: Rewriter, node: Node) -> int | None:
     axes = node.attrs.as_ints("axes")
     whole = axes == tuple(range(len(axes)))
-    return node.inputs[0] if whole and r.shares_home(node.inputs[0]) else None
+    return node.inputs[0] if whole and r.same_device(node.inputs[0]) else None
 
 
 def _reshape_twice(r: Rewriter, node: Node) -> int | None:
     operand = r[node.inputs[0]]
-    if operand.op != "reshape" or not r.shares_home(operand.id):
+    if operand.op != "reshape" or not r.same_device(operand.id):
         return None
-    if r[operand.inputs[0]].type == node.type and r.shares_home(operand.inputs[0]):
+    if r[operand.inputs[0]].type == node.type and r.same_device(operand.inputs[0]):
         return operand.inputs[0]
     return r.emit("reshape", operand.inputs, {"shape": node.type.shape})
 
 
 def _turn_twice(r: Rewriter, node: Node) -> int | None:
     operand = r[node.inputs[0]]
-    if operand.op != "transpose" or not r.shares_home(operand.id):
+    if operand.op != "transpose" or not r.same_device(operand.id):
         return None
     inner = operand.attrs.as_ints("axes")
     axes = tuple(inner[a] for a in node.attrs.as_ints("axes"))
-    if axes == tuple(range(len(axes))) and r.shares_home(operand.inputs[0]):
+    if axes == tuple(range(len(axes))) and r.same_device(operand.inputs[0]):
         return operand.inputs[0]
     return r.emit("transpose", operand.inputs, {"axes": axes})
 
@@ -208,7 +208,7 @@ def _absorb_turns(r: Rewriter, node: Node) -> int | None:
     inputs, attrs = list(node.inputs), dict(node.attrs)
     for side, flag in enumerate(("transpose_a", "transpose_b")):
         operand = r[inputs[side]]
-        if operand.op != "transpose" or not r.shares_home(operand.id):
+        if operand.op != "transpose" or not r.same_device(operand.id):
             continue
         axes = operand.attrs.as_ints("axes")
         rank = len(axes)
@@ -239,7 +239,7 @@ SIMPLER: dict[str, tuple[Rule, ...]] = {
     "bitcast": (_no_change,),
     "expand": (_no_change,),
     "reshape": (_no_change, _reshape_twice),
-    "transpose": (_no_turn, _turn_twice, _turn_of_ones),
+    "transpose": (_remove_identity_transpose, _turn_twice, _turn_of_ones),
     "matmul": (_absorb_turns,),
     "assign": (_copy_of_state,),
 }

@@ -27,7 +27,7 @@ from ..ops.conv.winograd import TILES
 from ..ops.linalg.matmul import step_cost
 from ..ops.lowering.lower import lower
 from ..topology.limits import Limits
-from .constraints import Wishes
+from .constraints import RewriteConstraints
 from .rewrite import Rewriter, Rule, rewrite
 
 SHARE_OF_MEMORY = 8
@@ -50,15 +50,15 @@ _points: weakref.WeakKeyDictionary[object, dict[int, NDArray]] = weakref.WeakKey
 """By the key of a weight and by tile, as long as the weight is there: graphs share them."""
 
 
-def convolve(graph: Graph, wishes: Wishes) -> Graph:
+def convolve(graph: Graph, constraints: RewriteConstraints) -> Graph:
     """Computes convolutions by Winograd's filtering where that takes fewer products."""
-    if wishes.limits is None:  # numpy multiplies faster than it transforms
+    if constraints.limits is None:  # numpy multiplies faster than it transforms
         return graph
-    return rewrite(graph, {"conv": (_winograd_rule(wishes, wishes.limits),)}, wishes)
+    return rewrite(graph, {"conv": (_winograd_rule(constraints, constraints.limits),)}, constraints)
 
 
-def _winograd_rule(wishes: Wishes, limits: Limits) -> Rule:
-    room = wishes.memory_bytes // SHARE_OF_MEMORY
+def _winograd_rule(constraints: RewriteConstraints, limits: Limits) -> Rule:
+    room = constraints.memory_bytes // SHARE_OF_MEMORY
 
     def rule(r: Rewriter, node: Node) -> int | None:
         nonlocal room
@@ -68,7 +68,7 @@ def _winograd_rule(wishes: Wishes, limits: Limits) -> Rule:
             return None
         if widened and node.type.size // r[w].type.shape[0] < MIN_PLACES:
             return None
-        if not (r.is_free(w) and r.shares_home(w)):
+        if not (r.is_free(w) and r.same_device(w)):
             return None
         for tile in _tiles(node, limits):
             needed = _points_type(r[w].type, tile).size * WORD_BYTES

@@ -16,7 +16,7 @@ from ..schedule import Metrics
 from .costs.lower_bound import Bound, find_bound
 from .simulation.plan_metrics import plan_metrics
 from .types.node_names import NameIndex
-from .types.plan_types import CopyIn, PlanValue
+from .types.plan_types import PlanValue, Upload
 from .types.query import BufferSizes, buffers, copied_bytes, fences, transfers
 from .verify.verify_plan import verify_plan
 
@@ -106,7 +106,7 @@ class Plan(PlanValue):
         return self.topology.devices[self.placements[self._one(key)].device].name
 
     @property
-    def transfers(self) -> tuple[CopyIn, ...]:
+    def transfers(self) -> tuple[Upload, ...]:
         """The copies from one device to another."""
         return transfers(self)
 

@@ -1,6 +1,6 @@
 """Options of a graph: its pieces, and what each device records of them within its memory.
 
-Problem: nobody knows which pieces a device will run, nor in which order. Method: pieces are bundles
+Problem: nobody knows which pieces a device will run, nor in which order. Method: pieces are node groups
 of nodes, as for plans by cost. What nothing could run beside is not cut: a chain is one piece, as
 each cut would cost a submission and gain nothing. Values that go from piece to piece have a place
 of their own for the whole run. What lives inside of a piece shares its words with the insides of
@@ -8,9 +8,9 @@ all others, as a queue does one after the other. Where a device has no room for 
 smaller; it takes first what no other one has, so that together they have as much as they can.
 
     pages of a device   | h0 | h1 | h2 | y |   inside of any piece   |
-    windows             | x in | h0 in | ...    h0 out | y out | ...
+    staging buffers             | x in | h0 in | ...    h0 out | y out | ...
 
-Complexity: that of bundles and memory, times the logarithm of the pieces for a device that is too
+Complexity: that of node groups and memory, times the logarithm of the pieces for a device that is too
 small. Examples: tests/planner/test_dynamic.py.
 """
 
@@ -24,12 +24,12 @@ from ..common.errors import OutOfMemory, PlanError
 from ..common.formatting import count_of
 from ..ir.graph import Node
 from ..plan.costs import node_cost
-from ..plan.costs.op_support import Support
+from ..plan.costs.op_support import OpSupport
 from ..plan.dynamic.options import Options, Piece, Recorded
 from ..plan.simulation.simulate_plan import beside_seconds
 from ..plan.types.placement_overrides import Overrides, resolve_overrides
 from ..plan.types.split_draft import SUBMISSION_S
-from .placement.node_groups import Bundle, find_bundles
+from .placement.node_groups import NodeGroup, find_node_groups
 from .record_pieces import record
 
 GRAINS = 2
@@ -40,7 +40,7 @@ LEAST = 8.0
 """A piece takes at least so many times longer than a submission, where the graph allows it."""
 
 
-def make_options(support: Support, overrides: Overrides, with_cpu: bool) -> Options:
+def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Options:
     """Returns what runs of a graph may choose from. with_cpu: the CPU has all that it may run; else
     it has only what no other device has.
 
@@ -61,8 +61,8 @@ def make_options(support: Support, overrides: Overrides, with_cpu: bool) -> Opti
     return Options(graph, support.topology, pieces, makers, on, maker.rules, tuple(maker.notes))
 
 
-def _check_host(support: Support, on: Mapping[int, Recorded]) -> None:
-    """Raises OutOfMemory where the computer cannot hold what CPU and windows of devices take."""
+def _check_host(support: OpSupport, on: Mapping[int, Recorded]) -> None:
+    """Raises OutOfMemory where the computer cannot hold what CPU and staging buffers of devices take."""
     topology, need = support.topology, 0
     for device, recorded in on.items():
         memory = recorded.plan.memory[device]
@@ -71,15 +71,15 @@ def _check_host(support: Support, on: Mapping[int, Recorded]) -> None:
         elif (
             not topology.devices[device].unified_memory and topology.cpu_of(device) == topology.cpu
         ):
-            need += WORD_BYTES * sum(memory.windows)
+            need += WORD_BYTES * sum(memory.staging_pages)
     if need > topology.devices[topology.cpu].memory_bytes:
         raise OutOfMemory(
             f"[plan] expected at most {topology.devices[topology.cpu].memory_bytes} bytes of free "
-            f"memory to be needed, got {need} for the CPU and for windows; try smaller batches"
+            f"memory to be needed, got {need} for the CPU and for staging buffers; try smaller batches"
         )
 
 
-def _require_plain(support: Support) -> None:
+def _require_plain(support: OpSupport) -> None:
     graph = support.graph
     if graph.states:
         name = graph.nodes[next(iter(graph.states))].name
@@ -98,7 +98,7 @@ def _require_plain(support: Support) -> None:
 class _Maker:
     """The pieces of one graph, and the devices that have them."""
 
-    def __init__(self, support: Support, overrides: Overrides, with_cpu: bool) -> None:
+    def __init__(self, support: OpSupport, overrides: Overrides, with_cpu: bool) -> None:
         self.support = support
         self.topology = support.topology
         resolved = resolve_overrides(support.graph, self.topology, overrides)
@@ -115,11 +115,11 @@ class _Maker:
         self._devices = (*usable, *self._cpus) if with_cpu else tuple(usable)
         self._with_cpu = with_cpu
         self._known: dict[int, tuple[int, ...]] = {}
-        coarse = self._bundles(max(1, GRAINS * len(self._devices)))
+        coarse = self._node_groups(max(1, GRAINS * len(self._devices)))
         coarse = self._cut_long(_joined(_pieces_of(support, coarse), coarse))
         plain = _pieces_of(support, coarse)
         if not self._all_fit(plain):
-            plain = _pieces_of(support, self._bundles(FINE))
+            plain = _pieces_of(support, self._node_groups(FINE))
         held = self._fit(plain)
         each = zip(plain, held, strict=True)
         self.pieces = _ranked([replace(p, seconds=self._seconds(p, on)) for p, on in each])
@@ -139,19 +139,19 @@ class _Maker:
 
     # -- pieces ------------------------------------------------------------------------------------
 
-    def _able(self, node_id: int) -> tuple[int, ...]:
+    def _candidate_devices(self, node_id: int) -> tuple[int, ...]:
         """Returns the devices that may run a node: the CPU, too, where no other one can."""
         found = self._known.get(node_id)
         if found is None:
-            node, can = self.support.graph.nodes[node_id], self.support.can
+            node, supports = self.support.graph.nodes[node_id], self.support.supports
             pin = self._pin(node)
-            if pin is not None and can(node, pin):
+            if pin is not None and supports(node, pin):
                 found = (pin,)
             else:
-                found = tuple(d for d in self._devices if can(node, d))
-                found = found or tuple(d for d in self._cpus if can(node, d))
+                found = tuple(d for d in self._devices if supports(node, d))
+                found = found or tuple(d for d in self._cpus if supports(node, d))
                 if pin is not None and node.id in self.rules:
-                    reason = self.support.why_not(node, pin)
+                    reason = self.support.unsupported_reason(node, pin)
                     self.rules[node.id] += f", which cannot: {reason}"
                     self.notes.append(f"{node.name}: {self.rules[node.id]}")
             self._known[node_id] = found
@@ -162,42 +162,42 @@ class _Maker:
         graph = self.support.graph
         if node.id in self._pins or not self._pins:
             return self._pins.get(node.id)
-        placed = [w for w in dict.fromkeys(graph.sources_behind(node)) if w in self._pins]
+        placed = [w for w in dict.fromkeys(graph.transitive_leaves(node)) if w in self._pins]
         return self._pins[max(placed, key=lambda w: graph.words[w])] if placed else None
 
-    def _bundles(self, grains: int) -> list[Bundle]:
+    def _node_groups(self, grains: int) -> list[NodeGroup]:
         support = self.support
         seconds = {
-            n.id: min(support.node_seconds(n.id, d) for d in self._able(n.id))
+            n.id: min(support.node_seconds(n.id, d) for d in self._candidate_devices(n.id))
             for n in support.computed
         }
         submit_s = min(node_cost.submission_seconds(spec) for spec in self.topology.devices)
         grain_s = max(sum(seconds.values()) / grains, LEAST * submit_s)
-        found = find_bundles(support, self._able, seconds, grain_s)
+        found = find_node_groups(support, self._candidate_devices, seconds, grain_s)
         return self._cut_long(found)
 
-    def _cut_long(self, bundles: Iterable[Bundle]) -> list[Bundle]:
-        return [part for bundle in bundles for part in self._cut(bundle)]
+    def _cut_long(self, node_groups: Iterable[NodeGroup]) -> list[NodeGroup]:
+        return [part for node_group in node_groups for part in self._cut(node_group)]
 
-    def _cut(self, bundle: Bundle) -> Iterable[Bundle]:
-        """Parts a bundle that would be a submission of too long on one of its devices."""
+    def _cut(self, node_group: NodeGroup) -> Iterable[NodeGroup]:
+        """Parts a node group that would be a submission of too long on one of its devices."""
         nodes: list[int] = []
         total_s = 0.0
-        for node_id in bundle.nodes:
+        for node_id in node_group.nodes:
             seconds = max(
                 (
                     self.support.longest_seconds(node_id, d)
-                    for d in bundle.able
+                    for d in node_group.candidate_devices
                     if not self.topology.is_cpu(d)
                 ),
                 default=0.0,
             )
             if nodes and total_s + seconds > SUBMISSION_S:
-                yield Bundle(tuple(nodes), bundle.able)
+                yield NodeGroup(tuple(nodes), node_group.candidate_devices)
                 nodes, total_s = [], 0.0
             nodes.append(node_id)
             total_s += seconds
-        yield Bundle(tuple(nodes), bundle.able)
+        yield NodeGroup(tuple(nodes), node_group.candidate_devices)
 
     def _seconds(self, piece: Piece, on: Iterable[int]) -> dict[int, float]:
         support = self.support
@@ -211,20 +211,25 @@ class _Maker:
 
     def _all_fit(self, pieces: Sequence[Piece]) -> bool:
         """Whether each device has room for all pieces that it can run."""
-        able = [self._able(piece.nodes[0]) for piece in pieces]
-        wanted = {d: [n for n, on in enumerate(able) if d in on] for d in range(self.topology.cpu)}
+        candidate_devices = [self._candidate_devices(piece.nodes[0]) for piece in pieces]
+        wanted = {
+            d: [n for n, on in enumerate(candidate_devices) if d in on]
+            for d in range(self.topology.cpu)
+        }
         return all(len(self._most(pieces, own, d)) == len(own) for d, own in wanted.items())
 
     def _fit(self, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
         """Returns the devices that have each piece."""
         topology, count = self.topology, len(pieces)
-        able = [self._able(piece.nodes[0]) for piece in pieces]
+        candidate_devices = [self._candidate_devices(piece.nodes[0]) for piece in pieces]
         covered: set[int] = set()
         on: list[list[int]] = [[] for _ in pieces]
         for device in range(topology.cpu):
-            wanted = [number for number in range(count) if device in able[number]]
+            wanted = [number for number in range(count) if device in candidate_devices[number]]
             # what no other device may run comes first, then what no other one has
-            wanted.sort(key=lambda number: (len(able[number]) > 1, number in covered, number))
+            wanted.sort(
+                key=lambda number: (len(candidate_devices[number]) > 1, number in covered, number)
+            )
             held = self._most(pieces, wanted, device)
             if len(held) < len(wanted):
                 self.notes.append(
@@ -235,7 +240,7 @@ class _Maker:
             for number in held:
                 on[number].append(device)
         for number, devices in enumerate(on):
-            if topology.cpu in able[number] or not devices:
+            if topology.cpu in candidate_devices[number] or not devices:
                 devices.append(topology.cpu)
         self._tell_moved(
             {n: on[number] for number, piece in enumerate(pieces) for n in piece.nodes}
@@ -248,7 +253,7 @@ class _Maker:
         read: dict[int, set[int]] = {}
         for node_id, devices in on.items():
             node, pin = graph.nodes[node_id], self._pins.get(node_id)
-            if pin is not None and pin not in devices and self.support.can(node, pin):
+            if pin is not None and pin not in devices and self.support.supports(node, pin):
                 moved[node_id] = ", which has no room for it"
             for leaf in graph.leaves_read(node):
                 read.setdefault(leaf, set()).update(devices)
@@ -289,9 +294,9 @@ class _Maker:
         return min(sharing) // len(sharing) if sizes[device] in sharing else 0
 
 
-def _joined(pieces: Sequence[Piece], bundles: Sequence[Bundle]) -> list[Bundle]:
-    """Returns bundles of which two that follow each other became one where no third one could run
-    beside either of them. pieces: what the bundles are, in topological order.
+def _joined(pieces: Sequence[Piece], node_groups: Sequence[NodeGroup]) -> list[NodeGroup]:
+    """Returns node groups of which two that follow each other became one where no third one could run
+    beside either of them. pieces: what the node groups are, in topological order.
     """
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
     before = [0] * len(pieces)  # as bits: which ones it waits for
@@ -301,27 +306,27 @@ def _joined(pieces: Sequence[Piece], bundles: Sequence[Bundle]) -> list[Bundle]:
             before[number] |= before[maker] | 1 << maker
         for other in range(number):
             behind[other] += before[number] >> other & 1
-    out: list[Bundle] = []
+    out: list[NodeGroup] = []
     follows = False
-    for number, bundle in enumerate(bundles):
+    for number, node_group in enumerate(node_groups):
         alone = before[number].bit_count() + behind[number] == len(pieces)
-        if follows and alone and out[-1].able == bundle.able:
-            out[-1] = Bundle((*out[-1].nodes, *bundle.nodes), bundle.able)
+        if follows and alone and out[-1].candidate_devices == node_group.candidate_devices:
+            out[-1] = NodeGroup((*out[-1].nodes, *node_group.nodes), node_group.candidate_devices)
         else:
-            out.append(bundle)
+            out.append(node_group)
         follows = alone
     return out
 
 
-def _pieces_of(support: Support, bundles: Sequence[Bundle]) -> list[Piece]:
-    """Returns the pieces that bundles are, without what they take."""
+def _pieces_of(support: OpSupport, node_groups: Sequence[NodeGroup]) -> list[Piece]:
+    """Returns the pieces that node groups are, without what they take."""
     graph = support.graph
     roots = graph.view_bases
-    of_node = {n: number for number, bundle in enumerate(bundles) for n in bundle.nodes}
-    reads: list[dict[int, None]] = [{} for _ in bundles]
-    gives: list[dict[int, None]] = [{} for _ in bundles]
-    for number, bundle in enumerate(bundles):
-        for operand in (i for n in bundle.nodes for i in graph.nodes[n].inputs):
+    of_node = {n: number for number, node_group in enumerate(node_groups) for n in node_group.nodes}
+    reads: list[dict[int, None]] = [{} for _ in node_groups]
+    gives: list[dict[int, None]] = [{} for _ in node_groups]
+    for number, node_group in enumerate(node_groups):
+        for operand in (i for n in node_group.nodes for i in graph.nodes[n].inputs):
             # a value goes to another device as a whole: a part could be there already, or not
             value = roots[operand]
             if value in graph.data or of_node.get(value) == number:
@@ -333,8 +338,8 @@ def _pieces_of(support: Support, bundles: Sequence[Bundle]) -> list[Piece]:
         if value in of_node:
             gives[of_node[value]][value] = None
     return [
-        Piece(bundle.nodes, tuple(sorted(reads[i])), tuple(sorted(gives[i])), {}, 0.0)
-        for i, bundle in enumerate(bundles)
+        Piece(node_group.nodes, tuple(sorted(reads[i])), tuple(sorted(gives[i])), {}, 0.0)
+        for i, node_group in enumerate(node_groups)
     ]
 
 

@@ -1,7 +1,7 @@
 """Kept: a plan on disk beside its graph, for a later program that asks the same of a machine like
 that one.
 
-    plan, question --kept_document--> document        the first program
+    plan, question --serialize_cached_plan--> document        the first program
     document, graph, question, machine --> plan       later ones, and nothing is planned
 
 A plan is the planner's answer as long as all that it was asked is the same, but for two things that
@@ -26,10 +26,10 @@ from ..common.schema import Either, check
 from ..common.serialize import plain
 from ..ir.graph import Graph
 from ..plan.plan import Plan
-from ..plan.serialize.decision_codec import decision_document, decision_of
+from ..plan.serialize.decision_codec import decode_decision, encode_decision
 from ..plan.serialize.graph_codec import NONSENSE
-from ..plan.serialize.plan_codec import carried_document, carried_of
-from ..plan.serialize.plan_request import Question
+from ..plan.serialize.plan_codec import decode_plan, encode_plan
+from ..plan.serialize.plan_request import PlanRequest
 from ..plan.types.offsets import aligned
 from ..plan.types.plan_types import DeviceMemory, PlanValue
 from ..schedule.model.objectives import LATENCY
@@ -37,7 +37,7 @@ from ..topology.topology import Topology
 from ..trace.format import CARRIED, DECISION
 from .planner import STATIC
 
-KEPT = {
+CACHED_PLAN = {
     **{key: schema for key, schema in CARRIED.items() if key not in ("topology", "default_link")},
     "topology": list,
     "asked": dict,
@@ -49,19 +49,19 @@ DIFFERS = "memory_bytes"
 """Of a device, from program to program."""
 
 
-def kept_document(plan: Plan, question: Question) -> dict[str, Any] | None:
+def serialize_cached_plan(plan: Plan, request: PlanRequest) -> dict[str, Any] | None:
     """Returns a plan and what it was asked as plain data; None where it may be another one when
     that is asked again.
     """
-    if question.policy not in STATIC or not _is_alone(plan, question):
+    if request.policy not in STATIC or not _is_alone(plan, request):
         return None
-    carried = carried_document(plan)
+    carried = encode_plan(plan)
     del carried["default_link"]
     return {
         **carried,
-        "topology": _told_of(plan.topology, question),
-        "asked": _asked(question),
-        "decision": decision_document(plan.decision),
+        "topology": _topology_key(plan.topology, request),
+        "asked": _asked(request),
+        "decision": encode_decision(plan.decision),
     }
 
 
@@ -70,8 +70,8 @@ class DamagedPlan(PlanError):
 
 
 @dataclass(eq=False)
-class KeptPlan:
-    """A graph and its plan, as `kept_document` made it; None where it was not kept. taken: whether
+class CachedPlan:
+    """A graph and its plan, as `serialize_cached_plan` made it; None where it was not kept. taken: whether
     it was the answer to what was asked last.
     """
 
@@ -79,8 +79,8 @@ class KeptPlan:
     document: Mapping[str, Any] | None
     taken: bool = False
 
-    def answer(self, question: Question, topology: Topology) -> Plan | None:
-        """Returns what `Question.answer` would, of this graph; None where it may be another plan.
+    def answer(self, request: PlanRequest, topology: Topology) -> Plan | None:
+        """Returns what `PlanRequest.answer` would, of this graph; None where it may be another plan.
 
         Raises:
             DamagedPlan: the document makes no sense, which is told once.
@@ -88,7 +88,7 @@ class KeptPlan:
         document, found = self.document, None
         try:
             if document is not None:
-                found = self._answer(document, question, topology)
+                found = self._answer(document, request, topology)
         except NONSENSE as error:
             self.document = None
             raise DamagedPlan(f"[kept] expected a plan of the graph, {error}") from error
@@ -97,36 +97,36 @@ class KeptPlan:
         return found
 
     def _answer(
-        self, document: Mapping[str, Any], question: Question, topology: Topology
+        self, document: Mapping[str, Any], request: PlanRequest, topology: Topology
     ) -> Plan | None:
-        check(document, KEPT, "the plan")
-        same = document["asked"] == _asked(question)
-        if not (same and document["topology"] == _told_of(topology, question)):
+        check(document, CACHED_PLAN, "the plan")
+        same = document["asked"] == _asked(request)
+        if not (same and document["topology"] == _topology_key(topology, request)):
             return None
-        plan = carried_of(self.graph, topology, document)
+        plan = decode_plan(self.graph, topology, document)
         if any(split.device for split in plan.splits):
             raise PlanError("got one of several devices")
         memory = tuple(
-            replace(each, resident_bytes=self._resident_bytes(each, question, device))
+            replace(each, resident_bytes=self._resident_bytes(each, request, device))
             if device != topology.cpu
             else each  # its weights are the caller's
             for device, each in enumerate(plan.memory)
         )
-        decision = decision_of(document["decision"])
+        decision = decode_decision(document["decision"])
         found = replace(plan, memory=memory, decision=decision)
-        return found.verify() if _is_alone(found, question) else None
+        return found.verify() if _is_alone(found, request) else None
 
-    def _resident_bytes(self, memory: DeviceMemory, question: Question, device: int) -> int:
-        there = question.resident.get(device, frozenset()).intersection
+    def _resident_bytes(self, memory: DeviceMemory, request: PlanRequest, device: int) -> int:
+        there = request.resident.get(device, frozenset()).intersection
         words = (self.graph.words[leaf] for leaf in there((*memory.weights, *memory.states)))
         return sum(4 * aligned(count) for count in words)
 
 
-def _is_alone(plan: PlanValue, question: Question) -> bool:
+def _is_alone(plan: PlanValue, request: PlanRequest) -> bool:
     """Whether the first device does all, no other one could, and it has room for more."""
     devices = plan.topology.devices
-    competing = len(devices) - 1 + question.with_cpu
-    elsewhere = any(there for device, there in question.resident.items() if device)
+    competing = len(devices) - 1 + request.with_cpu
+    elsewhere = any(there for device, there in request.resident.items() if device)
     if competing > 1 or elsewhere or any(split.device for split in plan.splits):
         return False
     need = sum(memory.needed_bytes for memory in plan.memory)
@@ -134,19 +134,19 @@ def _is_alone(plan: PlanValue, question: Question) -> bool:
     return all(ROOM * need <= spec.memory_bytes for spec in used)
 
 
-def _asked(question: Question) -> Any:
-    told = {key: value for key, value in question.as_dict().items() if key != "resident"}
-    return json.loads(json.dumps(told))
+def _asked(request: PlanRequest) -> Any:
+    data = {key: value for key, value in request.as_dict().items() if key != "resident"}
+    return json.loads(json.dumps(data))
 
 
-def _told_of(topology: Topology, question: Question) -> Any:
+def _topology_key(topology: Topology, request: PlanRequest) -> Any:
     """Returns what plans depend on of a machine, but for its free memory. Where the CPU is alone
     there is nothing to choose for latency, whatever runs have taught of its costs.
     """
-    told = topology.as_dict()
-    no_choice = len(topology.devices) == 1 and question.objective == LATENCY.name
-    for spec in told["devices"]:
+    data = topology.as_dict()
+    no_choice = len(topology.devices) == 1 and request.objective == LATENCY.name
+    for spec in data["devices"]:
         spec.pop(DIFFERS, None)
         if no_choice:
             spec.pop("costs", None)
-    return json.loads(json.dumps([told, plain(asdict(topology.links.default))]))
+    return json.loads(json.dumps([data, plain(asdict(topology.links.default))]))

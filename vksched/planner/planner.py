@@ -1,6 +1,6 @@
 """Planner: a Graph and a Topology in, a verified Plan out.
 
-    "auto": candidates -> simulated runs -> wishes
+    "auto": candidates -> simulated runs -> hints
                                               v
     placement -> splits -> memory -> does each device fit? --no--> lower its cap, once more
                                           | yes
@@ -19,12 +19,12 @@ from ..common.errors import PlanError
 from ..common.formatting import count_of, format_seconds
 from ..common.gc_pause import resting_collector
 from ..ir.graph import Graph
-from ..plan.costs.op_support import Support
+from ..plan.costs.op_support import OpSupport
 from ..plan.dynamic import dispatcher as dynamic
 from ..plan.dynamic.plan_of_run import plan_of
 from ..plan.dynamic.simulate_options import simulate_options
 from ..plan.plan import Plan
-from ..plan.serialize.plan_request import Question
+from ..plan.serialize.plan_request import PlanRequest
 from ..plan.types.decision import Tradeoffs
 from ..plan.types.placement_overrides import Overrides
 from ..plan.verify.verify_plan import verify_plan
@@ -54,7 +54,7 @@ def plan_graph(
     resident: Mapping[int, frozenset[int]] | None = None,
     observed: Collection[int] = (),
     with_cpu: bool = False,
-    turns: Mapping[str, int] | None = None,
+    pipeline_order: Mapping[str, int] | None = None,
 ) -> Plan:
     """Returns a verified plan that keeps every device within its memory.
 
@@ -63,7 +63,7 @@ def plan_graph(
     the time between two results of a stream, "memory", the bytes on the device that holds most,
     "energy" of one run, or a mix as a mapping of these to weights; metrics.py says what each one
     is. overrides: (node id or name pattern, device name); exact ids win, later patterns win over
-    earlier. copies: slots, sets of activations and windows, so that as many runs
+    earlier. copies: slots, sets of activations and staging buffers, so that as many runs
     can be under way; fewer where the model leaves no room for them; "auto" means what the objective
     asks for: for latency two where the graph spans several devices, else one; one where it writes
     states, as each run reads what the one before it wrote. "least": one for each device that takes
@@ -72,7 +72,7 @@ def plan_graph(
     resident: for a device the weights, constants and states, by node id, that are there already.
     observed: node ids of computed values that are handed out as soon as they are there; what comes
     after them waits. with_cpu: with "auto" the CPU competes with the others; else it takes only
-    what they cannot. turns: names of nodes to positions in an order that each device keeps, as far
+    what they cannot. pipeline_order: names of nodes to positions in an order that each device keeps, as far
     as what nodes read allows; for policies that plan beforehand.
 
     Raises:
@@ -85,12 +85,12 @@ def plan_graph(
         copies = AUTO if goal.asks("throughput") else 1
     _check_copies(copies)
     topology.verify()
-    if turns and policy not in STATIC:
+    if pipeline_order and policy not in STATIC:
         raise PlanError(
             f"[plan] expected a policy of {', '.join(STATIC)} for a given order, got {policy}, "
             "which decides while a run goes on"
         )
-    support = Support(graph, topology, resident, observed, turns)
+    support = OpSupport(graph, topology, resident, observed, pipeline_order)
     with resting_collector(len(graph.nodes)):
         if policy not in STATIC:
             return verify_plan(_expect(support, policy, overrides, with_cpu, copies))
@@ -108,19 +108,19 @@ def plan_graph(
         return verify_plan(replace(plan, replicas=tuple(replicas)))
 
 
-def answer(question: Question, graph: Graph, topology: Topology) -> Plan:
+def answer(request: PlanRequest, graph: Graph, topology: Topology) -> Plan:
     """Return the plan that a request asks for; errors are those of `plan_graph`."""
     return plan_graph(
         graph,
         topology,
-        policy=question.policy,
-        objective=question.objective,
-        overrides=question.overrides,
-        copies=question.copies,
-        resident=question.resident,
-        observed=question.observed.keys(),
-        with_cpu=question.with_cpu,
-        turns=question.turns,
+        policy=request.policy,
+        objective=request.objective,
+        overrides=request.overrides,
+        copies=request.copies,
+        resident=request.resident,
+        observed=request.observed.keys(),
+        with_cpu=request.with_cpu,
+        pipeline_order=request.pipeline_order,
     )
 
 
@@ -160,7 +160,7 @@ def compare_objectives(
     """
     _check_copies(copies)
     topology.verify()
-    support = Support(graph, topology)
+    support = OpSupport(graph, topology)
     with resting_collector(len(graph.nodes)):
         return compare(support, overrides, with_cpu, copies)
 
@@ -172,7 +172,7 @@ def _check_copies(copies: int | str) -> None:
 
 
 def _expect(
-    support: Support, policy: str, overrides: Overrides, with_cpu: bool, copies: int | str
+    support: OpSupport, policy: str, overrides: Overrides, with_cpu: bool, copies: int | str
 ) -> Plan:
     """Returns what a run that decides while it goes is expected to do."""
     options = make_options(support, overrides, with_cpu)

@@ -8,27 +8,29 @@ from itertools import zip_longest
 from types import MappingProxyType
 
 from ..common.dtypes import WORD_BYTES
-from ..plan.costs.op_support import Support
+from ..plan.costs.op_support import OpSupport
 from ..plan.dynamic.options import Piece, Recorded
 from ..plan.types.offsets import aligned, assign_spans
 from ..plan.types.plan_types import (
     HOST,
-    CopyIn,
-    CopyOut,
     DeviceMemory,
+    Download,
     Placement,
     PlanValue,
     Span,
     Split,
+    Upload,
 )
-from ..plan.types.split_draft import Outline, count_levels
+from ..plan.types.split_draft import SplitDraft, critical_path_length
 from .memory.allocate import SLACK, MemoryUse
 from .memory.draft import NOWHERE
-from .memory.staging import assign_window
+from .memory.staging import assign_staging
 from .partition.barriers import find_barriers, split_items
 
 
-def record(support: Support, pieces: Sequence[Piece], held: Sequence[int], device: int) -> Recorded:
+def record(
+    support: OpSupport, pieces: Sequence[Piece], held: Sequence[int], device: int
+) -> Recorded:
     """Returns what a device records, with its memory. held: the pieces, in order."""
     graph, topology = support.graph, support.topology
     spec = topology.devices[device]
@@ -38,8 +40,10 @@ def record(support: Support, pieces: Sequence[Piece], held: Sequence[int], devic
     memory, places = _memory(support, own, read, made, device)
     splits: list[Split] = []
     entries: dict[int, int] = {}
-    inbox, spans = places.inbox, places.spans
-    copies = {v: CopyIn(v, HOST, inbox.get(v, NOWHERE), spans.get(v, NOWHERE)) for v in read}
+    upload_staging, spans = places.upload_staging, places.spans
+    copies = {
+        v: Upload(v, HOST, upload_staging.get(v, NOWHERE), spans.get(v, NOWHERE)) for v in read
+    }
     if spec.kind != "cpu":
         for value, copy in copies.items():
             entries[value] = len(splits)
@@ -71,36 +75,38 @@ class _Places:
     def __init__(
         self,
         spans: Mapping[int, Span],
-        inbox: Mapping[int, Span],
-        outbox: Mapping[int, Span],
+        upload_staging: Mapping[int, Span],
+        download_staging: Mapping[int, Span],
         whole: bool,
     ) -> None:
         self.spans = spans
-        self.inbox = inbox
-        self.outbox = outbox
+        self.upload_staging = upload_staging
+        self.download_staging = download_staging
         self.whole = whole
 
 
-def piece_split(support: Support, piece: Piece, device: int, places: _Places, number: int) -> Split:
+def piece_split(
+    support: OpSupport, piece: Piece, device: int, places: _Places, number: int
+) -> Split:
     """Returns the split of a piece on a device, with nothing copied in."""
     graph = support.graph
-    outline = Outline(device, piece.nodes, (), piece.gives, ())
+    split_draft = SplitDraft(device, piece.nodes, (), piece.gives, ())
     nodes = graph.nodes
     return Split(
         id=number,
         device=device,
         nodes=piece.nodes,
-        copies_in=(),
-        copies_out=tuple(CopyOut(v, places.outbox.get(v, NOWHERE)) for v in piece.gives),
+        uploads=(),
+        downloads=tuple(Download(v, places.download_staging.get(v, NOWHERE)) for v in piece.gives),
         waits=(),
-        barriers=find_barriers(split_items(graph, outline, places.spans, places.whole)),
-        levels=count_levels(graph, outline),
+        barriers=find_barriers(split_items(graph, split_draft, places.spans, places.whole)),
+        depth=critical_path_length(graph, split_draft),
         inner_barriers=sum([support.inner_barriers(nodes[n], device) for n in piece.nodes]),
     )
 
 
 def _memory(
-    support: Support, own: Sequence[Piece], read: Sequence[int], made: Sequence[int], device: int
+    support: OpSupport, own: Sequence[Piece], read: Sequence[int], made: Sequence[int], device: int
 ) -> tuple[DeviceMemory, _Places]:
     """Returns what pieces take on a device, and where their values lie."""
     graph, spec = support.graph, support.topology.devices[device]
@@ -109,7 +115,7 @@ def _memory(
     leaves = {roots[i] for piece in own for n in piece.nodes for i in nodes[n].inputs}
     weights = tuple(sorted(leaves & graph.data.keys()))
     inside = [
-        MemoryUse(support, [Outline(device, piece.nodes, (), (), ())], device) for piece in own
+        MemoryUse(support, [SplitDraft(device, piece.nodes, (), (), ())], device) for piece in own
     ]
     if spec.kind == "cpu":
         weight_bytes = sum(nodes[w].type.host_bytes for w in weights)
@@ -119,7 +125,7 @@ def _memory(
         return memory, _Places({}, {}, {}, False)
     page_words, whole = spec.max_buffer_bytes // WORD_BYTES, spec.disable_aliasing
     lasting = [(v, graph.words[v]) for v in between]
-    spans, pages = assign_window(lasting, page_words, whole)
+    spans, pages = assign_staging(lasting, page_words, whole)
     inner: list[int] = []
     for use in inside:
         lives = [life for life in use.lifetimes(SLACK) if life.value not in between]
@@ -127,20 +133,26 @@ def _memory(
         for value, span in found.items():
             spans[value] = replace(span, page=span.page + len(pages))
         inner = [max(pair) for pair in zip_longest(inner, sizes, fillvalue=0)]
-    inbox, in_pages = assign_window([(v, graph.words[v]) for v in read], page_words, whole)
-    outbox, out_pages = assign_window([(v, graph.words[v]) for v in made], page_words, whole)
+    upload_staging, upload_pages = assign_staging(
+        [(v, graph.words[v]) for v in read], page_words, whole
+    )
+    download_staging, download_pages = assign_staging(
+        [(v, graph.words[v]) for v in made], page_words, whole
+    )
     bytes_of = {w: aligned(graph.words[w]) * WORD_BYTES for w in weights}
     weight_bytes = sum(bytes_of.values())
     all_pages = (*pages, *inner)
-    words = sum(all_pages) + (0 if not spec.unified_memory else sum(in_pages) + sum(out_pages))
+    words = sum(all_pages) + (
+        0 if not spec.unified_memory else sum(upload_pages) + sum(download_pages)
+    )
     there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
     memory = DeviceMemory(
         weights,
         weight_bytes,
         all_pages,
-        in_pages,
-        out_pages,
+        upload_pages,
+        download_pages,
         weight_bytes + WORD_BYTES * words,
         there,
     )
-    return memory, _Places(spans, inbox, outbox, whole)
+    return memory, _Places(spans, upload_staging, download_staging, whole)

@@ -25,7 +25,7 @@ from typing import Any
 from ..common.errors import OutOfMemory
 from ..common.formatting import format_bytes, format_joules, format_seconds
 from ..plan.simulation.plan_metrics import measure_plan
-from ..plan.types.objective_format import Gauge, less, objective_of, percent
+from ..plan.types.objective_format import ObjectiveFormatter, less, objective_of, percent
 from ..plan.types.plan_types import PlanValue
 from ..plan.types.query import buffers
 from ..schedule import Metrics
@@ -124,27 +124,29 @@ class Comparison:
     rows: tuple[Outcome, ...]
 
     @property
-    def gauge(self) -> Gauge:
+    def formatter(self) -> ObjectiveFormatter:
         """What is compared."""
         plans = [row.plan for row in self.rows if row.plan is not None and row.plan.decision]
-        return Gauge.of(objective_of(plans[0] if plans else None), self.rows[0].metrics)
+        return ObjectiveFormatter.of(
+            objective_of(plans[0] if plans else None), self.rows[0].metrics
+        )
 
     def factor(self, row: Outcome) -> float | None:
         """Returns what a row takes as a multiple of what the machine as it is takes; None where one
         of the two does not fit.
         """
-        return self.gauge.factor(row.metrics) if row.metrics is not None else None
+        return self.formatter.factor(row.metrics) if row.metrics is not None else None
 
     def as_dict(self) -> list[dict[str, Any]]:
         """Returns the rows as plain data that json.dumps takes. value: what the objective makes
         small.
         """
-        gauge = self.gauge
+        formatter = self.formatter
         return [
             {
                 **row.as_dict(),
-                "objective": gauge.objective.name,
-                "value": None if row.metrics is None else gauge.value(row.metrics),
+                "objective": formatter.objective.name,
+                "value": None if row.metrics is None else formatter.value(row.metrics),
                 "factor": self.factor(row),
             }
             for row in self.rows
@@ -171,8 +173,8 @@ class Comparison:
         """Returns the columns of numbers: one run, what the objective makes small, and what plans
         and machines are known to have beside that.
         """
-        gauge = self.gauge
-        asks, head = gauge.objective.asks, gauge.words.head
+        formatter = self.formatter
+        asks, head = formatter.objective.asks, formatter.phrases.head
         columns: dict[str, Callable[[Metrics], str]] = {
             "one run": lambda found: format_seconds(found.latency_s)
         }
@@ -183,15 +185,15 @@ class Comparison:
         if self._tells_energy:
             columns["energy"] = lambda found: format_joules(found.energy_j or 0.0)
         if head not in columns:  # a mix
-            columns[head] = lambda found: gauge.text(gauge.value(found))
+            columns[head] = lambda found: formatter.text(formatter.value(found))
         return columns
 
     def findings(self) -> tuple[str, ...]:
         """Returns what the rows say, in sentences, each device and each change once."""
         found: list[str] = []
-        gauge, spared = self.gauge, self._spared
-        words = gauge.words
-        same = f"{words.what} {words.does} as {words.large}"
+        formatter, spared = self.formatter, self._spared
+        phrases = formatter.phrases
+        same = f"{phrases.what} {phrases.does} as {phrases.large}"
         if len(spared) > 1:
             found.append(f"{_names(spared)} can each be spared: {same} without one of them")
         for row in self.rows[1:]:
@@ -208,14 +210,18 @@ class Comparison:
                     found.append(told if sure else f"{told}, too little to count on")
                 else:
                     found.append(
-                        f"{name} is worth its place: {words.what} {words.does} "
-                        f"{gauge.times(factor)} without it"
+                        f"{name} is worth its place: {phrases.what} {phrases.does} "
+                        f"{formatter.times(factor)} without it"
                     )
             elif row.kind == "alone" and factor is not None and factor < 1 - SAME:
                 found.append(f"on {row.text} {self._would(factor)}{self._why_not(row)}")
             elif row.kind == "change" and factor is not None:
                 changes = abs(factor - 1) > SAME
-                told = f"makes {words.made} {gauge.times(factor)}" if changes else "changes nothing"
+                told = (
+                    f"makes {phrases.made} {formatter.times(factor)}"
+                    if changes
+                    else "changes nothing"
+                )
                 found.append(f"{row.text} {told}")
         found += self._enough(same)
         guessed = tuple(dict.fromkeys(name for row in self.rows for name in row.estimated))
@@ -223,7 +229,7 @@ class Comparison:
             verb = "is" if len(guessed) == 1 else "are"
             more = f" and {len(guessed) - 4} more" if len(guessed) > 4 else ""
             found.append(f"{', '.join(guessed[:4])}{more} {verb} estimated, not measured")
-        if gauge.objective.asks("memory"):
+        if formatter.objective.asks("memory"):
             topology = self.rows[0].topology
             host = topology.devices[topology.cpu].name
             found.append(f"the memory of {host} counts without weights, which are your arrays")
@@ -242,14 +248,14 @@ class Comparison:
         return f"; {name} did not compete: it has what others cannot run, and what is placed on it"
 
     def _would(self, factor: float) -> str:
-        words = self.gauge.words
-        return f"{words.what} would {words.do} {less(factor)} {words.less}"
+        phrases = self.formatter.phrases
+        return f"{phrases.what} would {phrases.do} {less(factor)} {phrases.less}"
 
     def _margin(self, row: Outcome) -> float:
         """Returns the share by which a plan has to be better to count."""
         first = self.rows[0]
         assumed = row.watts_assumed or first.watts_assumed
-        return margin_of(self.gauge.objective, not (row.estimated or first.estimated), assumed)
+        return margin_of(self.formatter.objective, not (row.estimated or first.estimated), assumed)
 
     @property
     def _spared(self) -> list[str]:
@@ -266,7 +272,7 @@ class Comparison:
     def _tells_energy(self) -> bool:
         """Whether the watts of a device are known, or plans are for little energy."""
         topologies = [row.topology for row in self.rows]
-        return self.gauge.objective.asks("energy") or any(
+        return self.formatter.objective.asks("energy") or any(
             d.busy_watts is not None for m in topologies for d in m.devices
         )
 
@@ -290,7 +296,7 @@ class Comparison:
             return ""
         if factor is None:
             return "does not fit" if row.seconds is None else ""
-        return "the same" if abs(factor - 1) <= SAME else self.gauge.times(factor)
+        return "the same" if abs(factor - 1) <= SAME else self.formatter.times(factor)
 
 
 def compare(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..common.dtypes import NDArray, Progress
-from ..plan.types.plan_types import CopyIn, PlanValue
+from ..plan.types.plan_types import PlanValue, Upload
 from ..storage.lazy_array import Held
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
@@ -22,7 +22,7 @@ from .state_store import StateStore
 Times = tuple[float | None, float | None]
 """Seconds of a split and of its longest submission; None where the device cannot tell."""
 
-Aside = Mapping[str, tuple[float | None, float | None]]
+TransferTimes = Mapping[str, tuple[float | None, float | None]]
 """By stage of a split that a copy queue carried out, when that began and its seconds; None where
 the device cannot tell.
 """
@@ -41,7 +41,7 @@ class Session(Closing, Protocol):
     def begin(self, slot: int) -> None:
         """Forgets what an earlier run left in this slot."""
 
-    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
         """Puts a value where the next submission of this slot finds it. Host work only."""
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
@@ -76,7 +76,7 @@ class Session(Closing, Protocol):
     def times_s(self, slot: int, split: int) -> Times:
         """Returns how long a complete split took on the device, and its longest submission."""
 
-    def aside_s(self, slot: int, split: int) -> Aside:
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
         """Returns what the copy queue did for a complete split; nothing where it had no part."""
 
 

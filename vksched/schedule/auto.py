@@ -118,7 +118,7 @@ def _policies(
 ) -> list[tuple[str, Callable[[Problem], Placed], float]]:
     names = problem.where.devices
     alone = fastest(problem)[:SINGLES]
-    if problem.n * problem.m == sum(map(len, problem.able)) and not problem.limited:
+    if problem.n * problem.m == sum(map(len, problem.candidate_devices)) and not problem.limited:
         del alone[1:]  # with everything on one device, the least work is the best
     out: list[tuple[str, Callable[[Problem], Placed], float]] = [
         (f"single:{names[d]}", partial(single, device=d), steps_of("single", problem))

@@ -41,7 +41,7 @@ def fit(problem: Problem) -> dict[int, int]:
         PlanError: none of the three found a placement.
     """
     heavy = [t for t, size in enumerate(problem.size) if size]
-    heavy.sort(key=lambda t: (len(problem.able[t]) > 1, -problem.size[t], t))
+    heavy.sort(key=lambda t: (len(problem.candidate_devices[t]) > 1, -problem.size[t], t))
     for rule in (_by_seconds, _by_room, _tightest):
         found = _try(problem, heavy, rule)
         if found is not None:
@@ -71,7 +71,7 @@ def _tightest(problem: Problem, t: int, d: int, room: list[float]) -> float:
 def _try(problem: Problem, heavy: list[int], rule: Rule) -> dict[int, int] | None:
     room, out = list(problem.room), dict[int, int]()
     for t in heavy:
-        fits = [d for d in problem.able[t] if problem.size[t] <= room[d]]
+        fits = [d for d in problem.candidate_devices[t] if problem.size[t] <= room[d]]
         if not fits:
             return None
         d = min(fits, key=lambda d: (rule(problem, t, d, room), problem.cost[t][d], d))

@@ -21,13 +21,13 @@ HELD = {"node": int, "hash": str, "bounds?": Either((None, Row((int, int))))}
 GRAPH = {
     "nodes": [NODE],
     "outputs": [Row((str, int))],
-    "kept": [int],
-    "merged": Table(int),
+    "backed_up_states": [int],
+    "aliases": Table(int),
     "weights": [HELD],
     "states": [{"node": int}],
 }
 """weights: which nodes hold values, with a hash of these, and the least and largest of whole
-numbers where plans ask for them. states: nodes whose values runs change. kept, merged: as in
+numbers where plans ask for them. states: nodes whose values runs change. backed_up_states, aliases: as in
 `Graph`.
 """
 ASKED = {
@@ -38,7 +38,7 @@ ASKED = {
     "resident": Table([int]),
     "observed": Table(int),
     "with_cpu": bool,
-    "turns": Table(int),
+    "pipeline_order": Table(int),
 }
 """What the planner was asked beside graph and machine. resident: by device number, nodes whose
 values were there. observed: by node how many functions see it.
@@ -46,21 +46,21 @@ values were there. observed: by node how many functions see it.
 WORK = {
     "device": int,
     "nodes": [int],
-    "copies_in": [Row((int, int, SPAN, SPAN))],
-    "copies_out": [Row((int, SPAN))],
+    "uploads": [Row((int, int, SPAN, SPAN))],
+    "downloads": [Row((int, SPAN))],
     "waits": [int],
     "barriers": [int],
-    "levels": int,
+    "depth": int,
     "inner_barriers": int,
     "observed": [int],
     "in_place": [Row((int, int))],
-    "aside?": [str],
-    "orders?": [Row((str, str, int))],
-    "hands_over?": [int],
+    "async_transfers?": [str],
+    "stage_deps?": [Row((str, str, int))],
+    "deferred_downloads?": [int],
     "refills?": bool,
 }
-"""copies_in: node, split that it comes from or -1, place in the inbox, place in memory. copies_out:
-node, place in the outbox. The rest: as in `Split`.
+"""uploads: node, split that it comes from or -1, place in the upload buffer, place in memory. downloads:
+node, place in the download buffer. The rest: as in `Split`.
 """
 SPLIT = {**WORK, "fixed_s": float, "seconds": [float], "measured": [bool]}
 """fixed_s, seconds: predicted beside its nodes, and for each of its nodes. measured: whether the
@@ -70,8 +70,8 @@ MEMORY = {
     "weights": [int],
     "weight_bytes": int,
     "activation_pages": [int],
-    "inbox_pages": [int],
-    "outbox_pages": [int],
+    "upload_pages": [int],
+    "download_pages": [int],
     "peak_bytes": int,
     "resident_bytes": int,
     "states": [int],
@@ -82,12 +82,12 @@ CANDIDATE = {"name": str, "devices": [str], "copies": int, "metrics": Table(NUMB
 DECISION = {
     "objective": str,
     "chosen": int,
-    "single": int,
+    "best_single_device": int,
     "weighed": int,
     "value": NUMBER,
-    "single_value": NUMBER,
+    "best_single_device_value": NUMBER,
     "candidates": [CANDIDATE],
-    "margin": float,
+    "required_gain": float,
     "measured": bool,
     "watts_assumed": bool,
     "devices": [str],

@@ -138,8 +138,8 @@ def _check_graph(graph: Mapping[str, Any], where: str) -> None:
         _in_range(node["inputs"], at, f"{where}.nodes[{at}].inputs")
         _in_range(node["shape"], 1 << 62, f"{where}.nodes[{at}].shape")
     _in_range([node for _, node in graph["outputs"]], count, f"{where}.outputs")
-    _in_range(graph["kept"], count, f"{where}.kept")
-    _in_range([*graph["merged"].values()], count, f"{where}.merged")
+    _in_range(graph["backed_up_states"], count, f"{where}.backed_up_states")
+    _in_range([*graph["aliases"].values()], count, f"{where}.aliases")
     for kind in ("weights", "states"):
         _in_range([held["node"] for held in graph[kind]], count, f"{where}.{kind}")
 
@@ -156,7 +156,7 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
     _in_range([rule for _, rule in plan["placements"]], len(plan["reasons"]), f"{where}.placements")
     _in_range(plan["final_waits"], splits, f"{where}.final_waits")
     if plan["decision"] is not None:
-        weighed = [plan["decision"][key] for key in ("chosen", "single")]
+        weighed = [plan["decision"][key] for key in ("chosen", "best_single_device")]
         _in_range(weighed, len(plan["decision"]["candidates"]), f"{where}.decision")
         names = [str(each.get("name")) for each in given if isinstance(each, dict)]
         if not set(plan["decision"]["devices"]) <= {*names}:
@@ -176,13 +176,13 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
 def _check_split(split: Mapping[str, Any], sizes: tuple[int, int, int], where: str) -> None:
     devices, nodes, at = sizes
     _in_range([split["device"]], devices, f"{where}.device")
-    read = [node for node, *_ in (*split["copies_in"], *split["copies_out"], *split["in_place"])]
+    read = [node for node, *_ in (*split["uploads"], *split["downloads"], *split["in_place"])]
     states = [state for _, state in split["in_place"]]
     _in_range([*split["nodes"], *read, *states, *split["observed"]], nodes, where)
-    _in_range([source for _, source, *_ in split["copies_in"]], at, f"{where}.copies_in", -1)
+    _in_range([source for _, source, *_ in split["uploads"]], at, f"{where}.uploads", -1)
     _in_range(split["waits"], at, f"{where}.waits")
-    _in_range(split.get("hands_over", ()), at, f"{where}.hands_over")
-    ordered = [number for _, _, number in split.get("orders", ())]
+    _in_range(split.get("deferred_downloads", ()), at, f"{where}.deferred_downloads")
+    ordered = [number for _, _, number in split.get("stage_deps", ())]
     _in_range(ordered, at + 1, f"{where}.orders")
     for key in ("seconds", "measured"):
         if len(split[key]) != len(split["nodes"]):

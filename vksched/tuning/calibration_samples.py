@@ -31,7 +31,14 @@ from ..ops.linalg.matmul import matmul
 from ..ops.reduction.layer_norm import layer_norm, rms_norm
 from ..ops.reduction.reduce import reduce_mean, reduce_sum
 from ..ops.reduction.softmax import softmax
-from ..plan.costs.node_cost import call_cost, call_of, call_signature, call_work, estimate, why_not
+from ..plan.costs.node_cost import (
+    call_cost,
+    call_of,
+    call_signature,
+    call_work,
+    estimate,
+    unsupported_reason,
+)
 from ..topology.device_spec import DeviceSpec
 from ..topology.perf_model import MIN_S
 
@@ -83,7 +90,7 @@ def wanted_of(graph: Graph, spec: DeviceSpec) -> list[Wanted]:
     out: list[Wanted] = []
     for signature, number in times.items():
         node = graph.calls[signature]
-        if node.id in graph.views or why_not(spec, graph, node) is not None:
+        if node.id in graph.views or unsupported_reason(spec, graph, node) is not None:
             continue
         op, call = node.declaration, call_of(spec, graph, node)
         if spec.kind == "cpu":  # an epilogue is a pass of its own there

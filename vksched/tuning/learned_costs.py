@@ -180,7 +180,7 @@ def _calls_of(plan: PlanValue, device: int) -> dict[Place, Seen]:
         first_s = first_cost(spec, graph, node).seconds
         if spec.kind == "cpu":  # an epilogue is a pass of its own there
             call = call.without_epilogue
-            first_s = call_cost(spec, op, call, node.id in graph.written_over).seconds
+            first_s = call_cost(spec, op, call, node.id in graph.overwritten).seconds
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
         seen = Seen(node.op, call_signature(op, call), bound, estimate_s, first_s)
         out[seen.sample(first_s, 0.0, "").place] = seen

@@ -30,7 +30,7 @@ from ..ops.reduction.layer_norm import layer_norm, rms_norm
 from ..ops.reduction.reduce import reduce_sum
 from ..ops.reduction.softmax import softmax
 from ..ops.rnn.rnn import lstm
-from ..plan.costs.node_cost import call_of, why_not
+from ..plan.costs.node_cost import call_of, unsupported_reason
 from ..runtime.vulkan.shaders import load_manifest
 from ..topology.device_spec import DeviceSpec
 from ..topology.tuned_variants import Choices
@@ -65,7 +65,7 @@ def calls_of(
         seen.add(signature)
         call = call_of(untuned, graph, node)
         names = choice_of(op, call).of
-        if len(names) > 1 and why_not(untuned, graph, node) is None:
+        if len(names) > 1 and unsupported_reason(untuned, graph, node) is None:
             key = cache_key(op, call)
             out[key] = Tunable(key, op, call, names)
     return out

@@ -21,7 +21,7 @@ from vksched.ir.graph import Graph
 from vksched.ir.op import EPILOGUE, all_ops
 from vksched.ops.conv.conv_cpu import exact_floats
 from vksched.ops.lowering import native_kernels
-from vksched.passes import Wishes, optimize
+from vksched.passes import RewriteConstraints, optimize
 
 WIDE = {"every": 0, "avx2": 1, "avx512": 2}
 """Which vectors the loops take at most: a processor without them takes what it has."""
@@ -465,10 +465,13 @@ def network() -> Graph:
 
 
 def test_numpy_alone_takes_steps_in_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = optimize(network(), Wishes())
+    graph = optimize(network(), RewriteConstraints())
     assert [n.op for n in graph.ops] == ["conv"] and EPILOGUE in graph.ops[0].attrs
     monkeypatch.setattr(native_kernels, "native", None)
-    assert [n.op for n in optimize(network(), Wishes()).ops] == ["conv", "fused_elementwise"]
+    assert [n.op for n in optimize(network(), RewriteConstraints()).ops] == [
+        "conv",
+        "fused_elementwise",
+    ]
 
 
 @pytest.mark.parametrize("with_loops", [True, False])

@@ -15,7 +15,7 @@ from vksched.ir.op import Call, Work, get_op
 from vksched.ops.conv import pool
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS
-from vksched.plan.costs.node_cost import why_not, work_seconds
+from vksched.plan.costs.node_cost import unsupported_reason, work_seconds
 from vksched.topology.limits import Limits
 
 GPU = Limits(max_buffer_bytes=1 << 32)
@@ -106,7 +106,7 @@ def graph_of(y: vs.Tensor) -> dict[str, int]:
     found: dict[str, int] = {}
     for node in graph.nodes:
         if node.declaration.kernel is not None:
-            assert why_not(topology.devices[0], graph, node) is None
+            assert unsupported_reason(topology.devices[0], graph, node) is None
             found[node.op] = found.get(node.op, 0) + 1
     return found
 

@@ -54,7 +54,7 @@ def as_dict(timeline: Timeline) -> dict[str, Any]:
     """Returns a timeline as plain data; times in seconds from the first event."""
     return {
         "title": timeline.title,
-        "told": timeline.told,
+        "summary": timeline.summary,
         "notes": list(timeline.notes),
         "lanes": [lane.name for lane in timeline.lanes],
         "spans": [
@@ -73,7 +73,7 @@ def as_text(timeline: Timeline) -> str:
     """Returns a timeline in a screen: what each device did, and which splits took longest."""
     from ...common.formatting import count_of, format_seconds
 
-    lines = [timeline.title, timeline.told, *(f"note: {note}" for note in timeline.notes)]
+    lines = [timeline.title, timeline.summary, *(f"note: {note}" for note in timeline.notes)]
     by_split: dict[tuple[int, int], list[int]] = {}
     for number, span in enumerate(timeline.spans):
         if span.kind == "split" and span.row == "work":

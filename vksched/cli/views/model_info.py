@@ -183,7 +183,7 @@ def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str,
     from ...importers.onnx.nodes.names import JOINT
 
     graph, devices = plan.graph, plan.topology.devices
-    stands = {**graph.merged, **{node.name: node.id for node in graph.nodes}}
+    stands = {**graph.aliases, **{node.name: node.id for node in graph.nodes}}
     names = {scope_name(node) for node in nodes}
     results = {name: scope_name(node) for node in nodes for name in node.output if name}
 
@@ -358,7 +358,7 @@ def _show(report: Mapping[str, Any], model: Model) -> None:
     rows = inputs.table("device", "nodes", "weights", "activations", "in, out", "peak", "may use")
     for device in report["devices"]:
         held = [device.get(f"{name}_bytes", 0) for name in ("weight", "activation")]
-        held.append(device.get("inbox_bytes", 0) + device.get("outbox_bytes", 0))
+        held.append(device.get("upload_bytes", 0) + device.get("download_bytes", 0))
         held += [device.get(f"{name}_bytes", 0) for name in ("peak", "capacity")]
         rows.add_row(device["name"], str(device["nodes"]), *map(format_bytes, held))
     inputs.print_table(rows)

@@ -62,7 +62,7 @@ class Planner:
                 overrides=request.overrides,
                 copies=self._copies,
                 with_cpu=self._with_cpu,
-                turns=request.turns,
+                pipeline_order=request.pipeline_order,
             )
 
         if topology not in self._plans:

@@ -25,7 +25,7 @@ from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceTimeout, HostLost, RunAborted
 from ...common.fork_guard import Owner
 from ...common.schema import Wrong
-from ...plan.multi_host.host_plan import Part, Send
+from ...plan.multi_host.host_plan import HostPlan, Send
 from ...runtime.executors.base_executor import CommitFailed, Results
 from ...runtime.run_stats import RunStats
 from ...topology.links import Link
@@ -191,7 +191,7 @@ class _Run:
 
 
 class _Prepared(NamedTuple):
-    part: Part
+    part: HostPlan
     telling: Telling
     keys: frozenset[tuple[str, object]]
 
@@ -289,7 +289,7 @@ class Node:
 
     # -- ports.Host --------------------------------------------------------------------------------
 
-    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+    def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         if number in self._prepared:
             raise DeviceError(f"[cluster] plan {number} is prepared already")
         nodes, graph = self._nodes, part.plan.graph

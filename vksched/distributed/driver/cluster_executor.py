@@ -28,7 +28,7 @@ from ...common.errors import (
     RunAborted,
 )
 from ...common.formatting import format_seconds
-from ...plan.multi_host.host_plan import Part
+from ...plan.multi_host.host_plan import HostPlan
 from ...plan.multi_host.verify_host_plans import fit_together
 from ...plan.plan import Plan
 from ...plan.types.plan_types import HOST
@@ -95,7 +95,7 @@ class ClusterExecutor(Carrier):
         self._post = post
         self._plan_number = next(NUMBERS)
         own, *others = fit_together(cut(plan))  # each host verifies its own
-        self._parts: dict[str, Part] = {part.host: part for part in (own, *others)}
+        self._parts: dict[str, HostPlan] = {part.host: part for part in (own, *others)}
         self._hosts = {part.host: _known(hosts, part.host) for part in others}
         self._limit_s = timeout_s * (1 + len(plan.splits))
         self._input_bytes = _input_bytes(plan)
@@ -417,6 +417,6 @@ def _known(hosts: Mapping[str, Host], name: str) -> Host:
 
 def _input_bytes(plan: Plan) -> int:
     """Returns what goes from the caller to devices in a run."""
-    nodes, copies = plan.graph.nodes, (c for s in plan.splits for c in s.copies_in)
+    nodes, copies = plan.graph.nodes, (c for s in plan.splits for c in s.uploads)
     fed = (nodes[c.node] for c in copies if c.source == HOST)
     return sum(node.type.host_bytes for node in fed if node.op == "input")

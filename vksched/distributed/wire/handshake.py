@@ -24,7 +24,7 @@ from ...runtime.vulkan.shaders import load_manifest
 from .messages import HELLO, Fields
 from .stream import Closed, Stream
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_BYTES = 1 << 12
 HELLO_S = 5.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")

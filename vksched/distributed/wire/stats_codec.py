@@ -16,7 +16,7 @@ from typing import Any
 from ...common.errors import DeviceError, PlanError
 from ...common.schema import Either, Row, Wrong, check
 from ...common.serialize import number_of, plain
-from ...plan.multi_host.host_plan import Part
+from ...plan.multi_host.host_plan import HostPlan
 from ...plan.types.plan_types import HOST
 from ...runtime.run_stats import RunStats, SplitStats
 from ...topology.device_spec import (
@@ -83,7 +83,7 @@ def _event(
     return Event(name, device, start_s, end_s, -1, fields)
 
 
-def require_of(part: Part, stats: RunStats, events: Iterable[Event]) -> None:
+def require_of(part: HostPlan, stats: RunStats, events: Iterable[Event]) -> None:
     """Raises Wrong where something is told of splits or nodes that a part has not."""
     splits: set[Any] = {each.split for each in stats.splits} | {at for _, at, _, _ in stats.spans}
     nodes: set[Any] = set()

@@ -19,7 +19,7 @@ from ...common.dtypes import NDArray, TensorType
 from ...common.errors import DeviceError, DeviceLost, OutOfMemory
 from ...common.formatting import format_bytes
 from ...common.user_warning import warn
-from ...plan.multi_host.host_plan import Part
+from ...plan.multi_host.host_plan import HostPlan
 from ...runtime.device import Device
 
 At = tuple[str, str]
@@ -73,7 +73,7 @@ class CallerStates:
             raise _gone(name)
         return found
 
-    def pin(self, number: int, part: Part) -> None:
+    def pin(self, number: int, part: HostPlan) -> None:
         """Keep the states that a plan uses, as they are, until `unpin`.
 
         Raises
@@ -238,7 +238,7 @@ class CallerStates:
             del self._keys[name]
 
 
-def _used(part: Part) -> Iterator[tuple[At, StateKey, TensorType]]:
+def _used(part: HostPlan) -> Iterator[tuple[At, StateKey, TensorType]]:
     """Yield the states of a part, on each device that has them."""
     plan, graph = part.plan, part.plan.graph
     names = [spec.name for spec in plan.topology.devices]

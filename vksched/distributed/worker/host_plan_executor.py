@@ -1,4 +1,4 @@
-"""Part: carries out what one host does of a plan, in the slot and at the time that the caller says.
+"""Host plan: carries out what one host does of a plan, in the slot and at the time that the caller says.
 
     before each split:  Send: what is complete: check, fetch --> Post
                         Take: Post --> a feed, which the splits find like an input
@@ -17,7 +17,7 @@ from threading import TIMEOUT_MAX
 
 from ...common.dtypes import NDArray, Progress, numpy_dtype
 from ...common.errors import DeviceError, RunAborted
-from ...plan.multi_host.host_plan import Part, Send, Take
+from ...plan.multi_host.host_plan import HostPlan, Recv, Send
 from ...plan.types.plan_types import HOST
 from ...runtime.device import Closing, Device
 from ...runtime.executors.base_executor import Results, Retired
@@ -51,7 +51,7 @@ class PartExecutor(Executor):
 
     def __init__(
         self,
-        part: Part,
+        part: HostPlan,
         devices: Sequence[Device],
         post: Post,
         trace: Trace,
@@ -117,7 +117,7 @@ class PartExecutor(Executor):
             self._send(run, complete)
         unsent += [step for step in steps if isinstance(step, Send)]
         for step in steps:
-            if isinstance(step, Take):
+            if isinstance(step, Recv):
                 self._take(run, step, split_id)
         if split_id == len(self._before_commits):
             while unsent:
@@ -156,7 +156,7 @@ class PartExecutor(Executor):
         fields = {"node": value, "bytes": size, **about}
         self._trace.emit(Event(name, HOST_LANE, start_s, end_s, run.number, fields, self.number))
 
-    def _take(self, run: RunRecord, step: Take, position: int) -> None:
+    def _take(self, run: RunRecord, step: Recv, position: int) -> None:
         type_ = self.plan.graph.nodes[step.value].type
         limit_s = min(self._timeout_s * (1 + self.part.splits), TIMEOUT_MAX)
         asked, start = self._asked[run.slot], self._trace.clock.now()

@@ -26,7 +26,7 @@ from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, HostLost
 from ...common.schema import Wrong
 from ...common.user_warning import warn
-from ...plan.multi_host.host_plan import Part, Take
+from ...plan.multi_host.host_plan import HostPlan, Recv
 from ...runtime.device import Device
 from ...runtime.executors.base_executor import CommitFailed
 from ...runtime.run_stats import RunStats
@@ -70,7 +70,7 @@ Answer = tuple[Fields, Payload]
 class Served(Protocol):
     """Carries out the parts of one caller on the devices of this node; see `ports.Host`."""
 
-    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None: ...
+    def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None: ...
 
     def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None: ...
 
@@ -88,13 +88,13 @@ class Documents(Protocol):
     """Parts as bytes, and back."""
 
     def write(
-        self, part: Part, state: Callable[[object], str]
+        self, part: HostPlan, state: Callable[[object], str]
     ) -> tuple[bytes, Mapping[str, Payload]]:
         """Returns a part, and the bytes of its weights by their hash. state: names a key."""
 
     def read(
         self, text: bytes, weight: Callable[[str], Held], state: Callable[[str], object]
-    ) -> Part:
+    ) -> HostPlan:
         """Returns the part; equal hashes and names give equal keys.
 
         Raises:
@@ -126,7 +126,7 @@ class _Plan:
     it. retired: its caller has given it up.
     """
 
-    part: Part | None = None
+    part: HostPlan | None = None
     preparing: bool = True
     retired: bool = False
 
@@ -225,7 +225,7 @@ class Session:
         self._asked.take()
         self._pool.submit(self._do, channel, message, *about)
 
-    def _part(self, number: int) -> Part:
+    def _part(self, number: int) -> HostPlan:
         found = self._plans.get(number)
         if found is None or found.part is None:
             raise Wrong(f"there is no plan {number}")
@@ -343,7 +343,7 @@ class Session:
             self._end(number)
         return {}, []
 
-    def _read_part(self, message: Message) -> Part:
+    def _read_part(self, message: Message) -> HostPlan:
         number, begin = message.fields["plan"], message.fields["hosts_bytes"]
         data = bytes(message.payload or b"")
         require = partial(self._weights.require, number)
@@ -353,7 +353,7 @@ class Session:
             part = self._here.documents.read(text, require, self._states.key)
         self._states.pin(number, part)
         nodes = part.plan.graph.nodes
-        takes = [step for step in part.walk() if isinstance(step, Take)]
+        takes = [step for step in part.walk() if isinstance(step, Recv)]
         awaited = {take.value: (take.host, nodes[take.value].type) for take in takes}
         self._mail.expect(number, part.plan.copies, awaited)
         return part

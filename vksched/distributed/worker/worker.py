@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, PlanError, RunAborted
-from ...plan.multi_host.host_plan import Part
+from ...plan.multi_host.host_plan import HostPlan
 from ...runtime.device import Device
 from ...runtime.executors.base_executor import CommitFailed, Results
 from ...topology.host_names import on
@@ -67,7 +67,7 @@ class PartHost:
         self._closed = False
         self._lock = threading.Lock()
 
-    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+    def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         """Makes a part ready; see `Host.prepare`.
 
         Raises:
@@ -89,7 +89,7 @@ class PartHost:
                 self._preparing.discard(number)
         raise RunAborted("[parts] the caller has gone")
 
-    def _made(self, number: int, part: Part, progress: Progress | None) -> _Served:
+    def _made(self, number: int, part: HostPlan, progress: Progress | None) -> _Served:
         devices = self._devices_of(part)
         about = self._post, self._trace, self._timeout_s, progress
         try:
@@ -98,7 +98,7 @@ class PartHost:
             _named(error, part.host)
             raise
 
-    def _devices_of(self, part: Part) -> list[Device]:
+    def _devices_of(self, part: HostPlan) -> list[Device]:
         """Returns the devices of a part: those that it uses must be what it takes them for. Of a
         CPU that the caller left out it knows nothing, and uses nothing.
         """

@@ -16,7 +16,7 @@ from typing import Any
 from ...common.formatting import count_of
 from ...plan.plan import Plan
 from ...plan.serialize.graph_codec import NONSENSE
-from ...plan.serialize.plan_codec import Planned, asked_of, replica_of
+from ...plan.serialize.plan_codec import PlanRecord, decode_plan_inputs, replica_of
 from ...planner.planner import answer
 
 PLACED = ("policy", "copies", "decides")
@@ -25,16 +25,16 @@ SPLIT = (
     "device",
     "nodes",
     "waits",
-    "copies_in",
-    "copies_out",
+    "uploads",
+    "downloads",
     "observed",
     "in_place",
     "transfer_queue",
-    "orders",
-    "hands_over",
+    "stage_deps",
+    "deferred_downloads",
     "refills",
     "barriers",
-    "levels",
+    "depth",
     "inner_barriers",
 )
 AFTER = ("placements", "final_waits", "memory", "locations")
@@ -75,7 +75,7 @@ def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str
     Raises:
         PlanError: the documents make no graph, machine or question.
     """
-    question, made, topology = asked_of(graph, document)
+    question, made, topology = decode_plan_inputs(graph, document)
     replica, none = replica_of(document), ""
     try:
         plan = answer(question, made, topology)
@@ -89,7 +89,7 @@ def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str
     if none:
         of = f"replica {replica}" if replica else "the plan"
         return Made(None, question.observed, Difference(where, of, "one", none))
-    planned = Planned(plan, question, document["cause"], document["decides"], replica)
+    planned = PlanRecord(plan, question, document["cause"], document["decides"], replica)
     names = [node["name"] for node in graph["nodes"]]
     found = next(_differences(document, planned.as_document()[1], names, where), None)
     return Made(plan, question.observed, found)
@@ -145,7 +145,7 @@ def _text(key: str, value: Any, names: Sequence[str], devices: Sequence[str]) ->
         return str(devices[value])
     if key in ("nodes", "observed"):
         return ", ".join(names[node] for node in value) or "none"
-    if key in ("copies_in", "copies_out"):
+    if key in ("uploads", "downloads"):
         return "; ".join(f"{names[node]} {rest}" for node, *rest in value) or "none"
     return str(value)
 

@@ -77,7 +77,7 @@ def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
     """
     graph, topology = plan.graph, plan.topology
     shown = [node for node, count in observed.items() for _ in range(count)]
-    results = [*(node for _, node in graph.outputs), *graph.kept, *shown]
+    results = [*(node for _, node in graph.outputs), *graph.backed_up_states, *shown]
     if sum(graph.nodes[node].type.host_bytes for node in results) > MAX_BYTES:
         raise PlanError(f"[replay] expected results of at most {MAX_BYTES} bytes, got more")
     clock, tape = SimulatedClock(), Tape(None)

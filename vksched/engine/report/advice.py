@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...plan.types.objective_format import Gauge, objective_of, percent
+from ...plan.types.objective_format import ObjectiveFormatter, objective_of, percent
 from ...plan.types.plan_types import PlanValue
 from ...plan.types.query import buffers
 from ...planner.search.select import margin_of
@@ -38,7 +38,7 @@ MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternative:
     """A run on other devices, by simulation. what: "without vulkan:1", "vulkan:0 alone", "with
     another vulkan:0". metrics: None where a graph does not fit. measured: whether all devices that
     work were measured. watts_assumed: whether nobody has given the watts of one of them.
@@ -62,36 +62,40 @@ class Advice:
     """
 
     objective: Objective
-    now: Choice
-    choices: tuple[Choice, ...]
+    now: Alternative
+    alternatives: tuple[Alternative, ...]
 
     @property
-    def found(self) -> tuple[Choice, ...]:
+    def found(self) -> tuple[Alternative, ...]:
         """The choices that are worth it: better by more than the margin."""
-        return tuple(c for c in self.choices if self.gain(c) > self._margin(c))
+        return tuple(c for c in self.alternatives if self.gain(c) > self._margin(c))
 
-    def value(self, choice: Choice) -> float | None:
+    def value(self, alternative: Alternative) -> float | None:
         """Returns what the objective makes small; None where a graph does not fit."""
-        return self._gauge.value(choice.metrics) if choice.metrics is not None else None
+        return (
+            self._formatter.value(alternative.metrics) if alternative.metrics is not None else None
+        )
 
-    def gain(self, choice: Choice) -> float:
+    def gain(self, alternative: Alternative) -> float:
         """Returns by what part that gets smaller; below 0 it gets larger."""
-        factor = self._gauge.factor(choice.metrics) if choice.metrics is not None else None
+        factor = (
+            self._formatter.factor(alternative.metrics) if alternative.metrics is not None else None
+        )
         return 1 - factor if factor is not None else 0.0
 
     def lines(self) -> list[str]:
         """Returns the advice as text; a line that says so where there is none."""
-        found, gauge = self.found[:MOST], self._gauge
-        words = gauge.words
-        if not self.choices:
+        found, formatter = self.found[:MOST], self._formatter
+        phrases = formatter.phrases
+        if not self.alternatives:
             return []
         if not found:
-            least = percent(min(map(self._margin, self.choices)))
-            told = f"no device to remove or to add would make {words.made} over {least}"
-            return [f"{told} {words.smaller}, by simulation"]
-        now = gauge.text(self.value(self.now) or 0.0)
+            least = percent(min(map(self._margin, self.alternatives)))
+            told = f"no device to remove or to add would make {phrases.made} over {least}"
+            return [f"{told} {phrases.smaller}, by simulation"]
+        now = formatter.text(self.value(self.now) or 0.0)
         return [
-            f"{each.what}: {words.what} would {words.do} {gauge.text(self.value(each) or 0.0)} "
+            f"{each.what}: {phrases.what} would {phrases.do} {formatter.text(self.value(each) or 0.0)} "
             f"instead of {now} ({percent(self.gain(each))} less), by simulation"
             + "".join(f"; {doubt}" for doubt in self._doubts(each))
             for each in found
@@ -109,7 +113,7 @@ class Advice:
             "seconds": self.now.seconds,
             "value": self.value(self.now),
             "measured": self.now.measured,
-            "choices": [
+            "alternatives": [
                 {
                     "what": each.what,
                     "seconds": each.seconds,
@@ -118,27 +122,27 @@ class Advice:
                     "gain": self.gain(each),
                     "worth_it": each.what in worth,
                 }
-                for each in self.choices
+                for each in self.alternatives
             ],
         }
 
     @property
-    def _gauge(self) -> Gauge:
-        return Gauge.of(self.objective, self.now.metrics)
+    def _formatter(self) -> ObjectiveFormatter:
+        return ObjectiveFormatter.of(self.objective, self.now.metrics)
 
-    def _doubts(self, choice: Choice) -> list[str]:
+    def _doubts(self, alternative: Alternative) -> list[str]:
         """Returns what a figure rests on that nobody has measured; bytes are known."""
-        guessed = self.objective.word != "memory" and not self._known(choice)
-        assumed = self.objective.asks("energy") and choice.watts_assumed
+        guessed = self.objective.word != "memory" and not self._known(alternative)
+        assumed = self.objective.asks("energy") and alternative.watts_assumed
         told = {"devices are estimated, not measured": guessed, "watts are assumed": assumed}
         return [text for text, holds in told.items() if holds]
 
-    def _known(self, choice: Choice) -> bool:
-        return self.now.measured and choice.measured
+    def _known(self, alternative: Alternative) -> bool:
+        return self.now.measured and alternative.measured
 
-    def _margin(self, choice: Choice) -> float:
-        assumed = self.now.watts_assumed or choice.watts_assumed
-        return margin_of(self.objective, self._known(choice), assumed)
+    def _margin(self, alternative: Alternative) -> float:
+        assumed = self.now.watts_assumed or alternative.watts_assumed
+        return margin_of(self.objective, self._known(alternative), assumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +182,11 @@ def advise(run: WholeRun) -> Advice:
         parts = {text: each for text, each in parts.items() if not all(p.on_cpu for p in each)}
     advice = Advice(objective, now, tuple(_sum(text, each) for text, each in parts.items()))
 
-    def order(choice: Choice) -> tuple[bool, float, str]:
-        value = advice.value(choice)
-        return value is None, value or 0.0, choice.what
+    def order(alternative: Alternative) -> tuple[bool, float, str]:
+        value = advice.value(alternative)
+        return value is None, value or 0.0, alternative.what
 
-    return replace(advice, choices=tuple(sorted(advice.choices, key=order)))
+    return replace(advice, alternatives=tuple(sorted(advice.alternatives, key=order)))
 
 
 def _rows(graph: GraphRun) -> _Rows:
@@ -194,13 +198,13 @@ def _rows(graph: GraphRun) -> _Rows:
             Change(f"with another {spec.name}", with_device(topology, spec, link))
             for spec, link in _cards(topology)
         ]
-        asked = graph.asked
+        options = graph.options
         rows = compare_plan(
             plan,
             changes,
-            with_cpu=asked.with_cpu,
-            overrides=asked.overrides,
-            copies=asked.copies,
+            with_cpu=options.with_cpu,
+            overrides=options.overrides,
+            copies=options.copies,
         ).rows
         found = {row.text: _Part.of(row) for row in rows[1:]}
         found[AS_IT_IS] = _Part.of(rows[0])
@@ -225,7 +229,7 @@ def _is_software(spec: DeviceSpec) -> bool:
     return spec.limits.software
 
 
-def _sum(what: str, parts: Sequence[_Part]) -> Choice:
+def _sum(what: str, parts: Sequence[_Part]) -> Alternative:
     """Returns what graphs take together. One that a run goes through twice is kept once."""
     fitting = [part.metrics for part in parts if part.metrics is not None]
     metrics = None
@@ -241,4 +245,4 @@ def _sum(what: str, parts: Sequence[_Part]) -> Choice:
             sum(each.energy_j or 0.0 for each in fitting),
         )
     measured = all(part.measured for part in parts)
-    return Choice(what, metrics, measured, any(part.watts_assumed for part in parts))
+    return Alternative(what, metrics, measured, any(part.watts_assumed for part in parts))

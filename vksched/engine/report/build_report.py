@@ -12,11 +12,11 @@ from ...common.formatting import format_seconds
 from ...plan.costs.lower_bound import find_bound
 from ...plan.simulation.predict import Prediction, predict
 from .advice import advise
-from .predictions import lines_of
+from .predictions import make_prediction_table
 from .run_history import GraphHistory, ModelHistory, WholeRun
 from .run_report import RunReport
-from .time_breakdown import Shares, shares_of, spans_of
-from .transfers import sent_of
+from .time_breakdown import TimeBreakdown, spans_of, time_breakdowns
+from .transfers import transfer_volumes
 
 OVER = 1.05
 """A device's own clock may say this much more than the host's for the same time."""
@@ -29,9 +29,9 @@ def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
     """
     middle = sorted(runs, key=lambda run: run.seconds)[(len(runs) - 1) // 2]
     expected = _expected(middle)
-    lines = lines_of(runs, expected)
+    lines = make_prediction_table(runs, expected)
     timeline = spans_of(middle)
-    times = shares_of(middle, timeline)
+    times = time_breakdowns(middle, timeline)
     return RunReport(
         lines.run,
         lines.devices,
@@ -43,7 +43,7 @@ def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
         sum(_bounds(middle)),
         advise(middle) if advice else None,
         tuple(_doubts(middle, times)),
-        sent_of(middle),
+        transfer_volumes(middle),
     )
 
 
@@ -81,7 +81,7 @@ def _bounds(run: WholeRun) -> list[float]:
     return [known[id(graph.plan)] for graph in run.graphs]
 
 
-def _doubts(run: WholeRun, times: Sequence[Shares]) -> list[str]:
+def _doubts(run: WholeRun, times: Sequence[TimeBreakdown]) -> list[str]:
     """Returns what of the measured times cannot be true together."""
     out: list[str] = []
     for share in times:

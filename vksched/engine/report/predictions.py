@@ -1,4 +1,4 @@
-"""Lines: what was predicted for a run, its devices and its ops, beside what was measured.
+"""Prediction table: what was predicted for a run, its devices and its ops, beside what was measured.
 
 A device tells how long a split took, not each op in it. So the time of a split is shared out to its
 ops as predicted; with submit_granularity="op" every split is one op, and the times are each op's own.
@@ -17,7 +17,7 @@ from .run_history import WholeRun
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PredictionRow:
     """What was predicted for some part of a run, and what was measured. known: the part of the
     predicted time that rests on measurements; the rest is estimated by work and rough speeds.
     predicted_s: 0 where nothing was, as for what the host does between two graphs.
@@ -35,14 +35,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class PredictionTable:
     """run: from its start to its end. devices: on their own clocks, by name. ops: by device and op,
     the longest first.
     """
 
-    run: Line
-    devices: tuple[Line, ...]
-    ops: tuple[tuple[str, Line], ...]
+    run: PredictionRow
+    devices: tuple[PredictionRow, ...]
+    ops: tuple[tuple[str, PredictionRow], ...]
 
 
 @dataclass(slots=True)
@@ -59,12 +59,14 @@ class _Sum:
         before = self.measured_s or (0.0,) * len(measured_s)
         self.measured_s = tuple(a + b for a, b in zip(before, measured_s, strict=True))
 
-    def line(self, what: str) -> Line:
+    def line(self, what: str) -> PredictionRow:
         measured_s = statistics.median_low(self.measured_s)
-        return Line(what, self.predicted_s, measured_s, _part([self]))
+        return PredictionRow(what, self.predicted_s, measured_s, _part([self]))
 
 
-def lines_of(runs: Sequence[WholeRun], expected: Sequence[Prediction]) -> Lines:
+def make_prediction_table(
+    runs: Sequence[WholeRun], expected: Sequence[Prediction]
+) -> PredictionTable:
     """Returns medians of runs through the same plans, beside what was predicted; of an even number
     of times the lower one in the middle, so that it is one that was measured.
 
@@ -81,8 +83,10 @@ def lines_of(runs: Sequence[WholeRun], expected: Sequence[Prediction]) -> Lines:
     by_op.sort(key=lambda found: -found[1].measured_s)
     seconds = sum(prediction.seconds for prediction in expected)
     taken_s = statistics.median_low(run.seconds for run in runs)
-    whole = Line("run", seconds, taken_s, _part(devices.values()))
-    return Lines(whole, tuple(each.line(name) for name, each in devices.items()), tuple(by_op))
+    whole = PredictionRow("run", seconds, taken_s, _part(devices.values()))
+    return PredictionTable(
+        whole, tuple(each.line(name) for name, each in devices.items()), tuple(by_op)
+    )
 
 
 def _add_graph(

@@ -23,8 +23,8 @@ from ...viz.svg import (
     fit,
     new_picture,
 )
-from .predictions import Line
-from .time_breakdown import Shares, TimeSpan
+from .predictions import PredictionRow
+from .time_breakdown import TimeBreakdown, TimeSpan
 
 LANES = {"busy": "busy", "copy": "copy", "wait": "host wait"}
 """Those of each device, from top to bottom. A step of the host counts as busy."""
@@ -40,9 +40,9 @@ NAMES = 240.0
 def draw_report(
     title: str,
     told: str,
-    times: Sequence[Shares],
+    times: Sequence[TimeBreakdown],
     spans: Sequence[TimeSpan],
-    pairs: Sequence[tuple[str, int | None, Line]],
+    pairs: Sequence[tuple[str, int | None, PredictionRow]],
 ) -> str:
     """Returns the picture as SVG text; the same for the same values.
 
@@ -64,7 +64,7 @@ def draw_report(
     return as_text(root)
 
 
-def _rows(times: Sequence[Shares], spans: Sequence[TimeSpan]) -> list[Row]:
+def _rows(times: Sequence[TimeBreakdown], spans: Sequence[TimeSpan]) -> list[Row]:
     bars: dict[tuple[str, str], list[Bar]] = {}
     for span in spans:
         lane = "busy" if span.kind == "host_op" else span.kind
@@ -81,7 +81,12 @@ def _rows(times: Sequence[Shares], spans: Sequence[TimeSpan]) -> list[Row]:
 
 
 def _draw_pair(
-    root: ET.Element, y: float, name: str, colours: tuple[str, str], line: Line, longest_s: float
+    root: ET.Element,
+    y: float,
+    name: str,
+    colours: tuple[str, str],
+    line: PredictionRow,
+    longest_s: float,
 ) -> None:
     light, dark = colours
     left, room = MARGIN + NAMES, WIDTH - LEFT - MARGIN - NAMES

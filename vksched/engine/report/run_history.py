@@ -28,18 +28,18 @@ SPLITS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanOptions:
     """What a plan was made with beside its policy; see `plan_graph`. copies: None for as
-    many as the plan has. sums: names of nodes that are terms or results of sums over devices.
+    many as the plan has. all_reduce_nodes: names of nodes that are terms or results of sums over devices.
     """
 
     overrides: tuple[tuple[str | int, str], ...] = ()
     with_cpu: bool = False
     copies: int | str | None = None
-    sums: frozenset[str] = frozenset()
+    all_reduce_nodes: frozenset[str] = frozenset()
 
 
-ANYTHING = Asked()
+DEFAULT_OPTIONS = PlanOptions()
 _PLAN_OF = attrgetter("plan")
 
 
@@ -48,7 +48,7 @@ class GraphRun(NamedTuple):
 
     plan: PlanValue
     stats: RunStats
-    asked: Asked = ANYTHING
+    options: PlanOptions = DEFAULT_OPTIONS
     expected: Prediction | None = None
 
 
@@ -88,12 +88,14 @@ LARGE = SPLITS // RUNS
 
 class GraphHistory:
     """The last runs of one compiled graph, of its newest plan. Each run adds one, so that takes no
-    lock: what Python does in one step is enough. asked: tells what a plan was made with.
+    lock: what Python does in one step is enough. options: tells what a plan was made with.
     """
 
-    def __init__(self, asked: Callable[[PlanValue], Asked] = lambda _: ANYTHING) -> None:
-        self._asked = asked
-        self._known: tuple[PlanValue | None, Asked] = None, ANYTHING
+    def __init__(
+        self, options: Callable[[PlanValue], PlanOptions] = lambda _: DEFAULT_OPTIONS
+    ) -> None:
+        self._asked = options
+        self._known: tuple[PlanValue | None, PlanOptions] = None, DEFAULT_OPTIONS
         """What the newest plan was made with."""
         self._plans: tuple[PlanValue, ...] = ()
         """That which runs follow, and its replicas."""
@@ -131,11 +133,11 @@ class GraphHistory:
 
     def graph_run(self, plan: PlanValue, stats: RunStats) -> GraphRun:
         """Returns a run of this graph."""
-        known, asked = self._known
+        known, options = self._known
         if known is not plan:
-            asked = self._asked(plan)
-            self._known = plan, asked
-        return GraphRun(plan, stats, asked)
+            options = self._asked(plan)
+            self._known = plan, options
+        return GraphRun(plan, stats, options)
 
 
 class ModelHistory:

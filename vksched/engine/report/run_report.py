@@ -18,10 +18,10 @@ from typing import Any
 from ...common.formatting import count_of, format_seconds
 from ...viz.svg import framed, save_picture
 from .advice import Advice
-from .predictions import Line
+from .predictions import PredictionRow
 from .report_chart import MAX_OPS, draw_report
-from .time_breakdown import Shares, TimeSpan
-from .transfers import Sent
+from .time_breakdown import TimeBreakdown, TimeSpan
+from .transfers import TransferVolume
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,17 @@ class RunReport:
     does not fit together in these figures. sent: what each device hands on to others in a run.
     """
 
-    run: Line
-    devices: tuple[Line, ...]
-    ops: tuple[tuple[str, Line], ...]
+    run: PredictionRow
+    devices: tuple[PredictionRow, ...]
+    ops: tuple[tuple[str, PredictionRow], ...]
     runs: int
     graphs: int
-    times: tuple[Shares, ...]
+    times: tuple[TimeBreakdown, ...]
     timeline: tuple[TimeSpan, ...]
     bound_s: float = 0.0
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
-    sent: tuple[Sent, ...] = ()
+    sent: tuple[TransferVolume, ...] = ()
 
     @property
     def of_bound(self) -> tuple[float, float] | None:
@@ -136,7 +136,7 @@ class RunReport:
         return "\n".join([*expected, "", *done, *([""] if self.lines() else []), *self.lines()])
 
 
-def _cells(what: str, line: Line) -> tuple[str, ...]:
+def _cells(what: str, line: PredictionRow) -> tuple[str, ...]:
     taken = format_seconds(line.measured_s)
     if not line.predicted_s:
         return what, "-", taken, "-", "-"

@@ -1,4 +1,4 @@
-"""Shares: where the time of a run went, on each device and on the host.
+"""Time breakdown: where the time of a run went, on each device and on the host.
 
     run       |--------------------------------------------------------|
     gpu:0     copy | busy ......... | copy | waiting | copy | busy | idle
@@ -30,7 +30,7 @@ Stretch = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class TimeBreakdown:
     """What one device did in the time of a run: seconds that add up to it.
 
     busy_s: it worked on splits of this run. copying_s: it did not, and the host wrote its inputs or
@@ -113,7 +113,7 @@ def _ops(plan: PlanValue, split: int) -> str:
     return ", ".join(kinds[:KINDS]) + (", ..." if len(kinds) > KINDS else "")
 
 
-def shares_of(run: WholeRun, spans: Sequence[TimeSpan]) -> tuple[Shares, ...]:
+def time_breakdowns(run: WholeRun, spans: Sequence[TimeSpan]) -> tuple[TimeBreakdown, ...]:
     """Returns the shares of all devices of a run, in their order, and of the host.
 
     spans: of that run.
@@ -130,17 +130,17 @@ def shares_of(run: WholeRun, spans: Sequence[TimeSpan]) -> tuple[Shares, ...]:
     waits = [stretch for kinds in by_device.values() for stretch in kinds.get("wait", ())]
     copying_s, either_s = _length(copies), _length([*copies, *waits])
     waiting_s, rest_s = max(0.0, either_s - copying_s), max(0.0, wall_s - either_s)
-    return (*out, Shares(HOST, wall_s, rest_s, copying_s, waiting_s, 0.0))
+    return (*out, TimeBreakdown(HOST, wall_s, rest_s, copying_s, waiting_s, 0.0))
 
 
-def _of_device(name: str, wall_s: float, kinds: Mapping[str, Sequence[Stretch]]) -> Shares:
+def _of_device(name: str, wall_s: float, kinds: Mapping[str, Sequence[Stretch]]) -> TimeBreakdown:
     busy, copies = kinds.get("busy", ()), kinds.get("copy", ())
     needed_s = max((end for stretches in kinds.values() for _, end in stretches), default=0.0)
     busy_s = _length(busy)
     worked_s = _length([*busy, *copies])
     idle_s = max(0.0, wall_s - needed_s)
     copying_s, waiting_s = max(0.0, worked_s - busy_s), max(0.0, needed_s - worked_s)
-    return Shares(name, wall_s, busy_s, copying_s, waiting_s, idle_s)
+    return TimeBreakdown(name, wall_s, busy_s, copying_s, waiting_s, idle_s)
 
 
 def _length(stretches: Iterable[Stretch]) -> float:

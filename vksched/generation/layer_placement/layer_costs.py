@@ -21,7 +21,7 @@ from ...common.dtypes import WORD_BYTES
 from ...engine.request import Request
 from ...ir.graph import Graph, Node
 from ...plan.costs import node_cost
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.plan import Plan
 from ...plan.types.offsets import aligned
 from ...planner.planner import plan_graph
@@ -111,7 +111,7 @@ class _Step:
     def __init__(self, graph: Graph, topology: Topology) -> None:
         self.graph = Request(graph, (), {}).optimized(topology).graph
         self.topology = topology
-        self._support = Support(self.graph, topology)
+        self._support = OpSupport(self.graph, topology)
         self._plan = _planned(self.graph, topology)
         self._written = frozenset(self._plan.in_place.values())
         found: dict[str, list[Node]] = {}
@@ -169,7 +169,7 @@ class _Step:
         return node_cost.submission_seconds(self.topology.devices[device]) + self._way_s(device)
 
     def _node_s(self, node: Node, device: int) -> float:
-        if self._support.can(node, device):
+        if self._support.supports(node, device):
             return self._support.node_seconds(node.id, device)
         return self._support.node_seconds(node.id, self.topology.cpu) + self._visit_s(device)
 

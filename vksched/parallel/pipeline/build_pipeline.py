@@ -20,7 +20,7 @@ from ...ir.graph import Graph
 from ...ir.graph_builder import Made
 from ..config.config_types import AUTO, Pipeline
 from ..config.match_sections import covers, is_backward
-from ..sharding.cost_oracle import Judge
+from ..sharding.cost_oracle import CostOracle
 from .dualpipe import dualpipe
 from .gpipe_1f1b import gpipe, one_f_one_b
 from .interleaved_1f1b import interleaved
@@ -41,7 +41,11 @@ class Arranged:
 
 
 def arrange(
-    graph: Graph, pipeline: Pipeline, devices: Sequence[str], judge: Judge, shown: Sequence[int]
+    graph: Graph,
+    pipeline: Pipeline,
+    devices: Sequence[str],
+    oracle: CostOracle,
+    shown: Sequence[int],
 ) -> Arranged:
     """Returns the graph as a pipeline.
 
@@ -57,14 +61,14 @@ def arrange(
         return covers(stages[0], name) and not is_backward(name)
 
     batches = find_batches(graph, pipeline.microbatches, pipeline.axis, is_first)
-    places = find_places(graph, stages, batches.ways.keys())
+    places = find_places(graph, stages, batches.strategies.keys())
     phases = find_phases(graph, places, batches.added_up)
-    times = _times(graph, phases, devices, judge, pipeline.microbatches)
+    times = _times(graph, phases, devices, oracle, pipeline.microbatches)
     training = any(place.phase == BACKWARD for place in places.values())
     work = _Work(graph, batches, phases, devices, shown)
     found = _schedules(pipeline, devices, training)
-    made, simulated = work.best([simulate(schedule, times) for schedule in found], judge)
-    return Arranged(made, simulated, _told(simulated, pipeline))
+    made, simulated = work.best([simulate(schedule, times) for schedule in found], oracle)
+    return Arranged(made, simulated, _describe(simulated, pipeline))
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class _Work:
     devices: Sequence[str]
     shown: Sequence[int]
 
-    def best(self, found: Sequence[Simulated], judge: Judge) -> tuple[Made, Simulated]:
+    def best(self, found: Sequence[Simulated], oracle: CostOracle) -> tuple[Made, Simulated]:
         """Returns the schedule whose plan takes the shortest, which may be another one where memory
         is tight. No plan is made of one that takes longer by itself than the best plan so far.
         """
@@ -83,13 +87,13 @@ class _Work:
         best = self.made(first), first
         if not others:
             return best
-        least_s = judge.run_seconds(best[0])
+        least_s = oracle.run_seconds(best[0])
         for simulated in others:
             if simulated.makespan_s >= least_s:
                 break
             made = self.made(simulated)
             # where memory suffices for none, planning says so of the last one, which holds least
-            if (run_s := judge.run_seconds(made)) < least_s or least_s == math.inf:
+            if (run_s := oracle.run_seconds(made)) < least_s or least_s == math.inf:
                 best, least_s = (made, simulated), run_s
         return best
 
@@ -162,13 +166,13 @@ def _times(
     graph: Graph,
     phases: Mapping[int, Place],
     devices: Sequence[str],
-    judge: Judge,
+    oracle: CostOracle,
     microbatches: int,
 ) -> list[PhaseTimes]:
     """Returns for each stage what its phases take for one microbatch."""
     seconds: Counter[tuple[int, str]] = Counter()
     for node, place in phases.items():
-        took = judge.seconds(graph, node, devices[place.stage])
+        took = oracle.seconds(graph, node, devices[place.stage])
         seconds[place.stage, place.phase] += took / microbatches  # type: ignore[assignment]
     return [
         PhaseTimes(*(seconds[stage, phase] for phase in (FORWARD, INPUTS, WEIGHTS)))
@@ -203,7 +207,7 @@ def matching(pipeline: Pipeline, names: Iterable[str]) -> Pipeline | None:
     return replace(pipeline, stages=there) if there else None
 
 
-def _told(simulated: Simulated, pipeline: Pipeline) -> str:
+def _describe(simulated: Simulated, pipeline: Pipeline) -> str:
     schedule = simulated.schedule
     return (
         f"pipeline: {schedule.name}, {schedule.stages} stages, {pipeline.microbatches} "

@@ -1,4 +1,4 @@
-"""DualPipe: microbatches enter the pipeline from both ends.
+"""Dual pipe: microbatches enter the pipeline from both ends.
 
     device 0: stages 0 and p - 1        one half of the microbatches goes down,
     device 1: stages 1 and p - 2        the other half up; each device holds two

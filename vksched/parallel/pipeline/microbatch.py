@@ -18,7 +18,7 @@ from ...ir.attrs import Attrs
 from ...ir.graph import Graph, Node
 from ...ir.graph_builder import Made, Maker
 from ...ir.sharding_rule import ANY, PARTIAL_SUM, Factor, Sharded, factors_of
-from ..sharding.sharding_strategy import ShardedAxis, Way, units_of
+from ..sharding.sharding_strategy import ShardedAxis, ShardingStrategy, units_of
 from .batch_axes import regroup
 
 
@@ -41,13 +41,13 @@ class _Value:
 
 @dataclass(frozen=True)
 class Batches:
-    """How a graph falls into microbatches. ways: of each node that is computed in parts. added_up:
+    """How a graph falls into microbatches. strategies: of each node that is computed in parts. added_up:
     those of them whose results are added up. outers: of those whose parts are several runs, how
     many. reads: likewise of what they read.
     """
 
     count: int
-    ways: Mapping[int, Way]
+    strategies: Mapping[int, ShardingStrategy]
     added_up: frozenset[int]
     outers: Mapping[int, int]
     reads: Mapping[int, int]
@@ -83,7 +83,7 @@ class _Finder:
         self.outers: dict[int, int] = {}
         self.reads: dict[int, int] = {}
         self.joined: set[int] = set()
-        self.ways: dict[int, Way] = {}
+        self.strategies: dict[int, ShardingStrategy] = {}
         self.added_up: set[int] = set()
 
     def find(self) -> Batches:
@@ -91,8 +91,8 @@ class _Finder:
             if node.declaration.leaf or node.op in ("state", "assign"):
                 continue
             call = Sharded(self.graph.input_types(node), node.type, node.attrs)
-            way = self._way(node, call)
-            if way is None:
+            strategy = self._way(node, call)
+            if strategy is None:
                 if any(i in self.joined for i in node.inputs):
                     self.joined.add(node.id)
                 if any(i in self.shardings for i in node.inputs):
@@ -100,15 +100,15 @@ class _Finder:
                 continue
             if any(i in self.joined for i in node.inputs):
                 raise PlanError(self._mixes(node))
-            self.ways[node.id] = way
-            shard = way.result(call)
+            self.strategies[node.id] = strategy
+            shard = strategy.result(call)
             if shard is None:
                 self.added_up.add(node.id)
                 self.joined.add(node.id)
             else:
                 self.shardings[node.id] = shard
         added_up = frozenset(self.added_up)
-        return Batches(self.count, self.ways, added_up, self.outers, self.reads)
+        return Batches(self.count, self.strategies, added_up, self.outers, self.reads)
 
     def _length(self, first: Callable[[str], bool]) -> int:
         """Returns how many examples a batch has."""
@@ -128,7 +128,7 @@ class _Finder:
             )
         return length
 
-    def _way(self, node: Node, call: Sharded) -> Way | None:
+    def _way(self, node: Node, call: Sharded) -> ShardingStrategy | None:
         """Returns the way in which a node is computed for each microbatch, or None."""
         bound = [i for i in node.inputs if i in self.shardings]
         seeds = [i for i in node.inputs if self._is_seed(i)]
@@ -137,12 +137,12 @@ class _Finder:
         if node.op == "reshape":
             return self._regrouped(node, call)
         for factor in factors_of(node.op, call):
-            way = self._fits(node, call, factor, bound)
-            if way is not None:
-                return way
+            strategy = self._fits(node, call, factor, bound)
+            if strategy is not None:
+                return strategy
         return None
 
-    def _regrouped(self, node: Node, call: Sharded) -> Way | None:
+    def _regrouped(self, node: Node, call: Sharded) -> ShardingStrategy | None:
         """Returns the way of a reshape; its parts may be several runs before it, or after it."""
         (operand,) = node.inputs
         axis = self.shardings[operand].axis if operand in self.shardings else self.axis
@@ -152,14 +152,16 @@ class _Finder:
             return None
         if found.outer > 1:
             self.outers[node.id] = found.outer
-        return Way(found.factor, ("",) * self.count, (1,) * self.count)
+        return ShardingStrategy(found.factor, ("",) * self.count, (1,) * self.count)
 
     def _is_seed(self, value: int) -> bool:
         node = self.graph.nodes[value]
         shape = node.type.shape
         return node.op == "input" and len(shape) > self.axis and shape[self.axis] == self.length
 
-    def _fits(self, node: Node, call: Sharded, factor: Factor, bound: Sequence[int]) -> Way | None:
+    def _fits(
+        self, node: Node, call: Sharded, factor: Factor, bound: Sequence[int]
+    ) -> ShardingStrategy | None:
         units: set[tuple[int, ...]] = set()
         outers: set[int] = set()
         for position, operand in enumerate(node.inputs):
@@ -183,15 +185,18 @@ class _Finder:
                 outers.add(self.outers.get(operand, 1))
         if len(units) != 1 or len(outers) > 1:
             return None
-        way, outer = Way(factor, ("",) * self.count, units.pop()), max(outers, default=1)
+        strategy, outer = (
+            ShardingStrategy(factor, ("",) * self.count, units.pop()),
+            max(outers, default=1),
+        )
         if outer > 1:
-            size = way.units[0]
+            size = strategy.units[0]
             if size % outer or factor.attrs(0, size) != factor.attrs(size, size):
                 return None  # a run is no whole number of units, or not alike everywhere
             self.reads[node.id] = outer
             if isinstance(factor.result, int):
                 self.outers[node.id] = outer
-        return way
+        return strategy
 
     def _mixes(self, node: Node) -> str:
         return (
@@ -219,44 +224,46 @@ class Batcher:
             value = self._values[node.id]
             if node.declaration.leaf or node.op == "state":
                 value.whole = self._maker.leaf(node)
-            elif node.id in self._batches.ways:
-                self._in_parts(node, self._batches.ways[node.id])
+            elif node.id in self._batches.strategies:
+                self._in_parts(node, self._batches.strategies[node.id])
             else:
                 inputs = [self._whole(i) for i in node.inputs]
                 value.whole = self._maker.emit(node.op, inputs, node.attrs, node.name)
         outputs = {name: self._whole(i) for name, i in self._graph.outputs}
         seen = [self._whole(node_id) for node_id in shown]
         old = {self._graph.nodes[i].name: value.nodes() for i, value in enumerate(self._values)}
-        old |= {name: self._values[at].nodes() for name, at in self._graph.merged.items()}
+        old |= {name: self._values[at].nodes() for name, at in self._graph.aliases.items()}
         return self._maker.finish(outputs, seen, old)
 
-    def _in_parts(self, node: Node, way: Way) -> None:
+    def _in_parts(self, node: Node, strategy: ShardingStrategy) -> None:
         call = Sharded(self._graph.input_types(node), node.type, node.attrs)
         first, made = 0, list[int]()
-        for part, units in enumerate(way.units):
+        for part, units in enumerate(strategy.units):
             slot = self._slots(node.id, part)
             inputs = [
-                self._operand(node.id, position, part, way, call)
+                self._operand(node.id, position, part, strategy, call)
                 for position in range(len(node.inputs))
             ]
-            attrs = {**node.attrs, **way.factor.attrs(first, units)}
+            attrs = {**node.attrs, **strategy.factor.attrs(first, units)}
             name = f"{node.name}~{part}"
             made.append(self._maker.emit(node.op, inputs, attrs, name, slot.device, slot.turn))
             first += units
-        shard, value = way.result(call), self._values[node.id]
+        shard, value = strategy.result(call), self._values[node.id]
         value.parts, value.shard = tuple(made), shard
         value.outer = self._batches.outers.get(node.id, 1)
         if shard is None:
-            value.whole = self._added(node, way, made)
+            value.whole = self._added(node, strategy, made)
 
-    def _operand(self, reader: int, position: int, part: int, way: Way, call: Sharded) -> int:
+    def _operand(
+        self, reader: int, position: int, part: int, strategy: ShardingStrategy, call: Sharded
+    ) -> int:
         value_id = self._graph.nodes[reader].inputs[position]
-        value, shard = self._values[value_id], way.operand(call, position)
+        value, shard = self._values[value_id], strategy.operand(call, position)
         if value.parts and value.shard is not None:
             return value.parts[part]
         assert value.whole is not None
         if shard is None:
-            first = part == 0 or way.factor.operands[position] is not PARTIAL_SUM
+            first = part == 0 or strategy.factor.operands[position] is not PARTIAL_SUM
             return value.whole if first else self._zeros(value_id, part)
         name = f"{self._graph.nodes[value_id].name}~{part}"
         return self._range(value.whole, shard, part, self._batches.reads.get(reader, 1), name)
@@ -282,14 +289,16 @@ class Batcher:
         attrs = Attrs({"shape": node.type.shape, "value": 0.0, "dtype": node.type.dtype})
         return self._maker.emit("full", (), attrs, f"{node.name}.zeros~{part}")
 
-    def _added(self, node: Node, way: Way, made: Sequence[int]) -> int:
+    def _added(self, node: Node, strategy: ShardingStrategy, made: Sequence[int]) -> int:
         """Adds up the terms of all microbatches, on each device in its own order."""
         sums: dict[str, int] = {}
         order = sorted(range(len(made)), key=lambda part: self._slots(node.id, part).turn)
         for part in order:
             slot, one = self._slots(node.id, part), made[part]
-            if way.is_mean:
-                share = self._maker.scalar(way.units[part] / sum(way.units), node.type.dtype)
+            if strategy.is_mean:
+                share = self._maker.scalar(
+                    strategy.units[part] / sum(strategy.units), node.type.dtype
+                )
                 name = f"{node.name}.share~{part}"
                 one = self._maker.emit("mul", (one, share), {}, name, slot.device, slot.turn)
             if slot.device in sums:

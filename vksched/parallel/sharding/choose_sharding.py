@@ -24,8 +24,8 @@ from ...ir.sharding_rule import PARTIAL_SUM, Factor, factors_of
 from ...topology.topology import Topology
 from ..config.config_types import AUTO, COLUMNS, Section, Shard
 from .reshard_cost import Prices
-from .sharded_values import SMALL, Values
-from .sharding_strategy import Devices, ShardedAxis, Way, divides, shares, units_of
+from .sharded_values import SMALL, ShardedValues
+from .sharding_strategy import Devices, ShardedAxis, ShardingStrategy, divides, shares, units_of
 
 
 class Pace(Protocol):
@@ -45,7 +45,7 @@ class Sharder:
         topology: Topology,
         pace: Pace,
         pieces: Mapping[int, tuple[Devices, ShardedAxis] | None],
-        turns: Mapping[str, int],
+        pipeline_order: Mapping[str, int],
     ) -> None:
         self.graph = graph
         self.sections = sections
@@ -58,7 +58,9 @@ class Sharder:
         self.shard: set[str] = set()
         """The names of sections of which some node is computed in parts."""
         self.maker = Maker(graph)
-        self.values = Values(graph, self.maker, host, self._weights_of, pieces, turns)
+        self.values = ShardedValues(
+            graph, self.maker, host, self._weights_of, pieces, pipeline_order
+        )
         self.prices = Prices(self.values, topology)
         self._readers = _readers(graph)
 
@@ -77,7 +79,7 @@ class Sharder:
         outputs = {name: self._shown(i) for name, i in self.graph.outputs}
         seen = [self._shown(node_id) for node_id in shown]
         old = {node.name: values.held[node.id].nodes() for node in self.graph.nodes}
-        old |= {name: values.held[at].nodes() for name, at in self.graph.merged.items()}
+        old |= {name: values.held[at].nodes() for name, at in self.graph.aliases.items()}
         return self.maker.finish(outputs, seen, old)
 
     def _shown(self, node_id: int) -> int:
@@ -93,12 +95,12 @@ class Sharder:
         section = self.sections[node.id]
         group = self._group(section)
         one = section.devices[0] if section and section.devices and not group else None
-        way = None if one else self._way(node, section, group)
-        if way is not None:
+        strategy = None if one else self._way(node, section, group)
+        if strategy is not None:
             if section is not None and group:
                 self.shard.add(section.name)
-            self.values.put(node, way)
-            if way.result(self.values.call(node)) is None and not self._may_wait(node):
+            self.values.put(node, strategy)
+            if strategy.result(self.values.call(node)) is None and not self._may_wait(node):
                 self.values.settle(node.id)
         elif one or not (group or self._spread(node)):
             self.values.compute(node, [one])
@@ -124,7 +126,7 @@ class Sharder:
                 return held.terms[0]
         return ()
 
-    def _way(self, node: Node, section: Section | None, group: Devices) -> Way | None:
+    def _way(self, node: Node, section: Section | None, group: Devices) -> ShardingStrategy | None:
         """Returns how a node is best computed in parts; None where whole is better."""
         factors = factors_of(node.op, self.values.call(node))
         if not factors:
@@ -134,19 +136,22 @@ class Sharder:
             product = [f for f in factors if self._shards_weight(node, f)]
             if product:
                 return self._by_weights(node, shard, group, product)
-        ways = list(dict.fromkeys(self._like_operands(node, factors, group)))
-        if not ways:
+        strategies = list(dict.fromkeys(self._like_operands(node, factors, group)))
+        if not strategies:
             seed = shard is not None and shard.axis is not None and section is not None
             return self._seed(node, section, group, factors) if seed and section else None
-        best_s, way = min(
-            ((self._price(node, way), position) for position, way in enumerate(ways)),
+        best_s, strategy = min(
+            (
+                (self._price(node, strategy), position)
+                for position, strategy in enumerate(strategies)
+            ),
         )
-        places = self._places(node, group or ways[way].devices)
-        return ways[way] if best_s <= self._price_whole(node, places) else None
+        places = self._places(node, group or strategies[strategy].devices)
+        return strategies[strategy] if best_s <= self._price_whole(node, places) else None
 
     def _like_operands(
         self, node: Node, factors: Sequence[Factor], group: Devices
-    ) -> Iterator[Way]:
+    ) -> Iterator[ShardingStrategy]:
         """Yields ways in which an operand is cut already, be it for other devices."""
         call = self.values.call(node)
         for factor in factors:
@@ -160,22 +165,22 @@ class Sharder:
                         continue
                     units = units_of(shard, factor, call.inputs[position].shape[axis])
                     if units is not None and (not group or devices == group):
-                        yield Way(factor, devices, units)
+                        yield ShardingStrategy(factor, devices, units)
                     elif group and devices != group and factor.units >= len(group):
                         yield self._own(factor, group)
 
-    def _as_terms(self, node: Node, factor: Factor) -> Iterator[Way]:
+    def _as_terms(self, node: Node, factor: Factor) -> Iterator[ShardingStrategy]:
         """Yields the way in which all operands that may be terms are."""
         held = [self.values.held[i].terms for i in node.inputs]
         found = [
             h and h[0] for h, form in zip(held, factor.operands, strict=True) if form is PARTIAL_SUM
         ]
         if found and found[0] and len(set(found)) == 1:
-            yield Way(factor, found[0])
+            yield ShardingStrategy(factor, found[0])
 
     def _seed(
         self, node: Node, section: Section, group: Devices, factors: Sequence[Factor]
-    ) -> Way | None:
+    ) -> ShardingStrategy | None:
         """Returns the way that cuts what comes into a section along its axis."""
         assert section.shard is not None and section.shard.axis is not None
         axis, call = section.shard.axis, self.values.call(node)
@@ -195,7 +200,7 @@ class Sharder:
 
     def _by_weights(
         self, node: Node, shard: Shard, group: Devices, factors: Sequence[Factor]
-    ) -> Way | None:
+    ) -> ShardingStrategy | None:
         """Returns the way that cuts the weight of a product. Columns: by rows all the same where
         the other operand lies in parts along them already.
         """
@@ -203,17 +208,17 @@ class Sharder:
         assert section is not None
         across = [f for f in factors if isinstance(f.result, int)]
         along = [f for f in factors if f.result is PARTIAL_SUM]
-        ways = [w for w in self._like_operands(node, factors, group) if w.devices == group]
+        strategies = [w for w in self._like_operands(node, factors, group) if w.devices == group]
         for factor in across if shard.weights == COLUMNS else along:
             grain = self._grain(node, factor)
             count = factor.units // grain
             if count < len(group) or not self._divides(count, section):
                 raise PlanError(_uneven(node.name, factor.result, factor.units, section))
             units = tuple(n * grain for n in shares(count, self._by_group[group]))
-            ways.append(Way(factor, group, units))
-        if not ways:
+            strategies.append(ShardingStrategy(factor, group, units))
+        if not strategies:
             return None
-        return min(ways, key=lambda way: self._price(node, way))
+        return min(strategies, key=lambda strategy: self._price(node, strategy))
 
     def _shards_weight(self, node: Node, factor: Factor) -> bool:
         """Whether a factor cuts a weight that is multiplied with data."""
@@ -231,8 +236,8 @@ class Sharder:
                 return True
         return False
 
-    def _own(self, factor: Factor, group: Devices) -> Way:
-        return Way(factor, group, shares(factor.units, self._by_group[group]))
+    def _own(self, factor: Factor, group: Devices) -> ShardingStrategy:
+        return ShardingStrategy(factor, group, shares(factor.units, self._by_group[group]))
 
     def _may_wait(self, node: Node) -> bool:
         """Whether terms may stay terms: only one node reads them, and it can."""
@@ -268,13 +273,14 @@ class Sharder:
     def _price_whole(self, node: Node, places: Sequence[str | None]) -> float:
         return max(self._whole_on(node, place) for place in places if place)
 
-    def _price(self, node: Node, way: Way) -> float:
-        total = sum(way.units) or 1
+    def _price(self, node: Node, strategy: ShardingStrategy) -> float:
+        total = sum(strategy.units) or 1
         works = (
-            self.pace.seconds(node.id, device) * (way.units[part] / total if way.units else 1.0)
-            for part, device in enumerate(way.devices)
+            self.pace.seconds(node.id, device)
+            * (strategy.units[part] / total if strategy.units else 1.0)
+            for part, device in enumerate(strategy.devices)
         )
-        return self.prices.way(node.id, way) + max(works)
+        return self.prices.strategy(node.id, strategy) + max(works)
 
     # -- how much each device takes ------------------------------------------------------------
 

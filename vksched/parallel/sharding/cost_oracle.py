@@ -1,4 +1,4 @@
-"""Judge: what the passes of this room ask about costs. `engine/apply_config.py` has one by
+"""Cost oracle: what the passes of this package ask about costs. `engine/apply_config.py` has one by
 plans.
 """
 
@@ -10,7 +10,7 @@ from ...ir.graph import Graph
 from ...ir.graph_builder import Made
 
 
-class Judge(Protocol):
+class CostOracle(Protocol):
     """What plans of a machine cost."""
 
     def seconds(self, graph: Graph, node: int, device: str) -> float:

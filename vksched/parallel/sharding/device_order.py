@@ -23,21 +23,26 @@ def find_steps(made: Made) -> Mapping[str, int]:
     graph = made.graph
     transfer: set[int] = set()
     for node in graph.nodes:
-        here = made.homes.get(node.id)
+        here = made.pinned_devices.get(node.id)
         for operand in node.inputs:
             source = graph.view_bases[operand]
-            there = made.homes.get(source)
+            there = made.pinned_devices.get(source)
             if here is not None and there is not None and here != there:
                 transfer.add(source)
     if not transfer:
-        return made.turns
+        return made.pipeline_order
     steps: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:
-        own = made.turns.get(node.name)
+        own = made.pipeline_order.get(node.name)
         sources = [source for i in node.inputs if (source := graph.view_bases[i]) in steps]
         before = [(steps[i][0], steps[i][1] + (i in transfer)) for i in sources]
         # what is made of nothing comes with its first reader; a state that crosses at once
-        if before or own is not None or node.id in transfer or (node.inputs and not made.turns):
+        if (
+            before
+            or own is not None
+            or node.id in transfer
+            or (node.inputs and not made.pipeline_order)
+        ):
             steps[node.id] = max([(own or 0, 0), *before])
     order = {step: number for number, step in enumerate(sorted(set(steps.values())))}
     return {graph.nodes[node].name: order[step] for node, step in steps.items()}

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 
 from ...ir.sharding_rule import ANY, Sharded, factors_of
 from ...topology.topology import Topology
-from .sharded_values import SMALL, Values
-from .sharding_strategy import Devices, ShardedAxis, Way, units_of
+from .sharded_values import SMALL, ShardedValues
+from .sharding_strategy import Devices, ShardedAxis, ShardingStrategy, units_of
 
 
 class Prices:
     """What values cost on a machine, as far as the new graph is made."""
 
-    def __init__(self, values: Values, topology: Topology) -> None:
+    def __init__(self, values: ShardedValues, topology: Topology) -> None:
         self._values = values
         self._topology = topology
 
@@ -30,7 +30,7 @@ class Prices:
             return 0.0
         cpu = self._topology.cpu
         start = cpu if source is None else self._topology.index(source)
-        return self._topology.way(start, self._topology.index(target)).seconds(size_bytes)
+        return self._topology.strategy(start, self._topology.index(target)).seconds(size_bytes)
 
     def whole(self, value: int, device: str, group: Devices) -> float:
         """Returns the price of all of a value on a device. group: the devices that all need it."""
@@ -87,7 +87,7 @@ class Prices:
             for device, part in zip(devices, parts, strict=True)
         )
 
-    def way(self, node_id: int, way: Way) -> float:
+    def strategy(self, node_id: int, strategy: ShardingStrategy) -> float:
         """Returns what the operands of a node cost that is computed in parts, and the sum of its
         parts where they are terms.
         """
@@ -96,25 +96,29 @@ class Prices:
         call = values.call(node)
         total = 0.0
         for position, operand in enumerate(node.inputs):
-            shard = way.operand(call, position)
+            shard = strategy.operand(call, position)
             if shard is not None:
-                total += self.shard(operand, way.devices, shard)
-            elif way.factor.operands[position] is not ANY:
-                total += self._other(operand, position, way)
-        if way.result(call) is None and way.units:
-            each = node.type.device_bytes * (len(way.devices) - 1) / len(way.devices)
-            total += self.transfer(way.devices[0], way.devices[-1], each)
+                total += self.shard(operand, strategy.devices, shard)
+            elif strategy.factor.operands[position] is not ANY:
+                total += self._other(operand, position, strategy)
+        if strategy.result(call) is None and strategy.units:
+            each = node.type.device_bytes * (len(strategy.devices) - 1) / len(strategy.devices)
+            total += self.transfer(strategy.devices[0], strategy.devices[-1], each)
         return total
 
     def home(self, new: int, device: str | None) -> str | None:
         """Returns where a node of the new graph is."""
-        return self._values.maker.home(new) or device
+        return self._values.maker.pinned_device(new) or device
 
-    def _other(self, value: int, position: int, way: Way) -> float:
+    def _other(self, value: int, position: int, strategy: ShardingStrategy) -> float:
         terms = self._values.held[value].terms
-        if terms is not None and terms[0] == way.devices and way.accepts_partial_sum(position):
+        if (
+            terms is not None
+            and terms[0] == strategy.devices
+            and strategy.accepts_partial_sum(position)
+        ):
             return 0.0
-        return max(self.whole(value, device, way.devices) for device in way.devices)
+        return max(self.whole(value, device, strategy.devices) for device in strategy.devices)
 
     def _lazy_shard(self, value: int, devices: Devices, shard: ShardedAxis) -> float:
         node = self._values.graph.nodes[value]
@@ -125,7 +129,7 @@ class Prices:
             if factor.result == shard.axis:
                 units = units_of(shard, factor, node.type.shape[shard.axis])
                 if units is not None:
-                    return self.way(value, Way(factor, devices, units))
+                    return self.strategy(value, ShardingStrategy(factor, devices, units))
         return max(self.whole(value, device, devices) for device in devices)
 
     def _ranges(

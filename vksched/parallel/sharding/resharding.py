@@ -43,7 +43,7 @@ class Moves:
         total = ids[0]
         for i in ids[1:]:
             total = self._maker.emit("add", (total, i), {}, name, device)
-        self._maker.note_sum((*ids, total))
+        self._maker.note_all_reduce((*ids, total))
         return total
 
     def range_of(

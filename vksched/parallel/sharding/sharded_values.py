@@ -1,4 +1,4 @@
-"""Values: where each value of the graph as written lies in the new one, and how it gets elsewhere.
+"""Sharded values: where each value of the graph as written lies in the new one, and how it gets elsewhere.
 
     cut -> whole     each device puts the ranges behind each other
     whole -> cut     a range of it crosses to each device that has not all of it
@@ -22,14 +22,14 @@ from ...ir.graph_builder import Maker
 from ...ir.sharding_rule import ANY, PARTIAL_SUM, Sharded, factors_of
 from ...ops.creation.state import StatePiece
 from .resharding import Moves
-from .sharding_strategy import Devices, ShardedAxis, Way, shares, units_of
+from .sharding_strategy import Devices, ShardedAxis, ShardingStrategy, shares, units_of
 
 SMALL = 1024
 """Elements: smaller values are added up on one device, and states of that size are kept whole."""
 
 
 @dataclass
-class Held:
+class ShardedValue:
     """The nodes of the new graph that are a value. whole: by device; None where nothing says which.
     cuts: a node for each range. terms: the devices and a node for each.
     """
@@ -44,7 +44,7 @@ class Held:
         return [*ids, *(self.terms[1] if self.terms else ())]
 
 
-class Values:
+class ShardedValues:
     """The layouts of all values. lazy: nodes that depend on weights, constants and states alone.
     host: the name of the CPU. weights_of: how much each device of a group takes. pieces: states
     that lie in pieces already, with the devices and the cut.
@@ -57,16 +57,16 @@ class Values:
         host: str,
         weights_of: Callable[[Devices], Sequence[float]],
         pieces: Mapping[int, tuple[Devices, ShardedAxis] | None],
-        turns: Mapping[str, int],
+        pipeline_order: Mapping[str, int],
     ) -> None:
         self.graph = graph
         self.maker = maker
         self._moves = Moves(maker)
         self.host = host
-        self.held = [Held() for _ in graph.nodes]
+        self.held = [ShardedValue() for _ in graph.nodes]
         self.lazy = made_of_parameters(graph)
         self._weights_of = weights_of
-        self._turns = turns
+        self._pipeline_order = pipeline_order
         self._stored: dict[int, tuple[Devices, ShardedAxis] | None] = dict(pieces)
 
     # -- what is asked of them -----------------------------------------------------------------
@@ -134,26 +134,26 @@ class Values:
                 held.shardings[key] = self._lazy_shard(node, *key) or self._converted(value, *key)
         return held.shardings[key]
 
-    def put(self, node: Node, way: Way) -> None:
+    def put(self, node: Node, strategy: ShardingStrategy) -> None:
         """Computes a node in parts."""
-        call, factor = self.call(node), way.factor
-        operands = [self._operand(i, p, call, way) for p, i in enumerate(node.inputs)]
+        call, factor = self.call(node), strategy.factor
+        operands = [self._operand(i, p, call, strategy) for p, i in enumerate(node.inputs)]
         made: list[int] = []
         first = 0
-        for part, device in enumerate(way.devices):
-            size = way.units[part] if way.units else 0
-            changed = factor.attrs(first, size) if way.units else {}
+        for part, device in enumerate(strategy.devices):
+            size = strategy.units[part] if strategy.units else 0
+            changed = factor.attrs(first, size) if strategy.units else {}
             inputs = [ids[part] for ids in operands]
             attrs = {**node.attrs, **changed}
             name = f"{node.name}@{part}"
             turn = self.turn(node)
             made.append(self.maker.emit(node.op, inputs, attrs, name, device, turn))
             first += size
-        shard = way.result(call)
+        shard = strategy.result(call)
         if shard is not None:
-            self.held[node.id].shardings[way.devices, shard] = tuple(made)
+            self.held[node.id].shardings[strategy.devices, shard] = tuple(made)
         else:
-            self.held[node.id].terms = way.devices, self._weighted(node, way, made)
+            self.held[node.id].terms = strategy.devices, self._weighted(node, strategy, made)
 
     def settle(self, value: int) -> None:
         """Adds up terms, each range on its device."""
@@ -193,31 +193,33 @@ class Values:
 
     def turn(self, node: Node) -> int | None:
         """Returns the turn of a node; None where it has none, or is made wherever it is needed."""
-        return None if node.id in self.lazy else self._turns.get(node.name)
+        return None if node.id in self.lazy else self._pipeline_order.get(node.name)
 
     # -- how they are made ---------------------------------------------------------------------
 
-    def _operand(self, value: int, position: int, call: Sharded, way: Way) -> tuple[int, ...]:
-        shard = way.operand(call, position)
+    def _operand(
+        self, value: int, position: int, call: Sharded, strategy: ShardingStrategy
+    ) -> tuple[int, ...]:
+        shard = strategy.operand(call, position)
         if shard is not None:
-            return self.shard(value, way.devices, shard)
+            return self.shard(value, strategy.devices, shard)
         held = self.held[value]
-        if way.factor.operands[position] is ANY:
+        if strategy.factor.operands[position] is ANY:
             for there, ids in [
                 *((key[0], ids) for key, ids in held.shardings.items()),
                 held.terms or ((), ()),
             ]:
-                if there == way.devices:
+                if there == strategy.devices:
                     return ids
         if (
             held.terms is not None
-            and held.terms[0] == way.devices
-            and way.accepts_partial_sum(position)
+            and held.terms[0] == strategy.devices
+            and strategy.accepts_partial_sum(position)
         ):
             return held.terms[1]
-        if way.factor.operands[position] is PARTIAL_SUM and way.units:
-            return self._as_terms(value, way.devices)
-        return tuple(self.whole(value, device, way.devices) for device in way.devices)
+        if strategy.factor.operands[position] is PARTIAL_SUM and strategy.units:
+            return self._as_terms(value, strategy.devices)
+        return tuple(self.whole(value, device, strategy.devices) for device in strategy.devices)
 
     def _as_terms(self, value: int, devices: Devices) -> tuple[int, ...]:
         """Returns a value as terms of which all but the first are zeros."""
@@ -229,15 +231,15 @@ class Values:
         ]
         return (self.whole(value, devices[0], devices), *zeros)
 
-    def _weighted(self, node: Node, way: Way, made: list[int]) -> tuple[int, ...]:
-        if not way.is_mean:
+    def _weighted(self, node: Node, strategy: ShardingStrategy, made: list[int]) -> tuple[int, ...]:
+        if not strategy.is_mean:
             return tuple(made)
-        total = sum(way.units)
+        total = sum(strategy.units)
         out: list[int] = []
-        for part, (one, units) in enumerate(zip(made, way.units, strict=True)):
+        for part, (one, units) in enumerate(zip(made, strategy.units, strict=True)):
             share = self.maker.scalar(units / total, node.type.dtype)
             name = f"{node.name}.share@{part}"
-            out.append(self.maker.emit("mul", (one, share), {}, name, way.devices[part]))
+            out.append(self.maker.emit("mul", (one, share), {}, name, strategy.devices[part]))
         return tuple(out)
 
     def _whole_state(self, node: Node, device: str | None, group: Devices) -> int:
@@ -283,7 +285,7 @@ class Values:
             if factor.result == shard.axis:
                 units = units_of(shard, factor, node.type.shape[shard.axis])
                 if units is not None:
-                    self.put(node, Way(factor, devices, units))
+                    self.put(node, ShardingStrategy(factor, devices, units))
                     return self.held[node.id].shardings[devices, shard]
         return None
 
@@ -312,7 +314,7 @@ class Values:
         for part, (device, (begin, end)) in enumerate(zip(devices, shard.ranges(), strict=True)):
             source = self.whole(value, device, devices)
             # a range of an input that is no view of it is cut by the host, so that it alone crosses
-            there = self.host if node.op == "input" else self.maker.home(source)
+            there = self.host if node.op == "input" else self.maker.pinned_device(source)
             about = shard.axis, begin, end, f"{node.name}.part@{part}"
             out.append(self._moves.slice(source, *about, there))
         return tuple(out)

@@ -37,7 +37,7 @@ class ShardedAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ShardingStrategy:
     """One way to compute a call in parts. units: how many each device takes; () for sums."""
 
     factor: Factor

@@ -30,7 +30,7 @@ from ...topology.links import Link
 from ...topology.power import watts_of
 from ...topology.topology import Topology
 from ..types.plan_types import PlanValue, value_of
-from .op_support import Support
+from .op_support import OpSupport
 
 MOST = 20_000
 """Nodes up to which paths are looked at."""
@@ -85,7 +85,7 @@ def find_bound(plan: PlanValue) -> Bound:
 def _tasks(plan: PlanValue) -> TaskGraph:
     """Returns the nodes that run, with what must cross where two of them are on two devices."""
     graph, topology = plan.graph, plan.topology
-    support = Support(graph, topology)
+    support = OpSupport(graph, topology)
     names = [spec.name for spec in topology.devices]
     compete = _competing(plan)
     shared: dict[tuple[int, tuple[int, ...]], dict[str, float]] = {}
@@ -93,13 +93,14 @@ def _tasks(plan: PlanValue) -> TaskGraph:
     runs = {n for split in plan.splits for n in split.nodes}
     for node in (n for n in support.computed if n.id in runs):
         here = plan.placements[node.id].device
-        able = tuple(
+        candidate_devices = tuple(
             d for d in sorted(compete | {here}) if d == here or _may(support, node.id, d, compete)
         )
-        key = graph.signatures[node.id], able
+        key = graph.signatures[node.id], candidate_devices
         if key not in shared:  # tasks with one mapping share a row
             shared[key] = {
-                names[d]: min(support.node_seconds(node.id, d), MAX_AMOUNT) for d in able
+                names[d]: min(support.node_seconds(node.id, d), MAX_AMOUNT)
+                for d in candidate_devices
             }
         tasks.append(Task(str(node.id), shared[key]))
     edges: dict[tuple[str, str], float] = {}
@@ -114,8 +115,8 @@ def _tasks(plan: PlanValue) -> TaskGraph:
     return TaskGraph(tasks, [(a, b, size) for (a, b), size in sorted(edges.items())])
 
 
-def _may(support: Support, node_id: int, device: int, compete: frozenset[int]) -> bool:
-    return device in compete and support.can(support.graph.nodes[node_id], device)
+def _may(support: OpSupport, node_id: int, device: int, compete: frozenset[int]) -> bool:
+    return device in compete and support.supports(support.graph.nodes[node_id], device)
 
 
 def _competing(plan: PlanValue) -> frozenset[int]:

@@ -39,7 +39,7 @@ def estimated_text(topology: Topology) -> str:
     return f"estimated, by work and {speeds}"
 
 
-def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
+def unsupported_reason(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
     """Returns why a device cannot run a node, or None when it can."""
     if spec.disabled_reason:
         return f"it is out of use, {spec.disabled_reason}"
@@ -55,9 +55,9 @@ def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
                 f"{type_} takes {type_.device_bytes} bytes, over the largest buffer of "
                 f"{spec.max_buffer_bytes}"
             )
-    unfit = graph.unfit(node)
-    if unfit is not None:
-        return unfit
+    unsupported = graph.unsupported(node)
+    if unsupported is not None:
+        return unsupported
     try:
         need = lower_node(spec, graph, node).scratch_words * 4
     except UnsupportedOp as error:
@@ -83,7 +83,7 @@ def call_of(spec: DeviceSpec, graph: Graph, node: Node) -> Call:
 
 
 COPY_IN, COPY_OUT = COPIES = ("copy in", "copy out")
-"""The kinds of what a device itself does about a transfer: between its memory and the window that
+"""The kinds of what a device itself does about a transfer: between its memory and the staging buffer that
 the host sees.
 """
 
@@ -151,7 +151,7 @@ def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
 def first_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
     """Returns the time of one node on a device that works as it did when it was measured."""
     op, call = node.declaration, call_of(spec, graph, node)
-    return call_cost(spec, op, call, node.id in graph.written_over)
+    return call_cost(spec, op, call, node.id in graph.overwritten)
 
 
 def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:

@@ -1,4 +1,4 @@
-"""Support: which devices can run which nodes, and how long they take, asked once per distinct call
+"""Op support: which devices can run which nodes, and how long they take, asked once per distinct call
 and device.
 """
 
@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 
 
-class Support:
+class OpSupport:
     """What one graph can do on one machine; remembers every answer.
 
     resident: for a device the weights, constants and states, by node, that are there already.
@@ -31,15 +31,15 @@ class Support:
         topology: Topology,
         resident: Mapping[int, frozenset[int]] | None = None,
         observed: Collection[int] = (),
-        turns: Mapping[str, int] | None = None,
+        pipeline_order: Mapping[str, int] | None = None,
     ) -> None:
         self.graph = graph
         self.observed = tuple(sorted(set(observed)))
         self.observed_roots = frozenset(graph.view_base(value) for value in observed)
         self.topology = topology
         self.resident = resident or {}
-        self._turns = turns or {}
-        self.homes: Mapping[int, int] = {
+        self._pipeline_order = pipeline_order or {}
+        self.state_devices: Mapping[int, int] = {
             node: device
             for device, nodes in self.resident.items()
             for node in nodes
@@ -53,12 +53,12 @@ class Support:
         self._seconds: list[dict[int, float]] = _shared(self.alike)
         self._longest: list[dict[int, float]] = _shared(self.alike)
 
-    def why_not(self, node: Node, device: int) -> str | None:
+    def unsupported_reason(self, node: Node, device: int) -> str | None:
         """Returns why a device cannot run a node, or None when it can."""
         kind = self.graph.kinds[node.id]
         answer = self._same[device].get(kind)
         if answer is None:
-            reason = node_cost.why_not(self.topology.devices[device], self.graph, node)
+            reason = node_cost.unsupported_reason(self.topology.devices[device], self.graph, node)
             answer = reason, reason is None and self._may_fill(node, device)
             self._same[device][kind] = answer
         reason, may_fill = answer
@@ -138,8 +138,8 @@ class Support:
         of = format_share(need, spec.memory_bytes)
         return f"{spec.name} is full: {node.name} alone takes {of}"
 
-    def can(self, node: Node, device: int) -> bool:
-        return self.why_not(node, device) is None
+    def supports(self, node: Node, device: int) -> bool:
+        return self.unsupported_reason(node, device) is None
 
     @cached_property
     def computed(self) -> tuple[Node, ...]:
@@ -147,16 +147,16 @@ class Support:
         return tuple(n for n in self.graph.ops if n.id not in self.graph.views)
 
     @cached_property
-    def turns(self) -> tuple[int, ...]:
+    def pipeline_order(self) -> tuple[int, ...]:
         """For each node its turn in the order that the caller asks for; all 0 where there is none.
 
         A node without one takes that of its operands, the latest, or that of its first reader. None
         comes before what it reads.
         """
         count = len(self.graph.nodes)
-        if not self._turns:
+        if not self._pipeline_order:
             return (0,) * count
-        given = [self._turns.get(node.name) for node in self.graph.nodes]
+        given = [self._pipeline_order.get(node.name) for node in self.graph.nodes]
         for node in self.computed:
             before = [t for p in self.operands[node.id] if (t := given[p]) is not None]
             if given[node.id] is None:
@@ -165,10 +165,12 @@ class Support:
             if given[node.id] is None:
                 after = [t for r in self.readers[node.id] if (t := given[r]) is not None]
                 given[node.id] = min(after, default=0)
-        turns = [turn or 0 for turn in given]
+        pipeline_order = [turn or 0 for turn in given]
         for node in self.computed:
-            turns[node.id] = max([turns[node.id], *(turns[p] for p in self.operands[node.id])])
-        return tuple(turns)
+            pipeline_order[node.id] = max(
+                [pipeline_order[node.id], *(pipeline_order[p] for p in self.operands[node.id])]
+            )
+        return tuple(pipeline_order)
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:

@@ -131,7 +131,7 @@ class _Maker:
         self.frames: list[Frame] = []
         self.wires: list[Wire] = []
         self.box_of: dict[int, int] = {}
-        self.entered = {(s.device, c.node) for s in plan.splits for c in s.copies_in}
+        self.entered = {(s.device, c.node) for s in plan.splits for c in s.uploads}
         self._frame_of_box: list[int] = []
         self._moved: dict[Net, dict[int, None]] = {}
         self._pairs: dict[tuple[int, int, str], Net] = {}
@@ -139,7 +139,7 @@ class _Maker:
     # -- frames and boxes --------------------------------------------------------------------------
 
     def add_frames(self) -> None:
-        given = {c.node for s in self.plan.splits for c in s.copies_in if c.source == HOST}
+        given = {c.node for s in self.plan.splits for c in s.uploads if c.source == HOST}
         given |= {r for r in self.outputs if self.graph.nodes[r].declaration.leaf}
         self._add_frame(Frame(CALLER, "from the caller"), sorted(given), dict.fromkeys(given, 0))
         for split in self.plan.splits:

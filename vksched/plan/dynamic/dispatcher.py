@@ -112,7 +112,7 @@ class Speeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class DispatchedPiece:
     """A piece that went to a device. brought: values that were copied in for it, each with the
     piece that gave it, or HOST. waits: pieces whose end the host learned of since the one before.
     """
@@ -127,7 +127,7 @@ class Sent:
 class Tape:
     """What a run did. waits: pieces whose end the host learned of after it had sent the last."""
 
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[DispatchedPiece] = field(default_factory=list)
     waits: tuple[int, ...] = ()
 
 
@@ -193,7 +193,7 @@ class Dispatch:
 
     def sent(self, piece: int, device: int, brought: list[tuple[int, int]], now_s: float) -> None:
         """A piece has gone to a device."""
-        self.tape.sent.append(Sent(piece, device, tuple(brought), tuple(self._seen)))
+        self.tape.sent.append(DispatchedPiece(piece, device, tuple(brought), tuple(self._seen)))
         self._seen.clear()
         self.device_of[piece] = device
         self.queues[device].append(piece)
@@ -356,7 +356,7 @@ class Stealing(Dispatch):
 POLICIES: dict[str, type[Dispatch]] = {"earliest-finish": Earliest, "work-stealing": Stealing}
 
 
-def carry_out(dispatch: Dispatch, hands: Hands) -> None:
+def execute(dispatch: Dispatch, hands: Hands) -> None:
     """Runs all pieces once: the loop of the executor and of the simulator."""
     while not dispatch.over:
         while (chosen := dispatch.next(hands.now())) is not None:

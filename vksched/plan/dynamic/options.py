@@ -23,7 +23,7 @@ from ...topology.topology import Topology
 from ..costs.node_cost import COPY_IN, COPY_OUT
 from ..plan import Plan
 from ..simulation.simulate_plan import beside_seconds, host_seconds
-from ..types.plan_types import CopyIn, PlanValue
+from ..types.plan_types import PlanValue, Upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Recorded:
     """
 
     plan: PlanValue
-    copies: Mapping[int, CopyIn]
+    copies: Mapping[int, Upload]
     entries: Mapping[int, int]
     pieces: Mapping[int, int]
 

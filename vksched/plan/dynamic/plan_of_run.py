@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..types.plan_types import HOST, DeviceMemory, Placement, Span, Split, scratch_of
-from ..types.split_draft import Outline, count_levels
+from ..types.split_draft import SplitDraft, critical_path_length
 from .dispatcher import Tape
 from .options import DynamicPlan, Options
 
@@ -42,18 +42,20 @@ def plan_of(options: Options, tape: Tape, policy: str, notes: tuple[str, ...] = 
         own = there.plan.splits[there.pieces[sent.piece]]
         shift = len(copies)
         barriers = {shift} if shift else set()
-        entering = tuple((copy.node, copy.source) for copy in copies)
-        leaving = tuple(copy.node for copy in own.copies_out)
+        live_in = tuple((copy.node, copy.source) for copy in copies)
+        live_out = tuple(copy.node for copy in own.downloads)
         splits.append(
             Split(
                 id=len(splits),
                 device=device,
                 nodes=own.nodes,
-                copies_in=tuple(copies),
-                copies_out=own.copies_out,
+                uploads=tuple(copies),
+                downloads=own.downloads,
                 waits=tuple(sorted(number[piece] for piece in sent.waits)),
                 barriers=tuple(sorted(barriers | {shift + b for b in own.barriers})),
-                levels=count_levels(graph, Outline(device, own.nodes, entering, leaving, ())),
+                depth=critical_path_length(
+                    graph, SplitDraft(device, own.nodes, live_in, live_out, ())
+                ),
                 inner_barriers=own.inner_barriers,
             )
         )

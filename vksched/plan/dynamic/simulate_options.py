@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..types.plan_types import HOST
-from .dispatcher import POLICIES, Speeds, Tape, carry_out
+from .dispatcher import POLICIES, Speeds, Tape, execute
 from .options import Options
 
 
@@ -82,7 +82,7 @@ def simulate_options(
     speeds = speeds or Speeds(len(options.topology.devices))
     speeds.begin()
     dispatch = POLICIES[policy](options, speeds)
-    carry_out(dispatch, clock)
+    execute(dispatch, clock)
     seconds = clock.now_s
     for _, output in graph.outputs:
         maker = options.makers.get(graph.view_base(output))

@@ -1,4 +1,4 @@
-"""Company: is one device alone faster than all of them together?
+"""Solo or all selector: is one device alone faster than all of them together?
 
 Problem: devices may share something: the cores that two software drivers compute on, the bus, the
 power. Then each is slower while another one works, and the time of a piece does not say why. Also,
@@ -32,7 +32,7 @@ WORSE, MUCH_WORSE = 1.3, 2.0
 """A device alone has slowed down where two runs, or one, took so many times as long as before."""
 
 
-class Company:
+class SoloOrAllSelector:
     """Who takes the next run: one device, or all of them. It learns from run to run."""
 
     def __init__(self, options: Options) -> None:

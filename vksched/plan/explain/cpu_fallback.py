@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ...common.formatting import count_of
 from ...common.user_warning import warn_user
 from ...ir.graph import Node
-from ..costs.op_support import Support
+from ..costs.op_support import OpSupport
 from ..types.plan_types import PlanValue
 
 FEW_ELEMENTS = 16
@@ -43,13 +43,13 @@ def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
     in_use = [d for d, spec in enumerate(devices) if not (is_cpu(d) or spec.disabled_reason)]
     if not in_use:
         return ()
-    support = Support(plan.graph, plan.topology)
+    support = OpSupport(plan.graph, plan.topology)
     found: dict[str, list[Node]] = {}
     reasons: dict[str, tuple[tuple[str, str], ...]] = {}
     for node in support.computed:
         if not is_cpu(plan.placements[node.id].device) or _is_wanted(plan, node):
             continue
-        whys = [(devices[d].name, support.why_not(node, d)) for d in in_use]
+        whys = [(devices[d].name, support.unsupported_reason(node, d)) for d in in_use]
         if any(why is None for _, why in whys) or (not few and _is_small(plan, node)):
             continue
         found.setdefault(node.op, []).append(node)

@@ -69,19 +69,21 @@ def _won(plan: PlanValue) -> list[tuple[str, str]]:
         return [("chosen", "no plan: each run decides again where its pieces go")]
     if decision is None:
         return [("chosen", "nothing to weigh: each node has one device")]
-    won, single, objective = decision.won, decision.single, decision.objective
-    won_text = f"{won.label} on {', '.join(won.devices)}: {value_text(objective, decision.value)}"
+    chosen, single, objective = decision.chosen, decision.best_single_device, decision.objective
+    won_text = (
+        f"{chosen.label} on {', '.join(chosen.devices)}: {value_text(objective, decision.value)}"
+    )
     rest = [name for name in single.devices if name != single.single]
     then = f" with the rest on {', '.join(rest)}" if rest else ""
     named = f"{single.single}, the best single device{then},"
     if single.single not in single.devices:  # other devices have all of it
         named = f"{', '.join(rest)}, as placed,"
-    alone = f"{named} takes {value_text(objective, decision.single_value)}"
-    needed = f"{_percent(decision.margin)} were needed"
-    if won == single:
+    alone = f"{named} takes {value_text(objective, decision.best_single_device_value)}"
+    needed = f"{_percent(decision.required_gain)} were needed"
+    if chosen == single:
         why = "no single device is better" if len(decision.devices) > 1 else "no other competes"
         return [("chosen", f"{won_text}; {why}"), *_others(decision, needed)]
-    if won.single:
+    if chosen.single:
         alone += f": {times_text(decision.gain)}; {needed} to leave the first device"
     else:
         alone += f": {times_text(decision.gain)}; {needed}"
@@ -96,7 +98,7 @@ def _others(decision: Decision, needed: str) -> list[tuple[str, str]]:
     if not several:
         return [("runner-up", "no plan over several devices was found")]
     if not decision.objective.word:
-        margin = _percent(decision.margin)
+        margin = _percent(decision.required_gain)
         return [("runner-up", f"no plan over several devices is better by {margin}, as needed")]
     word = decision.objective.word
     best = min(several, key=lambda c: c.metrics.values[word])  # copies of one name differ
@@ -203,7 +205,7 @@ def comparison_as_text(comparison: Tradeoffs) -> str:
     at = 1 + comparison.front
     if at < len(lines):
         lines.insert(at, "beaten in everything by one above:")
-    margins = sorted({each.margin for each in comparison.decisions.values()})
+    margins = sorted({each.required_gain for each in comparison.decisions.values()})
     lines += [
         "",
         "stream: the time between two results. peak: bytes on the fullest device, of all copies.",

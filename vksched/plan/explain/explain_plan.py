@@ -20,7 +20,7 @@ from typing import Any
 from ...common.formatting import count_of, format_bytes
 from ...storage.weak_map import Notes
 from ...topology.device_spec import DeviceSpec
-from ..types.plan_types import COMING, HOST, LEAVING, WORK, CopyIn, PlanValue, Span, Split
+from ..types.plan_types import COMPUTE, DOWNLOAD, HOST, UPLOAD, PlanValue, Span, Split, Upload
 from ..types.query import (
     buffers,
     copied_bytes,
@@ -80,7 +80,7 @@ def _explain(plan: PlanValue, asking: Asking) -> str:
         lines += ["", *choice]
     remarks = [*fallback_lines(plan), *precision_lines(plan), *plan.notes]
     decision = plan.decision
-    if not (decision and decision.won.single and len(decision.devices) > 1):
+    if not (decision and decision.chosen.single and len(decision.devices) > 1):
         remarks += idle_lines([plan], asking)  # else a note says what other devices would change
     if remarks:
         lines += ["", "notes:", *(f"  {remark}" for remark in remarks)]
@@ -126,7 +126,7 @@ def _totals(plan: PlanValue) -> str:
         f"{count_of(len(plan.splits), 'split')}, {count_of(len(transfer), 'transfer')} "
         f"({format_bytes(copied_bytes(plan, transfer))}), {count_of(fences(plan), 'fence')} to "
         f"wait for, {count_of(plan.barriers, 'barrier')} for "
-        f"{count_of(plan.levels, 'dependent level')}, "
+        f"{count_of(plan.depth, 'dependent level')}, "
         f"copies {plan.copies}"
     )
 
@@ -135,7 +135,7 @@ _HELD = {
     "weights": ("weight_bytes",),
     "states": ("state_bytes",),
     "activations": ("activation_bytes",),
-    "in, out": ("inbox_bytes", "outbox_bytes"),
+    "in, out": ("upload_bytes", "download_bytes"),
     "peak": ("peak_bytes",),
     "may use": ("capacity_bytes",),
 }
@@ -243,30 +243,30 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
 
     wait = f", after waiting for {_splits(split.waits)}" if split.waits else ""
     lines = [f"split {split.id} on {plan.topology.devices[split.device].name}{wait}"]
-    comes = _beside(split, COMING)
-    entering = [(c.node, f" from {_source(plan, split, c)}{comes}") for c in split.copies_in]
-    lines += listed("in", entering)
+    comes = _beside(split, UPLOAD)
+    live_in = [(c.node, f" from {_source(plan, split, c)}{comes}") for c in split.uploads]
+    lines += listed("in", live_in)
     counts = Counter(graph.nodes[n].op for n in split.nodes)
     text = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in counts.items())
     run = f"{count_of(len(split.nodes), 'node')} with {count_of(len(split.barriers), 'barrier')}"
     lines.append(f"  run  {run}: {text}")
     written = [(v, f" in place of {graph.nodes[s].name}") for v, s in split.in_place]
     lines += listed("over", written)
-    leaves = _beside(split, LEAVING)
-    lines += listed("out", [(c.node, leaves) for c in split.copies_out])
+    leaves = _beside(split, DOWNLOAD)
+    lines += listed("out", [(c.node, leaves) for c in split.downloads])
     return lines + listed("seen", [(v, " by an observer") for v in split.observed])
 
 
 def _beside(split: Split, stage: str) -> str:
     """Returns, of copies in or out, whether they run beside the work, and when they may begin."""
-    if stage not in split.aside:
+    if stage not in split.async_transfers:
         return ""
-    after = [number for of, number in split.after(stage) if of == WORK and number != split.id]
+    after = [number for of, number in split.after(stage) if of == COMPUTE and number != split.id]
     once = f", once the work of {_splits(tuple(after))} is complete" if after else ""
     return f", beside the work{once}"
 
 
-def _source(plan: PlanValue, split: Split, copy: CopyIn) -> str:
+def _source(plan: PlanValue, split: Split, copy: Upload) -> str:
     if copy.source != HOST:
         return f"split {copy.source}"
     if copy.node not in plan.graph.data:
@@ -360,7 +360,7 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
         "fences": fences(plan),
         "barriers": plan.barriers,
         "inner_barriers": plan.inner_barriers,
-        "levels": plan.levels,
+        "depth": plan.depth,
         "outputs": [{"name": name, "node": graph.nodes[n].name} for name, n in graph.outputs],
         "devices": [
             {
@@ -376,8 +376,8 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
                 "states": _node_names(plan, memory.states),
                 "pages": {
                     "activation": list(memory.activation_pages),
-                    "inbox": list(memory.inbox_pages),
-                    "outbox": list(memory.outbox_pages),
+                    "upload_pages": list(memory.upload_pages),
+                    "download_pages": list(memory.download_pages),
                 },
             }
             for device, (spec, memory) in enumerate(zip(devices, plan.memory, strict=True))
@@ -422,33 +422,33 @@ def _split_as_dict(plan: PlanValue, split: Split) -> dict[str, Any]:
         "id": split.id,
         "device": plan.topology.devices[split.device].name,
         "nodes": _node_names(plan, split.nodes),
-        "copies_in": [
+        "uploads": [
             {
                 "name": nodes[c.node].name,
                 "bytes": nodes[c.node].type.device_bytes,
                 "source": None if c.source == HOST else c.source,
-                "inbox": _span(c.inbox),
+                "staging": _span(c.staging),
                 "target": _span(c.target),
             }
-            for c in split.copies_in
+            for c in split.uploads
         ],
-        "copies_out": [
+        "downloads": [
             {
                 "name": nodes[c.node].name,
                 "bytes": nodes[c.node].type.device_bytes,
-                "outbox": _span(c.outbox),
+                "staging": _span(c.staging),
             }
-            for c in split.copies_out
+            for c in split.downloads
         ],
         "waits": list(split.waits),
         "barriers": list(split.barriers),
         "inner_barriers": split.inner_barriers,
-        "levels": split.levels,
+        "depth": split.depth,
         "observed": _node_names(plan, split.observed),
         "in_place": _node_names(plan, [value for value, _ in split.in_place]),
-        "aside": list(split.aside),
-        "orders": [order._asdict() for order in split.orders],
-        "hands_over": list(split.hands_over),
+        "async_transfers": list(split.async_transfers),
+        "stage_deps": [order._asdict() for order in split.stage_deps],
+        "deferred_downloads": list(split.deferred_downloads),
         "refills": split.refills,
     }
 

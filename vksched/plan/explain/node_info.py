@@ -1,4 +1,4 @@
-"""About: all that a plan knows of one node, as data and as text.
+"""Node info: all that a plan knows of one node, as data and as text.
 
     type and op -> device, split, rule and variant -> operands and readers, where they are
     -> what crosses -> every device: can it, why not, how long would it take
@@ -18,7 +18,7 @@ from ...ops.elementwise.epilogue import attrs_text
 from ...ops.lowering.variants import Choice
 from ...storage.weak_map import Notes
 from ..costs import node_cost
-from ..costs.op_support import Support
+from ..costs.op_support import OpSupport
 from ..types.plan_types import HOST, PlanValue
 from ..types.query import split_of
 from .move_costs import find_moves
@@ -54,7 +54,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeviceEligibility:
     """What one device says to a node. why_not: "" where it can; seconds: None where it
     cannot. note: what kept the node away although the device can run it. measured: whether the
     seconds rest on measurements; else they are estimated by work and rough speeds. in_s, out_s:
@@ -63,8 +63,8 @@ class Verdict:
     """
 
     device: str
-    can: bool
-    why_not: str
+    supports: bool
+    unsupported_reason: str
     seconds: float | None
     note: str = ""
     measured: bool = False
@@ -82,7 +82,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class NodeInfo:
     """One node in its plan. split: None of what never runs. view_of: what a view is memory of;
     views: those of this node.
     variant: by which of the variants of its kernel it runs, "" with nothing to choose; why_variant:
@@ -108,7 +108,7 @@ class About:
     views: tuple[str, ...]
     copies: tuple[tuple[str, int], ...]
     transfers: tuple[Transfer, ...]
-    devices: tuple[Verdict, ...]
+    devices: tuple[DeviceEligibility, ...]
     variant: str = ""
     why_variant: str = ""
     variants: tuple[str, ...] = ()
@@ -119,25 +119,25 @@ class About:
 class _Known:
     """What was asked of a plan before: plans do not change."""
 
-    support: Support
-    nodes: dict[int, About] = field(default_factory=dict)
+    support: OpSupport
+    nodes: dict[int, NodeInfo] = field(default_factory=dict)
 
 
 _KNOWN: Notes[_Known] = Notes()
 
 
-def describe_node(plan: PlanValue, node_id: int) -> About:
+def describe_node(plan: PlanValue, node_id: int) -> NodeInfo:
     """Return all that the plan knows of one node. Each node is looked at once in a plan's life."""
     known = _KNOWN.of(plan)
     if known is None:
-        known = _Known(Support(plan.graph, plan.topology))
+        known = _Known(OpSupport(plan.graph, plan.topology))
         _KNOWN.note(plan, known)
     if node_id not in known.nodes:
         known.nodes[node_id] = _describe(plan, node_id, known.support)
     return known.nodes[node_id]
 
 
-def _describe(plan: PlanValue, node_id: int, support: Support) -> About:
+def _describe(plan: PlanValue, node_id: int, support: OpSupport) -> NodeInfo:
     graph, devices = plan.graph, plan.topology.devices
     node = graph.nodes[node_id]
     root = graph.nodes[graph.view_base(node_id)]
@@ -145,7 +145,7 @@ def _describe(plan: PlanValue, node_id: int, support: Support) -> About:
     runs = not node.declaration.leaf and node_id not in graph.views
     spec = devices[placement.device]
     choice = node_cost.variant_of(spec, graph, node) if runs and spec.kind != "cpu" else Choice()
-    return About(
+    return NodeInfo(
         id=node_id,
         name=node.name,
         op=node.op,
@@ -170,7 +170,7 @@ def _describe(plan: PlanValue, node_id: int, support: Support) -> About:
     )
 
 
-def about_as_dict(about: About) -> dict[str, Any]:
+def about_as_dict(about: NodeInfo) -> dict[str, Any]:
     """Returns it as plain data that json.dumps takes."""
     out = asdict(about)
     for key, value in out.items():
@@ -255,7 +255,7 @@ def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
     wanted = {r for i in node.inputs for r in (i, graph.view_base(i))} if runs else set()
     out: list[Transfer] = []
     for split in plan.splits:
-        for copy in split.copies_in:
+        for copy in split.uploads:
             arrives = copy.node in wanted and split.device == _device(plan, node)
             if not arrives and graph.view_base(copy.node) != root.id:
                 continue
@@ -270,18 +270,18 @@ def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
     return tuple(out)
 
 
-def _verdicts(plan: PlanValue, node: Node, support: Support) -> tuple[Verdict, ...]:
+def _verdicts(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEligibility, ...]:
     """Asks every device anew: a plan keeps its reasons only for the device that was chosen."""
     runs_on = {n: s.device for s in plan.splits for n in s.nodes}
     readers = [runs_on[reader] for reader in support.readers[node.id] if reader in runs_on]
-    out: list[Verdict] = []
+    out: list[DeviceEligibility] = []
     for device, spec in enumerate(plan.topology.devices):
-        why = support.why_not(node, device)
+        why = support.unsupported_reason(node, device)
         found = node_cost.node_cost(spec, plan.graph, node) if why is None else None
         seconds, measured = (found.seconds, found.measured) if found is not None else (None, False)
         full = [n for n in plan.notes if spec.name in n.partition(" is full")[0].split(", ")]
         note = full[0] if full and why is None and device != _device(plan, node) else ""
-        verdict = Verdict(spec.name, why is None, why or "", seconds, note, measured)
+        verdict = DeviceEligibility(spec.name, why is None, why or "", seconds, note, measured)
         if found is not None:
             verdict = replace(verdict, **asdict(find_moves(plan, node, device, readers)))
         out.append(verdict)
@@ -304,7 +304,7 @@ def explain_nodes(plan: PlanValue, ids: tuple[int, ...]) -> str:
     return "\n".join(lines)
 
 
-def about_as_text(about: About) -> str:
+def about_as_text(about: NodeInfo) -> str:
     """Returns one node as text."""
     lines = [f"{about.name}: {about.op} -> {about.type} ({format_bytes(about.bytes)}), %{about.id}"]
     if about.attrs:
@@ -344,12 +344,12 @@ def about_as_text(about: About) -> str:
         wide = max(len(v.device) for v in about.devices)
         for v in about.devices:
             mark = "*" if v.device == about.device else " "
-            said = f"cannot: {v.why_not}" if v.seconds is None else _said(v)
+            said = f"cannot: {v.unsupported_reason}" if v.seconds is None else _said(v)
             lines.append(f"  {mark} {v.device:{wide}}  {said}")
     return "\n".join(lines)
 
 
-def _said(verdict: Verdict) -> str:
+def _said(verdict: DeviceEligibility) -> str:
     note = f"; {verdict.note}" if verdict.note else ""
     text = f"can, {_time(verdict.seconds or 0.0, verdict.measured)}"
     ways = (

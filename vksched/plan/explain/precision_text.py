@@ -34,7 +34,7 @@ def precision_lines(plan: PlanValue) -> list[str]:
         return []
     told = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
     done = [
-        _told(plan.topology.devices[device], devices[device, how], how)
+        _describe(plan.topology.devices[device], devices[device, how], how)
         + "".join(_weights_told(held[device, how, name], name) for name in _HELD.values())
         for device, how in sorted(devices)
     ]
@@ -47,7 +47,7 @@ _HELD = {"f16": "float16", "bf16": "bfloat16"}
 """What weights of products are in memory, by their format (vksched/passes/fp16_weights.py)."""
 
 
-def _told(spec: DeviceSpec, count: int, how: str) -> str:
+def _describe(spec: DeviceSpec, count: int, how: str) -> str:
     codes = how == BYTES
     if spec.kind == "cpu":
         return f"numpy rounds {count}"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from ...viz.timeline.build import plan_timeline
 from ...viz.timeline.timeline import Timeline
-from ...viz.timeline.timeline_types import Foreseen, Lane, NodeTold, PlanTold, SplitTold
+from ...viz.timeline.timeline_types import Lane, NodeView, PlanView, PredictedSpan, SplitView
 from ..costs import node_cost
 from ..simulation.simulate_plan import simulate
 from ..types.plan_types import PlanValue, Split
@@ -27,7 +27,7 @@ MAX_TEXTS = 3000
 def timeline_of(plan: PlanValue) -> Timeline:
     """Returns what a plan expects of one run."""
     lanes = lanes_of([plan])
-    return plan_timeline(tell_plan(plan, lanes), lanes)
+    return plan_timeline(make_plan_view(plan, lanes), lanes)
 
 
 def lanes_of(plans: Iterable[PlanValue]) -> list[Lane]:
@@ -37,13 +37,13 @@ def lanes_of(plans: Iterable[PlanValue]) -> list[Lane]:
     return [Lane("host"), *(Lane(spec.name, spec.label) for spec in order)]
 
 
-def tell_plan(
+def make_plan_view(
     plan: PlanValue,
     lanes: Sequence[Lane],
     name: str = "plan",
     texts: int = MAX_TEXTS,
     decides: bool = False,
-) -> PlanTold:
+) -> PlanView:
     """Returns a plan as timelines show it. lanes: with all its devices. texts: with how many nodes
     at most it has texts on each of them. decides: whether its runs have splits of their own.
     """
@@ -53,8 +53,8 @@ def tell_plan(
     capacity_bytes = [0] * len(lanes)
     for spec, size in zip(plan.topology.devices, buffers(plan).values(), strict=True):
         capacity_bytes[number[spec.name]] = size.capacity_bytes
-    foreseen = [
-        Foreseen(
+    predicted = [
+        PredictedSpan(
             span.kind,
             lane_of[span.device],
             -1 if span.split is None else span.split,
@@ -63,12 +63,12 @@ def tell_plan(
         )
         for span in simulated.spans
     ]
-    return PlanTold(
+    return PlanView(
         name,
         explain_plan(plan),
         _nodes(plan, len(plan.graph.nodes) <= texts),
         [_split(plan, split, lane_of[split.device]) for split in plan.splits],
-        foreseen,
+        predicted,
         simulated.seconds,
         alive_bytes(plan),
         capacity_bytes,
@@ -76,11 +76,11 @@ def tell_plan(
     )
 
 
-def _nodes(plan: PlanValue, texts: bool) -> list[NodeTold]:
+def _nodes(plan: PlanValue, texts: bool) -> list[NodeView]:
     graph, devices = plan.graph, plan.topology.devices
     runs_on = {n: split.device for split in plan.splits for n in split.nodes}
     return [
-        NodeTold(
+        NodeView(
             node.name,
             node.op,
             str(node.type),
@@ -94,12 +94,12 @@ def _nodes(plan: PlanValue, texts: bool) -> list[NodeTold]:
     ]
 
 
-def _split(plan: PlanValue, split: Split, lane: int) -> SplitTold:
+def _split(plan: PlanValue, split: Split, lane: int) -> SplitView:
     nodes = plan.graph.nodes
     sources = tuple(
-        (c.source, nodes[c.node].name, nodes[c.node].type.device_bytes) for c in split.copies_in
+        (c.source, nodes[c.node].name, nodes[c.node].type.device_bytes) for c in split.uploads
     )
-    return SplitTold(lane, split.nodes, split.waits, sources)
+    return SplitView(lane, split.nodes, split.waits, sources)
 
 
 def alive_bytes(plan: PlanValue) -> list[int]:
@@ -109,7 +109,7 @@ def alive_bytes(plan: PlanValue) -> list[int]:
     last: dict[tuple[int, int], int] = defaultdict(int)
     first: dict[tuple[int, int], int] = {}
     for split in plan.splits:
-        touched = [c.node for c in split.copies_in] + [c.node for c in split.copies_out]
+        touched = [c.node for c in split.uploads] + [c.node for c in split.downloads]
         for n in split.nodes:
             touched += [n, *(plan.graph.view_base(i) for i in plan.graph.nodes[n].inputs)]
         for value in touched:

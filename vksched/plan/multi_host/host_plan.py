@@ -40,7 +40,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class Recv:
     """A value comes from another host. shown: what observers see then, it or views of it."""
 
     value: int
@@ -48,11 +48,11 @@ class Take:
     shown: tuple[int, ...] = ()
 
 
-Steps = Mapping[int, tuple[Send | Take, ...]]
+Steps = Mapping[int, tuple[Send | Recv, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class HostPlan:
     """What one host does of a plan.
 
     host: its name, "" for the caller. plan: over its own devices, named as it names them itself,
@@ -79,9 +79,9 @@ class Part:
     @cached_property
     def taken(self) -> frozenset[int]:
         """The values that come from other hosts."""
-        return frozenset(step.value for step in self.walk() if isinstance(step, Take))
+        return frozenset(step.value for step in self.walk() if isinstance(step, Recv))
 
-    def walk(self) -> Iterator[Send | Take]:
+    def walk(self) -> Iterator[Send | Recv]:
         """Returns its steps in order."""
         for position in sorted(self.steps):
             yield from self.steps[position]

@@ -1,6 +1,6 @@
 """Parts as plain data, and parts of plain data, to be carried out on another computer.
 
-    Part --part_document--> JSON --> part_of(weight=...) --> the same Part, verified
+    HostPlan --encode_host_plan--> JSON --> decode_host_plan(weight=...) --> the same HostPlan, verified
 
 A weight is its type and the SHA-256 of its own bytes, as the graph holds it: blocks of a file stay
 blocks. Who reads the document is given it by that hash. A state is a name that both ends know it
@@ -27,73 +27,75 @@ from ...ir.graph import Graph, Node
 from ...storage.content_hash import digest_of, pieces_of
 from ...storage.lazy_array import Held, Late, as_array
 from ...trace.format import CARRIED, NODE
-from ..serialize.graph_codec import NONSENSE, node_document, node_of
-from ..serialize.plan_codec import carried_document, carried_of, topology_of
-from .host_plan import Part, Send, Steps, Take, blank
-from .verify_host_plans import verify_part
+from ..serialize.graph_codec import NONSENSE, decode_node, encode_node
+from ..serialize.plan_codec import decode_plan, encode_plan, topology_of
+from .host_plan import HostPlan, Recv, Send, Steps, blank
+from .verify_host_plans import verify_host_plan
 
 MAX_NODES = 1 << 20
 MAX_COPIES = 1 << 10
 """Of a graph and a plan that a document tells of."""
 SEND = Row((int, int, str))
-TAKE = Row((int, str, [int]))
-PART = {
+RECV = Row((int, str, [int]))
+HOST_PLAN = {
     **CARRIED,
     "host": str,
     "size": int,
     "nodes": [{**NODE, "id": int}],
     "outputs": [Row((str, int))],
-    "kept": [int],
+    "backed_up_states": [int],
     "weights": [{"node": int, "hash": str}],
     "states": [{"node": int, "key": str}],
     "numbers": [int],
-    "steps": [Row((int, [Either((SEND, TAKE))]))],
+    "steps": [Row((int, [Either((SEND, RECV))]))],
     "inputs": [int],
     "results": int,
     "every": int,
 }
 """size: how many nodes the whole graph has; those that are not among "nodes" are blank. steps:
 position, and value, split and host of what is sent, or value, host and what is shown of what is
-taken. every: `Part.splits`. The rest: as in `Part` and `Graph`.
+taken. every: `HostPlan.splits`. The rest: as in `HostPlan` and `Graph`.
 """
 
 WeightOf = Callable[[str], Held]
 """Returns what has this hash: bytes, or the array itself."""
 
 
-def part_document(part: Part, state: Callable[[object], str]) -> dict[str, Any]:
-    """Returns a part as `PART` says. state: gives the name of a state by its key in the graph."""
-    graph = part.plan.graph
+def encode_host_plan(host_plan: HostPlan, state: Callable[[object], str]) -> dict[str, Any]:
+    """Returns a part as `HOST_PLAN` says. state: gives the name of a state by its key in the graph."""
+    graph = host_plan.plan.graph
     there = (node for node in graph.nodes if node != blank(node.id))
     return {
-        **carried_document(part.plan),
-        "host": part.host,
+        **encode_plan(host_plan.plan),
+        "host": host_plan.host,
         "size": len(graph.nodes),
-        "nodes": [{**node_document(node), "id": node.id} for node in there],
+        "nodes": [{**encode_node(node), "id": node.id} for node in there],
         "outputs": [list(pair) for pair in graph.outputs],
-        "kept": list(graph.kept),
+        "backed_up_states": list(graph.backed_up_states),
         "weights": [{"node": n, "hash": digest_of(held)} for n, held in graph.data.items()],
         "states": [{"node": n, "key": state(graph.keys[n])} for n in graph.initial],
-        "numbers": list(part.numbers),
-        "steps": [[at, list(map(_step_document, steps))] for at, steps in part.steps.items()],
-        "inputs": list(part.inputs),
-        "results": part.results,
-        "every": part.splits,
+        "numbers": list(host_plan.numbers),
+        "steps": [
+            [at, list(map(_encode_transfer, steps))] for at, steps in host_plan.steps.items()
+        ],
+        "inputs": list(host_plan.inputs),
+        "results": host_plan.results,
+        "every": host_plan.splits,
     }
 
 
-def _step_document(step: Send | Take) -> list[object]:
+def _encode_transfer(step: Send | Recv) -> list[object]:
     if isinstance(step, Send):
         return [step.value, step.split, step.host]
     return [step.value, step.host, list(step.shown)]
 
 
-def part_of(
+def decode_host_plan(
     document: object,
     weight: WeightOf,
     state: Callable[[str], object] = lambda name: name,
     onnx_ops: bool = False,
-) -> Part:
+) -> HostPlan:
     """Returns a part of its document, verified. Weights that parts share by hash and type have one
     key in all. state: gives the key of a state by its name. onnx_ops: whether ops of ONNX files
     that only the host runs may be there.
@@ -102,9 +104,9 @@ def part_of(
         PlanError: it is none, or breaks a promise; the text says why. What `weight` raises.
     """
     try:
-        check(document, PART, "the part")
+        check(document, HOST_PLAN, "the part")
         assert isinstance(document, Mapping)
-        nodes = _nodes_of(document, onnx_ops)
+        nodes = _decode_nodes(document, onnx_ops)
         types = {held["node"]: nodes[held["node"]].type for held in document["weights"]}
         initial = {held["node"]: _nothing(nodes[held["node"]]) for held in document["states"]}
     except NONSENSE as error:
@@ -121,14 +123,14 @@ def part_of(
             MappingProxyType(data),
             MappingProxyType(keys),
             MappingProxyType(initial),
-            tuple(document["kept"]),
+            tuple(document["backed_up_states"]),
         ).verify()
-        return verify_part(
-            Part(
+        return verify_host_plan(
+            HostPlan(
                 document["host"],
-                carried_of(graph, topology_of(document), document),
+                decode_plan(graph, topology_of(document), document),
                 tuple(document["numbers"]),
-                _steps_of(document),
+                _decode_transfers(document),
                 tuple(document["inputs"]),
                 document["results"],
                 document["every"],
@@ -138,7 +140,7 @@ def part_of(
         raise _unreadable(error) from error
 
 
-def _nodes_of(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ...]:
+def _decode_nodes(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ...]:
     size = document["size"]
     if not 0 <= size <= MAX_NODES:
         raise PlanError(f"expected at most {MAX_NODES} nodes, got {size}")
@@ -150,7 +152,7 @@ def _nodes_of(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ...]:
     if len(there) != len(document["nodes"]) or not there.keys() <= set(range(size)):
         raise PlanError(f"expected ids from 0 to {size - 1}, each once")
     return tuple(
-        node_of(at, there[at], onnx_ops) if at in there else blank(at) for at in range(size)
+        decode_node(at, there[at], onnx_ops) if at in there else blank(at) for at in range(size)
     )
 
 
@@ -169,25 +171,25 @@ def _nothing(node: Node) -> NDArray:
     return np.broadcast_to(np.zeros((), numpy_dtype(node.type.dtype)), node.type.shape)
 
 
-def _steps_of(document: Mapping[str, Any]) -> Steps:
-    steps = {at: tuple(map(_step_of, each)) for at, each in document["steps"]}
+def _decode_transfers(document: Mapping[str, Any]) -> Steps:
+    steps = {at: tuple(map(_decode_transfer, each)) for at, each in document["steps"]}
     if len(steps) != len(document["steps"]):
         raise PlanError("expected each position of steps once")
     return MappingProxyType(steps)
 
 
-def _step_of(given: list[Any]) -> Send | Take:
+def _decode_transfer(given: list[Any]) -> Send | Recv:
     first, second, third = given
     return (
-        Send(first, second, third) if isinstance(third, str) else Take(first, second, tuple(third))
+        Send(first, second, third) if isinstance(third, str) else Recv(first, second, tuple(third))
     )
 
 
 class Weights(Mapping[str, list[NDArray]]):
     """The bytes of a part's weights by their hash, made when they are asked for."""
 
-    def __init__(self, part: Part) -> None:
-        self._held = {digest_of(held): held for held in part.plan.graph.data.values()}
+    def __init__(self, host_plan: HostPlan) -> None:
+        self._held = {digest_of(held): held for held in host_plan.plan.graph.data.values()}
 
     def __getitem__(self, digest: str) -> list[NDArray]:
         return list(pieces_of(self._held[digest]))
@@ -200,23 +202,23 @@ class Weights(Mapping[str, list[NDArray]]):
 
 
 @dataclass(frozen=True)
-class PartDocuments:
-    """Parts as bytes, and back, for messages. onnx_ops: as in `part_of`."""
+class HostPlanCodec:
+    """Parts as bytes, and back, for messages. onnx_ops: as in `decode_host_plan`."""
 
     onnx_ops: bool = False
 
-    def write(self, part: Part, state: Callable[[object], str]) -> tuple[bytes, Weights]:
-        """Returns a part as JSON, and the bytes of its weights; see `part_document`."""
-        document = part_document(part, state)
-        return json.dumps(document, separators=(",", ":")).encode(), Weights(part)
+    def write(self, host_plan: HostPlan, state: Callable[[object], str]) -> tuple[bytes, Weights]:
+        """Returns a part as JSON, and the bytes of its weights; see `encode_host_plan`."""
+        document = encode_host_plan(host_plan, state)
+        return json.dumps(document, separators=(",", ":")).encode(), Weights(host_plan)
 
-    def read(self, text: bytes, weight: WeightOf, state: Callable[[str], object]) -> Part:
-        """Returns the part; see `part_of`."""
+    def read(self, text: bytes, weight: WeightOf, state: Callable[[str], object]) -> HostPlan:
+        """Returns the part; see `decode_host_plan`."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise _unreadable(error) from error
-        return part_of(document, weight, state, self.onnx_ops)
+        return decode_host_plan(document, weight, state, self.onnx_ops)
 
 
 def _unreadable(error: BaseException) -> PlanError:

@@ -1,6 +1,6 @@
 """Verify of parts: does each keep its promises, and do all of them fit together?
 
-    verify_part    what a host asks of a part that a stranger sent: its plan and its steps
+    verify_host_plan    what a host asks of a part that a stranger sent: its plan and its steps
     fit_together   what the caller asks of all: each value is sent once to who takes it, after it
                    was made; hosts that walk their steps as far as they can all reach their ends
 
@@ -14,80 +14,88 @@ from collections.abc import Iterator, Sequence
 from ...common.errors import PlanError
 from ..types.plan_types import HOST
 from ..verify.verify_plan import verify_plan
-from .host_plan import Part, Send, Take
+from .host_plan import HostPlan, Recv, Send
 
 
-def verify_part(part: Part) -> Part:
+def verify_host_plan(host_plan: HostPlan) -> HostPlan:
     """Returns a part when it is sound by itself.
 
     Raises:
         PlanError: the first promise that is broken.
     """
-    plan = verify_plan(part.plan)
+    plan = verify_plan(host_plan.plan)
     last = len(plan.splits) - len(plan.commits)
-    if len(part.numbers) != len(plan.splits):
-        raise _fail(part, f"has {len(part.numbers)} numbers for {len(plan.splits)} splits")
-    if part.splits < len(plan.splits) or not all(0 <= n < part.splits for n in part.numbers):
-        raise _fail(part, f"has numbers {part.numbers} of {part.splits} splits")
-    if not 0 <= part.results <= len(plan.graph.outputs):
-        raise _fail(part, f"has {part.results} results of {len(plan.graph.outputs)} outputs")
-    if not all(0 <= at <= last for at in part.steps):
-        raise _fail(part, f"has steps at {sorted(part.steps)}, expected 0 to {last}")
-    there = set(part.inputs)
+    if len(host_plan.numbers) != len(plan.splits):
+        raise _fail(
+            host_plan, f"has {len(host_plan.numbers)} numbers for {len(plan.splits)} splits"
+        )
+    if host_plan.splits < len(plan.splits) or not all(
+        0 <= n < host_plan.splits for n in host_plan.numbers
+    ):
+        raise _fail(host_plan, f"has numbers {host_plan.numbers} of {host_plan.splits} splits")
+    if not 0 <= host_plan.results <= len(plan.graph.outputs):
+        raise _fail(
+            host_plan, f"has {host_plan.results} results of {len(plan.graph.outputs)} outputs"
+        )
+    if not all(0 <= at <= last for at in host_plan.steps):
+        raise _fail(host_plan, f"has steps at {sorted(host_plan.steps)}, expected 0 to {last}")
+    there = set(host_plan.inputs)
     for at in range(last + 1):
-        for step in part.steps.get(at, ()):
-            _check_step(part, step, at)
-            if isinstance(step, Take):
+        for step in host_plan.steps.get(at, ()):
+            _check_step(host_plan, step, at)
+            if isinstance(step, Recv):
                 there.add(step.value)
         if at < last:
-            _check_there(part, at, there)
+            _check_there(host_plan, at, there)
     for at in range(last, len(plan.splits)):
-        _check_there(part, at, there)
-    return part
+        _check_there(host_plan, at, there)
+    return host_plan
 
 
-def _check_step(part: Part, step: Send | Take, at: int) -> None:
-    graph, splits = part.plan.graph, part.plan.splits
-    if step.host == part.host or not 0 <= step.value < len(graph.nodes):
-        raise _fail(part, f"has a step of value {step.value} with {step.host!r}")
+def _check_step(host_plan: HostPlan, step: Send | Recv, at: int) -> None:
+    graph, splits = host_plan.plan.graph, host_plan.plan.splits
+    if step.host == host_plan.host or not 0 <= step.value < len(graph.nodes):
+        raise _fail(host_plan, f"has a step of value {step.value} with {step.host!r}")
     name = graph.nodes[step.value].name
-    if isinstance(step, Take):
+    if isinstance(step, Recv):
         if graph.nodes[graph.view_base(step.value)].op != "input":
-            raise _fail(part, f"takes {name}, which it makes itself")
+            raise _fail(host_plan, f"takes {name}, which it makes itself")
         if not set(step.shown) <= set(range(len(graph.nodes))):
-            raise _fail(part, f"shows {step.shown} with {name}, of {len(graph.nodes)} nodes")
+            raise _fail(host_plan, f"shows {step.shown} with {name}, of {len(graph.nodes)} nodes")
     elif not 0 <= step.split < at:
-        raise _fail(part, f"sends {name} before split {step.split} is submitted")
-    elif all(copy.node != step.value for copy in splits[step.split].copies_out):
-        raise _fail(part, f"sends {name}, which split {step.split} does not give out")
+        raise _fail(host_plan, f"sends {name} before split {step.split} is submitted")
+    elif all(copy.node != step.value for copy in splits[step.split].downloads):
+        raise _fail(host_plan, f"sends {name}, which split {step.split} does not give out")
 
 
-def _check_there(part: Part, split: int, there: set[int]) -> None:
-    for copy in part.plan.splits[split].copies_in:
-        if copy.source == HOST and copy.node not in part.plan.graph.data:
+def _check_there(host_plan: HostPlan, split: int, there: set[int]) -> None:
+    for copy in host_plan.plan.splits[split].uploads:
+        if copy.source == HOST and copy.node not in host_plan.plan.graph.data:
             if copy.node not in there:
-                name = part.plan.graph.nodes[copy.node].name
-                raise _fail(part, f"needs {name} in split {split}, which nobody gives it before")
+                name = host_plan.plan.graph.nodes[copy.node].name
+                raise _fail(
+                    host_plan, f"needs {name} in split {split}, which nobody gives it before"
+                )
 
 
-def verify_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
+def verify_host_plans(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
     """Returns the parts of a plan when each is sound and none waits for ever.
 
     Raises:
         PlanError: the first promise that is broken.
     """
-    return fit_together(tuple(map(verify_part, parts)))
+    return fit_together(tuple(map(verify_host_plan, host_plans)))
 
 
-def fit_together(parts: Sequence[Part]) -> tuple[Part, ...]:
+def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
     """Returns the parts of a plan when none waits for ever, whatever each is by itself.
 
     Raises:
         PlanError: what they wait for, or send in vain.
     """
-    left = {part.host: _walk(part) for part in parts}
-    if len(left) != len(parts):
-        raise PlanError(f"[parts] expected one part for each host, got {len(parts)}")
+    left = {host_plan.host: _walk(host_plan) for host_plan in host_plans}
+    if len(left) != len(host_plans):
+        raise PlanError(f"[parts] expected one part for each host, got {len(host_plans)}")
     sent: set[tuple[str, int, str]] = set()
     at = {host: next(steps, None) for host, steps in left.items()}
     moved = True
@@ -101,17 +109,17 @@ def fit_together(parts: Sequence[Part]) -> tuple[Part, ...]:
         raise PlanError(f"[parts] hosts wait for what nobody sends before: {', '.join(stuck)}")
     if sent:
         raise PlanError(f"[parts] values are sent that nobody takes: {sorted(sent)}")
-    return tuple(parts)
+    return tuple(host_plans)
 
 
-def _walk(part: Part) -> Iterator[Send | Take]:
-    for at in range(len(part.plan.splits) + 1):
-        yield from part.steps.get(at, ())
+def _walk(host_plan: HostPlan) -> Iterator[Send | Recv]:
+    for at in range(len(host_plan.plan.splits) + 1):
+        yield from host_plan.steps.get(at, ())
 
 
-def _goes_on(host: str, step: Send | Take, sent: set[tuple[str, int, str]]) -> bool:
+def _goes_on(host: str, step: Send | Recv, sent: set[tuple[str, int, str]]) -> bool:
     """Whether a step need not wait; a value that is taken is on its way no more."""
-    if isinstance(step, Take):
+    if isinstance(step, Recv):
         key = step.host, step.value, host
         found = key in sent
         sent.discard(key)
@@ -123,5 +131,5 @@ def _goes_on(host: str, step: Send | Take, sent: set[tuple[str, int, str]]) -> b
     return True
 
 
-def _fail(part: Part, message: str) -> PlanError:
-    return PlanError(f"[parts] the part of {part.host or 'the caller'} {message}")
+def _fail(host_plan: HostPlan, message: str) -> PlanError:
+    return PlanError(f"[parts] the part of {host_plan.host or 'the caller'} {message}")

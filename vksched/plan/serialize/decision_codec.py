@@ -15,21 +15,21 @@ from ...schedule import Metrics, Objective
 from ..types.decision import Candidate, Decision
 
 
-def decision_document(decision: Decision | None) -> dict[str, Any] | None:
+def encode_decision(decision: Decision | None) -> dict[str, Any] | None:
     """Returns a decision as `trace.schema.DECISION` says; None where nothing was weighed."""
     if decision is None:
         return None
     candidates = [*decision.candidates]
-    for one in (decision.won, decision.single):
+    for one in (decision.chosen, decision.best_single_device):
         if one not in candidates:
             candidates.append(one)
     return {
         "objective": decision.objective.name,
-        "chosen": candidates.index(decision.won),
-        "single": candidates.index(decision.single),
+        "chosen": candidates.index(decision.chosen),
+        "best_single_device": candidates.index(decision.best_single_device),
         "weighed": len(decision.candidates),
         "value": plain(decision.value),
-        "single_value": plain(decision.single_value),
+        "best_single_device_value": plain(decision.best_single_device_value),
         "candidates": [
             {
                 "name": each.name,
@@ -39,7 +39,7 @@ def decision_document(decision: Decision | None) -> dict[str, Any] | None:
             }
             for each in candidates
         ],
-        "margin": decision.margin,
+        "required_gain": decision.required_gain,
         "measured": decision.measured,
         "watts_assumed": decision.watts_assumed,
         "devices": list(decision.devices),
@@ -47,7 +47,7 @@ def decision_document(decision: Decision | None) -> dict[str, Any] | None:
     }
 
 
-def decision_of(data: Mapping[str, Any] | None) -> Decision | None:
+def decode_decision(data: Mapping[str, Any] | None) -> Decision | None:
     """Returns a decision from plain data.
 
     Raises:
@@ -61,11 +61,11 @@ def decision_of(data: Mapping[str, Any] | None) -> Decision | None:
     return Decision(
         Objective.of(data["objective"]),
         candidates[data["chosen"]],
-        candidates[data["single"]],
+        candidates[data["best_single_device"]],
         number_of(data["value"]),
-        number_of(data["single_value"]),
+        number_of(data["best_single_device_value"]),
         tuple(candidates[: data["weighed"]]),
-        data["margin"],
+        data["required_gain"],
         data["measured"],
         data["watts_assumed"],
         tuple(data["devices"]),

@@ -42,19 +42,19 @@ NONSENSE = (
 """What is raised where data of a stranger has the right types and makes no sense."""
 
 
-def graph_document(graph: Graph) -> dict[str, Any]:
+def encode_graph(graph: Graph) -> dict[str, Any]:
     """Returns a graph as `trace.schema.GRAPH` says."""
     return {
-        "nodes": list(map(node_document, graph.nodes)),
+        "nodes": list(map(encode_node, graph.nodes)),
         "outputs": [list(pair) for pair in graph.outputs],
-        "kept": list(graph.kept),
-        "merged": dict(graph.merged),
+        "backed_up_states": list(graph.backed_up_states),
+        "aliases": dict(graph.aliases),
         "weights": [_held(graph.nodes[n], array) for n, array in graph.data.items()],
         "states": [{"node": n} for n in graph.initial],
     }
 
 
-def node_document(node: Node) -> dict[str, Any]:
+def encode_node(node: Node) -> dict[str, Any]:
     """Returns a node as `trace.schema.NODE` says."""
     return {
         "name": node.name,
@@ -78,14 +78,14 @@ def _held(node: Node, array: Held) -> dict[str, Any]:
 # -- back ------------------------------------------------------------------------------------------
 
 
-def graph_of(document: Mapping[str, Any]) -> Graph:
+def decode_graph(document: Mapping[str, Any]) -> Graph:
     """Returns a graph to be planned; what its weights hold is not known.
 
     Raises:
         PlanError: it is none; the text says why.
     """
     try:
-        nodes = tuple(node_of(at, given, True) for at, given in enumerate(document["nodes"]))
+        nodes = tuple(decode_node(at, given, True) for at, given in enumerate(document["nodes"]))
         budget = [MAX_BYTES]
         data = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["weights"]}
         initial = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["states"]}
@@ -95,15 +95,15 @@ def graph_of(document: Mapping[str, Any]) -> Graph:
             data,
             {node: object() for node in (*data, *initial)},
             initial,
-            tuple(document["kept"]),
-            document["merged"],
+            tuple(document["backed_up_states"]),
+            document["aliases"],
         )
         return graph.verify()
     except NONSENSE as error:
         raise PlanError(f"[trace] the graph of a tape cannot be made again: {error}") from error
 
 
-def node_of(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
+def decode_node(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
     """Returns a node of its document. onnx_ops: ops of ONNX files that only the host runs may be
     there; they are declared at first sight, as files may bring new ones.
 

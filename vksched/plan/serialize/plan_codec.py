@@ -1,6 +1,6 @@
 """Plans as plain data, with all that they were made of, and plans of plain data.
 
-    Planned(plan, question, cause) --as_document--> graph, plan --plan_of_document--> Plan
+    PlanRecord(plan, question, cause) --as_document--> graph, plan --plan_of_document--> Plan
 
 A plan that is read back says what the first one said: explain, draw, verify, simulate. Of one that
 decides while it runs only what it expected is kept.
@@ -27,69 +27,69 @@ from ..costs.node_cost import Cost, node_cost
 from ..plan import Plan
 from ..simulation.simulate_plan import simulate, split_beside_seconds
 from ..types.plan_types import (
-    CopyIn,
-    CopyOut,
     DeviceMemory,
-    Order,
+    Download,
     Placement,
     PlanValue,
     Span,
     Split,
+    StageDependency,
+    Upload,
 )
-from .decision_codec import decision_document, decision_of
-from .graph_codec import NONSENSE, graph_document, graph_of
-from .plan_request import Question
+from .decision_codec import decode_decision, encode_decision
+from .graph_codec import NONSENSE, decode_graph, encode_graph
+from .plan_request import PlanRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanRecord:
     """A plan and what it was made of. cause: why it was made, in words. decides: whether each of
     its runs decides anew where its pieces go. replica: 0 for the plan itself; n for its n-th
     replica.
     """
 
     plan: Plan
-    question: Question
+    request: PlanRequest
     cause: str
     decides: bool = False
     replica: int = 0
 
     def as_document(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the graph and the plan as `trace.schema.GRAPH` and `PLAN` say."""
-        return graph_document(self.plan.graph), self._plan_document()
+        return encode_graph(self.plan.graph), self._encode()
 
-    def as_reference(self) -> Callable[[], Planned | None]:
+    def as_reference(self) -> Callable[[], PlanRecord | None]:
         """Return a function that gives this again while the plan lives, and None afterwards."""
         plan = weakref.ref(self.plan)
-        rest = self.question, self.cause, self.decides, self.replica
+        rest = self.request, self.cause, self.decides, self.replica
 
-        def living() -> Planned | None:
+        def living() -> PlanRecord | None:
             found = plan()
-            return None if found is None else Planned(found, *rest)
+            return None if found is None else PlanRecord(found, *rest)
 
         return living
 
-    def _plan_document(self) -> dict[str, Any]:
+    def _encode(self) -> dict[str, Any]:
         plan = self.plan
-        expected, carried = simulate(plan), carried_document(plan)
+        expected, carried = simulate(plan), encode_plan(plan)
         splits = [
-            {**work, **_expected_of(plan, split)}
+            {**work, **_encode_costs(plan, split)}
             for work, split in zip(carried["splits"], plan.splits, strict=True)
         ]
         return {
             **carried,
             "cause": self.cause,
-            "asked": self.question.as_dict(),
+            "asked": self.request.as_dict(),
             "decides": self.decides,
             "splits": splits,
-            "decision": decision_document(plan.decision),
+            "decision": encode_decision(plan.decision),
             "seconds": expected.seconds,
             "spans": [[b.kind, b.device, b.split, b.start_s, b.finish_s] for b in expected.spans],
             **({"replica": self.replica} if self.replica else {}),
         }
 
 
-def carried_document(plan: PlanValue) -> dict[str, Any]:
+def encode_plan(plan: PlanValue) -> dict[str, Any]:
     """Returns what devices need to carry a plan out, as `trace.schema.CARRIED` says."""
     reasons = {placement.reason: 0 for placement in plan.placements}
     reasons = {reason: number for number, reason in enumerate(reasons)}
@@ -100,7 +100,7 @@ def carried_document(plan: PlanValue) -> dict[str, Any]:
         "copies": plan.copies,
         "reasons": [*reasons],
         "placements": [[p.device, reasons[p.reason]] for p in plan.placements],
-        "splits": list(map(_work_of, plan.splits)),
+        "splits": list(map(_encode_split, plan.splits)),
         "final_waits": list(plan.final_waits),
         "memory": [_lists(asdict(memory)) for memory in plan.memory],
         "locations": [[d, node, _span(s)] for (d, node), s in plan.locations.items()],
@@ -108,24 +108,24 @@ def carried_document(plan: PlanValue) -> dict[str, Any]:
     }
 
 
-def _work_of(split: Split) -> dict[str, Any]:
+def _encode_split(split: Split) -> dict[str, Any]:
     return {
         "device": split.device,
         "nodes": list(split.nodes),
-        "copies_in": [[c.node, c.source, _span(c.inbox), _span(c.target)] for c in split.copies_in],
-        "copies_out": [[c.node, _span(c.outbox)] for c in split.copies_out],
+        "uploads": [[c.node, c.source, _span(c.staging), _span(c.target)] for c in split.uploads],
+        "downloads": [[c.node, _span(c.staging)] for c in split.downloads],
         "waits": list(split.waits),
         "barriers": list(split.barriers),
-        "levels": split.levels,
+        "depth": split.depth,
         "inner_barriers": split.inner_barriers,
         "observed": list(split.observed),
         "in_place": [list(pair) for pair in split.in_place],
-        **_aside_document(split),
+        **_encode_async_transfers(split),
         **({"refills": True} if split.refills else {}),
     }
 
 
-def _expected_of(plan: PlanValue, split: Split) -> dict[str, Any]:
+def _encode_costs(plan: PlanValue, split: Split) -> dict[str, Any]:
     """Returns what a split is expected to take."""
     graph, spec = plan.graph, plan.topology.devices[split.device]
     asked: dict[int, Cost] = {}
@@ -141,14 +141,16 @@ def _expected_of(plan: PlanValue, split: Split) -> dict[str, Any]:
     }
 
 
-def _aside_document(split: Split) -> dict[str, Any]:
+def _encode_async_transfers(split: Split) -> dict[str, Any]:
     """Returns what a split has beside its work, which most have not."""
-    if not split.aside:
-        return {"hands_over": [*split.hands_over]} if split.hands_over else {}
+    if not split.async_transfers:
+        return (
+            {"deferred_downloads": [*split.deferred_downloads]} if split.deferred_downloads else {}
+        )
     return {
-        "aside": [*split.aside],
-        "orders": [list(order) for order in split.orders],
-        "hands_over": [*split.hands_over],
+        "async_transfers": [*split.async_transfers],
+        "stage_deps": [list(order) for order in split.stage_deps],
+        "deferred_downloads": [*split.deferred_downloads],
     }
 
 
@@ -163,41 +165,41 @@ def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
 # -- back ------------------------------------------------------------------------------------------
 
 
-Asked = tuple[Question, Graph, Topology]
+PlanInputs = tuple[PlanRequest, Graph, Topology]
 """All that a plan was made of."""
 
 
-def asked_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Asked:
+def decode_plan_inputs(graph: Mapping[str, Any], document: Mapping[str, Any]) -> PlanInputs:
     """Returns what a plan was made of, from documents that `trace.load_tape` has checked.
 
     Raises:
         PlanError: it is no graph, machine or question; the text says why.
     """
-    made = graph_of(graph)
+    made = decode_graph(graph)
     try:
-        return Question.from_dict(document["asked"]), made, topology_of(document)
+        return PlanRequest.from_dict(document["asked"]), made, topology_of(document)
     except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be made again: {error}") from error
 
 
-def planned_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Planned:
+def decode_plan_record(graph: Mapping[str, Any], document: Mapping[str, Any]) -> PlanRecord:
     """Returns a plan and what it was made of, from documents that `trace.load_tape` has checked.
 
     Raises:
         PlanError: they make no sound plan; the text says why.
     """
-    question, made, topology = asked_of(graph, document)
+    request, made, topology = decode_plan_inputs(graph, document)
     try:
         plan = replace(
-            carried_of(made, topology, document), decision=decision_of(document["decision"])
+            decode_plan(made, topology, document), decision=decode_decision(document["decision"])
         )
         cause, decides, replica = document["cause"], document["decides"], replica_of(document)
-        return Planned(plan.verify(), question, cause, decides, replica)
+        return PlanRecord(plan.verify(), request, cause, decides, replica)
     except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be read: {error}") from error
 
 
-def carried_of(graph: Graph, topology: Topology, document: Mapping[str, Any]) -> Plan:
+def decode_plan(graph: Graph, topology: Topology, document: Mapping[str, Any]) -> Plan:
     """Returns a plan of its document, which `trace.schema` has checked; nobody has verified it."""
     reasons = document["reasons"]
     return Plan(
@@ -208,7 +210,7 @@ def carried_of(graph: Graph, topology: Topology, document: Mapping[str, Any]) ->
         placements=tuple(
             Placement(device, reasons[reason]) for device, reason in document["placements"]
         ),
-        splits=tuple(_split_of(at, each) for at, each in enumerate(document["splits"])),
+        splits=tuple(_decode_split(at, each) for at, each in enumerate(document["splits"])),
         final_waits=tuple(document["final_waits"]),
         memory=tuple(DeviceMemory(**_tuples(each)) for each in document["memory"]),
         locations=MappingProxyType(
@@ -239,25 +241,25 @@ def topology_of(document: Mapping[str, Any]) -> Topology:
     return replace(topology, links=replace(topology.links, default=default))
 
 
-def _split_of(at: int, data: Mapping[str, Any]) -> Split:
+def _decode_split(at: int, data: Mapping[str, Any]) -> Split:
     return Split(
         id=at,
         device=data["device"],
         nodes=tuple(data["nodes"]),
-        copies_in=tuple(
-            CopyIn(node, source, Span(*inbox), Span(*target))
-            for node, source, inbox, target in data["copies_in"]
+        uploads=tuple(
+            Upload(node, source, Span(*staging), Span(*target))
+            for node, source, staging, target in data["uploads"]
         ),
-        copies_out=tuple(CopyOut(node, Span(*outbox)) for node, outbox in data["copies_out"]),
+        downloads=tuple(Download(node, Span(*staging)) for node, staging in data["downloads"]),
         waits=tuple(data["waits"]),
         barriers=tuple(data["barriers"]),
-        levels=data["levels"],
+        depth=data["depth"],
         inner_barriers=data["inner_barriers"],
         observed=tuple(data["observed"]),
         in_place=tuple((value, state) for value, state in data["in_place"]),
-        aside=tuple(data.get("aside", ())),
-        orders=tuple(Order(*each) for each in data.get("orders", ())),
-        hands_over=tuple(data.get("hands_over", ())),
+        async_transfers=tuple(data.get("async_transfers", ())),
+        stage_deps=tuple(StageDependency(*each) for each in data.get("stage_deps", ())),
+        deferred_downloads=tuple(data.get("deferred_downloads", ())),
         refills=data.get("refills", False),
     )
 

@@ -1,6 +1,6 @@
-"""Question: all that a plan depends on beside its graph and machine, as one value.
+"""Plan request: all that a plan depends on beside its graph and machine, as one value.
 
-    Question + Graph + Topology --planner.answer--> the same plan, each time
+    PlanRequest + Graph + Topology --planner.answer--> the same plan, each time
 
 Examples: tests/plan/test_serialize.py.
 """
@@ -15,7 +15,7 @@ from ..types.placement_overrides import Overrides
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlanRequest:
     """What `plan_graph` is asked; see there. objective: as `Objective.name` gives it. observed: by
     node how many functions see its value.
     """
@@ -27,7 +27,7 @@ class Question:
     resident: Mapping[int, frozenset[int]] = field(default_factory=dict)
     observed: Mapping[int, int] = field(default_factory=dict)
     with_cpu: bool = False
-    turns: Mapping[str, int] = field(default_factory=dict)
+    pipeline_order: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it as `trace.schema.ASKED` says."""
@@ -39,17 +39,17 @@ class Question:
             "resident": {str(d): sorted(nodes) for d, nodes in self.resident.items() if nodes},
             "observed": {str(node): count for node, count in self.observed.items()},
             "with_cpu": self.with_cpu,
-            "turns": dict(self.turns),
+            "pipeline_order": dict(self.pipeline_order),
         }
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Question:
+    def from_dict(data: Mapping[str, Any]) -> PlanRequest:
         """Returns it from plain data.
 
         Raises:
             ValueError: a key that should be a number is none.
         """
-        return Question(
+        return PlanRequest(
             data["policy"],
             data["objective"],
             tuple((key, device) for key, device in data["overrides"]),
@@ -57,5 +57,5 @@ class Question:
             {int(device): frozenset(nodes) for device, nodes in data["resident"].items()},
             {int(node): count for node, count in data["observed"].items()},
             data["with_cpu"],
-            data["turns"],
+            data["pipeline_order"],
         )

@@ -17,11 +17,11 @@ from ...trace import Tape, TapeFile, load_tape
 from ...trace.read import LONGEST_S
 from ...viz.timeline.build import run_timeline
 from ...viz.timeline.timeline import Timeline
-from ...viz.timeline.timeline_types import Lane, PlanTold
-from ..explain.timeline import MAX_TEXTS, lanes_of, tell_plan, timeline_of
+from ...viz.timeline.timeline_types import Lane, PlanView
+from ..explain.timeline import MAX_TEXTS, lanes_of, make_plan_view, timeline_of
 from ..types.plan_types import PlanValue
 from .graph_codec import NONSENSE
-from .plan_codec import Planned, planned_of
+from .plan_codec import PlanRecord, decode_plan_record
 
 Source = PlanValue | Tape | TapeFile | str | PathLike[str]
 
@@ -38,7 +38,7 @@ def timeline(source: Source) -> Timeline:
         return timeline_of(source)
     if isinstance(source, Tape):
         events, plans = source.recorded()
-        made = [p if isinstance(p, Planned) else _planned(cast(TapeFile, p))[0] for p in plans]
+        made = [p if isinstance(p, PlanRecord) else _planned(cast(TapeFile, p))[0] for p in plans]
     else:
         file = source if isinstance(source, TapeFile) else load_tape(source)
         events, made = [*file.events], _planned(file)
@@ -53,14 +53,14 @@ def timeline(source: Source) -> Timeline:
     return run_timeline(events, told, lanes)
 
 
-def _planned(file: TapeFile) -> list[Planned]:
+def _planned(file: TapeFile) -> list[PlanRecord]:
     """Return the plans of a file, each verified."""
-    return [planned_of(file.graphs[each["graph"]], each) for each in file.plans]
+    return [decode_plan_record(file.graphs[each["graph"]], each) for each in file.plans]
 
 
-def _tell(planned: Planned, lanes: Sequence[Lane], name: str, room: int) -> PlanTold:
+def _tell(planned: PlanRecord, lanes: Sequence[Lane], name: str, room: int) -> PlanView:
     try:
-        told = tell_plan(planned.plan, lanes, name, room, planned.decides)
+        told = make_plan_view(planned.plan, lanes, name, room, planned.decides)
         if not told.seconds <= LONGEST_S:
             raise ValueError(f"a run would take {told.seconds} s")
     except NONSENSE as error:
@@ -68,5 +68,5 @@ def _tell(planned: Planned, lanes: Sequence[Lane], name: str, room: int) -> Plan
     return told
 
 
-def _name(at: int, made: list[Planned]) -> str:
+def _name(at: int, made: list[PlanRecord]) -> str:
     return "plan" if len(made) == 1 else f"plan {at} ({made[at].cause})"

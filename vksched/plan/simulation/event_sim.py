@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..types.plan_types import HOST
-from .sim_types import Busy, Program, Step
+from .sim_types import Busy, Program, SplitTiming
 
 
 class Queues:
@@ -35,7 +35,7 @@ class Run:
         self._queues = queues
         self._spans = spans
         self._done_s: dict[int, float] = {}
-        self._leaving: dict[int, float | None] = {}
+        self._async_downloads: dict[int, float | None] = {}
         """By split the end of copies out that nobody has waited for; None: not yet submitted."""
         self._host = self._walk()
         next(self._host, None)
@@ -60,7 +60,7 @@ class Run:
         if run == len(steps):
             self._fetch(run)
 
-    def _submit(self, step: Step, number: int) -> None:
+    def _submit(self, step: SplitTiming, number: int) -> None:
         there_s = 0.0
         if step.coming_s is not None:
             self.now_s += step.submit_s
@@ -73,8 +73,8 @@ class Run:
         self._done_s[number] = finish_s
         self._tell("split", step.device, number, start_s, finish_s)
         if step.leaving_s is not None:
-            self._leaving[number] = None
-        for other in step.hands_over:
+            self._async_downloads[number] = None
+        for other in step.deferred_downloads:
             self._hand_over(other, self._done_s[other])
 
     def _hand_over(self, number: int, free_s: float = 0.0) -> None:
@@ -82,7 +82,7 @@ class Run:
         step = self._program.steps[number]
         self.now_s += step.submit_s
         end_s = self._copy_aside(step.device, number, step.leaving_s or 0.0, free_s)
-        self._leaving[number] = end_s
+        self._async_downloads[number] = end_s
 
     def _copy_aside(self, device: int, split: int, seconds: float, free_s: float = 0.0) -> float:
         """Gives a copy queue some copies; returns their end. free_s: when their memory is free."""
@@ -110,13 +110,13 @@ class Run:
         """Has copied out, and waits for, what a split and those before it on its device give."""
         steps = self._program.steps
         device = steps[split].device
-        now = [n for n in self._leaving if n <= split and steps[n].device == device]
+        now = [n for n in self._async_downloads if n <= split and steps[n].device == device]
         for number in now:
-            if self._leaving[number] is None:
+            if self._async_downloads[number] is None:
                 yield True
                 self._hand_over(number)
         if now:
-            self._wait_until(max(self._leaving.pop(number) or 0.0 for number in now), split)
+            self._wait_until(max(self._async_downloads.pop(number) or 0.0 for number in now), split)
 
     def _wait_until(self, until_s: float, split: int) -> None:
         if until_s > self.now_s:

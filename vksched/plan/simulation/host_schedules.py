@@ -118,15 +118,15 @@ class Turns:
     """Who gets the values of a split first: the host whose reading split has the longest way to the
     end. Among equals each sender begins with the next host, so that not all send to one at once.
 
-    entering: of each split as in `Flow`. hosts: how many there are.
+    live_in: of each split as in `Flow`. hosts: how many there are.
     """
 
-    def __init__(self, entering: Sequence[Iterable[tuple[int, int]]], hosts: int) -> None:
+    def __init__(self, live_in: Sequence[Iterable[tuple[int, int]]], hosts: int) -> None:
         self._hosts = hosts
-        self._left = [0] * len(entering)
+        self._left = [0] * len(live_in)
         """By split, how many follow one another behind it."""
-        for split in reversed(range(len(entering))):
-            for _, source in entering[split]:
+        for split in reversed(range(len(live_in))):
+            for _, source in live_in[split]:
                 if source != HOST:
                     self._left[source] = max(self._left[source], 1 + self._left[split])
 
@@ -151,7 +151,7 @@ class _Maker:
         self._values = values
         self._brought: set[tuple[int, int]] = set()
         self._given: list[int] = [0] * len(hosts)
-        self._turns = Turns([entering for _, entering, _ in flows], len(hosts))
+        self._turns = Turns([live_in for _, live_in, _ in flows], len(hosts))
         self._sends: list[list[tuple[tuple[int, int], Message]]] = [[] for _ in flows]
 
     def make(self, commits: int, results: Iterable[tuple[int, int]]) -> Walks:
@@ -201,9 +201,9 @@ class _Maker:
 
     def _enter(self, split: int) -> Iterator[Message]:
         """Yields what a split takes from other hosts."""
-        device, entering, _ = self._flows[split]
+        device, live_in, _ = self._flows[split]
         here = self._on[device]
-        for value, source in entering:
+        for value, source in live_in:
             if source != HOST:
                 yield from self._bring(value, source, here, split)
             elif value not in self._values.weights and (value, here) not in self._brought:

@@ -4,7 +4,7 @@
     period_s     time between two results of a stream that flows, as many runs under way as the plan
                  has copies
     peak_bytes   the most that the plan takes of one device's memory: weights, states, activations
-                 and windows of all copies; of the CPU without weights, which are the caller's
+                 and staging buffers of all copies; of the CPU without weights, which are the caller's
     energy_j     joules of that one run: of each device its busy watts while it works, its idle
                  watts for the rest, whether it has work or not. A host's copies are work of its
                  CPU. A GPU that is opened twice is idle once.
@@ -41,7 +41,7 @@ def measure_plan(plan: PlanValue) -> tuple[Metrics, Simulation]:
     for own in (plan, *plan.replicas):
         peak_bytes = max(memory.peak_bytes for memory in own.memory)
         known = one if own is plan else None
-        each.append(weigh(program_of(own), own.topology, own.copies, peak_bytes, known))
+        each.append(evaluate_metrics(program_of(own), own.topology, own.copies, peak_bytes, known))
     return join_replicas(each), one
 
 
@@ -59,7 +59,7 @@ def join_replicas(each: Sequence[Metrics]) -> Metrics:
     return replace(each[0], period_s=1 / rate, peak_bytes=peak_bytes, energy_j=energy_j)
 
 
-def weigh(
+def evaluate_metrics(
     program: Program,
     topology: Topology,
     copies: int,

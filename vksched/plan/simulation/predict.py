@@ -84,4 +84,4 @@ def predict_split(plan: PlanValue, split: Split) -> SplitPrediction:
 
 def streams(plan: PlanValue, split: Split) -> bool:
     """Whether a split copies weights from host memory."""
-    return any(copy.node in plan.graph.data for copy in split.copies_in)
+    return any(copy.node in plan.graph.data for copy in split.uploads)

@@ -1,6 +1,6 @@
 """Simulated: what `simulate` reads and gives, as plain values.
 
-plan --> Part of each split --> Step of each: Program --simulate.py--> Simulation: spans, ends
+plan --> SimSplit of each split --> SplitTiming of each: Program --simulate.py--> Simulation: spans, ends
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from dataclasses import dataclass
 from ..types.plan_types import HOST
 from .host_schedules import Walks
 
-Entering = Sequence[tuple[int, int]]
+LiveIn = Sequence[tuple[int, int]]
 """Values that a split copies in, with the split that each comes from, or HOST."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SimSplit:
     """A split before its times are known: what plans and drafts of plans both have.
 
-    commits: whether it gives states their next values. aside, hands_over, refills: as in `Split`.
+    commits: whether it gives states their next values. async_transfers, deferred_downloads, refills: as in `Split`.
     after: the split whose work must have ended before copies in begin beside it, or HOST for none.
     """
 
     device: int
     nodes: tuple[int, ...]
-    entering: Entering
-    leaving: Sequence[int]
+    live_in: LiveIn
+    live_out: Sequence[int]
     waits: tuple[int, ...]
     commits: bool
-    aside: tuple[str, ...] = ()
+    async_transfers: tuple[str, ...] = ()
     after: int = HOST
-    hands_over: tuple[int, ...] = ()
+    deferred_downloads: tuple[int, ...] = ()
     refills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SplitTiming:
     """One split as the clock sees it.
 
     given_s: the host copies in what the caller gave. waits: splits that it then waits for.
     crossed_s: it copies in what comes from these, and weights over others. seconds: on the device.
     submit_s, fence_s: host time to hand a submission over, and to learn of its end. coming_s,
     leaving_s: what its copies in and out take on the copy queue, None where they are a part of its
-    work. after, hands_over: as in `Part`.
+    work. after, deferred_downloads: as in `HostPlan`.
     """
 
     device: int
@@ -56,7 +56,7 @@ class Step:
     coming_s: float | None = None
     leaving_s: float | None = None
     after: int = HOST
-    hands_over: tuple[int, ...] = ()
+    deferred_downloads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Program:
     """
 
     devices: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[SplitTiming, ...]
     commits: int
     fetched_s: float
     final_waits: tuple[int, ...]

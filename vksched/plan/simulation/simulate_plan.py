@@ -33,10 +33,10 @@ from ...topology.host_names import CALLER
 from ...topology.topology import Topology
 from ..costs import node_cost
 from ..types.plan_types import (
-    COMING,
+    COMPUTE,
+    DOWNLOAD,
     HOST,
-    LEAVING,
-    WORK,
+    UPLOAD,
     PlanValue,
     Split,
     commits,
@@ -45,7 +45,7 @@ from ..types.plan_types import (
 from .event_sim import Queues, Run
 from .host_schedules import Values, Wire, make_walks
 from .multi_host_sim import RunOfHosts
-from .sim_types import Busy, Part, Program, Simulation, Step
+from .sim_types import Busy, Program, SimSplit, Simulation, SplitTiming
 
 
 def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
@@ -56,16 +56,16 @@ def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
 def program_of(plan: PlanValue) -> Program:
     """Returns what the clock needs of a plan."""
     parts = [
-        Part(
+        SimSplit(
             s.device,
             s.nodes,
-            [(c.node, c.source) for c in s.copies_in],
-            [c.node for c in s.copies_out],
+            [(c.node, c.source) for c in s.uploads],
+            [c.node for c in s.downloads],
             s.waits,
             commits(plan.graph, s.nodes, s.in_place),
-            s.aside,
-            max((split for stage, split in s.after(COMING) if stage == WORK), default=HOST),
-            s.hands_over,
+            s.async_transfers,
+            max((split for stage, split in s.after(UPLOAD) if stage == COMPUTE), default=HOST),
+            s.deferred_downloads,
             s.refills,
         )
         for s in plan.splits
@@ -84,7 +84,7 @@ def program_of(plan: PlanValue) -> Program:
 def make_program(
     graph: Graph,
     topology: Topology,
-    parts: Sequence[Part],
+    parts: Sequence[SimSplit],
     final_waits: tuple[int, ...],
     seconds: Callable[[int, int], float],
 ) -> Program:
@@ -92,14 +92,14 @@ def make_program(
     names = tuple(spec.name for spec in topology.devices)
     nodes, host_of = graph.nodes, topology.host_of
 
-    def enters_s(value: int, part: Part) -> float:
-        size_bytes, aside = nodes[value].type.device_bytes, COMING in part.aside
-        return host_seconds(topology, part.device, node_cost.COPY_IN, size_bytes, aside)
+    def enters_s(value: int, part: SimSplit) -> float:
+        size_bytes, async_transfer = nodes[value].type.device_bytes, UPLOAD in part.async_transfers
+        return host_seconds(topology, part.device, node_cost.COPY_IN, size_bytes, async_transfer)
 
     def leaves_s(value: int, device: int) -> float:
         size_bytes, maker = nodes[value].type.device_bytes, made_in.get(graph.view_base(value))
-        aside = maker is not None and LEAVING in parts[maker].aside
-        return host_seconds(topology, device, node_cost.COPY_OUT, size_bytes, aside)
+        async_transfer = maker is not None and DOWNLOAD in parts[maker].async_transfers
+        return host_seconds(topology, device, node_cost.COPY_OUT, size_bytes, async_transfer)
 
     made_in = {n: number for number, part in enumerate(parts) for n in part.nodes}
     wanted = [
@@ -107,16 +107,16 @@ def make_program(
     ]
     results = [(value, split) for value, split in wanted if split is not None]
     written = sum(part.commits for part in parts)
-    flows = [(part.device, part.entering, part.waits) for part in parts]
+    flows = [(part.device, part.live_in, part.waits) for part in parts]
     values = Values(lambda value: nodes[value].type.device_bytes, leaves_s, graph.data)
     walks = make_walks(topology, flows, written, results, values)
     costs_of = {part.device: topology.devices[part.device].costs for part in parts}
     if len(parts) == 1 and walks is None and topology.is_cpu(parts[0].device):
         costs_of = {device: costs.alone() for device, costs in costs_of.items()}
-    steps: list[Step] = []
+    steps: list[SplitTiming] = []
     for number, part in enumerate(parts):
         given_s = crossed_s = 0.0
-        for value, source in part.entering:
+        for value, source in part.live_in:
             if source != HOST:
                 near = host_of(parts[source].device) == host_of(part.device)
                 left_s = leaves_s(value, parts[source].device) if near else 0.0
@@ -125,26 +125,26 @@ def make_program(
                 given_s += enters_s(value, part)
             elif part.refills:
                 crossed_s += enters_s(value, part)
-        entering = [value for value, _ in part.entering]
+        live_in = [value for value, _ in part.live_in]
         coming_s = leaving_s = None
-        if COMING in part.aside:
-            coming_s = aside_seconds(graph, topology, part.device, node_cost.COPY_IN, entering)
-        if LEAVING in part.aside:
+        if UPLOAD in part.async_transfers:
+            coming_s = aside_seconds(graph, topology, part.device, node_cost.COPY_IN, live_in)
+        if DOWNLOAD in part.async_transfers:
             leaving_s = aside_seconds(
-                graph, topology, part.device, node_cost.COPY_OUT, part.leaving
+                graph, topology, part.device, node_cost.COPY_OUT, part.live_out
             )
         on_device_s = beside_seconds(
             graph,
             topology,
             part.device,
-            entering if coming_s is None else (),
-            part.leaving if leaving_s is None else (),
+            live_in if coming_s is None else (),
+            part.live_out if leaving_s is None else (),
             part.refills,
         )
         on_device_s += sum([seconds(node, part.device) for node in part.nodes])
         costs = costs_of[part.device]
         steps.append(
-            Step(
+            SplitTiming(
                 part.device,
                 given_s,
                 part.waits if walks is None else walks.waits[number],
@@ -155,7 +155,7 @@ def make_program(
                 coming_s,
                 leaving_s,
                 part.after,
-                part.hands_over,
+                part.deferred_downloads,
             )
         )
     fetched_s = 0.0
@@ -171,19 +171,19 @@ def make_program(
 
 def _shown(graph: Graph) -> tuple[int, ...]:
     """Returns the nodes that the caller gets."""
-    return (*(node for _, node in graph.outputs), *graph.kept)
+    return (*(node for _, node in graph.outputs), *graph.backed_up_states)
 
 
 def host_seconds(
-    topology: Topology, device: int, way: str, size_bytes: int, aside: bool = False
+    topology: Topology, device: int, way: str, size_bytes: int, async_transfer: bool = False
 ) -> float:
     """Returns what the host takes to copy a value to a device or back, less the device's own part
-    of that. way: COPY_IN or COPY_OUT. aside: whether that part is its copy queue's.
+    of that. way: COPY_IN or COPY_OUT. async_transfer: whether that part is its copy queue's.
     """
     if topology.is_cpu(device):
         return 0.0
     spec, taken_s = topology.devices[device], link_seconds(topology, device, way, size_bytes)
-    if aside:
+    if async_transfer:
         return max(0.0, taken_s - copy_queue_seconds(topology, device, way, size_bytes))
     return max(0.0, taken_s - node_cost.copy_seconds(spec, way, size_bytes))
 
@@ -222,17 +222,17 @@ def submission_s(spec: DeviceSpec) -> float:
 
 def split_beside_seconds(plan: PlanValue, split: Split) -> float:
     """Returns what the work of a split takes on its device beside its nodes."""
-    entering = [] if COMING in split.aside else [c.node for c in split.copies_in]
-    leaving = [] if LEAVING in split.aside else [c.node for c in split.copies_out]
-    return beside_seconds(plan.graph, plan.topology, split.device, entering, leaving, split.refills)
+    live_in = [] if UPLOAD in split.async_transfers else [c.node for c in split.uploads]
+    live_out = [] if DOWNLOAD in split.async_transfers else [c.node for c in split.downloads]
+    return beside_seconds(plan.graph, plan.topology, split.device, live_in, live_out, split.refills)
 
 
 def beside_seconds(
     graph: Graph,
     topology: Topology,
     device: int,
-    entering: Iterable[int],
-    leaving: Iterable[int],
+    live_in: Iterable[int],
+    live_out: Iterable[int],
     refills: bool = False,
 ) -> float:
     """Returns what a split takes on its device beside its nodes, with values that its own queue
@@ -243,7 +243,7 @@ def beside_seconds(
     if topology.is_cpu(device):
         return seconds
     link = topology.link_in(device)
-    for way, values in ((node_cost.COPY_IN, entering), (node_cost.COPY_OUT, leaving)):
+    for way, values in ((node_cost.COPY_IN, live_in), (node_cost.COPY_OUT, live_out)):
         for value in values:
             size_bytes = graph.nodes[value].type.device_bytes
             taken_s = node_cost.copy_seconds(spec, way, size_bytes)

@@ -54,8 +54,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """won: the candidate that became the plan. single: the best of those with one device. value,
-    single_value: what the objective asks for of both; of a mix relative to the best candidates.
+    """chosen: the candidate that became the plan. best_single_device: the best of those with one device. value,
+    best_single_device_value: what the objective asks for of both; of a mix relative to the best candidates.
     margin: the share by which a less simple candidate has to be better. measured: whether costs of
     devices were measured, or written down for a machine that is not here; estimates need the wider
     margin. watts_assumed: whether watts of a device were. devices: those that competed. costs: how
@@ -63,12 +63,12 @@ class Decision:
     """
 
     objective: Objective
-    won: Candidate
-    single: Candidate
+    chosen: Candidate
+    best_single_device: Candidate
     value: float
-    single_value: float
+    best_single_device_value: float
     candidates: tuple[Candidate, ...]
-    margin: float
+    required_gain: float
     measured: bool
     watts_assumed: bool
     devices: tuple[str, ...]
@@ -79,18 +79,18 @@ class Decision:
         """How many times as good as the best single device what won is; below 1 where a device
         that stands first was kept, as others are better by less than the margin.
         """
-        return self.single_value / self.value if self.value > 0 else 1.0
+        return self.best_single_device_value / self.value if self.value > 0 else 1.0
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it as plain data."""
         return {
             "objective": self.objective.name,
-            "chosen": self.won.as_dict(),
-            "best_single": self.single.as_dict(),
+            "chosen": self.chosen.as_dict(),
+            "best_single_device": self.best_single_device.as_dict(),
             "value": self.value,
-            "best_single_value": self.single_value,
+            "best_single_device_value": self.best_single_device_value,
             "gain": self.gain,
-            "margin": self.margin,
+            "required_gain": self.required_gain,
             "measured": self.measured,
             "watts_assumed": self.watts_assumed,
             "devices": list(self.devices),
@@ -120,7 +120,7 @@ class Tradeoffs:
         beaten = {id(c): any(dominates(o, c) for o in candidates) for c in candidates}
         ordered = sorted(candidates, key=lambda c: (beaten[id(c)], c.metrics.latency_s, c.copies))
         picks = {
-            word: next(at for at, c in enumerate(ordered) if c is decision.won)
+            word: next(at for at, c in enumerate(ordered) if c is decision.chosen)
             for word, decision in decisions.items()
         }
         front = len(ordered) - sum(beaten.values())

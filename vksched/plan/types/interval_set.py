@@ -15,7 +15,7 @@ PAGE = 1 << 40
 """Words from one page to the next where all are counted as one row."""
 
 
-class WordSet:
+class IntervalSet:
     """Words, added span by span."""
 
     def __init__(self) -> None:

@@ -56,15 +56,15 @@ class NameIndex:
         """Returns the ids of the nodes that a name or a pattern means, in order; () for none."""
         if key in self._by_name:
             return (self._by_name[key],)
-        if key in self._graph.merged:
-            return (self._graph.merged[key],)
+        if key in self._graph.aliases:
+            return (self._graph.aliases[key],)
         pattern = re.compile(translate(key))
         found = {n.id for n in self._graph.nodes if pattern.match(n.name)}
-        found |= {n for name, n in self._graph.merged.items() if pattern.match(name)}
+        found |= {n for name, n in self._graph.aliases.items() if pattern.match(name)}
         return tuple(sorted(found))
 
     def _hint(self, key: str) -> str:
-        names = [*self._by_name, *self._graph.merged]
+        names = [*self._by_name, *self._graph.aliases]
         close = difflib.get_close_matches(key, names[:CLOSE_AMONG], 3, 0.4)
         if close:
             return f"close: {', '.join(close)}"

@@ -1,4 +1,4 @@
-"""Gauge: the number that an objective makes small, of plans beside each other, and its words.
+"""Objective formatter: the number that an objective makes small, of plans beside each other, and its words.
 
 Problem: "is that other plan better?" is asked of devices that come or go, in reports, and when a
 device changes its pace. The answer depends on what plans are for. Method: one gauge for all who
@@ -26,7 +26,7 @@ from .plan_types import PlanValue
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Phrases:
     """How a number is told, as in "[what] [does] as [large]", "[what] would [do] 5 % [less]" and
     "makes [made] 5 % [smaller]". head: of a column.
     """
@@ -42,28 +42,30 @@ class Words:
     less: str
 
 
-_WORDS = {
-    "latency": Words(
+_PHRASES = {
+    "latency": Phrases(
         *("one run", "a run", "takes", "take", "a run"), *("long", "longer", "shorter", "less")
     ),
-    "throughput": Words(
+    "throughput": Phrases(
         *("in a stream", "a run in a stream", "takes", "take", "a run in a stream"),
         *("long", "longer", "shorter", "less"),
     ),
-    "memory": Words(
+    "memory": Phrases(
         *("peak", "the fullest device", "holds", "hold", "the fullest device hold"),
         *("much", "more", "less", "less"),
     ),
-    "energy": Words(
+    "energy": Phrases(
         *("energy", "a run", "takes", "take", "a run take"),
         *("much energy", "more energy", "less energy", "less energy"),
     ),
 }
-_MIX = Words(*("mix", "the mix", "is", "be", "the mix"), *("large", "larger", "smaller", "smaller"))
+_MIX = Phrases(
+    *("mix", "the mix", "is", "be", "the mix"), *("large", "larger", "smaller", "smaller")
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Gauge:
+class ObjectiveFormatter:
     """Compares plans by an objective. base: the values by word of the plan that the others of a mix
     are compared with: its own mix is 1.
     """
@@ -72,14 +74,14 @@ class Gauge:
     base: Mapping[str, float]
 
     @staticmethod
-    def of(objective: Objective, base: Metrics | None) -> Gauge:
+    def of(objective: Objective, base: Metrics | None) -> ObjectiveFormatter:
         """Returns the gauge of plans beside one. base: that one; None where it does not fit."""
-        return Gauge(objective, least_of([base.values if base is not None else {}]))
+        return ObjectiveFormatter(objective, least_of([base.values if base is not None else {}]))
 
     @property
-    def words(self) -> Words:
+    def phrases(self) -> Phrases:
         """How its numbers are told."""
-        return _WORDS.get(self.objective.word, _MIX)
+        return _PHRASES.get(self.objective.word, _MIX)
 
     def value(self, metrics: Metrics) -> float:
         """Returns what the objective makes small: seconds, bytes, joules, or the mean of a mix."""
@@ -98,12 +100,12 @@ class Gauge:
 
     def times(self, factor: float) -> str:
         """Returns a factor in words: "5 % shorter", "5 % longer", "3 times as long"."""
-        words = self.words
+        phrases = self.phrases
         if factor < 1:
-            return f"{less(factor)} {words.smaller}"
+            return f"{less(factor)} {phrases.smaller}"
         if factor < 2:
-            return f"{percent(factor - 1)} {words.larger}"
-        return f"{factor:.3g} times as {words.large}"
+            return f"{percent(factor - 1)} {phrases.larger}"
+        return f"{factor:.3g} times as {phrases.large}"
 
 
 def objective_of(plan: PlanValue | None) -> Objective:

@@ -1,12 +1,12 @@
 """The values that a plan is made of, frozen and printable: what devices carry out to the letter.
 
     split 0  vulkan:0   copy in x; nodes ...; copy out h      (one recording, one submit, one fence)
-                |  host waits for 0, copies h from outbox of vulkan:0 to inbox of vulkan:1
+                |  host waits for 0, copies h from download buffer of vulkan:0 to upload buffer of vulkan:1
     split 1  vulkan:1   copy in h; nodes ...; copy out y
                 |  host waits for 1, gives y to the caller
 
 Memory of a device: weight pages (shared by all plans), and for each of `copies` slots activation
-pages, inbox pages that the host writes and outbox pages that it reads. `Plan` in plan.py adds what
+pages, upload buffer pages that the host writes and download buffer pages that it reads. `Plan` in plan.py adds what
 people ask of a plan: explain, draw, verify. Examples: tests/plan/test_plan.py.
 """
 
@@ -43,34 +43,34 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyIn:
-    """A value that enters a device: host memory -> inbox -> activation memory.
+class Upload:
+    """A value that enters a device: host memory -> upload buffer -> activation memory.
 
-    node: the value. source: the split whose outbox (or CPU result) holds it, or HOST for an input.
-    inbox, target: spans on the consuming device; unused (zero words) when that device is the CPU.
+    node: the value. source: the split whose download buffer (or CPU result) holds it, or HOST for an input.
+    staging, target: spans on the consuming device; unused (zero words) when that device is the CPU.
     """
 
     node: int
     source: int
-    inbox: Span
+    staging: Span
     target: Span
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOut:
-    """A value that leaves a device: activation memory -> outbox, where the host reads it."""
+class Download:
+    """A value that leaves a device: activation memory -> download buffer, where the host reads it."""
 
     node: int
-    outbox: Span
+    staging: Span
 
 
-COMING, WORK, LEAVING = "copies in", "work", "copies out"
+UPLOAD, COMPUTE, DOWNLOAD = "upload", "compute", "download"
 """The stages of a split. The copies are a part of the work, or submissions of their own to the
 device's copy queue.
 """
 
 
-class Order(NamedTuple):
+class StageDependency(NamedTuple):
     """A stage of a split starts when another stage is complete, of this split or an earlier one of
     the same device. Submissions learn that by a semaphore, but for copies out that no later split
     hands over: these are submitted when the host has seen the fence of the work.
@@ -88,65 +88,65 @@ class Split:
     nodes: in execution order; views are not among them, they are resolved to what they view.
     waits: splits for which the host waits before it copies in and submits this one: the transfers,
         less those already waited for or implied by an earlier wait on the same device.
-    barriers: positions in (copies_in + nodes + copies_out) before which a barrier is recorded.
-    levels: the length of the longest chain of these items in which each needs the one before: no
+    barriers: positions in (uploads + nodes + downloads) before which a barrier is recorded.
+    depth: the length of the longest chain of these items in which each needs the one before: no
         order needs fewer barriers. inner_barriers: those inside nodes of several dispatches.
     observed: values that the user sees once this split is complete; the next one waits for that.
     in_place: (value, state) for each value that is written into the memory of the state that it is
         the next value of; nothing is left to do for the state's own `assign`.
-    aside: the stages that the copy queue of the device carries out, beside its work: COMING and
-        LEAVING, one of them or none. All copies in, or out, of a split go the same way.
-    orders: what these stages, and the work, wait for beside the order of their own queue.
-    hands_over: earlier splits whose copies out are submitted behind this one; all others are when
+    async_transfers: the stages that the copy queue of the device carries out, beside its work: UPLOAD and
+        DOWNLOAD, one of them or none. All copies in, or out, of a split go the same way.
+    stage_deps: what these stages, and the work, wait for beside the order of their own queue.
+    deferred_downloads: earlier splits whose copies out are submitted behind this one; all others are when
         the host waits for their split.
     refills: the host writes the weights that are copied in from its memory in each run, once it has
-        waited: their windows held others before. Else they are there before the first run.
+        waited: their staging buffers held others before. Else they are there before the first run.
     """
 
     id: int
     device: int
     nodes: tuple[int, ...]
-    copies_in: tuple[CopyIn, ...]
-    copies_out: tuple[CopyOut, ...]
+    uploads: tuple[Upload, ...]
+    downloads: tuple[Download, ...]
     waits: tuple[int, ...]
     barriers: tuple[int, ...]
-    levels: int = 0
+    depth: int = 0
     inner_barriers: int = 0
     observed: tuple[int, ...] = ()
     in_place: tuple[tuple[int, int], ...] = ()
-    aside: tuple[str, ...] = ()
-    orders: tuple[Order, ...] = ()
-    hands_over: tuple[int, ...] = ()
+    async_transfers: tuple[str, ...] = ()
+    stage_deps: tuple[StageDependency, ...] = ()
+    deferred_downloads: tuple[int, ...] = ()
     refills: bool = False
 
     @property
     def stages(self) -> dict[str, range]:
-        """The positions of the items of each submission, in (copies_in + nodes + copies_out)."""
-        end = len(self.copies_in) + len(self.nodes) + len(self.copies_out)
-        comes = len(self.copies_in) if COMING in self.aside else 0
-        leaves = end - len(self.copies_out) if LEAVING in self.aside else end
-        parts = {COMING: range(comes), WORK: range(comes, leaves), LEAVING: range(leaves, end)}
-        return {s: part for s, part in parts.items() if s == WORK or s in self.aside}
+        """The positions of the items of each submission, in (uploads + nodes + downloads)."""
+        end = len(self.uploads) + len(self.nodes) + len(self.downloads)
+        comes = len(self.uploads) if UPLOAD in self.async_transfers else 0
+        leaves = end - len(self.downloads) if DOWNLOAD in self.async_transfers else end
+        parts = {UPLOAD: range(comes), COMPUTE: range(comes, leaves), DOWNLOAD: range(leaves, end)}
+        return {s: part for s, part in parts.items() if s == COMPUTE or s in self.async_transfers}
 
     @property
     def begins(self) -> tuple[int, ...]:
-        """The positions of the items that begin another submission, in (copies_in + nodes +
-        copies_out).
+        """The positions of the items that begin another submission, in (uploads + nodes +
+        downloads).
         """
-        return stage_begins(self.aside, len(self.copies_in), len(self.nodes))
+        return stage_begins(self.async_transfers, len(self.uploads), len(self.nodes))
 
     def after(self, stage: str) -> tuple[tuple[str, int], ...]:
         """Returns the stages, with their splits, for which a stage of this split waits."""
-        return tuple((o.after, o.split) for o in self.orders if o.stage == stage)
+        return tuple((o.after, o.split) for o in self.stage_deps if o.stage == stage)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
     """What a plan takes on one device, all sizes in 32-bit words but where the name says bytes.
 
-    weights: leaf nodes (weights and constants) that must be there. activation_pages, inbox_pages,
-    outbox_pages: page sizes of one slot. peak_bytes: weights, states and all slots together, less
-    windows that lie apart (see DeviceSpec); of the CPU its activations, states and such windows, as
+    weights: leaf nodes (weights and constants) that must be there. activation_pages, upload_pages,
+    download_pages: page sizes of one slot. peak_bytes: weights, states and all slots together, less
+    staging buffers that lie apart (see DeviceSpec); of the CPU its activations, states and such staging buffers, as
     its weights are the caller's arrays. resident_bytes: of the weights and states, what was on the
     device already when the plan was made. states: those that live there, in memory that no slot has
     for its own; as a page, a state's number is that of the activation pages and its position here.
@@ -155,17 +155,17 @@ class DeviceMemory:
     weights: tuple[int, ...]
     weight_bytes: int
     activation_pages: tuple[int, ...]
-    inbox_pages: tuple[int, ...]
-    outbox_pages: tuple[int, ...]
+    upload_pages: tuple[int, ...]
+    download_pages: tuple[int, ...]
     peak_bytes: int
     resident_bytes: int = 0
     states: tuple[int, ...] = ()
     state_bytes: int = 0
 
     @property
-    def windows(self) -> tuple[int, ...]:
-        """The pages that the host can see, inbox and outbox."""
-        return (*self.inbox_pages, *self.outbox_pages)
+    def staging_pages(self) -> tuple[int, ...]:
+        """The pages that the host can see, upload buffer and download buffer."""
+        return (*self.upload_pages, *self.download_pages)
 
     @property
     def needed_bytes(self) -> int:
@@ -179,7 +179,7 @@ class PlanValue:
 
     locations: (device, node) -> activation span, for each value that is in that device's memory,
     the results of its own nodes and copies of others; not for leaves that are weights, nor for
-    views (but see CopyIn: a part of a tensor that crosses on its own is a value of its own there).
+    views (but see Upload: a part of a tensor that crosses on its own is a value of its own there).
     A state, what writes it and a value that is written in its place have the same. Under (device,
     scratch_of(node)) the scratch memory of a node, alive while it runs.
     final_waits: splits for which the host waits before it hands the outputs to the caller.
@@ -216,9 +216,9 @@ class PlanValue:
         return sum(len(split.barriers) for split in self.splits)
 
     @property
-    def levels(self) -> int:
+    def depth(self) -> int:
         """The dependent levels of all splits on devices that have barriers."""
-        return sum(s.levels for s in self.splits if not self.topology.is_cpu(s.device))
+        return sum(s.depth for s in self.splits if not self.topology.is_cpu(s.device))
 
     @property
     def inner_barriers(self) -> int:
@@ -252,12 +252,12 @@ class PlanValue:
         return tuple(node.name for node in self.graph.nodes)
 
 
-def stage_begins(aside: Collection[str], copies_in: int, nodes: int) -> tuple[int, ...]:
-    """Returns the positions of the items of a split that begin another submission. copies_in,
+def stage_begins(async_transfers: Collection[str], uploads: int, nodes: int) -> tuple[int, ...]:
+    """Returns the positions of the items of a split that begin another submission. uploads,
     nodes: how many it has.
     """
-    positions = {COMING: copies_in, LEAVING: copies_in + nodes}
-    return tuple(at for stage, at in positions.items() if stage in aside)
+    positions = {UPLOAD: uploads, DOWNLOAD: uploads + nodes}
+    return tuple(at for stage, at in positions.items() if stage in async_transfers)
 
 
 def scratch_of(node_id: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from .plan_types import HOST, CopyIn, PlanValue
+from .plan_types import HOST, PlanValue, Upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class BufferSizes:
 
     weight_bytes: weights and constants, which plans share; on the CPU they are the caller's arrays.
     state_bytes: states, which plans share too. activation_bytes: results and scratch memory, on the
-    CPU also the windows of devices that have them in the computer's memory. inbox_bytes,
-    outbox_bytes: the windows through which values enter and leave. peak_bytes: what of all this
+    CPU also the staging buffers of devices that have them in the computer's memory. upload_bytes,
+    download_bytes: the staging buffers through which values enter and leave. peak_bytes: what of all this
     lies in the device's memory. resident_bytes: of that, what was there before. capacity_bytes:
     what the plan may use.
     """
@@ -29,25 +29,25 @@ class BufferSizes:
     weight_bytes: int
     state_bytes: int
     activation_bytes: int
-    inbox_bytes: int
-    outbox_bytes: int
+    upload_bytes: int
+    download_bytes: int
     peak_bytes: int
     resident_bytes: int
     capacity_bytes: int
 
     @property
     def total_bytes(self) -> int:
-        """Everything, wherever it lies: the caller's own arrays and the windows, too."""
-        slots = self.activation_bytes + self.inbox_bytes + self.outbox_bytes
+        """Everything, wherever it lies: the caller's own arrays and the staging buffers, too."""
+        slots = self.activation_bytes + self.upload_bytes + self.download_bytes
         return self.weight_bytes + self.state_bytes + slots
 
 
-def transfers(plan: PlanValue) -> tuple[CopyIn, ...]:
+def transfers(plan: PlanValue) -> tuple[Upload, ...]:
     """Returns the copies from one device to another."""
-    return tuple(c for s in plan.splits for c in s.copies_in if c.source != HOST)
+    return tuple(c for s in plan.splits for c in s.uploads if c.source != HOST)
 
 
-def copied_bytes(plan: PlanValue, copies: tuple[CopyIn, ...]) -> int:
+def copied_bytes(plan: PlanValue, copies: tuple[Upload, ...]) -> int:
     """Returns the bytes of some copies."""
     return sum(plan.graph.nodes[c.node].type.device_bytes for c in copies)
 
@@ -80,8 +80,8 @@ def _own_buffers(plan: PlanValue) -> dict[str, BufferSizes]:
             weight_bytes=memory.weight_bytes,
             state_bytes=memory.state_bytes,
             activation_bytes=activations,
-            inbox_bytes=slots * sum(memory.inbox_pages),
-            outbox_bytes=slots * sum(memory.outbox_pages),
+            upload_bytes=slots * sum(memory.upload_pages),
+            download_bytes=slots * sum(memory.download_pages),
             peak_bytes=memory.peak_bytes,
             resident_bytes=memory.resident_bytes,
             capacity_bytes=spec.memory_bytes,

@@ -5,28 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir.graph import Graph
-from .plan_types import COMING, LEAVING
+from .plan_types import DOWNLOAD, UPLOAD
 
 
-def count_levels(graph: Graph, outline: Outline) -> int:
+def critical_path_length(graph: Graph, split_draft: SplitDraft) -> int:
     """Returns how many items of a split, one after the other, need what the one before made: no
     order of the items does with fewer barriers.
     """
     roots, nodes = graph.view_bases, graph.nodes
     # what comes in, or goes out, beside the work is no step of it
-    level = {value: -(COMING in outline.aside) for value, _ in outline.entering}
+    level = {value: -(UPLOAD in split_draft.async_transfers) for value, _ in split_draft.live_in}
     most = 0
 
     def above(value: int) -> int:
         found = level.get(value)
         return 1 + (level.get(roots[value], -1) if found is None else found)
 
-    for node_id in outline.nodes:
+    for node_id in split_draft.nodes:
         if nodes[node_id].op == "state":
             continue
         level[node_id] = max([above(i) for i in nodes[node_id].inputs], default=0)
         most = max(most, level[node_id])
-    return max([most, *map(above, () if LEAVING in outline.aside else outline.leaving)])
+    return max(
+        [most, *map(above, () if DOWNLOAD in split_draft.async_transfers else split_draft.live_out)]
+    )
 
 
 SUBMISSION_S = 0.5
@@ -34,21 +36,21 @@ SUBMISSION_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """A split before memory is known. entering: (value, source split or HOST). leaving: values.
-    observed: values that the user asked to see once it has run. in_place, aside, hands_over and
+class SplitDraft:
+    """A split before memory is known. live_in: (value, source split or HOST). live_out: values.
+    observed: values that the user asked to see once it has run. in_place, async_transfers, deferred_downloads and
     refills: see `Split`. free_at: the position, among the splits of the device, of the first one
     that may write over what is copied out beside the work.
     """
 
     device: int
     nodes: tuple[int, ...]
-    entering: tuple[tuple[int, int], ...]
-    leaving: tuple[int, ...]
+    live_in: tuple[tuple[int, int], ...]
+    live_out: tuple[int, ...]
     waits: tuple[int, ...]
     observed: tuple[int, ...] = ()
     in_place: tuple[tuple[int, int], ...] = ()
-    aside: tuple[str, ...] = ()
-    hands_over: tuple[int, ...] = ()
+    async_transfers: tuple[str, ...] = ()
+    deferred_downloads: tuple[int, ...] = ()
     refills: bool = False
     free_at: int = 0

@@ -6,7 +6,7 @@ knew. Of each word the last write and the reads since are kept. Two accesses of 
 neither of which knows of the other, are a race, whatever order they came in this time. What is read
 must also be what this run wrote, and not the leftover of another.
 
-    host of slot 0   write inbox | submit ------------------------> wait | read outbox
+    host of slot 0   write upload buffer | submit ------------------------> wait | read download buffer
     queue of gpu:0                  \\-> copy in | barrier | nodes -/       without the wait: race
 
 A device may have a second queue, for copies beside its work; who waits for a semaphore learns what
@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...common.errors import PlanError
-from ..types.plan_types import WORK, PlanValue
+from ..types.plan_types import COMPUTE, PlanValue
 from .interleavings import events_of
 from .memory_events import (
     SHARED,
@@ -37,13 +37,13 @@ from .memory_events import (
     End,
     Event,
     Free,
-    Hear,
     Item,
     Label,
     Memory,
+    RecvMsg,
     Release,
+    SendMsg,
     Submit,
-    Tell,
     Touch,
     Wait,
 )
@@ -104,7 +104,7 @@ class _Page:
         return slice(bisect_left(self.starts, access.start), bisect_left(self.starts, access.end))
 
 
-class _Sent(NamedTuple):
+class _Submission(NamedTuple):
     """A submission: its queue's count at its end, and what its queue knows then."""
 
     event: Submit
@@ -129,8 +129,8 @@ class Checker:
         self._known = [[0] * (queues + threads) for _ in range(queues + threads)]
         self._released = [[0] * (queues + threads) for _ in range(threads)]
         self._holder: list[Event | None] = [None] * threads
-        self._told: dict[Label, list[int]] = {}
-        self._sent: list[dict[tuple[int, str], _Sent]] = [{} for _ in range(slots)]
+        self._sent_clocks: dict[Label, list[int]] = {}
+        self._sent: list[dict[tuple[int, str], _Submission]] = [{} for _ in range(slots)]
         self._pages: dict[tuple[int, Memory], _Page] = {}
         self._freed: set[int] = set()
         self._first = _complete_first(plan)
@@ -143,10 +143,10 @@ class Checker:
         known = self._known[host]
         if isinstance(event, Acquire):
             return self._acquire(event, known)
-        if isinstance(event, Tell):
-            self._told[event.label] = list(known)
+        if isinstance(event, SendMsg):
+            self._sent_clocks[event.label] = list(known)
             return []
-        if isinstance(event, Hear):
+        if isinstance(event, RecvMsg):
             return self._hear(event, known)
         out = self._check_holder(event)
         if isinstance(event, Touch):
@@ -172,8 +172,8 @@ class Checker:
             self._holder[self._held_at(event)] = None
         return out
 
-    def _hear(self, event: Hear, known: list[int]) -> list[Finding]:
-        told = self._told.pop(event.label, None)
+    def _hear(self, event: RecvMsg, known: list[int]) -> list[Finding]:
+        told = self._sent_clocks.pop(event.label, None)
         if told is None:
             what = f"{_run(event)} hears {event.label}, which nobody has told"
             return [Finding("pending", event.slot, what, "the message before")]
@@ -251,17 +251,17 @@ class Checker:
             out += self._touch(number, event, item)
         queue[number] += 1  # a fence covers all items: their count is one above this entry
         time = queue[number]
-        self._sent[event.slot][event.split, event.stage] = _Sent(event, time, tuple(queue))
+        self._sent[event.slot][event.split, event.stage] = _Submission(event, time, tuple(queue))
         return out
 
     def _queue(self, event: Submit) -> int:
         """Returns the number of the queue that a submission goes to."""
-        return event.device + (0 if event.stage == WORK else self._devices)
+        return event.device + (0 if event.stage == COMPUTE else self._devices)
 
     def _check_complete(self, event: Submit, host: list[int]) -> list[Finding]:
         out = []
         for first in self._first[event.split]:
-            sent = self._sent[event.slot].get((first, WORK))
+            sent = self._sent[event.slot].get((first, COMPUTE))
             there = sent is not None and sent.event.run == event.run
             device = self._plan.splits[first].device
             if not there or sent is None or host[device] < sent.time:
@@ -425,7 +425,7 @@ def _complete_first(plan: PlanValue) -> list[tuple[int, ...]]:
 
 
 def _stage(event: Submit) -> str:
-    return "" if event.stage == WORK else f"{event.stage} of "
+    return "" if event.stage == COMPUTE else f"{event.stage} of "
 
 
 def _run(event: Event) -> str:

@@ -46,8 +46,8 @@ def _nodes_of(plan: PlanValue) -> Iterator[int]:
     for split in plan.splits:
         yield from split.nodes
         yield from split.observed
-        yield from [copy.node for copy in split.copies_in]
-        yield from [copy.node for copy in split.copies_out]
+        yield from [copy.node for copy in split.uploads]
+        yield from [copy.node for copy in split.downloads]
         for pair in split.in_place:
             yield from pair
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..types.plan_types import HOST, PlanValue, Split
-from .memory_events import Event, Narrator
+from .memory_events import Event, EventGenerator
 
 
 class Walk:
@@ -24,30 +24,30 @@ class Walk:
     """
 
     def __init__(
-        self, narrator: Narrator, commits: Sequence[Split], final_waits: Sequence[int]
+        self, generator: EventGenerator, commits: Sequence[Split], final_waits: Sequence[int]
     ) -> None:
-        self.narrator = narrator
+        self.generator = generator
         self._commits = commits
         self._final_waits = final_waits
-        self._given = {c.node for s in narrator.splits for c in s.copies_out}
+        self._given = {c.node for s in generator.splits for c in s.downloads}
         self._splits_of: dict[int, list[Split]] = {}
-        for split in narrator.splits:
+        for split in generator.splits:
             self._splits_of.setdefault(split.device, []).append(split)
-        self._device_of = {split.id: split.device for split in narrator.splits}
+        self._device_of = {split.id: split.device for split in generator.splits}
 
     def run(self, slot: int, number: int) -> Iterator[Event]:
         """Yields the events of one run."""
-        narrator, complete = self.narrator, set[int]()
-        graph, commits = narrator.plan.graph, self._commits
+        generator, complete = self.generator, set[int]()
+        graph, commits = generator.plan.graph, self._commits
         yield from self._begin(slot, number)
-        before = narrator.splits[: len(narrator.splits) - len(commits)]
+        before = generator.splits[: len(generator.splits) - len(commits)]
         for at, split in enumerate(before):
             yield from self._cross(slot, at, complete)
             yield from self._start(slot, split, complete)
         yield from self._cross(slot, len(before), complete)
         for waited in commits[0].waits if commits else self._final_waits:
             yield from self._wait(slot, waited, complete)
-        for value in (*(n for _, n in graph.outputs[: self._results]), *graph.kept):
+        for value in (*(n for _, n in graph.outputs[: self._results]), *graph.backed_up_states):
             yield from self._fetch(slot, value)
         yield from self._agree(slot, number)
         for split in commits:
@@ -59,58 +59,58 @@ class Walk:
 
     @property
     def _results(self) -> int:
-        return len(self.narrator.plan.graph.outputs)
+        return len(self.generator.plan.graph.outputs)
 
     def _begin(self, slot: int, number: int) -> Iterator[Event]:
-        yield self.narrator.acquire(slot, number)
+        yield self.generator.acquire(slot, number)
 
     def _cross(self, slot: int, at: int, complete: set[int]) -> Iterator[Event]:
         """What crosses between hosts before a split, by its position."""
         yield from ()
 
     def _agree(self, slot: int, number: int) -> Iterator[Event]:
-        yield self.narrator.end(slot)
+        yield self.generator.end(slot)
 
     def _finish(self, slot: int, number: int) -> Iterator[Event]:
         if self._commits:
-            yield self.narrator.end(slot)
-        yield self.narrator.release(slot)
+            yield self.generator.end(slot)
+        yield self.generator.release(slot)
 
     def _fetch(self, slot: int, value: int) -> Iterator[Event]:
-        plan = self.narrator.plan
+        plan = self.generator.plan
         source = value if value in self._given else plan.graph.view_base(value)
         if not plan.graph.nodes[source].declaration.leaf:
             device = plan.placements[plan.graph.view_base(value)].device
-            yield self.narrator.fetch(slot, source, device)
+            yield self.generator.fetch(slot, source, device)
 
     def _wait(self, slot: int, split_id: int, complete: set[int]) -> Iterator[Event]:
         if split_id in complete:
             return
-        yield from self.narrator.wait(slot, split_id)
+        yield from self.generator.wait(slot, split_id)
         splits = self._splits_of[self._device_of[split_id]]
         ended = [s for s in splits if s.id <= split_id and s.id not in complete]
         for split in ended:
             complete.add(split.id)
-            yield self.narrator.check(slot, split.id)
+            yield self.generator.check(slot, split.id)
         for split in ended:
             for value in split.observed:
                 yield from self._fetch(slot, value)
 
     def _start(self, slot: int, split: Split, complete: set[int]) -> Iterator[Event]:
-        narrator, data = self.narrator, self.narrator.plan.graph.data
-        for copy in split.copies_in:
+        generator, data = self.generator, self.generator.plan.graph.data
+        for copy in split.uploads:
             if copy.source == HOST and copy.node not in data:
                 yield from self._feed(slot, copy.node)
-                yield narrator.stage(slot, split.device, copy)
+                yield generator.stage(slot, split.device, copy)
         for waited in split.waits:
             yield from self._wait(slot, waited, complete)
-        for copy in split.copies_in:
+        for copy in split.uploads:
             if split.refills and copy.node in data:
-                yield narrator.stage(slot, split.device, copy)
+                yield generator.stage(slot, split.device, copy)
             elif copy.source != HOST:
-                yield narrator.fetch(slot, copy.node, self._device_of[copy.source])
-                yield narrator.stage(slot, split.device, copy)
-        yield from narrator.submit(slot, split.id)
+                yield generator.fetch(slot, copy.node, self._device_of[copy.source])
+                yield generator.stage(slot, split.device, copy)
+        yield from generator.submit(slot, split.id)
 
     def _feed(self, slot: int, value: int) -> Iterator[Event]:
         """How the host has a value that comes from no split of its own."""
@@ -125,7 +125,7 @@ def events_of(
     """Returns the events of some runs, each in the first slot that is free, in an order drawn by
     `rng`: at each step one of the runs under way goes on.
     """
-    walk, draw = Walk(Narrator(plan), plan.commits, plan.final_waits), rng or _default()
+    walk, draw = Walk(EventGenerator(plan), plan.commits, plan.final_waits), rng or _default()
     free, under_way = list(range(plan.copies)), dict[int, Iterator[Event]]()
     events: list[Event] = []
     started = 0

@@ -6,7 +6,7 @@ executor and for `events_of` in walks.py, which draws an order that an executor 
 `happens.py` judges.
 
     executor (VKSCHED_CHECK=1) --\\
-                                   Narrator --events--> happens.Checker --> findings
+                                   EventGenerator --events--> happens.Checker --> findings
     events_of(plan, runs, rng) --/
 
 Complexity: O(items) once per plan, O(1) per event. Examples: tests/plan/test_happens_before.py.
@@ -18,19 +18,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..types.plan_types import (
-    COMING,
+    COMPUTE,
+    DOWNLOAD,
     HOST,
-    LEAVING,
-    WORK,
-    CopyIn,
+    UPLOAD,
     PlanValue,
     Span,
     Split,
+    Upload,
     scratch_of,
 )
 
 Memory = tuple[str, int, int]
-"""Kind (inbox, outbox, activation, status, weight, state, value: an array of the CPU, mail: one
+"""Kind (upload, download, activation, status, weight, state, value: an array of the CPU, mail: one
 that another host has sent, or a message), device, page: the node's number for weight, state, value
 and mail, the split's for status.
 """
@@ -103,7 +103,7 @@ class Submit(Event):
     device: int
     split: int
     items: tuple[Item, ...]
-    stage: str = WORK
+    stage: str = COMPUTE
     after: tuple[tuple[str, int], ...] = ()
 
 
@@ -114,18 +114,18 @@ class Wait(Event):
     """
 
     split: int
-    stage: str = WORK
+    stage: str = COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
-class Tell(Event):
+class SendMsg(Event):
     """The thread sends a message: whoever hears it knows what the thread knows now."""
 
     label: Label
 
 
 @dataclass(frozen=True, slots=True)
-class Hear(Event):
+class RecvMsg(Event):
     """The thread has waited for a message; what it brings lies in the memory of its host then."""
 
     label: Label
@@ -149,7 +149,7 @@ class Free(Event):
     device: int
 
 
-class Narrator:
+class EventGenerator:
     """Tells the events of a plan. One run holds a slot at a time.
 
     items: by split and stage what a queue does in it. devices: whose events these are, the CPU
@@ -166,16 +166,14 @@ class Narrator:
         self._held = [-1] * plan.copies
         self._given: list[set[int]] = [set() for _ in range(plan.copies)]
         """By slot the splits of the run whose copies out the copy queue has got."""
-        self._outboxes = {
-            (s.device, c.node): (c.outbox, s.id) for s in plan.splits for c in s.copies_out
+        self._download_spans = {
+            (s.device, c.node): (c.staging, s.id) for s in plan.splits for c in s.downloads
         }
         self._on_cpu = {n for s in plan.splits if s.device == self._cpu for n in s.nodes}
-        self._to_cpu = {
-            c.node: c for s in plan.splits if s.device == self._cpu for c in s.copies_in
-        }
+        self._to_cpu = {c.node: c for s in plan.splits if s.device == self._cpu for c in s.uploads}
         self.splits = tuple(s for s in plan.splits if s.device in own)
         self.items = {s.id: self._of_split(s) for s in self.splits}
-        self._leaving = [s for s in self.splits if LEAVING in s.aside]
+        self._async_downloads = [s for s in self.splits if DOWNLOAD in s.async_transfers]
 
     def acquire(self, slot: int, run: int) -> Acquire:
         self._held[slot] = run
@@ -186,10 +184,10 @@ class Narrator:
         """Returns the run that has a slot."""
         return self._held[slot]
 
-    def stage(self, slot: int, device: int, copy: CopyIn) -> Touch:
-        """The host moves a value from the caller or an outbox to where its device finds it."""
+    def stage(self, slot: int, device: int, copy: Upload) -> Touch:
+        """The host moves a value from the caller or a download buffer to where its device finds it."""
         reads = () if copy.source == HOST else (self._given_out(copy.node, copy.source),)
-        write = self._words("inbox", device, copy.inbox, copy.node)
+        write = self._words("upload", device, copy.staging, copy.node)
         if device == self._cpu:
             write = self._value(copy.node)
         return self._touch(slot, f"copy of {self._name(copy.node)} by the host", reads, (write,))
@@ -198,12 +196,12 @@ class Narrator:
         """The host writes the ticket of a split and hands it to its queues."""
         made = self.plan.splits[split]
         yield self._touch(slot, f"ticket of split {split}", (), (self._ticket(made),))
-        if COMING in made.aside:
-            yield self._submit(slot, made, COMING)
-        yield self._submit(slot, made, WORK)
-        for number in made.hands_over:
+        if UPLOAD in made.async_transfers:
+            yield self._submit(slot, made, UPLOAD)
+        yield self._submit(slot, made, COMPUTE)
+        for number in made.deferred_downloads:
             self._given[slot].add(number)
-            yield self._submit(slot, self.plan.splits[number], LEAVING)
+            yield self._submit(slot, self.plan.splits[number], DOWNLOAD)
 
     def _submit(self, slot: int, split: Split, stage: str) -> Submit:
         what = self.items[split.id][stage], stage, split.after(stage)
@@ -216,14 +214,14 @@ class Narrator:
         work is known to be complete, if the plan says so; and waited for.
         """
         device, given = self.plan.splits[split].device, self._given[slot]
-        ended = [s for s in self._leaving if s.device == device and s.id <= split]
+        ended = [s for s in self._async_downloads if s.device == device and s.id <= split]
         left = [s for s in ended if s.id not in given]
         given.update(s.id for s in left)
-        yield from (self._submit(slot, s, LEAVING) for s in left if not s.after(LEAVING))
+        yield from (self._submit(slot, s, DOWNLOAD) for s in left if not s.after(DOWNLOAD))
         where = self._first + slot, slot, self._held[slot]
         yield Wait(*where, split)
-        yield from (self._submit(slot, s, LEAVING) for s in left if s.after(LEAVING))
-        yield from (Wait(*where, s.id, LEAVING) for s in ended)
+        yield from (self._submit(slot, s, DOWNLOAD) for s in left if s.after(DOWNLOAD))
+        yield from (Wait(*where, s.id, DOWNLOAD) for s in ended)
 
     def check(self, slot: int, split: int) -> Touch:
         """The host reads the sequence words of a split."""
@@ -233,7 +231,7 @@ class Narrator:
 
     def fetch(self, slot: int, node: int, device: int) -> Touch:
         """The host reads a value that was copied out."""
-        _, maker = self._outboxes.get((device, node), (None, -1))
+        _, maker = self._download_spans.get((device, node), (None, -1))
         read = self._given_out(node, maker, device)
         return self._touch(slot, f"fetch of {self._name(node)}", (read,), ())
 
@@ -243,19 +241,19 @@ class Narrator:
     def release(self, slot: int) -> Release:
         return Release(self._first + slot, slot, self._held[slot])
 
-    def tell(self, slot: int, run: int, what: str, host: str, value: int = -1) -> Tell:
-        return Tell(self._first + slot, slot, run, (what, host, value, run))
+    def tell(self, slot: int, run: int, what: str, host: str, value: int = -1) -> SendMsg:
+        return SendMsg(self._first + slot, slot, run, (what, host, value, run))
 
     def hear(
         self, slot: int, run: int, what: str, host: str, about: int, values: Sequence[int] = ()
-    ) -> Hear:
+    ) -> RecvMsg:
         """about: the CPU of the host that it goes to or comes from, which messages lie beside.
         values: what it brings.
         """
         brought = (*(self._mail(value) for value in values), self._message(what, about))
         label = what, host, values[0] if what == "value" else -1, run
         item = Item(f"message {what}", False, (), brought)
-        return Hear(self._first + slot, slot, run, label, item)
+        return RecvMsg(self._first + slot, slot, run, label, item)
 
     def read(self, slot: int, what: str, about: int) -> Touch:
         """The host goes on by a message."""
@@ -293,13 +291,13 @@ class Narrator:
                 (self._entered(split, copy),),
                 (self._words("activation", device, copy.target, copy.node),),
             )
-            for copy in (() if on_cpu else split.copies_in)
+            for copy in (() if on_cpu else split.uploads)
         ]
         for node_id in split.nodes:
             reads, writes = self._of_node(device, node_id, split.id)
             items.append(Item(self._name(node_id), on_cpu, reads, writes))
-        for out in () if on_cpu else split.copies_out:
-            written = self._words("outbox", device, out.outbox, out.node, split.id)
+        for out in () if on_cpu else split.downloads:
+            written = self._words("download", device, out.staging, out.node, split.id)
             reads = self._read(device, out.node)
             items.append(Item(f"copy out of {self._name(out.node)}", False, reads, (written,)))
         if not on_cpu:
@@ -310,19 +308,21 @@ class Narrator:
             ]
         return {
             stage: (*(items[at] for at in part), self._sequence_word(split, stage))
-            for stage, part in (split.stages if not on_cpu else {WORK: range(len(items))}).items()
+            for stage, part in (
+                split.stages if not on_cpu else {COMPUTE: range(len(items))}
+            ).items()
         }
 
     def _sequence_word(self, split: Split, stage: str) -> Item:
         return Item("sequence word", True, (self._ticket(split),), (self._echo(split, stage),))
 
-    def _entered(self, split: Split, copy: CopyIn) -> Access:
-        """What a copy in reads: the window, in which a streamed weight is before the first run
+    def _entered(self, split: Split, copy: Upload) -> Access:
+        """What a copy in reads: the staging buffer, in which a streamed weight is before the first run
         where it has one of its own.
         """
         if copy.node in self.plan.graph.data and not split.refills:
             return Access(("weight", split.device, copy.node), 0, 1, copy.node)
-        return self._words("inbox", split.device, copy.inbox, copy.node)
+        return self._words("upload", split.device, copy.staging, copy.node)
 
     def _of_node(
         self, device: int, node_id: int, split: int
@@ -354,7 +354,10 @@ class Narrator:
             copy = self._to_cpu.get(value)
             if copy is None or copy.source == HOST:
                 return read
-            return (*read, self._given_out(value, copy.source))  # numpy reads the outbox itself
+            return (
+                *read,
+                self._given_out(value, copy.source),
+            )  # numpy reads the download buffer itself
         if root in graph.states and plan.placements[root].device == device:
             return (self._state(device, root, offset, graph.nodes[node_id].type.words),)
         own = plan.locations.get((device, node_id))
@@ -384,8 +387,8 @@ class Narrator:
             return self._value(
                 node if node in self._on_cpu else self.plan.graph.view_base(node), split
             )
-        span, _ = self._outboxes.get((here, node), (None, -1))
-        return self._words("outbox", here, span, node, split)
+        span, _ = self._download_spans.get((here, node), (None, -1))
+        return self._words("download", here, span, node, split)
 
     def _words(
         self, kind: str, device: int, span: Span | None, node: int, split: int = -1
@@ -413,7 +416,7 @@ class Narrator:
         return Access(("status", split.device, split.id), 0, 1, split.id)
 
     def _echo(self, split: Split, stage: str) -> Access:
-        at = 1 + (WORK, COMING, LEAVING).index(stage)
+        at = 1 + (COMPUTE, UPLOAD, DOWNLOAD).index(stage)
         return Access(("status", split.device, split.id), at, at + 1, split.id)
 
     def _name(self, node: int) -> str:

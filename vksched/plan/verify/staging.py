@@ -1,8 +1,8 @@
-"""Windows: does a plan keep its promises about memory that the host sees?
+"""Staging buffers: does a plan keep its promises about memory that the host sees?
 
-    window   | w0 for split 0 | w2 for split 2 |     split 2 starts once split 0 is complete
+    staging buffer   | w0 for split 0 | w2 for split 2 |     split 2 starts once split 0 is complete
 
-A value has a window of its own, but for weights that the host writes in each run. Complexity:
+A value has a staging buffer of its own, but for weights that the host writes in each run. Complexity:
 O(values * log(values)). Examples: tests/planner/test_streaming_windows.py,
 tests/plan/test_plan_verify.py.
 """
@@ -13,60 +13,60 @@ from collections.abc import Callable, Sequence
 
 from ...common.errors import PlanError
 from ...ir.graph import Node
-from ..types.interval_set import Owners, WordSet
+from ..types.interval_set import IntervalSet, Owners
 from ..types.plan_types import PlanValue, Span, Split
 
 
 class Turns:
-    """Who has which windows while splits start one after the other."""
+    """Who has which staging buffers while splits start one after the other."""
 
     def __init__(self, plan: PlanValue) -> None:
         self._plan = plan
         self._owners = [Owners() for _ in plan.topology.devices]
 
     def take(self, split: Split, is_complete: Callable[[int], bool]) -> None:
-        """Gives a split the windows of the weights that the host writes for it."""
+        """Gives a split the staging buffers of the weights that the host writes for it."""
         graph, owners = self._plan.graph, self._owners[split.device]
-        for copy in split.copies_in if split.refills else ():
+        for copy in split.uploads if split.refills else ():
             if copy.node not in graph.data:
                 continue
-            for other in owners.take(copy.inbox, split.id):
+            for other in owners.take(copy.staging, split.id):
                 name = graph.nodes[copy.node].name
                 if other == split.id:
-                    raise _fail(f"two values share words of the inbox, one of them {name}")
+                    raise _fail(f"two values share words of the upload buffer, one of them {name}")
                 if not is_complete(other):
                     raise _fail(
-                        f"{name} is written for split {split.id} over a window that split {other} "
+                        f"{name} is written for split {split.id} over a staging buffer that split {other} "
                         "may still read"
                     )
 
 
-def check_windows(plan: PlanValue, device: int, splits: Sequence[Split]) -> None:
+def check_staging(plan: PlanValue, device: int, splits: Sequence[Split]) -> None:
     """Checks where the values of a device are that enter and leave it. splits: its own."""
     graph, memory = plan.graph, plan.memory[device]
-    shared, inbox, outbox = WordSet(), WordSet(), WordSet()
+    shared, upload_staging, download_staging = IntervalSet(), IntervalSet(), IntervalSet()
     for split in splits:
-        for copy in split.copies_in:
+        for copy in split.uploads:
             node = graph.nodes[copy.node]
-            check_span(node, node.type.words, copy.inbox, memory.inbox_pages, "inbox")
+            check_span(node, node.type.words, copy.staging, memory.upload_pages, "upload buffer")
             if copy.target != plan.locations.get((device, copy.node)):
                 raise _fail(f"{node.name} is copied to another place than it is read")
             if split.refills and copy.node in graph.data:
-                shared.add(copy.inbox)
+                shared.add(copy.staging)
             else:
-                _take(inbox, copy.inbox, "inbox")
-        for out in split.copies_out:
+                _take(upload_staging, copy.staging, "upload buffer")
+        for out in split.downloads:
             node = graph.nodes[out.node]
-            check_span(node, node.type.words, out.outbox, memory.outbox_pages, "outbox")
-            _take(outbox, out.outbox, "outbox")
+            check_span(node, node.type.words, out.staging, memory.download_pages, "download buffer")
+            _take(download_staging, out.staging, "download buffer")
     for split in splits:
-        for copy in split.copies_in:
-            if not (split.refills and copy.node in graph.data) and shared.meets(copy.inbox):
+        for copy in split.uploads:
+            if not (split.refills and copy.node in graph.data) and shared.meets(copy.staging):
                 name = graph.nodes[copy.node].name
-                raise _fail(f"two values share words of the inbox, one of them {name}")
+                raise _fail(f"two values share words of the upload buffer, one of them {name}")
 
 
-def _take(taken: WordSet, span: Span, kind: str) -> None:
+def _take(taken: IntervalSet, span: Span, kind: str) -> None:
     if taken.meets(span):
         raise _fail(f"two values share words of the {kind}")
     taken.add(span)

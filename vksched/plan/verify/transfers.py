@@ -14,10 +14,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 from ...common.errors import PlanError
-from ..types.interval_set import WordSet
-from ..types.plan_types import COMING, HOST, LEAVING, WORK, PlanValue, Span, Split
+from ..types.interval_set import IntervalSet
+from ..types.plan_types import COMPUTE, DOWNLOAD, HOST, UPLOAD, PlanValue, Span, Split
 
-Used = Mapping[int, tuple[WordSet, WordSet]]
+Used = Mapping[int, tuple[IntervalSet, IntervalSet]]
 """By split the words of its device that its work reads, and that it writes."""
 
 
@@ -31,29 +31,31 @@ def check_aside(
     """
     spec = plan.topology.devices[splits[0].device]
     has_queue = spec.limits.copy_queue and spec.kind != "cpu"
-    if not any(split.aside or split.orders or split.hands_over for split in splits):
+    if not any(
+        split.async_transfers or split.stage_deps or split.deferred_downloads for split in splits
+    ):
         return
     waits = _Waits(plan, splits[0].device)
     numbers = [split.id for split in splits]
     left: set[int] = set()  # whose copies out nothing before has handed over
     known = HOST  # the last split whose work is complete for all that the copy queue gets
     for at, split in enumerate(splits):
-        if not (split.aside or split.orders or split.hands_over):
+        if not (split.async_transfers or split.stage_deps or split.deferred_downloads):
             continue
         if not has_queue:
             raise _fail(f"split {split.id} has copies beside its work, and {spec.name} no queue")
         _check_stages(plan, split)
-        for number in split.hands_over:
+        for number in split.deferred_downloads:
             if number not in left or waits.seen(number) <= split.id:
                 raise _fail(f"split {split.id} hands over copies out of {number}, which has none")
             left.remove(number)
-        if COMING in split.aside:
-            known = max(known, waits.waited(split.id), *(n for _, n in split.after(COMING)))
+        if UPLOAD in split.async_transfers:
+            known = max(known, waits.waited(split.id), *(n for _, n in split.after(UPLOAD)))
             unknown = splits[min(bisect_right(numbers, known), at) : at]
             _check_coming(unknown, split, used)
-        for number in split.hands_over:
-            known = max(known, *(n for _, n in plan.splits[number].after(LEAVING)), HOST)
-        if LEAVING in split.aside:
+        for number in split.deferred_downloads:
+            known = max(known, *(n for _, n in plan.splits[number].after(DOWNLOAD)), HOST)
+        if DOWNLOAD in split.async_transfers:
             left.add(split.id)
             later = splits[at + 1 : bisect_left(numbers, waits.seen(split.id))]
             _check_leaving(plan, later, split, spans, used)
@@ -63,15 +65,17 @@ def _check_stages(plan: PlanValue, split: Split) -> None:
     """Checks that there are such stages, and that each waits for what the device has got by then:
     the work of a split of its own, or earlier, or for the copies in of its own.
     """
-    if not set(split.aside) <= {COMING, LEAVING} or len(set(split.aside)) != len(split.aside):
-        raise _fail(f"split {split.id} has {split.aside} beside its work")
-    own = (WORK, COMING, split.id), (LEAVING, WORK, split.id)
-    for order in split.orders:
+    if not set(split.async_transfers) <= {UPLOAD, DOWNLOAD} or len(
+        set(split.async_transfers)
+    ) != len(split.async_transfers):
+        raise _fail(f"split {split.id} has {split.async_transfers} beside its work")
+    own = (COMPUTE, UPLOAD, split.id), (DOWNLOAD, COMPUTE, split.id)
+    for order in split.stage_deps:
         same = plan.splits[order.split] if 0 <= order.split <= split.id else None
         if same is None or same.device != split.device:
             raise _fail(f"split {split.id} waits for split {order.split}, not before it there")
-        earlier = order.split < split.id and order[:2] == (COMING, WORK)
-        if not (earlier or order in own) or not {*order[:2]} <= {WORK, *split.aside}:
+        earlier = order.split < split.id and order[:2] == (UPLOAD, COMPUTE)
+        if not (earlier or order in own) or not {*order[:2]} <= {COMPUTE, *split.async_transfers}:
             what = f"{order.after} of split {order.split}"
             raise _fail(f"{order.stage} of split {split.id} cannot wait for {what}")
 
@@ -105,9 +109,9 @@ class _Waits:
 
 def _check_coming(before: Sequence[Split], split: Split, used: Used) -> None:
     """before: splits of the device that may still be at work when the copies in begin."""
-    if (COMING, split.id) not in split.after(WORK):
+    if (UPLOAD, split.id) not in split.after(COMPUTE):
         raise _fail(f"split {split.id} does not wait for its copies in")
-    targets = [copy.target for copy in split.copies_in]
+    targets = [copy.target for copy in split.uploads]
     for other in before:
         if any(words.meets(*targets) for words in used[other.id]):
             raise _fail(
@@ -124,13 +128,13 @@ def _check_leaving(
     used: Used,
 ) -> None:
     """later: splits of the device that begin before the host has seen the copies out."""
-    if (WORK, split.id) not in split.after(LEAVING):
+    if (COMPUTE, split.id) not in split.after(DOWNLOAD):
         raise _fail(f"copies out of split {split.id} do not wait for its work")
     roots = plan.graph.view_bases
-    sources = [spans.get(c.node, spans.get(roots[c.node])) for c in split.copies_out]
+    sources = [spans.get(c.node, spans.get(roots[c.node])) for c in split.downloads]
     for other in later:
-        written = [c.target for c in other.copies_in] if COMING in other.aside else []
-        taken = WordSet()
+        written = [c.target for c in other.uploads] if UPLOAD in other.async_transfers else []
+        taken = IntervalSet()
         taken.add(*written)
         for source in (s for s in sources if s is not None):
             if taken.meets(source) or used[other.id][1].meets(source):

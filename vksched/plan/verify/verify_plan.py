@@ -18,10 +18,10 @@ from typing import TypeVar
 from ...common.errors import PlanError
 from ...ir.graph import Node
 from ..costs import node_cost
-from ..types.interval_set import Owners, WordSet
+from ..types.interval_set import IntervalSet, Owners
 from ..types.plan_types import (
+    COMPUTE,
     HOST,
-    WORK,
     PlanValue,
     Span,
     Split,
@@ -31,7 +31,7 @@ from ..types.plan_types import (
     scratch_of,
 )
 from .index_checks import check_numbers
-from .staging import Turns, check_span, check_windows
+from .staging import Turns, check_span, check_staging
 from .transfers import check_aside
 
 AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
@@ -100,10 +100,12 @@ class _Calls:
         self._reasons: dict[tuple[int, int], str | None] = {}
         self._scratch: dict[tuple[int, int], int] = {}
 
-    def why_not(self, device: int, node: Node) -> str | None:
+    def unsupported_reason(self, device: int, node: Node) -> str | None:
         key = self._alike[device], self._graph.kinds[node.id]
         if key not in self._reasons:
-            self._reasons[key] = node_cost.why_not(self._devices[device], self._graph, node)
+            self._reasons[key] = node_cost.unsupported_reason(
+                self._devices[device], self._graph, node
+            )
         return self._reasons[key]
 
     def scratch_words(self, device: int, node: Node) -> int:
@@ -130,7 +132,7 @@ def _check_nodes(plan: PlanValue, calls: _Calls) -> None:
                 raise _fail(
                     f"{graph.nodes[node_id].name} runs on another device than its placement"
                 )
-            reason = calls.why_not(split.device, graph.nodes[node_id])
+            reason = calls.unsupported_reason(split.device, graph.nodes[node_id])
             if reason is not None:
                 raise _fail(f"{graph.nodes[node_id].name} cannot run where it is placed: {reason}")
     in_place = set(plan.in_place.values())
@@ -172,7 +174,7 @@ def _check_order(plan: PlanValue) -> None:
         turns.take(split, is_complete)
         if shown and not is_complete(shown[-1]):  # which waited for the one before it
             raise _fail(f"split {split.id} starts before what split {shown[-1]} shows is complete")
-        for copy in split.copies_in:
+        for copy in split.uploads:
             name = graph.nodes[copy.node].name
             if copy.source == HOST:
                 if not _from_host(plan, copy.node):
@@ -196,11 +198,11 @@ def _check_order(plan: PlanValue) -> None:
             present.add((split.device, node_id))
         if split.observed:
             shown.append(split.id)
-            given = {copy.node for copy in split.copies_out}
+            given = {copy.node for copy in split.downloads}
             for value in split.observed:
                 if not {value, graph.view_base(value)} & given:
                     raise _fail(f"{graph.nodes[value].name} is observed, but not copied out")
-        for out in split.copies_out:
+        for out in split.downloads:
             _check_present(plan, split, present, held, out.node, "a copy out")
             if plan.placements[graph.view_base(out.node)].device == split.device:
                 made[out.node] = split.id
@@ -209,7 +211,10 @@ def _check_order(plan: PlanValue) -> None:
     left = [s.id for s in plan.splits if not is_complete(s.id)]
     if left:
         raise _fail(f"splits {left} are not complete when the run ends")
-    for name, output in (*graph.outputs, *((graph.nodes[v].name, v) for v in graph.kept)):
+    for name, output in (
+        *graph.outputs,
+        *((graph.nodes[v].name, v) for v in graph.backed_up_states),
+    ):
         root = graph.view_base(output)
         if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
             raise _fail(f"output {name!r} is not copied out")
@@ -234,7 +239,7 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
         return
     _check_in_place(plan, split)
     writers = [n for n in split.nodes if graph.nodes[n].op == "assign"]
-    given = {graph.view_base(out.node) for out in split.copies_out}
+    given = {graph.view_base(out.node) for out in split.downloads}
     others = [
         n
         for n in split.nodes
@@ -254,8 +259,11 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
 def _check_in_place(plan: PlanValue, split: Split) -> None:
     """A value that is written over its state is its next one, no other's, and nobody else's."""
     graph, own = plan.graph, set(split.nodes)
-    given = {v for s in plan.splits for v in s.observed} | {out.node for out in split.copies_out}
-    given = {graph.view_base(v) for v in (*given, *graph.kept, *(v for _, v in graph.outputs))}
+    given = {v for s in plan.splits for v in s.observed} | {out.node for out in split.downloads}
+    given = {
+        graph.view_base(v)
+        for v in (*given, *graph.backed_up_states, *(v for _, v in graph.outputs))
+    }
     states_of: dict[int, list[int]] = {}
     for node_id, state in graph.states.items() if split.in_place else ():
         if node_id != state:
@@ -347,7 +355,7 @@ def _check_words(
         if held is not None and span != held:
             raise _fail(f"{_name(plan, value)} is not where its state is")
     for split in splits:
-        for written in (*(c.node for c in split.copies_in), *split.nodes):
+        for written in (*(c.node for c in split.uploads), *split.nodes):
             if written not in spans:
                 raise _fail(f"{graph.nodes[written].name} has no place on its device")
         for node_id in split.nodes:
@@ -364,10 +372,10 @@ def _check_words(
         owners.take(span, state)
     clock = 0
     for split in splits:
-        items = len(split.copies_in) + len(split.nodes) + len(split.copies_out)
+        items = len(split.uploads) + len(split.nodes) + len(split.downloads)
         if any(not 0 <= position < items for position in split.barriers):
             raise _fail(f"split {split.id} has barriers at {split.barriers}, of {items} items")
-        reads, writes = WordSet(), WordSet()
+        reads, writes = IntervalSet(), IntervalSet()
         barriers = frozenset((*split.barriers, *split.begins))
         for position, (operands, results) in enumerate(_accesses(plan, split, spans)):
             if position in barriers:
@@ -387,18 +395,20 @@ def _check_words(
             reads.add(*sources)
             writes.add(*targets)
             clock += 1
-    if any(split.aside or split.orders or split.hands_over for split in splits):
+    if any(
+        split.async_transfers or split.stage_deps or split.deferred_downloads for split in splits
+    ):
         used = {split.id: _words_used(plan, split, spans) for split in splits}
         check_aside(plan, splits, spans, used)
-    check_windows(plan, device, splits)
+    check_staging(plan, device, splits)
 
 
 def _words_used(
     plan: PlanValue, split: Split, spans: Mapping[int, Span]
-) -> tuple[WordSet, WordSet]:
+) -> tuple[IntervalSet, IntervalSet]:
     """Returns the words that the work of a split reads, and those that it writes."""
-    read, written = WordSet(), WordSet()
-    part = split.stages[WORK]
+    read, written = IntervalSet(), IntervalSet()
+    part = split.stages[COMPUTE]
     every = _accesses(plan, split, spans)
     for operands, results in itertools.islice(every, part.start, part.stop):
         read.add(*(span for _, span in operands))
@@ -426,7 +436,7 @@ def _accesses(plan: PlanValue, split: Split, spans: Mapping[int, Span]) -> Itera
                 out.append((root, Span(*at, graph.words[operand])))
         return out
 
-    for copy in split.copies_in:
+    for copy in split.uploads:
         yield [], [copy.node]
     for node_id in split.nodes:
         node, beside = nodes[node_id], scratch_of(node_id)
@@ -435,7 +445,7 @@ def _accesses(plan: PlanValue, split: Split, spans: Mapping[int, Span]) -> Itera
             continue
         written = [node_id, beside] if beside in spans else [node_id]
         yield read(*node.inputs), written
-    for out in split.copies_out:
+    for out in split.downloads:
         yield read(out.node), []
 
 
@@ -449,7 +459,7 @@ def _check_capacity(plan: PlanValue, device: int) -> None:
     spec, memory = plan.topology.devices[device], plan.memory[device]
     slot = sum(memory.activation_pages)
     if spec.unified_memory:
-        slot += sum(memory.inbox_pages) + sum(memory.outbox_pages)
+        slot += sum(memory.upload_pages) + sum(memory.download_pages)
     weight_bytes = sum(plan.graph.nodes[w].type.device_bytes for w in memory.weights)
     if memory.weight_bytes < weight_bytes:
         raise _fail(f"weights of {weight_bytes} bytes, the plan says {memory.weight_bytes}")
@@ -465,7 +475,7 @@ def _check_capacity(plan: PlanValue, device: int) -> None:
     shared = sum(plan.memory[d].needed_bytes for d in plan.topology.memory_peers(device))
     if memory.needed_bytes and shared > spec.memory_bytes:
         raise _fail(f"{spec.name} needs {shared} of {spec.memory_bytes} bytes")
-    for words in (*memory.activation_pages, *memory.inbox_pages, *memory.outbox_pages):
+    for words in (*memory.activation_pages, *memory.upload_pages, *memory.download_pages):
         if words * 4 > spec.max_buffer_bytes:
             raise _fail(
                 f"a page of {words * 4} bytes is over {spec.name}'s {spec.max_buffer_bytes}"

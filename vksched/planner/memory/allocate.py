@@ -24,10 +24,10 @@ from functools import cached_property
 
 from ...common.dtypes import WORD_BYTES
 from ...ir.graph import Graph
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.offsets import Lifetime, aligned, assign_spans
-from ...plan.types.plan_types import COMING, LEAVING, Span, scratch_of
-from ...plan.types.split_draft import Outline
+from ...plan.types.plan_types import DOWNLOAD, UPLOAD, Span, scratch_of
+from ...plan.types.split_draft import SplitDraft
 
 SLACK = 0.1
 """The share of the largest live set that may be spent on fewer barriers."""
@@ -41,7 +41,7 @@ class MemoryUse:
     between need nothing of each other.
     """
 
-    def __init__(self, support: Support, outlines: Sequence[Outline], device: int) -> None:
+    def __init__(self, support: OpSupport, split_drafts: Sequence[SplitDraft], device: int) -> None:
         graph = support.graph
         roots, nodes = graph.view_bases, graph.nodes
         first: dict[int, int] = {}
@@ -49,18 +49,18 @@ class MemoryUse:
         parts: list[int] = []
         scratch: dict[int, int] = {}
         item = start = 0
-        own = [outline for outline in outlines if outline.device == device]
+        own = [split_draft for split_draft in split_drafts if split_draft.device == device]
         begins: list[int] = []
         """Of each split its first item."""
-        for outline in own:
+        for split_draft in own:
             start = item
             begins.append(item)
-            for value, _ in outline.entering:
+            for value, _ in split_draft.live_in:
                 first[value] = last[value] = item
                 parts.append(start)
                 item += 1
-            in_place = dict(outline.in_place)
-            for node_id in outline.nodes:
+            in_place = dict(split_draft.in_place)
+            for node_id in split_draft.nodes:
                 for operand in nodes[node_id].inputs:
                     value = operand if operand in first else roots[operand]
                     if value in first:
@@ -72,7 +72,7 @@ class MemoryUse:
                     scratch[node_id] = item
                 parts.append(start)
                 item += 1
-            for value in outline.leaving:
+            for value in split_draft.live_out:
                 value = value if value in first else roots[value]
                 if value in first:
                     start = max(start, first[value] + 1)
@@ -142,7 +142,7 @@ class MemoryUse:
 
 def _keep_aside(
     graph: Graph,
-    own: Sequence[Outline],
+    own: Sequence[SplitDraft],
     begins: Sequence[int],
     first: dict[int, int],
     last: dict[int, int],
@@ -152,14 +152,14 @@ def _keep_aside(
 
     own: the splits of the device. begins: the first item of each, and how many items there are.
     """
-    for at, outline in enumerate(own):
-        if COMING in outline.aside and at:
-            for value, _ in outline.entering:
+    for at, split_draft in enumerate(own):
+        if UPLOAD in split_draft.async_transfers and at:
+            for value, _ in split_draft.live_in:
                 first[value] = begins[at - 1]
-        if LEAVING in outline.aside:
-            for value in (v if v in first else graph.view_bases[v] for v in outline.leaving):
+        if DOWNLOAD in split_draft.async_transfers:
+            for value in (v if v in first else graph.view_bases[v] for v in split_draft.live_out):
                 if value in last:
-                    last[value] = max(last[value], begins[outline.free_at] - 1)
+                    last[value] = max(last[value], begins[split_draft.free_at] - 1)
 
 
 def assign_memory(
@@ -182,20 +182,20 @@ def assign_memory(
     return best
 
 
-def weights_of(graph: Graph, here: Sequence[Outline]) -> tuple[int, ...]:
+def weights_of(graph: Graph, here: Sequence[SplitDraft]) -> tuple[int, ...]:
     """Returns the weights and constants that a device's nodes read and that are not streamed in.
 
     here: its splits.
     """
     roots, nodes = graph.view_bases, graph.nodes
-    streamed = {value for outline in here for value, _ in outline.entering}
-    read = {roots[i] for outline in here for n in outline.nodes for i in nodes[n].inputs}
+    streamed = {value for split_draft in here for value, _ in split_draft.live_in}
+    read = {roots[i] for split_draft in here for n in split_draft.nodes for i in nodes[n].inputs}
     return tuple(sorted((read & graph.data.keys()) - streamed))
 
 
-def states_of(graph: Graph, here: Sequence[Outline]) -> tuple[int, ...]:
+def states_of(graph: Graph, here: Sequence[SplitDraft]) -> tuple[int, ...]:
     """Returns the states that live on a device. here: its splits."""
     if not graph.states:
         return ()
-    nodes = (n for outline in here for n in outline.nodes)
+    nodes = (n for split_draft in here for n in split_draft.nodes)
     return tuple(n for n in nodes if graph.nodes[n].op == "state")

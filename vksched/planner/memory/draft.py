@@ -1,4 +1,4 @@
-"""Draft: splits and memory of a placement, before it is known whether they fit.
+"""Plan draft: splits and memory of a placement, before it is known whether they fit.
 
     placement -> splits -> where each value lies -> bytes of each device, for one copy
                                                           | fits, and so many copies
@@ -14,49 +14,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.plan import Plan
 from ...plan.types.decision import Decision
 from ...plan.types.offsets import aligned
 from ...plan.types.plan_types import (
-    CopyIn,
-    CopyOut,
     DeviceMemory,
+    Download,
     Placement,
     Span,
     Split,
+    Upload,
     stage_begins,
 )
-from ...plan.types.split_draft import Outline, count_levels
+from ...plan.types.split_draft import SplitDraft, critical_path_length
 from ...topology.topology import Topology
 from ..partition.barriers import find_barriers, split_items
 from ..partition.splits import split_graph
-from ..partition.stage_deps import Orders
-from ..partition.streaming_windows import Windows
+from ..partition.stage_deps import StageDependencies
+from ..partition.streaming_windows import StreamingBuffers
 from .allocate import MemoryUse, assign_memory, states_of, weights_of
-from .staging import assign_inbox, assign_window
+from .staging import assign_staging, assign_upload_staging
 
 NOWHERE = Span(0, 0, 0)
 """The span of a value in numpy's memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PlanDraft:
     """A placement with its splits and its memory, for one copy.
 
-    spans, inbox, outbox: for each device where values lie there, in activation memory and windows.
+    spans, upload_staging, download_staging: for each device where values lie there, in activation memory and staging buffers.
     memory: for one copy. host_slot_bytes: what each slot takes of the memory of each CPU, the
-    windows of devices that have them there included.
+    staging buffers of devices that have them there included.
     """
 
-    support: Support
+    support: OpSupport
     placements: tuple[Placement, ...]
     notes: tuple[str, ...]
-    outlines: tuple[Outline, ...]
+    split_drafts: tuple[SplitDraft, ...]
     final_waits: tuple[int, ...]
     spans: tuple[Mapping[int, Span], ...]
-    inbox: tuple[Mapping[int, Span], ...]
-    outbox: tuple[Mapping[int, Span], ...]
+    upload_staging: tuple[Mapping[int, Span], ...]
+    download_staging: tuple[Mapping[int, Span], ...]
     memory: tuple[DeviceMemory, ...]
     host_slot_bytes: Mapping[int, int]
 
@@ -68,7 +68,7 @@ class Draft:
         """Returns the bytes that devices of one memory still have to allocate."""
         return sum(self.memory[d].needed_bytes for d in peers)
 
-    def room(self, peers: Sequence[int]) -> int:
+    def free_bytes(self, peers: Sequence[int]) -> int:
         """Returns the bytes of a memory: where its devices say different things, the least of those
         that take something of it.
         """
@@ -76,41 +76,41 @@ class Draft:
         return min(self.topology.devices[d].memory_bytes for d in used)
 
     def fits(self, peers: Sequence[int]) -> bool:
-        return self.need(peers) <= self.room(peers)
+        return self.need(peers) <= self.free_bytes(peers)
 
     def slot_bytes(self, device: int) -> int:
         """Returns what one slot takes of a device's own memory."""
         memory = self.memory[device]
         if device in self.host_slot_bytes:
             return self.host_slot_bytes[device]
-        windows = () if not self.topology.devices[device].unified_memory else memory.windows
-        return 4 * (sum(memory.activation_pages) + sum(windows))
+        staging = () if not self.topology.devices[device].unified_memory else memory.staging_pages
+        return 4 * (sum(memory.activation_pages) + sum(staging))
 
 
 def make_draft(
-    support: Support,
+    support: OpSupport,
     placements: tuple[Placement, ...],
     notes: tuple[str, ...],
     tight: bool = False,
     ahead: bool = True,
     scarce: bool = False,
-) -> Draft:
+) -> PlanDraft:
     """Returns the draft of a placement.
 
     notes: what to tell the user of it. tight: save memory at the price of barriers. ahead, scarce:
-    see `Windows.of`.
+    see `StreamingBuffers.of`.
     """
     graph, topology = support.graph, support.topology
-    windows = Windows.of(topology, ahead, scarce)
-    outlines, final_waits = split_graph(support, placements, windows)
+    streaming_buffers = StreamingBuffers.of(topology, ahead, scarce)
+    split_drafts, final_waits = split_graph(support, placements, streaming_buffers)
     spans: list[dict[int, Span]] = [{} for _ in topology.devices]
-    inbox: list[dict[int, Span]] = [{} for _ in topology.devices]
-    outbox: list[dict[int, Span]] = [{} for _ in topology.devices]
+    upload_staging: list[dict[int, Span]] = [{} for _ in topology.devices]
+    download_staging: list[dict[int, Span]] = [{} for _ in topology.devices]
     memory: list[DeviceMemory] = []
-    own: dict[int, list[Outline]] = {}
-    for outline in outlines:
-        own.setdefault(outline.device, []).append(outline)
-    windows_in: dict[str, int] = {}
+    own: dict[int, list[SplitDraft]] = {}
+    for split_draft in split_drafts:
+        own.setdefault(split_draft.device, []).append(split_draft)
+    staging_in: dict[str, int] = {}
     host_slot_bytes: dict[int, int] = {}
     for device, spec in enumerate(topology.devices):
         here = own.get(device, [])
@@ -118,7 +118,7 @@ def make_draft(
         states = states_of(graph, here)
         program = MemoryUse(support, here, device)
         if spec.kind == "cpu":
-            there = windows_in.get(topology.host_of(device), 0)
+            there = staging_in.get(topology.host_of(device), 0)
             slot_bytes = host_slot_bytes[device] = 4 * program.least + there
             memory.append(_host_memory(support, device, weights, states, slot_bytes))
             continue
@@ -126,40 +126,42 @@ def make_draft(
         page_words, whole = spec.max_buffer_bytes // 4, spec.disable_aliasing
         spans[device], pages = assign_memory(program, page_words, whole, tight)
         page_of = {state: len(pages) + number for number, state in enumerate(states)}
-        in_place = [pair for outline in here for pair in outline.in_place]
+        in_place = [pair for split_draft in here for pair in split_draft.in_place]
         for node_id, state in (*graph.states.items(), *in_place) if states else ():
             if state in page_of:
                 spans[device][node_id] = Span(page_of[state], 0, graph.words[state])
-        leaving = [(v, graph.words[v]) for o in here for v in o.leaving]
-        inbox[device], in_pages = assign_inbox(graph, here, windows.sets, page_words, whole)
-        outbox[device], out_pages = assign_window(leaving, page_words, whole)
-        windows_bytes = 4 * (sum(in_pages) + sum(out_pages))
+        live_out = [(v, graph.words[v]) for o in here for v in o.live_out]
+        upload_staging[device], upload_pages = assign_upload_staging(
+            graph, here, streaming_buffers.sets, page_words, whole
+        )
+        download_staging[device], download_pages = assign_staging(live_out, page_words, whole)
+        staging_bytes = 4 * (sum(upload_pages) + sum(download_pages))
         if not spec.unified_memory:
             host = topology.host_of(device)
-            windows_in[host] = windows_in.get(host, 0) + windows_bytes
+            staging_in[host] = staging_in.get(host, 0) + staging_bytes
         weight_bytes = sum(bytes_of[w] for w in weights)
         state_bytes = sum(bytes_of[s] for s in states)
-        own_windows = 0 if not spec.unified_memory else windows_bytes
-        peak = weight_bytes + state_bytes + 4 * sum(pages) + own_windows
+        own_staging = 0 if not spec.unified_memory else staging_bytes
+        peak = weight_bytes + state_bytes + 4 * sum(pages) + own_staging
         there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
-        slot = pages, in_pages, out_pages
+        slot = pages, upload_pages, download_pages
         memory.append(DeviceMemory(weights, weight_bytes, *slot, peak, there, states, state_bytes))
-    return Draft(
+    return PlanDraft(
         support,
         placements,
         notes,
-        outlines,
+        split_drafts,
         final_waits,
         tuple(spans),
-        tuple(inbox),
-        tuple(outbox),
+        tuple(upload_staging),
+        tuple(download_staging),
         tuple(memory),
         host_slot_bytes,
     )
 
 
 def _host_memory(
-    support: Support, device: int, weights: tuple[int, ...], states: tuple[int, ...], slot: int
+    support: OpSupport, device: int, weights: tuple[int, ...], states: tuple[int, ...], slot: int
 ) -> DeviceMemory:
     """Returns what a CPU takes of its host's memory. slot: bytes of one slot. Weights of the caller
     are his own arrays; another host has copies of them.
@@ -173,7 +175,7 @@ def _host_memory(
     return DeviceMemory(weights, weight_bytes, (), (), (), peak, there, states, state_bytes)
 
 
-def memory_of(draft: Draft, copies: int) -> tuple[DeviceMemory, ...]:
+def memory_of(draft: PlanDraft, copies: int) -> tuple[DeviceMemory, ...]:
     """Returns what a draft takes of each device with a number of copies."""
     more = map(draft.slot_bytes, range(len(draft.memory)))
     return tuple(
@@ -183,7 +185,7 @@ def memory_of(draft: Draft, copies: int) -> tuple[DeviceMemory, ...]:
 
 
 def finish(
-    draft: Draft,
+    draft: PlanDraft,
     policy: str,
     copies: int,
     notes: tuple[str, ...],
@@ -192,14 +194,16 @@ def finish(
     """Returns the plan of a draft for a number of copies. decision: what it was chosen from."""
     locations = {(d, v): span for d, own in enumerate(draft.spans) for v, span in own.items()}
     graph = draft.support.graph
-    orders = Orders(graph, draft.topology, draft.spans)
+    stage_deps = StageDependencies(graph, draft.topology, draft.spans)
     return Plan(
         graph=graph,
         topology=draft.topology,
         policy=policy,
         copies=copies,
         placements=draft.placements,
-        splits=tuple(_make_split(draft, i, o, orders) for i, o in enumerate(draft.outlines)),
+        splits=tuple(
+            _make_split(draft, i, o, stage_deps) for i, o in enumerate(draft.split_drafts)
+        ),
         final_waits=draft.final_waits,
         memory=memory_of(draft, copies),
         locations=MappingProxyType(locations),
@@ -208,31 +212,44 @@ def finish(
     )
 
 
-def _make_split(draft: Draft, number: int, outline: Outline, orders: Orders) -> Split:
-    here, graph = outline.device, draft.support.graph
-    spans, inbox, outbox = draft.spans[here], draft.inbox[here], draft.outbox[here]
+def _make_split(
+    draft: PlanDraft, number: int, split_draft: SplitDraft, stage_deps: StageDependencies
+) -> Split:
+    here, graph = split_draft.device, draft.support.graph
+    spans, upload_staging, download_staging = (
+        draft.spans[here],
+        draft.upload_staging[here],
+        draft.download_staging[here],
+    )
     whole = draft.support.topology.devices[here].disable_aliasing
-    kept = {value for value, _ in outline.in_place}
-    begins = stage_begins(outline.aside, len(outline.entering), len(outline.nodes))
+    kept = {value for value, _ in split_draft.in_place}
+    begins = stage_begins(
+        split_draft.async_transfers, len(split_draft.live_in), len(split_draft.nodes)
+    )
     return Split(
         id=number,
         device=here,
-        nodes=outline.nodes,
-        copies_in=tuple(
-            CopyIn(v, source, inbox.get(v, NOWHERE), spans.get(v, NOWHERE))
-            for v, source in outline.entering
+        nodes=split_draft.nodes,
+        uploads=tuple(
+            Upload(v, source, upload_staging.get(v, NOWHERE), spans.get(v, NOWHERE))
+            for v, source in split_draft.live_in
         ),
-        copies_out=tuple(CopyOut(v, outbox.get(v, NOWHERE)) for v in outline.leaving),
-        waits=outline.waits,
-        barriers=find_barriers(split_items(graph, outline, spans, whole), begins),
-        levels=count_levels(graph, outline),
+        downloads=tuple(
+            Download(v, download_staging.get(v, NOWHERE)) for v in split_draft.live_out
+        ),
+        waits=split_draft.waits,
+        barriers=find_barriers(split_items(graph, split_draft, spans, whole), begins),
+        depth=critical_path_length(graph, split_draft),
         inner_barriers=sum(
-            [draft.support.inner_barriers(graph.nodes[n], here, n in kept) for n in outline.nodes]
+            [
+                draft.support.inner_barriers(graph.nodes[n], here, n in kept)
+                for n in split_draft.nodes
+            ]
         ),
-        observed=outline.observed,
-        in_place=outline.in_place,
-        aside=outline.aside,
-        orders=orders.of(number, outline),
-        hands_over=outline.hands_over,
-        refills=outline.refills,
+        observed=split_draft.observed,
+        in_place=split_draft.in_place,
+        async_transfers=split_draft.async_transfers,
+        stage_deps=stage_deps.of(number, split_draft),
+        deferred_downloads=split_draft.deferred_downloads,
+        refills=split_draft.refills,
     )

@@ -23,12 +23,12 @@ from itertools import accumulate
 from ...common.errors import OutOfMemory
 from ...common.formatting import format_share
 from ...ir.graph import Graph
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.offsets import aligned
 from ..placement.candidate_devices import NONE, Caps
 from ..placement.memory_budget import WELL_FILLED
 from .allocate import MemoryUse
-from .draft import Draft
+from .draft import PlanDraft
 
 AUTO = "auto"
 """As many copies as the objective gains from."""
@@ -47,7 +47,9 @@ FREE_TIMES = 2
 """So often a device may be full before its cap is lowered by more than has to be."""
 
 
-def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, Caps, list[str]]:
+def fit(
+    support: OpSupport, try_caps: Callable[[Caps], PlanDraft]
+) -> tuple[PlanDraft, Caps, list[str]]:
     """Returns a draft within every GPU's memory, its caps, and for each that was too small why."""
     topology = support.topology
     count = len(topology.devices)
@@ -59,8 +61,8 @@ def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, Cap
         full = next((peers for peers in topology.memory_nodes if not draft.fits(peers)), None)
         if full is None:
             break
-        need, room = draft.need(full), draft.room(full)
-        reasons.setdefault(full, f"it would take {format_share(need, room)}")
+        need, free_bytes = draft.need(full), draft.free_bytes(full)
+        reasons.setdefault(full, f"it would take {format_share(need, free_bytes)}")
         times[full] += 1
         peak = _find_peak(draft, full, caps) if times[full] <= TRIES else None
         if peak is None:
@@ -70,10 +72,10 @@ def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, Cap
         else:
             caps.peaks[full[0]] = peak
             draft = try_caps(caps)
-    return draft, caps, [_told(draft, caps, peers, reasons[peers]) for peers in sorted(reasons)]
+    return draft, caps, [_describe(draft, caps, peers, reasons[peers]) for peers in sorted(reasons)]
 
 
-def _told(draft: Draft, caps: Caps, peers: tuple[int, ...], why: str) -> str:
+def _describe(draft: PlanDraft, caps: Caps, peers: tuple[int, ...], why: str) -> str:
     """Returns what the devices of one memory do not hold, as text. why: they are full."""
     full = f"{', '.join(draft.topology.devices[d].name for d in peers)} is full: {why}"
     peak, first = caps.peaks[peers[0]], caps.first[peers[0]]
@@ -81,34 +83,34 @@ def _told(draft: Draft, caps: Caps, peers: tuple[int, ...], why: str) -> str:
     if first is not None:
         parts.append(f"from number {max(first, 0)} on")
     nodes, data = " and ".join(parts), draft.support.graph.data
-    here = (outline for outline in draft.outlines if outline.device in peers)
-    if any(value in data for outline in here for value, _ in outline.entering):
+    here = (split_draft for split_draft in draft.split_drafts if split_draft.device in peers)
+    if any(value in data for split_draft in here for value, _ in split_draft.live_in):
         return f"{full}; weights of nodes {nodes} stay in host memory"
     return f"{full}; nodes {nodes} go elsewhere"
 
 
-def _find_peak(draft: Draft, peers: tuple[int, ...], caps: Caps) -> range | None:
+def _find_peak(draft: PlanDraft, peers: tuple[int, ...], caps: Caps) -> range | None:
     """Returns the numbers of a few nodes in a row without which a device would have room, if there
     are such: a cap would turn all away that come after them, too.
     """
     device, support = peers[0], draft.support
     memory = draft.memory[device]
     besides = memory.needed_bytes - 4 * sum(memory.activation_pages)
-    most_words = (draft.room(peers) - besides) // 4
+    most_words = (draft.free_bytes(peers) - besides) // 4
     if len(peers) > 1 or most_words <= 0:
         return None
-    live = MemoryUse(support, draft.outlines, device).live()
+    live = MemoryUse(support, draft.split_drafts, device).live()
     number = {node.id: i for i, node in enumerate(support.computed)}
-    here = [number[n] for o in draft.outlines if o.device == device for n in o.nodes]
+    here = [number[n] for o in draft.split_drafts if o.device == device for n in o.nodes]
     found: list[int] = []
     position = 0
-    for outline in draft.outlines:
-        if outline.device == device:
-            items = [support.readers[value] for value, _ in outline.entering]
-            items += [(node_id,) for node_id in (*outline.nodes, *outline.leaving)]
+    for split_draft in draft.split_drafts:
+        if split_draft.device == device:
+            items = [support.readers[value] for value, _ in split_draft.live_in]
+            items += [(node_id,) for node_id in (*split_draft.nodes, *split_draft.live_out)]
             for nodes in items:
                 if live[position] > most_words:
-                    found += [number[n] for n in nodes if n in outline.nodes]
+                    found += [number[n] for n in nodes if n in split_draft.nodes]
                 position += 1
     before = caps.peaks[device]
     peak = range(min((*found, *before)), max((*found, *before)) + 1) if found else before
@@ -117,12 +119,12 @@ def _find_peak(draft: Draft, peers: tuple[int, ...], caps: Caps) -> range | None
 
 
 def _search_cap(
-    draft: Draft,
+    draft: PlanDraft,
     peers: tuple[int, ...],
     caps: Caps,
     step: int,
-    try_caps: Callable[[Caps], Draft],
-) -> Draft:
+    try_caps: Callable[[Caps], PlanDraft],
+) -> PlanDraft:
     """Lowers the cap of the devices of one memory, in place, until they fit, and not much further.
 
     draft: one in which they do not. step: by how many nodes at least. With NONE they take nothing
@@ -131,20 +133,22 @@ def _search_cap(
     before, low, high = caps.first[peers[0]], NONE, len(draft.support.computed)
     if before is not None:
         high = max(low + 1, min(high, before - step + 1))
-    found: Draft | None = None
+    found: PlanDraft | None = None
     starts, sum_bytes = _held_by_first_reader(draft, peers)
     tried = 0
     while found is None or (tried < TRIES and high - low > 1):
-        need, room = draft.need(peers), draft.room(peers)
-        if found is not None and (step > 1 or (found is draft and need >= WELL_FILLED * room)):
+        need, free_bytes = draft.need(peers), draft.free_bytes(peers)
+        if found is not None and (
+            step > 1 or (found is draft and need >= WELL_FILLED * free_bytes)
+        ):
             break
         memories = [draft.memory[d] for d in peers]
         held_bytes = sum(m.weight_bytes + m.state_bytes - m.resident_bytes for m in memories)
         beside = need - held_bytes
         if step > 1 and not tried:
             guess = high - 1
-        elif beside < room and tried < TRIES // 2:
-            guess = starts[bisect_right(sum_bytes, room - beside)]
+        elif beside < free_bytes and tried < TRIES // 2:
+            guess = starts[bisect_right(sum_bytes, free_bytes - beside)]
         else:
             guess = (low + high) // 2
         cap = max(low + 1, min(guess, high - 1)) if high - low > 1 else NONE
@@ -158,7 +162,7 @@ def _search_cap(
             names = ", ".join(draft.topology.devices[d].name for d in peers)
             raise OutOfMemory(
                 f"[plan] expected {draft.need(peers)} bytes of free memory on {names} for the "
-                f"states that live there, got {draft.room(peers)}; try to drop other graphs"
+                f"states that live there, got {draft.free_bytes(peers)}; try to drop other graphs"
             )
         else:
             high = cap
@@ -167,7 +171,7 @@ def _search_cap(
     return found
 
 
-def _held_by_first_reader(draft: Draft, peers: tuple[int, ...]) -> tuple[list[int], list[int]]:
+def _held_by_first_reader(draft: PlanDraft, peers: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Returns in order the nodes that are the first on a device to read a weight or state that is
     not there yet, with one past the last, and the bytes of these, summed up.
     """
@@ -188,13 +192,13 @@ def _held_by_first_reader(draft: Draft, peers: tuple[int, ...]) -> tuple[list[in
     return [*starts, len(support.computed)], list(accumulate(sizes))
 
 
-def check_host(draft: Draft) -> None:
+def check_host(draft: PlanDraft) -> None:
     """Raises OutOfMemory where the CPU cannot hold what no other device takes."""
     cpu = (draft.topology.cpu,)
-    need, room = draft.need(cpu), draft.room(cpu)
-    if need > room:
+    need, free_bytes = draft.need(cpu), draft.free_bytes(cpu)
+    if need > free_bytes:
         raise OutOfMemory(
-            f"[plan] expected at most {room} bytes of free memory to be needed, got "
+            f"[plan] expected at most {free_bytes} bytes of free memory to be needed, got "
             f"{need} for what no other device takes; try smaller batches"
         )
 
@@ -215,13 +219,13 @@ def _writes_states(graph: Graph) -> bool:
 
 
 def most_copies(
-    draft: Draft, asked: int | str, otherwise: int | None = None
+    draft: PlanDraft, asked: int | str, otherwise: int | None = None
 ) -> tuple[int, tuple[str, ...]]:
     """Returns how many copies fit beside the model, at most those asked for, and a note when they
     are fewer. otherwise: how many there shall be where the caller leaves that open.
     """
     graph = draft.support.graph
-    devices = len({outline.device for outline in draft.outlines})
+    devices = len({split_draft.device for split_draft in draft.split_drafts})
     wanted = wanted_copies(graph, asked, devices)
     if asked == AUTO and otherwise is not None:
         wanted = otherwise
@@ -234,7 +238,7 @@ def most_copies(
     for peers in (*draft.topology.memory_nodes, (draft.topology.cpu,)):
         spec = draft.topology.devices[peers[0]]
         slot = sum(draft.slot_bytes(d) for d in peers)
-        free = draft.room(peers) - draft.need(peers)
+        free = draft.free_bytes(peers) - draft.need(peers)
         fit = 1 + free // slot if slot else wanted
         if fit < best:
             best, why = fit, f"{spec.name} has room for {fit}: each takes {slot} bytes"

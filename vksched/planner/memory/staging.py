@@ -1,6 +1,6 @@
 """Inbox: where values lie that cross between a device and the host, in memory that both see.
 
-    inbox   | x | h from split 2 | w0, then w2 | w1, then w3 |     windows.py: who takes turns
+    upload buffer   | x | h from split 2 | w0, then w2 | w1, then w3 |     windows.py: who takes turns
 
 Complexity: O(values * log(values)). Examples: tests/planner/test_streaming_windows.py,
 tests/plan/test_plan.py.
@@ -20,10 +20,10 @@ from ...plan.types.offsets import (
     largest_live_set,
 )
 from ...plan.types.plan_types import Span
-from ...plan.types.split_draft import Outline
+from ...plan.types.split_draft import SplitDraft
 
 
-def assign_window(
+def assign_staging(
     values: Iterable[tuple[int, int]], page_words: int, disable_aliasing: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Returns spans for values that cross, one behind the other and never reused, and the page
@@ -40,29 +40,29 @@ def assign_window(
     return spans, tuple(pages)
 
 
-def assign_inbox(
+def assign_upload_staging(
     graph: Graph,
-    here: Sequence[Outline],
+    here: Sequence[SplitDraft],
     sets: int,
     page_words: int,
     disable_aliasing: bool = False,
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Returns spans for the values that enter a device, and the page sizes.
 
-    here: its splits. sets: how many of those that take turns have their windows at once.
+    here: its splits. sets: how many of those that take turns have their staging buffers at once.
     """
     lasting: list[tuple[int, int]] = []
     turns: list[Lifetime] = []
     turn = 0
-    for outline in here:
-        for value, _ in outline.entering:
+    for split_draft in here:
+        for value, _ in split_draft.live_in:
             words = graph.words[value]
-            if outline.refills and value in graph.data:
+            if split_draft.refills and value in graph.data:
                 turns.append(Lifetime(value, words, turn, turn + sets - 1))
             else:
                 lasting.append((value, words))
-        turn += outline.refills
-    spans, pages = assign_window(lasting, page_words, disable_aliasing)
+        turn += split_draft.refills
+    spans, pages = assign_staging(lasting, page_words, disable_aliasing)
     if not turns:
         return spans, pages
     shared, more = assign_spans(turns, page_words, disable_aliasing, largest_live_set(turns))

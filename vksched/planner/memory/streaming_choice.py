@@ -22,42 +22,42 @@ from dataclasses import replace
 
 from ...common.formatting import count_of
 from ...plan.costs.node_cost import COPY_IN, submission_seconds
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.simulation.simulate_plan import link_seconds
 from ..partition.splits import STREAMED_TOGETHER
-from ..placement.candidate_devices import Wishes
-from .draft import Draft
+from ..placement.candidate_devices import PlacementHints
+from .draft import PlanDraft
 
 SMALL = 0.125
 """Of the largest streamed weight: smaller ones take little memory, and stay where they are."""
 
 
 def other_streams(
-    support: Support, wishes: Wishes, draft: Draft, latency_s: float
-) -> Iterator[Wishes]:
-    """Yields wishes under which other weights are streamed, which may make a run shorter.
+    support: OpSupport, hints: PlacementHints, draft: PlanDraft, latency_s: float
+) -> Iterator[PlacementHints]:
+    """Yields hints under which other weights are streamed, which may make a run shorter.
 
-    draft: what came of `wishes`, where memory is short. latency_s: what a run of that takes.
+    draft: what came of `hints`, where memory is short. latency_s: what a run of that takes.
     """
     is_cpu, data = support.topology.is_cpu, support.graph.data
-    streamed = {v for o in draft.outlines for v, _ in o.entering if v in data}
-    by_cpu = [n for o in draft.outlines if is_cpu(o.device) for n in o.nodes]
+    streamed = {v for o in draft.split_drafts for v, _ in o.live_in if v in data}
+    by_cpu = [n for o in draft.split_drafts if is_cpu(o.device) for n in o.nodes]
     if streamed and _seconds_on_cpu(support, streamed) < latency_s:
-        yield replace(wishes, streams=math.inf)
+        yield replace(hints, streams=math.inf)
     if by_cpu and _seconds_of_streams(support, by_cpu) < latency_s:
-        yield replace(wishes, streams=0.0)
-    spread = _spread(support, draft) - wishes.spread
+        yield replace(hints, streams=0.0)
+    spread = _spread(support, draft) - hints.spread
     if spread:
-        yield replace(wishes, spread=spread)
+        yield replace(hints, spread=spread)
 
 
-def _seconds_on_cpu(support: Support, weights: Iterable[int]) -> float:
+def _seconds_on_cpu(support: OpSupport, weights: Iterable[int]) -> float:
     """Returns what the CPU takes for the nodes that read some weights."""
     readers = {reader for weight in weights for reader in support.readers[weight]}
     return sum(support.node_seconds(n, support.topology.cpu) for n in sorted(readers))
 
 
-def _seconds_of_streams(support: Support, nodes: Iterable[int]) -> float:
+def _seconds_of_streams(support: OpSupport, nodes: Iterable[int]) -> float:
     """Returns what it takes at least to stream the weights of some nodes to one device: the link,
     or the submissions.
     """
@@ -77,7 +77,7 @@ def _seconds_of_streams(support: Support, nodes: Iterable[int]) -> float:
     )
 
 
-def told_of(spills: Sequence[str], spread: Collection[int]) -> list[str]:
+def spill_reasons(spills: Sequence[str], spread: Collection[int]) -> list[str]:
     """Returns why weights are streamed which leave room for all else, as text. spills: the same of
     the draft before.
     """
@@ -88,15 +88,15 @@ def told_of(spills: Sequence[str], spread: Collection[int]) -> list[str]:
     return [f"{each.partition(';')[0]}; {evenly} in host memory" for each in spills]
 
 
-def _spread(support: Support, draft: Draft) -> frozenset[int]:
+def _spread(support: OpSupport, draft: PlanDraft) -> frozenset[int]:
     """Returns weights to stream instead of those that a draft streams, as many bytes, evenly among
     all weights of their devices; none where copies take no longer than the work that hides them.
     """
     topology, data = support.topology, support.graph.data
     out: set[int] = set()
     for device, spec in enumerate(topology.devices):
-        here = [o for o in draft.outlines if o.device == device]
-        streamed = [v for o in here for v, _ in o.entering if v in data]
+        here = [o for o in draft.split_drafts if o.device == device]
+        streamed = [v for o in here for v, _ in o.live_in if v in data]
         hidden = spec.limits.copy_queue or any(o.refills for o in here)
         if streamed and hidden and _holds_up(support, device, streamed):
             there = support.resident.get(device, frozenset())
@@ -105,7 +105,7 @@ def _spread(support: Support, draft: Draft) -> frozenset[int]:
     return frozenset(out)
 
 
-def _holds_up(support: Support, device: int, streamed: Sequence[int]) -> bool:
+def _holds_up(support: OpSupport, device: int, streamed: Sequence[int]) -> bool:
     """Whether copies of weights take longer than what reads these."""
     sizes = [support.graph.nodes[w].type.device_bytes for w in streamed]
     copies_s = sum(link_seconds(support.topology, device, COPY_IN, size) for size in sizes)
@@ -113,7 +113,7 @@ def _holds_up(support: Support, device: int, streamed: Sequence[int]) -> bool:
     return copies_s > sum(support.node_seconds(n, device) for n in sorted(readers))
 
 
-def _evenly(support: Support, streamed: Sequence[int], kept: Sequence[int]) -> set[int]:
+def _evenly(support: OpSupport, streamed: Sequence[int], kept: Sequence[int]) -> set[int]:
     """Returns as many bytes of weights as are streamed, evenly among these and those that a device
     keeps, in the order of their readers; small ones are left out.
     """

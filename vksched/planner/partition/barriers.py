@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ...ir.graph import Graph
-from ...plan.types.interval_set import WordSet
+from ...plan.types.interval_set import IntervalSet
 from ...plan.types.plan_types import Span, scratch_of
-from ...plan.types.split_draft import Outline
+from ...plan.types.split_draft import SplitDraft
 
 Item = tuple[tuple[Span, ...], tuple[Span, ...]]
 """The activation spans that an item reads and writes."""
@@ -29,7 +29,7 @@ def _bound(span: Span) -> Span:
 
 
 def split_items(
-    graph: Graph, outline: Outline, spans: Mapping[int, Span], whole: bool = False
+    graph: Graph, split_draft: SplitDraft, spans: Mapping[int, Span], whole: bool = False
 ) -> Iterator[Item]:
     """Yields what each item of a split reads and writes; weights are only read, so they do not
     count.
@@ -50,14 +50,14 @@ def split_items(
     def known(*values: int) -> tuple[Span, ...]:
         return tuple([_bound(span) for span in map(place, values) if span is not None])
 
-    for value, _ in outline.entering:
+    for value, _ in split_draft.live_in:
         yield (), known(value)
-    for node_id in outline.nodes:
+    for node_id in split_draft.nodes:
         if nodes[node_id].op == "state":  # it is there: nothing happens
             yield (), ()
         else:
             yield known(*nodes[node_id].inputs), known(node_id, scratch_of(node_id))
-    for value in outline.leaving:
+    for value in split_draft.live_out:
         yield known(value), ()
 
 
@@ -67,7 +67,7 @@ def find_barriers(items: Iterable[Item], begins: Collection[int] = ()) -> tuple[
     begins: those before which another submission begins, which needs none.
     """
     out: list[int] = []
-    read, written = WordSet(), WordSet()
+    read, written = IntervalSet(), IntervalSet()
     for position, (reads, writes) in enumerate(items):
         if position in begins:
             read.clear()

@@ -20,17 +20,17 @@ from ...ir.attrs import Attrs
 from ...ir.graph import Graph, Node
 from ...ir.tensor import bounds_attrs
 from ...ir.value_range import OF_DTYPE
-from ...plan.multi_host.host_plan import NOTHING, Part, Send, Take, blank
+from ...plan.multi_host.host_plan import NOTHING, HostPlan, Recv, Send, blank
 from ...plan.plan import Plan
 from ...plan.simulation.host_schedules import Turns
 from ...plan.types.interval_set import Owners
-from ...plan.types.plan_types import HOST, CopyIn, Placement, PlanValue, Span, Split
+from ...plan.types.plan_types import HOST, Placement, PlanValue, Span, Split, Upload
 from ...topology.device_spec import DeviceSpec
 from ...topology.host_names import CALLER, CPU, device_of, host_of
 from ...topology.topology import Topology
 
 
-def cut(plan: Plan) -> tuple[Part, ...]:
+def cut(plan: Plan) -> tuple[HostPlan, ...]:
     """Returns the parts of a plan, the caller's first; only it may be there without splits.
 
     Raises:
@@ -44,7 +44,7 @@ def cut(plan: Plan) -> tuple[Part, ...]:
     hosts = [host_of(spec.name) for spec in plan.topology.devices]
     working = dict.fromkeys([CALLER, *(hosts[split.device] for split in plan.splits)])
     order = _Order(plan, hosts)
-    return tuple(_Cut(plan, host, hosts, order).part() for host in working)
+    return tuple(_Cut(plan, host, hosts, order).host_plan() for host in working)
 
 
 class _Order:
@@ -73,30 +73,30 @@ class _Order:
             self.locations.setdefault(device, []).append((node, span))
         names = sorted({CALLER, *self.splits})
         self._numbers_of_hosts = {host: number for number, host in enumerate(names)}
-        entering = [[(copy.node, copy.source) for copy in split.copies_in] for split in plan.splits]
-        self._turns = Turns(entering, len(names))
+        live_in = [[(copy.node, copy.source) for copy in split.uploads] for split in plan.splits]
+        self._turns = Turns(live_in, len(names))
         self._sends: dict[str, dict[int, list[tuple[tuple[int, int], Send]]]] = {}
-        self._takes: dict[str, dict[int, list[Take]]] = {}
+        self._takes: dict[str, dict[int, list[Recv]]] = {}
         self._walked: dict[str, int] = {}
         self._sent: set[tuple[int, str]] = set()
         self._walk()
 
     def _walk(self) -> None:
         plan, root = self._plan, self._plan.graph.view_base
-        makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
+        makers = {copy.node: split.id for split in plan.splits for copy in split.downloads}
         for split in plan.splits:
             host = self._hosts[split.device]
-            for copy in split.copies_in:
+            for copy in split.uploads:
                 if copy.source != HOST:
                     self._cross(copy.node, copy.source, host, split.id)
             self._walked[host] = self._walked.get(host, 0) + 1
             shown: dict[int, list[int]] = {}
-            given = {copy.node for copy in split.copies_out}
+            given = {copy.node for copy in split.downloads}
             for value in split.observed:
                 shown.setdefault(value if value in given else root(value), []).append(value)
             for value, views in shown.items():
                 self._cross(value, split.id, CALLER, HOST, tuple(views))
-        for value in (*(node for _, node in plan.graph.outputs), *plan.graph.kept):
+        for value in (*(node for _, node in plan.graph.outputs), *plan.graph.backed_up_states):
             made = value if value in makers else root(value)
             if made in makers:
                 self._cross(made, makers[made], CALLER, HOST)
@@ -116,9 +116,9 @@ class _Order:
         turn = self._turns.turn(numbers[source], numbers[target], reader)
         self._sends.setdefault(source, {}).setdefault(send.split + 1, []).append((turn, send))
         at = min(self._walked.get(target, 0), self.before_commits.get(target, 0))
-        self._takes.setdefault(target, {}).setdefault(at, []).append(Take(value, source, shown))
+        self._takes.setdefault(target, {}).setdefault(at, []).append(Recv(value, source, shown))
 
-    def steps_of(self, host: str) -> dict[int, tuple[Send | Take, ...]]:
+    def steps_of(self, host: str) -> dict[int, tuple[Send | Recv, ...]]:
         """Returns what a host sends and takes before each of its splits."""
         sends, takes = self._sends.get(host, {}), self._takes.get(host, {})
         for each in sends.values():
@@ -147,9 +147,9 @@ class _Cut:
         self._steps = order.steps_of(host)
         every = [step for each in self._steps.values() for step in each]
         self._sent = tuple(dict.fromkeys(s.value for s in every if isinstance(s, Send)))
-        self._takes = [step for step in every if isinstance(step, Take)]
+        self._takes = [step for step in every if isinstance(step, Recv)]
 
-    def part(self) -> Part:
+    def host_plan(self) -> HostPlan:
         plan, is_caller = self._plan, self._host == CALLER
         graph, inputs = self._graph(), self._inputs()
         splits = tuple(self._split(split, is_caller) for split in self._splits)
@@ -176,7 +176,7 @@ class _Cut:
         results = len(plan.graph.outputs) if is_caller else 0
         numbers = tuple(split.id for split in self._splits)
         every = len(plan.splits)
-        return Part(self._host, _with_waits(made), numbers, steps, inputs, results, every)
+        return HostPlan(self._host, _with_waits(made), numbers, steps, inputs, results, every)
 
     def _topology(self) -> Topology:
         plan = self._plan
@@ -193,14 +193,14 @@ class _Cut:
         return Topology(tuple(specs), replace(plan.topology.links, pairs=pairs))
 
     def _inputs(self) -> tuple[int, ...]:
-        nodes, copies = self._plan.graph.nodes, (c for s in self._splits for c in s.copies_in)
+        nodes, copies = self._plan.graph.nodes, (c for s in self._splits for c in s.uploads)
         needed = (c.node for c in copies if c.source == HOST and nodes[c.node].op == "input")
         return tuple(dict.fromkeys(needed))
 
     def _split(self, split: Split, is_caller: bool) -> Split:
         numbers, hosts = self._order.numbers, self._devices
 
-        def here(copy: CopyIn) -> CopyIn:
+        def here(copy: Upload) -> Upload:
             if copy.source == HOST:
                 return copy
             own = self._plan.splits[copy.source].device in hosts
@@ -210,7 +210,7 @@ class _Cut:
             split,
             id=numbers[split.id],
             device=hosts[split.device],
-            copies_in=tuple(map(here, split.copies_in)),
+            uploads=tuple(map(here, split.uploads)),
             waits=(),
             observed=split.observed if is_caller else (),
         )
@@ -223,10 +223,10 @@ class _Cut:
         in_place = {state for split in self._splits for _, state in split.in_place}
         own |= {node for node, state in whole.states.items() if state in in_place}
         outputs = whole.outputs if is_caller else ()
-        kept = whole.kept if is_caller else ()
+        kept = whole.backed_up_states if is_caller else ()
         ends = [*own, *self._sent, *kept, *(node for _, node in outputs)]
         ends += [node for take in self._takes for node in (take.value, *take.shown)]
-        ends += [copy.node for split in self._splits for copy in split.copies_in]
+        ends += [copy.node for split in self._splits for copy in split.uploads]
         ends += [node for split in self._splits if is_caller for node in split.observed]
         nodes, needed = list(self._order.blanks), sorted(self._needed(own, ends))
         for node_id in needed:
@@ -305,7 +305,7 @@ def _outputs_beside(
 
 def _with_waits(plan: Plan) -> Plan:
     """Returns a part's plan with what its host waits for: transfers between its own devices, what
-    had windows that weights take, what observers see, and all else before states are written.
+    had staging buffers that weights take, what observers see, and all else before states are written.
     Steps may wait for some of it earlier.
     """
     done: dict[int, int] = {}  # of each device the last split that is complete
@@ -324,10 +324,10 @@ def _with_waits(plan: Plan) -> Plan:
         return tuple(new)
 
     for split in plan.splits:
-        needed = [*shown[-1:], *(c.source for c in split.copies_in if c.source != HOST)]
-        for copy in split.copies_in if split.refills else ():
+        needed = [*shown[-1:], *(c.source for c in split.uploads if c.source != HOST)]
+        for copy in split.uploads if split.refills else ():
             if copy.node in plan.graph.data:
-                needed += owners[split.device].take(copy.inbox, split.id)
+                needed += owners[split.device].take(copy.staging, split.id)
         if split.id >= first_commit:
             needed += range(first_commit)
         splits.append(replace(split, waits=wait(needed)))

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.plan_types import may_lie_over, numpy_may_write
 
 FEW_WORDS = 4096
@@ -44,16 +44,16 @@ class InPlace:
 
 
 def find_in_place(
-    support: Support, device: Mapping[int, int], in_host: Mapping[int, int]
+    support: OpSupport, device: Mapping[int, int], in_host: Mapping[int, int]
 ) -> InPlace:
     """Returns which nodes run in the splits that write states.
 
     device: of each node that runs. in_host: weights in host memory.
     """
-    able = _Able(support, device, in_host)
-    states = able.next_values()
+    candidate_devices = _Able(support, device, in_host)
+    states = candidate_devices.next_values()
     while states:
-        nodes = able.inside(states)
+        nodes = candidate_devices.inside(states)
         states = {n: s for n, s in states.items() if n in nodes}
         order, copied = _order(support, nodes, states)
         if not copied:
@@ -66,12 +66,12 @@ class _Able:
     """What may run in a split that writes states: it cannot fail, and nobody else needs it."""
 
     def __init__(
-        self, support: Support, device: Mapping[int, int], in_host: Mapping[int, int]
+        self, support: OpSupport, device: Mapping[int, int], in_host: Mapping[int, int]
     ) -> None:
         graph = support.graph
         self._support, self._device, self._in_host = support, device, in_host
         given = {graph.view_base(v) for _, v in graph.outputs} | set(
-            map(graph.view_base, graph.kept)
+            map(graph.view_base, graph.backed_up_states)
         )
         self._given = given | support.observed_roots
         assigned = {graph.nodes[n].inputs[1] for n, s in graph.states.items() if n != s}
@@ -169,7 +169,7 @@ class _Able:
 
 
 def _order(
-    support: Support, nodes: set[int], states: Mapping[int, int]
+    support: OpSupport, nodes: set[int], states: Mapping[int, int]
 ) -> tuple[list[int], set[int]]:
     """Returns an order in which each node comes behind what it reads, and who writes over a state
     behind those that read it; and those for which there is no such place, whose values have to be
@@ -199,7 +199,7 @@ def _order(
 class _Waits:
     """What nodes still wait for: behind, what they read; over, who reads what they write over."""
 
-    def __init__(self, support: Support, nodes: set[int], states: Mapping[int, int]) -> None:
+    def __init__(self, support: OpSupport, nodes: set[int], states: Mapping[int, int]) -> None:
         self._behind: dict[int, set[int]] = {}
         self._over: dict[int, set[int]] = {}
         self._after: dict[int, list[int]] = {node_id: [] for node_id in nodes}

@@ -23,14 +23,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.plan_types import HOST, Placement, value_of
-from ...plan.types.split_draft import SUBMISSION_S, Outline
+from ...plan.types.split_draft import SUBMISSION_S, SplitDraft
 from ...topology.host_names import CALLER
 from ...topology.topology import Topology
 from .in_place import InPlace, find_in_place
-from .streaming_windows import Windows
-from .transfers import choose_aside, follow
+from .streaming_windows import StreamingBuffers
+from .transfers import choose_async_transfers, follow
 
 STREAMED_TOGETHER = 1.25
 """Of the largest weight in host memory: what one submission streams in, so that biases ride along.
@@ -39,9 +39,11 @@ All that a submission copies in is there from its start.
 
 
 def split_graph(
-    support: Support, placements: Sequence[Placement], windows: Windows | None = None
-) -> tuple[tuple[Outline, ...], tuple[int, ...]]:
-    """Returns the splits in submission order and the splits to wait for at the end. windows: by
+    support: OpSupport,
+    placements: Sequence[Placement],
+    streaming_buffers: StreamingBuffers | None = None,
+) -> tuple[tuple[SplitDraft, ...], tuple[int, ...]]:
+    """Returns the splits in submission order and the splits to wait for at the end. streaming_buffers: by
     default those of the machine.
     """
     graph, is_cpu = support.graph, support.topology.is_cpu
@@ -55,8 +57,8 @@ def split_graph(
     groups += commits
     shown = support.observed_roots
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
-    entering: list[dict[int, int]] = [{} for _ in groups]
-    leaving: list[dict[int, None]] = [{} for _ in groups]
+    live_in: list[dict[int, int]] = [{} for _ in groups]
+    live_out: list[dict[int, None]] = [{} for _ in groups]
     whole = _read_whole(support, device)
     present: set[tuple[int, int]] = set()
     for position, nodes in enumerate(groups):
@@ -72,24 +74,24 @@ def split_graph(
                     continue
                 present.add((here, value))
                 if root in device:
-                    entering[position][value] = of_node[root]
-                    leaving[of_node[root]][value] = None
+                    live_in[position][value] = of_node[root]
+                    live_out[of_node[root]][value] = None
                 else:
-                    entering[position][value] = HOST
-    given = (*(output for _, output in graph.outputs), *graph.kept, *support.observed)
+                    live_in[position][value] = HOST
+    given = (*(output for _, output in graph.outputs), *graph.backed_up_states, *support.observed)
     for value in given:
         root = graph.view_base(value)
         if root in of_node:
-            leaving[of_node[root]][value_of(graph, value, False)] = None
+            live_out[of_node[root]][value_of(graph, value, False)] = None
     devices = [device[nodes[0]] for nodes in groups]
-    windows = windows or Windows.of(support.topology)
-    refills = windows.refills(graph, devices, entering)
-    before = windows.had_before(devices, refills)
+    streaming_buffers = streaming_buffers or StreamingBuffers.of(support.topology)
+    refills = streaming_buffers.refills(graph, devices, live_in)
+    before = streaming_buffers.had_before(devices, refills)
     waits = _find_waits(
         support.topology,
         devices,
-        [(*e.values(), had) for e, had in zip(entering, before, strict=True)],
-        leaving,
+        [(*e.values(), had) for e, had in zip(live_in, before, strict=True)],
+        live_out,
         {i for i, nodes in enumerate(groups) if not shown.isdisjoint(nodes)},
         run,
     )
@@ -98,31 +100,33 @@ def split_graph(
         observed[of_node[graph.view_base(value)]].append(value)
     specs, host_of = support.topology.devices, support.topology.host_of
     alone = {host_of(device) for device in devices} <= {CALLER}  # parts of hosts wait anew
-    asides = [
-        choose_aside(specs[devices[i]], graph, entering[i], leaving[i]) if alone and i < run else ()
+    async_transfers = [
+        choose_async_transfers(specs[devices[i]], graph, live_in[i], live_out[i])
+        if alone and i < run
+        else ()
         for i in range(len(groups))
     ]
-    handed_over, free_at = follow(devices, waits, asides)
-    outlines = tuple(
-        Outline(
+    handed_over, free_at = follow(devices, waits, async_transfers)
+    split_drafts = tuple(
+        SplitDraft(
             devices[i],
             nodes,
-            tuple(entering[i].items()),
-            tuple(leaving[i]),
+            tuple(live_in[i].items()),
+            tuple(live_out[i]),
             waits[i],
             tuple(observed[i]),
             tuple((n, in_place.states[n]) for n in nodes if n in in_place.states),
-            asides[i],
+            async_transfers[i],
             handed_over[i],
             refills[i],
             free_at[i],
         )
         for i, nodes in enumerate(groups)
     )
-    return outlines, waits[-1]
+    return split_drafts, waits[-1]
 
 
-def _read_whole(support: Support, device: Mapping[int, int]) -> set[tuple[int, int]]:
+def _read_whole(support: OpSupport, device: Mapping[int, int]) -> set[tuple[int, int]]:
     """Returns which values are read as a whole on which device: no part need cross beside them."""
     graph = support.graph
     return {
@@ -133,7 +137,9 @@ def _read_whole(support: Support, device: Mapping[int, int]) -> set[tuple[int, i
     }
 
 
-def _commits(support: Support, device: dict[int, int], in_place: InPlace) -> list[tuple[int, ...]]:
+def _commits(
+    support: OpSupport, device: dict[int, int], in_place: InPlace
+) -> list[tuple[int, ...]]:
     """Returns the splits that give states their next values, one per device.
 
     They stand at the end: a run that fails before has changed no state. First come nodes that write
@@ -160,7 +166,7 @@ def _commits(support: Support, device: dict[int, int], in_place: InPlace) -> lis
 
 
 def _group(
-    support: Support,
+    support: OpSupport,
     device: dict[int, int],
     in_host: Mapping[int, int],
     commits: Sequence[tuple[int, ...]],
@@ -178,18 +184,18 @@ def _group(
                 deepest = max(deepest, depth[source] + (device[source] != here))
         depth[node.id] = deepest
     early: set[int] = set()
-    turns = support.turns
+    pipeline_order = support.pipeline_order
     for node in reversed(computed):
-        here, own = device[node.id], (turns[node.id], depth[node.id])
+        here, own = device[node.id], (pipeline_order[node.id], depth[node.id])
         for reader in support.readers[node.id]:
             if device[reader] != here or (
-                reader in early and (turns[reader], depth[reader]) == own
+                reader in early and (pipeline_order[reader], depth[reader]) == own
             ):
                 early.add(node.id)
                 break
     buckets: dict[tuple[int, int, bool, int], list[int]] = {}
     for node in computed:
-        key = (turns[node.id], depth[node.id], node.id not in early, device[node.id])
+        key = (pipeline_order[node.id], depth[node.id], node.id not in early, device[node.id])
         buckets.setdefault(key, []).append(node.id)
     return [
         part
@@ -199,7 +205,7 @@ def _group(
 
 
 def _cut(
-    support: Support, device: int, levels: list[tuple[int, int]], in_host: Mapping[int, int]
+    support: OpSupport, device: int, levels: list[tuple[int, int]], in_host: Mapping[int, int]
 ) -> list[tuple[int, ...]]:
     """Parts a split, given as (level, node), where its device is not to get it as one."""
     spec = support.topology.devices[device]
@@ -228,7 +234,7 @@ def _cut(
 
 
 def _by_ready_time(
-    support: Support, device: dict[int, int], groups: list[tuple[int, ...]]
+    support: OpSupport, device: dict[int, int], groups: list[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
     """Orders the splits by when what they wait for is done, as estimated; each device keeps its
     own order.
@@ -261,7 +267,7 @@ def _by_ready_time(
     return [groups[position] for position in order]
 
 
-def _by_level(support: Support, nodes: list[int]) -> list[tuple[int, int]]:
+def _by_level(support: OpSupport, nodes: list[int]) -> list[tuple[int, int]]:
     """Orders nodes by longest path within the split, as (its length, node): independent ones stand
     together. What is copied in counts as a step of the path.
 
@@ -288,12 +294,12 @@ def _find_waits(
     topology: Topology,
     devices: Sequence[int],
     sources: Sequence[Iterable[int]],
-    leaving: Sequence[dict[int, None]],
+    live_out: Sequence[dict[int, None]],
     shown: Set[int],
     run: int,
 ) -> list[tuple[int, ...]]:
     """Returns for each split, and last for the end, the splits that the host must still wait for:
-    those whose values it needs, or whose windows it takes, and the one before where the device's
+    those whose values it needs, or whose staging buffers it takes, and the one before where the device's
     `submit_granularity` asks for it.
 
     A wait covers all earlier splits of its device: queues run in order. run: how many splits stand
@@ -321,5 +327,5 @@ def _find_waits(
         newest[here] = position
         if position in shown:
             shown_last = position
-    out.append(need(i for i, values in enumerate(leaving) if values or i >= run))
+    out.append(need(i for i, values in enumerate(live_out) if values or i >= run))
     return out

@@ -24,7 +24,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
 from ...ir.graph import Graph
-from ...plan.types.plan_types import COMING, LEAVING
+from ...plan.types.plan_types import DOWNLOAD, UPLOAD
 from ...topology.device_spec import DeviceSpec
 
 MIN_BYTES = 1 << 20
@@ -32,16 +32,16 @@ MIN_BYTES = 1 << 20
 """
 
 
-def choose_aside(
-    spec: DeviceSpec, graph: Graph, entering: Collection[int], leaving: Collection[int]
+def choose_async_transfers(
+    spec: DeviceSpec, graph: Graph, live_in: Collection[int], live_out: Collection[int]
 ) -> tuple[str, ...]:
     """Returns the stages of a split that its device's copy queue carries out."""
     if spec.kind == "cpu" or not spec.limits.copy_queue:
         return ()
-    values = {COMING: entering, LEAVING: leaving}
+    values = {UPLOAD: live_in, DOWNLOAD: live_out}
     return tuple(
         stage
-        for stage in (COMING, LEAVING)
+        for stage in (UPLOAD, DOWNLOAD)
         if sum(graph.nodes[v].type.device_bytes for v in values[stage]) >= MIN_BYTES
     )
 
@@ -66,20 +66,26 @@ def ends_of_copies(
 
 
 def follow(
-    devices: Sequence[int], waits: Sequence[Sequence[int]], asides: Sequence[Collection[str]]
+    devices: Sequence[int],
+    waits: Sequence[Sequence[int]],
+    async_transfers: Sequence[Collection[str]],
 ) -> tuple[list[tuple[int, ...]], list[int]]:
     """Returns for each split the earlier one, if any, whose copies out are submitted behind it, and
     the position, among the splits of its device, of the first one that may write over what it
     copies out.
     """
-    hands_over: list[tuple[int, ...]] = [() for _ in devices]
+    deferred_downloads: list[tuple[int, ...]] = [() for _ in devices]
     free_at = [0] * len(devices)
-    giving = [here for here, aside in zip(devices, asides, strict=True) if LEAVING in aside]
+    giving = [
+        here
+        for here, async_transfers in zip(devices, async_transfers, strict=True)
+        if DOWNLOAD in async_transfers
+    ]
     for device in dict.fromkeys(giving):
         ends = ends_of_copies(devices, waits, device)
         own = list(ends)
         for at, split in enumerate(own):
             free_at[split] = bisect_left(own, ends[split], at + 1)
-            if LEAVING in asides[split] and free_at[split] > at + 1:
-                hands_over[own[at + 1]] = (split,)
-    return hands_over, free_at
+            if DOWNLOAD in async_transfers[split] and free_at[split] > at + 1:
+                deferred_downloads[own[at + 1]] = (split,)
+    return deferred_downloads, free_at

@@ -1,4 +1,4 @@
-"""Pulls: weights and states get homes, and what reads them goes there.
+"""Colocating: weights and states get homes, and what reads them goes there.
 
     w @ gpu:0 --> matmul: gpu:0               the heaviest weight or state pulls its reader
     w @ cpu ====> matmul: gpu:1               streamed in each run, if it has enough arithmetic
@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ...ir.graph import Node
-from ...plan.costs.op_support import Support
-from .candidate_devices import NONE, Caps, Placing, Wishes
-from .states import StateHomes
+from ...plan.costs.op_support import OpSupport
+from .candidate_devices import NONE, Caps, PlacementHints, Placing
+from .states import StatePlacement
 
 FOLLOWS = 16.0
 """Flops for each byte of a state below which a reader goes where its neighbours are: the update of
@@ -24,38 +24,38 @@ a moment does, and a product of many rows is worth a transfer to the preferred d
 """
 
 
-class Pulls(Placing):
+class Colocating(Placing):
     """The stages in which weights and states get homes."""
 
-    def __init__(self, support: Support, caps: Caps, wishes: Wishes) -> None:
-        super().__init__(support, caps, wishes)
-        self._state_homes = StateHomes(support, self.device, wishes.order)
+    def __init__(self, support: OpSupport, caps: Caps, hints: PlacementHints) -> None:
+        super().__init__(support, caps, hints)
+        self._state_placement = StatePlacement(support, self.device, hints.order)
         self._widening: set[int] = set()
         """What widens a weight in host memory, and waits for the first reader of the wide form."""
 
     def leave_in_host_memory(self, weights: Iterable[int]) -> None:
         """Gives weights without a home one in the memory of the host."""
         for weight in sorted(weights):
-            if weight not in self.homes:
-                self.homes[weight] = self.topology.cpu
+            if weight not in self.pinned_devices:
+                self.pinned_devices[weight] = self.topology.cpu
                 self.passed_over[weight] = ", as not all of them fit"
 
-    def grant_wishes(self) -> None:
+    def apply_hints(self) -> None:
         """Puts nodes where they are wished, weights with them, as far as there is room."""
-        for node in self.support.computed if self.wishes.on else ():
-            device = self.wishes.on.get(node.id)
-            if device is None or node.id in self.device or not self.can(node, device):
+        for node in self.support.computed if self.hints.on else ():
+            device = self.hints.on.get(node.id)
+            if device is None or node.id in self.device or not self.supports(node, device):
                 continue
-            behind = dict.fromkeys(self.graph.sources_behind(node))
-            new = [w for w in behind if w in self._weights and w not in self.homes]
+            behind = dict.fromkeys(self.graph.transitive_leaves(node))
+            new = [w for w in behind if w in self._weights and w not in self.pinned_devices]
             if any(weight in self.kept for weight in behind):
                 continue  # the user's placement of a weight pulls the node
-            if any(self._why_no_home(node, weight, device) for weight in new):
+            if any(self._why_not_pinned(node, weight, device) for weight in new):
                 continue
             for weight in new:
-                self.homes[weight] = device
-                self.room.take(device, weight)
-            self.put(node, device, self.wishes.reason)
+                self.pinned_devices[weight] = device
+                self.budget.take(device, weight)
+            self.put(node, device, self.hints.reason)
 
     def pull(self) -> None:
         """Puts nodes where the heaviest weight or state is that they read.
@@ -66,7 +66,7 @@ class Pulls(Placing):
         late = [node for node in self.support.computed if not self._pull_by_held(node, False)]
         for is_last in (False, True):
             if late:
-                self.sweep({node.id for node in late})
+                self.place_remaining({node.id for node in late})
             for node in late:
                 if is_last or node.id in self.device or self._devices_near(node):
                     self._pull_by_held(node, True)
@@ -84,16 +84,16 @@ class Pulls(Placing):
         """
         if node.id in self.graph.states:
             return True
-        held = [i for i in dict.fromkeys(self.graph.sources_behind(node)) if i in self._weights]
+        held = [i for i in dict.fromkeys(self.graph.transitive_leaves(node)) if i in self._weights]
         if not late:
-            known = [i for i in held if i not in self.graph.states or i in self.homes]
+            known = [i for i in held if i not in self.graph.states or i in self.pinned_devices]
             if known != held and self._heaviest(held) not in known:
                 return False
             held = known
         if not held:
             return True
         for source in held:
-            if source not in self.homes:
+            if source not in self.pinned_devices:
                 self._find_home(node, source)
         widening = [n for n in self.support.operands[node.id] if n in self._widening]
         self._widening.difference_update(widening)
@@ -112,30 +112,30 @@ class Pulls(Placing):
 
     def _from_host(self, weights: Sequence[int]) -> bool:
         """Whether the heaviest weight of a node is in host memory, and a GPU is preferred."""
-        home = self.homes.get(self._heaviest(weights), self.topology.cpu)
-        return self._is_cpu(home) and bool(self._gpus)
+        pinned_device = self.pinned_devices.get(self._heaviest(weights), self.topology.cpu)
+        return self._is_cpu(pinned_device) and bool(self._gpus)
 
     def _pull(self, node: Node, operands: Sequence[int]) -> None:
         """Puts a node where its heaviest weight is, or where that is widened."""
         heaviest = self._heaviest([i for i in operands if i in self._weights])
-        puller, home = self.graph.nodes[heaviest], self.homes.get(heaviest, -1)
-        home = self._near_cpu(node) if home < 0 else home
+        puller, pinned_device = self.graph.nodes[heaviest], self.pinned_devices.get(heaviest, -1)
+        pinned_device = self._near_cpu(node) if pinned_device < 0 else pinned_device
         rule = f"{puller.op} {puller.name} lives here{self.passed_over.get(heaviest, '')}"
         for n in self.support.operands[node.id]:
             widens = (
                 self.graph.nodes[n].declaration.is_dequantize
                 and heaviest in self.support.operands[n]
             )
-            if widens and self.device.get(n, home) != home:
-                home, rule = self.device[n], f"beside {self.graph.nodes[n].name}"
-        if self.can(node, home):
-            self.put(node, home, rule)
+            if widens and self.device.get(n, pinned_device) != pinned_device:
+                pinned_device, rule = self.device[n], f"beside {self.graph.nodes[n].name}"
+        if self.supports(node, pinned_device):
+            self.put(node, pinned_device, rule)
 
     def _widen_beside(self, node: Node, widening: Sequence[int]) -> None:
         """Puts what widens weights beside the reader of the wide form, which has more bytes."""
         for n in widening:
             widens, device = self.graph.nodes[n], self.device[node.id]
-            if not self._is_cpu(device) and self.can(widens, device):
+            if not self._is_cpu(device) and self.supports(widens, device):
                 self.put(widens, device, f"beside {node.name}, as weights of few bits are streamed")
             else:
                 self._pull(widens, self.support.operands[n])
@@ -145,31 +145,31 @@ class Pulls(Placing):
 
         Where only the CPU runs it the next reader decides: numpy finds its weights in any case.
         """
-        home, full = self.device.get(node.id, self.topology.cpu), False
+        pinned_device, full = self.device.get(node.id, self.topology.cpu), False
         if node.id not in self.device:
             reasons: list[str] = []
-            for home in self._homes_for(node, weight):
-                reason = self._why_no_home(node, weight, home)
+            for pinned_device in self._homes_for(node, weight):
+                reason = self._why_not_pinned(node, weight, pinned_device)
                 if reason is None:
                     break
                 reasons.append(reason)
             if reasons:
                 self.passed_over[weight] = f", as {'; '.join(reasons)}"
-            full = any(self.support.can(node, d) for d in self._gpus)
-        settled = not self._is_cpu(home) or full or not self._others
+            full = any(self.support.supports(node, d) for d in self._gpus)
+        settled = not self._is_cpu(pinned_device) or full or not self._others
         if settled:
-            self.homes[weight] = home
-            self.room.take(home, weight)
+            self.pinned_devices[weight] = pinned_device
+            self.budget.take(pinned_device, weight)
 
     def _homes_for(self, node: Node, weight: int) -> Iterable[int]:
         """Returns all devices in the order in which they may be the home of a weight or state that
         a node reads. A state has one home: first come the devices of its other readers, then, for a
         node of little arithmetic, those of what the node reads and is read by.
         """
-        order = self.wishes.order
+        order = self.hints.order
         if weight not in self.graph.states:
             return order
-        near = self._state_homes.ranked(weight)
+        near = self._state_placement.ranked(weight)
         if self.support.flops(node) < FOLLOWS * self._bytes(weight):
             near += self._devices_near(node)
         return dict.fromkeys((*(d for d in near if not self._is_cpu(d)), *order))
@@ -180,11 +180,11 @@ class Pulls(Placing):
         placed = sorted(around & self.device.keys(), key=lambda n: (-self._bytes(n), n))
         return [self.device[n] for n in placed]
 
-    def _why_no_home(self, node: Node, weight: int, device: int) -> str | None:
-        reason = self.why_not(node, device) or self._cannot_hold(weight, device)
+    def _why_not_pinned(self, node: Node, weight: int, device: int) -> str | None:
+        reason = self.unsupported_reason(node, device) or self._cannot_hold(weight, device)
         if reason is not None:
             return reason
-        full = self.room.refuses(device, weight)
+        full = self.budget.refuses(device, weight)
         return f"{self.topology.devices[device].name} is full" if full else None
 
     def _offload(self, node: Node, behind: Sequence[int], widening: Sequence[int]) -> bool:
@@ -192,25 +192,30 @@ class Pulls(Placing):
 
         widening: what widens some of the weights for it, and goes with it.
         """
-        cpu = self.homes.get(self._heaviest(behind), self.topology.cpu)
+        cpu = self.pinned_devices.get(self._heaviest(behind), self.topology.cpu)
         together = [*(self.graph.nodes[n] for n in widening), node]
         read = {i for each in together for i in self.support.operands[each.id]}
         weights = [w for w in behind if w in read]
-        streamed = [w for w in weights if self.homes.get(w) == cpu]
+        streamed = [w for w in weights if self.pinned_devices.get(w) == cpu]
         moved = sum(self._bytes(w) for w in streamed)
         if not moved:
             return False
         intensity = sum(map(self.support.flops, together)) / moved
-        others = (self.homes.get(w, cpu) for w in weights)
+        others = (self.pinned_devices.get(w, cpu) for w in weights)
         for device in (d for d in dict.fromkeys((*others, *self._gpus)) if not self._is_cpu(d)):
             if self.topology.cpu_of(device) != cpu:  # no weight crosses a network in each run
                 continue
             spec = self.topology.devices[device]
-            needed = moved if not spec.unified_memory else 2 * moved  # a window lies there, too
+            needed = (
+                moved if not spec.unified_memory else 2 * moved
+            )  # a staging buffer lies there, too
             fits = needed + self._bytes(node.id) <= spec.memory_bytes
             least = self._least_intensity(device)
-            able = all(self.support.can(each, device) for each in together)
-            if not (fits and intensity >= least and able) or self.caps.first[device] == NONE:
+            candidate_devices = all(self.support.supports(each, device) for each in together)
+            if (
+                not (fits and intensity >= least and candidate_devices)
+                or self.caps.first[device] == NONE
+            ):
                 continue
             kind = self.graph.nodes[streamed[0]].op
             names = ", ".join(self.graph.nodes[w].name for w in streamed)
@@ -225,7 +230,7 @@ class Pulls(Placing):
         return False
 
     def _why_streamed(self, intensity: float, least: float) -> str:
-        if self.wishes.streams is not None:
+        if self.hints.streams is not None:
             return "streamed, as a run takes less time then, by simulation"
         return f"streamed, as its rows make {intensity:.3g} flops per byte, {least:g} pay"
 
@@ -234,11 +239,11 @@ class Pulls(Placing):
         are streamed to a device.
         """
         own = self.topology.devices[device].offload_flops_per_byte
-        return own if self.wishes.streams is None or own == math.inf else self.wishes.streams
+        return own if self.hints.streams is None or own == math.inf else self.hints.streams
 
     def _cannot_hold(self, weight: int, device: int) -> str | None:
         node = self.graph.nodes[weight]
-        return self.why_not(node, device) if node.op == "state" else None
+        return self.unsupported_reason(node, device) if node.op == "state" else None
 
     def place_states(self) -> None:
         """A state is where the least crosses for it, or where an earlier graph or the user has put
@@ -254,23 +259,29 @@ class Pulls(Placing):
 
     def _place_state(self, node: Node) -> tuple[int, str]:
         """Returns the home of a state and the rule behind it."""
-        home, why = self.homes.get(node.id), None
-        if home is not None and node.id in self.support.homes:
-            return home, "state"
-        if home is not None:
-            why = self._cannot_hold(node.id, home)
+        pinned_device, why = self.pinned_devices.get(node.id), None
+        if pinned_device is not None and node.id in self.support.state_devices:
+            return pinned_device, "state"
+        if pinned_device is not None:
+            why = self._cannot_hold(node.id, pinned_device)
             if why is None and node.id in self.kept:
-                return home, "state"
-            self.room.release(home, node.id)
-        for found in self._state_homes.ranked(node.id):
-            has_room = found == home or not self.room.refuses(found, node.id)
+                return pinned_device, "state"
+            self.budget.release(pinned_device, node.id)
+        for found in self._state_placement.ranked(node.id):
+            has_room = found == pinned_device or not self.budget.refuses(found, node.id)
             if has_room and self._cannot_hold(node.id, found) is None:
                 rule = "state"
                 break
         else:
-            rule = "state" if home is not None and why is None else "first device with room"
-            found = home if home is not None and why is None else self._first_able(node)
-        self.room.take(found, node.id)
+            rule = (
+                "state" if pinned_device is not None and why is None else "first device with room"
+            )
+            found = (
+                pinned_device
+                if pinned_device is not None and why is None
+                else self._first_candidate(node)
+            )
+        self.budget.take(found, node.id)
         if why is not None and node.id in self.kept:
             name = self.topology.devices[found].name
             text = f"{self.kept[node.id]}, which cannot: {why}"

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from ...common.dtypes import WORD_BYTES
 from ...ir.graph import Node
 from ...plan.costs.node_cost import submission_seconds
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.plan_types import value_of
 
 MERGE_SWEEPS = 8
@@ -39,15 +39,15 @@ class _Moves:
 
     def __init__(
         self,
-        support: Support,
+        support: OpSupport,
         device: MutableMapping[int, int],
-        can: Callable[[Node, int], bool],
+        supports: Callable[[Node, int], bool],
         put: Callable[[Node, int, str], None],
     ) -> None:
         self.support = support
         self.graph = support.graph
         self.device = device
-        self.can = can
+        self.supports = supports
         self.put = put
         self._reads: dict[int, Counter[int]] = {}
         """How many readers a value, or a part, has on each device; found when first asked."""
@@ -95,7 +95,7 @@ class Merger(_Moves):
         now = self._crossing_bytes(node)
         best, best_bytes = here, now
         for option in sorted(around):
-            if not self.can(node, option):
+            if not self.supports(node, option):
                 continue
             self._stand(node, option)
             then = self._crossing_bytes(node)
@@ -150,7 +150,7 @@ class Groups(_Moves):
     """Counts exactly what crosses, parts of values on their own, so that no move adds anything."""
 
     def __init__(self, single: Merger) -> None:
-        super().__init__(single.support, single.device, single.can, single.put)
+        super().__init__(single.support, single.device, single.supports, single.put)
         # found when first asked, and kept from then
         self._parts_of: dict[int, tuple[int, ...]] = {}  # what is read of each node
         self._count: dict[int, int] = {}  # how many readers a part has on all devices
@@ -287,7 +287,7 @@ class Groups(_Moves):
         """Whether all of a group can run on a device, and what crosses less is worth the time that
         it takes longer there.
         """
-        if not all(self.can(node, there) for node in group):
+        if not all(self.supports(node, there) for node in group):
             return False
         ids, here = [node.id for node in group], self.device[group[0].id]
         longer_s = self.support.split_seconds(ids, there) - self.support.split_seconds(ids, here)

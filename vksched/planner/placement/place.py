@@ -21,50 +21,50 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...ir.graph import Node
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.placement_overrides import Overrides, resolve_overrides
 from ...plan.types.plan_types import Placement
-from .candidate_devices import Caps, Wishes
-from .colocate import Pulls
+from .candidate_devices import Caps, PlacementHints
+from .colocate import Colocating
 from .merge_neighbours import Merger
 
 
 def place(
-    support: Support, overrides: Overrides, caps: Caps, wishes: Wishes | None = None
+    support: OpSupport, overrides: Overrides, caps: Caps, hints: PlacementHints | None = None
 ) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
     """Returns the placement of every node and notes for the user.
 
     caps: what does not fit. A node that streams its weights needs little memory: it, and what
-    follows it, may stand beyond the first node that a device must not take. wishes: by default the
+    follows it, may stand beyond the first node that a device must not take. hints: by default the
     devices in their order.
     """
-    wishes = wishes or Wishes(support.topology.order, {}, "")
-    placer = _Placer(support, caps, wishes)
+    hints = hints or PlacementHints(support.topology.order, {}, "")
+    placer = _Placer(support, caps, hints)
     _apply_overrides(placer, overrides)
-    placer.leave_in_host_memory(wishes.spread)
-    placer.grant_wishes()
+    placer.leave_in_host_memory(hints.spread)
+    placer.apply_hints()
     placer.pull()
     placer.place_states()
-    placer.sweep()
+    placer.place_remaining()
     placer.place_rest()
-    if not wishes.on:
+    if not hints.on:
         placer.merge()
     return _placements(placer), tuple(dict.fromkeys(placer.notes))
 
 
-class _Placer(Pulls):
+class _Placer(Colocating):
     """The stages behind the pulls."""
 
     def place_rest(self) -> None:
         for node in self._left():
-            device = self._first_able(node)
+            device = self._first_candidate(node)
             reasons = self._reasons(node, device)
             self.put(node, device, "first device that can run it" + reasons)
         for node in self.support.computed if self._others else ():
             device = self.device[node.id]
             if not self._is_cpu(device) or node.id in self.fixed:
                 continue
-            if not any(self.can(node, d) for d in self._others):
+            if not any(self.supports(node, d) for d in self._others):
                 self.reason[node.id] = self._reasons(node, device).removeprefix(", ")
 
     def _reasons(self, node: Node, end: int) -> str:
@@ -73,7 +73,7 @@ class _Placer(Pulls):
         reasons = [
             f"{self.topology.devices[d].name} cannot: {reason}"
             for d in sorted(before)
-            if (reason := self.why_not(node, d)) is not None
+            if (reason := self.unsupported_reason(node, d)) is not None
         ]
         return f", as {'; '.join(reasons)}" if reasons else ""
 
@@ -87,7 +87,7 @@ class _Placer(Pulls):
         ]
         caps = zip(self.caps.first, self.caps.peaks, strict=True)
         roomy = {d for d, (first, peak) in enumerate(caps) if first is None and not peak}
-        merger = Merger(self.support, self.device, self.can, self.put)
+        merger = Merger(self.support, self.device, self.supports, self.put)
         merger.merge(free, roomy & self._others)
 
 
@@ -98,12 +98,12 @@ def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
     for node_id, (device, text) in resolved.items():
         target = placer.graph.nodes[node_id]
         if target.op in ("weight", "state"):
-            if target.id in placer.support.homes:
+            if target.id in placer.support.state_devices:
                 _stay(placer, target, device, text)
                 continue
-            placer.homes[target.id] = device
+            placer.pinned_devices[target.id] = device
             placer.kept[target.id] = text
-            placer.room.take(device, target.id)
+            placer.budget.take(device, target.id)
         elif target.id in placer._rank:
             _override(placer, target, device, text)
         elif target.op == "input" and text not in heeded:
@@ -111,18 +111,18 @@ def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
 
 
 def _stay(placer: _Placer, node: Node, device: int, text: str) -> None:
-    home = placer.support.homes[node.id]
-    if home != device:
-        name = placer.topology.devices[home].name
+    pinned_device = placer.support.state_devices[node.id]
+    if pinned_device != device:
+        name = placer.topology.devices[pinned_device].name
         placer.notes.append(f"{text} has no effect: {node.name} lives on {name} already")
 
 
 def _override(placer: _Placer, node: Node, device: int, text: str) -> None:
-    reason = placer.why_not(node, device)
+    reason = placer.unsupported_reason(node, device)
     if reason is None:
         placer.put(node, device, text)
     else:
-        other = placer._first_able(node)
+        other = placer._first_candidate(node)
         placer.put(node, other, f"{text}, which cannot: {reason}")
         placer.notes.append(
             f"{node.name}: {text}, which cannot: {reason}; "
@@ -156,21 +156,28 @@ def _leaf(placer: _Placer, node: Node) -> Placement:
     users = list(dict.fromkeys([placer.device[r] for r in placer.support.readers[node.id]]))
     if node.op == "input":
         return Placement(cpu, f"from the caller to {_names(placer, users) or 'no device'}")
-    home = placer.homes.get(node.id)
-    if len(users) == 1 and home in (None, users[0]):
+    pinned_device = placer.pinned_devices.get(node.id)
+    if len(users) == 1 and pinned_device in (None, users[0]):
         return Placement(users[0], node.op)
     gpus = [d for d in users if not placer.topology.is_cpu(d)]
-    if home is not None and placer.topology.is_cpu(home) and gpus:
-        return Placement(home, f"{node.op} in host memory; streamed to {_names(placer, gpus)}")
-    if home is None or (users and home not in users):
+    if pinned_device is not None and placer.topology.is_cpu(pinned_device) and gpus:
+        return Placement(
+            pinned_device, f"{node.op} in host memory; streamed to {_names(placer, gpus)}"
+        )
+    if pinned_device is None or (users and pinned_device not in users):
         if node.id in placer.kept:
-            reader = next(r for r in placer.support.readers[node.id] if home != placer.device[r])
-            why = placer.why_not(placer.graph.nodes[reader], home or 0) or placer.reason[reader]
+            reader = next(
+                r for r in placer.support.readers[node.id] if pinned_device != placer.device[r]
+            )
+            why = (
+                placer.unsupported_reason(placer.graph.nodes[reader], pinned_device or 0)
+                or placer.reason[reader]
+            )
             placer.notes.append(
                 f"{placer.kept[node.id]} has no effect: {placer.graph.nodes[reader].name}, which "
                 f"reads it, runs on {placer.topology.devices[placer.device[reader]].name} ({why})"
             )
-        home = (gpus or users or [cpu])[0]  # numpy has it in any case
-    others = _names(placer, [d for d in users if d != home])
+        pinned_device = (gpus or users or [cpu])[0]  # numpy has it in any case
+    others = _names(placer, [d for d in users if d != pinned_device])
     also = f"; also on {others}, for the ops there" if others else ""
-    return Placement(home, f"{node.op}{also}")
+    return Placement(pinned_device, f"{node.op}{also}")

@@ -17,17 +17,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ...common.dtypes import WORD_BYTES
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.plan_types import value_of
 
 
-class StateHomes:
+class StatePlacement:
     """What the devices of nodes say of the homes of states.
 
     device: of each node that has one, which may grow. order: all devices, the preferred one first.
     """
 
-    def __init__(self, support: Support, device: Mapping[int, int], order: Sequence[int]) -> None:
+    def __init__(self, support: OpSupport, device: Mapping[int, int], order: Sequence[int]) -> None:
         self._support = support
         self._graph = support.graph
         self._device = device
@@ -46,18 +46,23 @@ class StateHomes:
             around.append(self._graph.view_base(self._next[state]))
         found = {self._device[node] for node in around if node in self._device}
         rank = self._order.index
-        return sorted(found, key=lambda home: (self._crossing_s(state, home), rank(home)))
+        return sorted(
+            found,
+            key=lambda pinned_device: (self._crossing_s(state, pinned_device), rank(pinned_device)),
+        )
 
-    def _crossing_s(self, state: int, home: int) -> float:
+    def _crossing_s(self, state: int, pinned_device: int) -> float:
         """Returns the seconds on the links in each run if a state lives on a device."""
         way = self._support.topology.way
         total_s = 0.0
         for device, size_bytes in self._read_bytes(state).items():
-            if device != home:
-                total_s += way(home, device).seconds(size_bytes)
-        source = self._device.get(self._graph.view_base(self._next.get(state, state)), home)
-        if state in self._next and source != home:
-            total_s += way(source, home).seconds(self._bytes([self._next[state]]))
+            if device != pinned_device:
+                total_s += way(pinned_device, device).seconds(size_bytes)
+        source = self._device.get(
+            self._graph.view_base(self._next.get(state, state)), pinned_device
+        )
+        if state in self._next and source != pinned_device:
+            total_s += way(source, pinned_device).seconds(self._bytes([self._next[state]]))
         return total_s
 
     def _read_bytes(self, state: int) -> dict[int, int]:

@@ -1,11 +1,11 @@
 """Candidates: the ways to carry out a graph that by_cost.py compares.
 
-    each device first, then the next ones --------------------------------> wishes
-    graph -> bundles -> cuts.py: tasks --> schedules, stages -> devices --> wishes
+    each device first, then the next ones --------------------------------> hints
+    graph -> node groups -> cuts.py: tasks --> schedules, stages -> devices --> hints
 
-For latency alone: single devices, and schedules of bundles by a few policies. Other objectives ask
+For latency alone: single devices, and schedules of node groups by a few policies. Other objectives ask
 for more: schedules that are made for them, balanced stages for a stream, and stages that spread the
-bytes of weights and states. For memory a graph is cut by bytes, too: bundles that are worth a
+bytes of weights and states. For memory a graph is cut by bytes, too: node groups that are worth a
 submission may be too large to spread. Of large graphs there are fewer, as each is split and
 simulated.
 
@@ -23,7 +23,7 @@ from ...common.dtypes import WORD_BYTES
 from ...common.errors import PlanError
 from ...ir.graph import Node
 from ...plan.costs import node_cost
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.decision import SINGLE
 from ...plan.types.placement_overrides import Overrides, resolve_overrides
 from ...schedule import Objective, Platform, Task, TaskGraph, schedule
@@ -32,34 +32,34 @@ from ...schedule.model.task_graph import MOST as MAX_AMOUNT
 from ...topology.host_names import CALLER
 from ...topology.links import Link
 from ...topology.power import watts_of
-from ..placement.candidate_devices import Wishes
-from ..placement.node_groups import find_bundles
+from ..placement.candidate_devices import PlacementHints
+from ..placement.node_groups import find_node_groups
 from .pipeline_stages import find_stages
 from .task_graph import Cut
 
 LARGE = 2_000
-"""Nodes, from which on candidates are weighed as bundles first: a split of all nodes takes time."""
+"""Nodes, from which on candidates are weighed as node groups first: a split of all nodes takes time."""
 POLICIES = ("auto", "heft", "etf")
-"""Schedules of bundles whose plans are simulated; of a large graph the first one."""
+"""Schedules of node groups whose plans are simulated; of a large graph the first one."""
 SEARCH = 0.4
 """The part of its time that a schedule takes where moves.py improves its plan."""
 GRAINS = 64
-"""Bundles of equal size that a graph would be cut into."""
+"""Node groups of equal size that a graph would be cut into."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Strategy:
     """A candidate before it is simulated. device: the one that is first in all, or None."""
 
     name: str
-    wishes: Wishes
+    hints: PlacementHints
     device: int | None = None
 
 
 class Candidates:
     """The candidates for one graph on one machine. devices: those that compete."""
 
-    def __init__(self, support: Support, overrides: Overrides, devices: tuple[int, ...]) -> None:
+    def __init__(self, support: OpSupport, overrides: Overrides, devices: tuple[int, ...]) -> None:
         self.support = support
         self.devices = devices
         self.topology = support.topology
@@ -72,13 +72,13 @@ class Candidates:
             for node, (device, _) in resolved.items()
             if graph.nodes[node].op not in ("input", "constant")  # they are where they are read
         }
-        self._able: dict[int, tuple[int, ...]] = {}
+        self._candidate_devices: dict[int, tuple[int, ...]] = {}
         self._cpus = tuple(d for d in self.topology.order if self.topology.is_cpu(d))
         if len(self.topology.hosts) > 1 and len(devices) > GRAINS:
             self._take_fastest()
 
     def _take_fastest(self) -> None:
-        """Leaves the caller's own devices and the fastest of others, as many as there are bundles;
+        """Leaves the caller's own devices and the fastest of others, as many as there are node groups;
         of equal ones the first, so that they are on few hosts.
         """
         alike, host_of, all_devices = self.support.alike, self.topology.host_of, self.devices
@@ -90,7 +90,7 @@ class Candidates:
         hosts = {CALLER, *map(host_of, kept)}
         self.devices = tuple(d for d in all_devices if d in kept)
         self._cpus = tuple(d for d in self._cpus if host_of(d) in hosts)
-        self._able.clear()
+        self._candidate_devices.clear()
         self._totals.clear()
 
     @property
@@ -103,14 +103,14 @@ class Candidates:
         """Whether there is nothing to choose, as the user has placed all nodes."""
         return all(map(self.placed, self.free_nodes()))
 
-    def singles(self) -> list[Way]:
+    def singles(self) -> list[Strategy]:
         """Returns the devices that may take all that they can; of a large graph the first one and
         the one that is fastest by the sum of its nodes.
         """
         wanted = self._unlike()
         if not self.few and len(wanted) > 2:
             wanted = [wanted[0], min(wanted[1:], key=self.total_s)]
-        out: list[Way] = []
+        out: list[Strategy] = []
         for device in wanted:
             out.append(self._single(device, self.topology.order))
         return out
@@ -135,16 +135,16 @@ class Candidates:
                 out.append(device)
         return out
 
-    def alone(self, device: int) -> Way:
+    def alone(self, device: int) -> Strategy:
         """Returns the way that is left where there is no other device: what it cannot run or hold
         goes to the CPU of its host, not to the next device.
         """
         own, cpu = self.topology.cpu_of(device), self.topology.cpu
         return self._single(device, (cpu if own is None else own, cpu, *self.topology.order))
 
-    def _single(self, device: int, then: Iterable[int]) -> Way:
+    def _single(self, device: int, then: Iterable[int]) -> Strategy:
         order = tuple(dict.fromkeys((device, *then)))
-        return Way(f"{SINGLE}{self.names[device]}", Wishes(order, {}, ""), device)
+        return Strategy(f"{SINGLE}{self.names[device]}", PlacementHints(order, {}, ""), device)
 
     def takes_all(self, device: int) -> bool:
         """Whether a device can run, and has room for the weights and states of, all that is not
@@ -157,10 +157,10 @@ class Candidates:
         if any(is_cpu(at) and graph.nodes[n].op == "weight" for n, at in self.pins.items()):
             return False
         return (roomy or device == self.topology.cpu) and all(
-            device in self.able(n.id) or self.placed(n) for n in self.free_nodes()
+            device in self.candidate_devices(n.id) or self.placed(n) for n in self.free_nodes()
         )
 
-    def spread(self, objective: Objective) -> Iterator[Way]:
+    def spread(self, objective: Objective) -> Iterator[Strategy]:
         """Yields ways over several devices, each once."""
         if len(self.devices) < 2:
             return
@@ -169,11 +169,11 @@ class Candidates:
             key = cut, tuple(devices)
             if len(set(devices)) > 1 and key not in known:
                 known.add(key)
-                yield Way(name, cut.wish(devices))
+                yield Strategy(name, cut.hints_for(devices))
 
     def _found(self, objective: Objective) -> Iterator[tuple[str, Cut, Sequence[str]]]:
         cut = self.cut
-        if len(cut.bundles) > 1:
+        if len(cut.node_groups) > 1:
             for policy in POLICIES if self.few else POLICIES[:1]:
                 yield self._by(cut, policy)
             for word, _ in objective.weights:
@@ -189,9 +189,9 @@ class Candidates:
 
     def _for_memory(self) -> Iterator[tuple[str, Cut, Sequence[str]]]:
         cut = self.cut_by_bytes
-        if len(cut.bundles) < 2:
+        if len(cut.node_groups) < 2:
             return
-        yield self._by(self.cut if len(self.cut.bundles) > 1 else cut, "auto", "memory")
+        yield self._by(self.cut if len(self.cut.node_groups) > 1 else cut, "auto", "memory")
         gpus = [d for d in self.devices if not self.topology.is_cpu(d)]
         held = [dict.fromkeys(task.cost_s, float(task.memory_bytes)) for task in cut.tasks[0]]
         yield from self._stages("stages of equal bytes", cut, held, gpus)
@@ -199,7 +199,7 @@ class Candidates:
     def _by(
         self, cut: Cut, policy: str, goal: str | Objective = "latency"
     ) -> tuple[str, Cut, list[str]]:
-        """Returns a schedule of bundles."""
+        """Returns a schedule of node groups."""
         tasks, edges = cut.tasks
         problem = TaskGraph(tasks, edges)
         budget_s = None
@@ -225,25 +225,25 @@ class Candidates:
             if found is not None:
                 yield name if count == len(ranked) else f"{name} of {count}", cut, found
 
-    # -- nodes and bundles -------------------------------------------------------------------------
+    # -- nodes and node groups -------------------------------------------------------------------------
 
     def free_nodes(self) -> list[Node]:
         """Returns the nodes to be placed: states and what writes them stay together elsewhere."""
         states = self.support.graph.states
         return [n for n in self.support.computed if n.id not in states]
 
-    def able(self, node_id: int) -> tuple[int, ...]:
+    def candidate_devices(self, node_id: int) -> tuple[int, ...]:
         """Returns the devices that may run a node: the CPU, too, where no other one can."""
-        found = self._able.get(node_id)
+        found = self._candidate_devices.get(node_id)
         if found is None:
-            node, can = self.support.graph.nodes[node_id], self.support.can
+            node, supports = self.support.graph.nodes[node_id], self.support.supports
             pin = self.pin(node)
             if pin is not None and self.placed(node):
                 found = (pin,)
             else:
-                found = tuple(d for d in self.devices if can(node, d))
-                found = found or tuple(d for d in self._cpus if can(node, d))
-            self._able[node_id] = found
+                found = tuple(d for d in self.devices if supports(node, d))
+                found = found or tuple(d for d in self._cpus if supports(node, d))
+            self._candidate_devices[node_id] = found
         return found
 
     def pin(self, node: Node) -> int | None:
@@ -251,17 +251,17 @@ class Candidates:
         graph = self.support.graph
         if node.id in self.pins or not self.pins:
             return self.pins.get(node.id)
-        placed = [w for w in dict.fromkeys(graph.sources_behind(node)) if w in self.pins]
+        placed = [w for w in dict.fromkeys(graph.transitive_leaves(node)) if w in self.pins]
         return self.pins[max(placed, key=lambda w: graph.words[w])] if placed else None
 
     def placed(self, node: Node) -> bool:
         """Whether a node has its device from the user, one that can run it."""
         pin = self.pin(node)
-        return pin is not None and self.support.can(node, pin)
+        return pin is not None and self.support.supports(node, pin)
 
     def least_s(self, node: Node) -> float:
         """Returns the seconds of a node on the device that is fastest at it."""
-        return min(self.support.node_seconds(node.id, d) for d in self.able(node.id))
+        return min(self.support.node_seconds(node.id, d) for d in self.candidate_devices(node.id))
 
     def total_s(self, device: int) -> float:
         """Returns what all nodes take on a device, each on its fastest one where it cannot."""
@@ -269,7 +269,7 @@ class Candidates:
         if found is None:
             found = self._totals[device] = sum(
                 self.support.node_seconds(n.id, device)
-                if device in self.able(n.id)
+                if device in self.candidate_devices(n.id)
                 else self.least_s(n)
                 for n in self.free_nodes()
             )
@@ -277,7 +277,7 @@ class Candidates:
 
     @cached_property
     def cut(self) -> Cut:
-        """The graph as bundles that are worth a submission each."""
+        """The graph as node groups that are worth a submission each."""
         seconds = {n.id: self.least_s(n) for n in self.free_nodes()}
         total_s = sum(seconds.values())
         least_s = 2 * min(
@@ -287,7 +287,7 @@ class Candidates:
 
     @cached_property
     def cut_by_bytes(self) -> Cut:
-        """The graph as bundles of equal bytes of weights and states: a submission may cost more
+        """The graph as node groups of equal bytes of weights and states: a submission may cost more
         than one of them takes, as it costs no bytes.
         """
         graph = self.support.graph
@@ -301,23 +301,23 @@ class Candidates:
         return self._cut(sizes, sum(sizes.values()) / GRAINS)
 
     def _cut(self, sizes: Mapping[int, float], grain: float) -> Cut:
-        homes, states = self._state_homes, self.support.graph.initial.keys()
+        pinned_devices, states = self._state_placement, self.support.graph.initial.keys()
         read = {operand for n in sizes for operand in self.support.operands[n]}
-        movable = dict.fromkeys(read & states - homes.keys(), 0.0)
+        movable = dict.fromkeys(read & states - pinned_devices.keys(), 0.0)
         ordered = dict(sorted({**movable, **sizes}.items()))
-        bundles = find_bundles(self.support, self.able, ordered, grain)
-        return Cut(self.support, self.devices, bundles, homes)
+        node_groups = find_node_groups(self.support, self.candidate_devices, ordered, grain)
+        return Cut(self.support, self.devices, node_groups, pinned_devices)
 
     @cached_property
-    def _state_homes(self) -> Mapping[int, int]:
+    def _state_placement(self) -> Mapping[int, int]:
         """Returns the homes of the states for which there is no choice: an earlier graph or the
         user has put them there, or no other device can hold them.
         """
-        graph, found = self.support.graph, dict(self.support.homes)
+        graph, found = self.support.graph, dict(self.support.state_devices)
         for state in graph.initial.keys() - found.keys():
-            able = self.able(state)
-            if len(able) == 1:
-                found[state] = able[0]
+            candidate_devices = self.candidate_devices(state)
+            if len(candidate_devices) == 1:
+                found[state] = candidate_devices[0]
         return found
 
     def platform(self, limited: bool = True) -> Platform:
@@ -327,8 +327,10 @@ class Candidates:
         """
         specs, used, links = self.topology.devices, self._used, self._links
         held_bytes = dict.fromkeys(used, 0)
-        for state, home in self._state_homes.items():
-            held_bytes[home] = held_bytes.get(home, 0) + self.support.missing_bytes(state, home)
+        for state, pinned_device in self._state_placement.items():
+            held_bytes[pinned_device] = held_bytes.get(
+                pinned_device, 0
+            ) + self.support.missing_bytes(state, pinned_device)
         memory = {
             specs[d].name: max(0, specs[d].memory_bytes - held_bytes[d])
             for d in used

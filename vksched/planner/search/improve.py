@@ -1,6 +1,6 @@
 """Moves: a candidate is improved against the simulator that judges all candidates.
 
-Problem: a schedule of bundles hands each result over when it is made, over parallel links. A split
+Problem: a schedule of node groups hands each result over when it is made, over parallel links. A split
 hands over at its end, through one host. So the best schedule is not the best plan. Method: descent.
 A node, or a run of nodes each of which reads the one before, moves to another device, or two
 devices swap all that they have. The graph is placed, split and simulated as each candidate is, and
@@ -23,8 +23,8 @@ from functools import lru_cache
 from itertools import combinations
 
 from ...common.dtypes import WORD_BYTES
-from .candidates import Candidates, Way
-from .evaluate import Scale, Weighed
+from .candidates import Candidates, Strategy
+from .evaluate import Evaluated, Evaluator
 from .task_graph import RULE
 
 TRIES, NODE_TRIES = 24, 1_600
@@ -45,7 +45,9 @@ Change = tuple[tuple[int, int], ...]
 """Nodes with the devices that they get."""
 
 
-def improve(found: Sequence[Weighed], ways: Candidates, scale: Scale) -> list[Weighed]:
+def improve(
+    found: Sequence[Evaluated], strategies: Candidates, evaluator: Evaluator
+) -> list[Evaluated]:
     """Returns what moves make of the best candidate, and of the best single device: better ones.
 
     Parameters
@@ -53,24 +55,28 @@ def improve(found: Sequence[Weighed], ways: Candidates, scale: Scale) -> list[We
     found
         Candidates that were weighed without their memory, at least one.
     """
-    tries = min(TRIES, NODE_TRIES // max(1, len(ways.support.computed)))
-    singles = [each for each in found if each.way.device is not None]
+    tries = min(TRIES, NODE_TRIES // max(1, len(strategies.support.computed)))
+    singles = [each for each in found if each.strategy.device is not None]
     best = [min(each, key=_seconds) for each in (found, singles) if each]
     starts = list({id(each): each for each in best}.values())
-    descents = [_Descent(each, ways, scale, tries // len(starts)) for each in starts if tries]
+    descents = [
+        _Descent(each, strategies, evaluator, tries // len(starts)) for each in starts if tries
+    ]
     return [each for each in (descent.run() for descent in descents) if each is not None]
 
 
 class _Descent:
     """One descent. tries: how many moves may be weighed."""
 
-    def __init__(self, start: Weighed, ways: Candidates, scale: Scale, tries: int) -> None:
-        self._best, self._ways, self._scale = start, ways, scale
+    def __init__(
+        self, start: Evaluated, strategies: Candidates, evaluator: Evaluator, tries: int
+    ) -> None:
+        self._best, self._ways, self._evaluator = start, strategies, evaluator
         self._left = tries
-        self._support = ways.support
-        self._wishes = start.way.wishes
-        devices = scale.devices_of(start.way)
-        self._free = [n.id for n in ways.free_nodes()]
+        self._support = strategies.support
+        self._hints = start.strategy.hints
+        devices = evaluator.devices_of(start.strategy)
+        self._free = [n.id for n in strategies.free_nodes()]
         self._on: On = {n: devices[n] for n in self._free}
         self._known = {tuple(self._on.values())}
         words = self._support.graph.words
@@ -79,11 +85,11 @@ class _Descent:
 
         @lru_cache(1 << 14)
         def crossing_s(a: int, b: int, size_bytes: int) -> float:
-            return ways.topology.way(a, b).seconds(size_bytes) if a != b else 0.0
+            return strategies.topology.strategy(a, b).seconds(size_bytes) if a != b else 0.0
 
         self._crossing_s = crossing_s
 
-    def run(self) -> Weighed | None:
+    def run(self) -> Evaluated | None:
         start = self._best
         while self._left and self._step():
             pass
@@ -101,8 +107,8 @@ class _Descent:
                 return False
             self._known.add(key)
             self._left -= 1
-            way = Way(self._name, replace(self._wishes, on=on, reason=RULE))
-            for found in self._scale.weigh([way]):
+            strategy = Strategy(self._name, replace(self._hints, on=on, reason=RULE))
+            for found in self._evaluator.evaluate([strategy]):
                 if _seconds(found) < LESS * _seconds(self._best):
                     self._best, self._on = found, on
                     return True
@@ -117,26 +123,26 @@ class _Descent:
 
     def _swaps(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
         """Yields the changes that give all work of two devices to each other."""
-        able = self._ways.able
+        candidate_devices = self._ways.candidate_devices
         for a, b in combinations(sorted(load), 2) if len(load) <= FEW else ():
             other = {a: b, b: a}
             change = tuple((n, other[d]) for n, d in self._on.items() if d in other)
-            if all(device in able(n) for n, device in change):
+            if all(device in candidate_devices(n) for n, device in change):
                 after = self._load({**self._on, **dict(change)})
                 yield max(after.values()) - max(load.values()), change
 
     def _moves(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
         """Yields the seconds that moves of runs add by the rough account, and the changes."""
-        on, ways, seconds = self._on, self._ways, self._support.node_seconds
+        on, strategies, seconds = self._on, self._ways, self._support.node_seconds
         most_s = max(load.values())
-        idle = min(ways.devices, key=lambda d: (load.get(d, 0.0), d))
+        idle = min(strategies.devices, key=lambda d: (load.get(d, 0.0), d))
         for first in self._free:
             near = {idle, *(on[n] for n in self._neighbours(first))} - {on[first]}
-            targets = [d for d in sorted(near) if d in ways.able(first)]
+            targets = [d for d in sorted(near) if d in strategies.candidate_devices(first)]
             for run in self._runs(first) if targets else ():
                 now_s = sum(seconds(n, on[n]) for n in run)
                 for device in targets:
-                    if any(device not in ways.able(n) for n in run):
+                    if any(device not in strategies.candidate_devices(n) for n in run):
                         continue
                     then_s = sum(seconds(n, device) for n in run)
                     moved = {on[first]: load[on[first]] - now_s}
@@ -180,5 +186,5 @@ class _Descent:
         return more_s
 
 
-def _seconds(each: Weighed) -> float:
+def _seconds(each: Evaluated) -> float:
     return each.candidate.metrics.latency_s

@@ -1,16 +1,16 @@
 """Stages: a graph cut into stretches, one a device, so that a stream flows.
 
 Problem: in a stream each device works on another run. The period is the load of the fullest device,
-and each transfer costs the host. A schedule that only balances loads scatters bundles over devices.
-Method: bundles stay in topological order, and each device takes one stretch of them. For a given
+and each transfer costs the host. A schedule that only balances loads scatters node groups over devices.
+Method: node groups stay in topological order, and each device takes one stretch of them. For a given
 period each set of devices reaches as far as its last one gets from where the others end. The least
 period at which all devices reach the end is found by halving.
 
-    bundles   0 1 2 | 3 4 5 6 7 | 8 9        gpu:1 takes 0-2, gpu:0 the next five, gpu:2 the rest
+    node groups   0 1 2 | 3 4 5 6 7 | 8 9        gpu:1 takes 0-2, gpu:0 the next five, gpu:2 the rest
 
 The same with bytes in the place of seconds spreads weights evenly over devices. Of many devices
-those that take the same of each bundle count as a kind, of which only the number in use matters.
-Complexity: sets of kinds * kinds * log(bundles) for each of HALVINGS; of devices that are all
+those that take the same of each node group count as a kind, of which only the number in use matters.
+Complexity: sets of kinds * kinds * log(node groups) for each of HALVINGS; of devices that are all
 unlike there are 2**devices sets, at most 2**MOST.
 Examples: tests/planner/test_stages.py.
 """
@@ -30,14 +30,14 @@ HALVINGS = 40
 
 
 def find_stages(loads: Sequence[Mapping[str, float]], devices: Sequence[str]) -> list[str] | None:
-    """Returns a device for each bundle, with the least largest load of a device; None where no
+    """Returns a device for each node group, with the least largest load of a device; None where no
     order of stretches exists.
 
-    loads: for each bundle, in topological order, what it takes of each device that can run it.
+    loads: for each node group, in topological order, what it takes of each device that can run it.
     """
     totals = {d: sum(load.get(d, 0.0) for load in loads) for d in devices}
-    can = {d: sum(d in load for load in loads) for d in devices}
-    kinds = _kinds(loads, sorted(devices, key=lambda d: (-can[d], totals[d])))
+    supports = {d: sum(d in load for load in loads) for d in devices}
+    kinds = _kinds(loads, sorted(devices, key=lambda d: (-supports[d], totals[d])))
     lanes = [_Lane(loads, kind[0], len(kind)) for kind in kinds]
     low, high = 0.0, sum(max(load.values()) for load in loads)
     found = _reach(lanes, len(loads), high)
@@ -71,7 +71,7 @@ def _kinds(loads: Sequence[Mapping[str, float]], ranked: Sequence[str]) -> list[
 
 
 class _Lane:
-    """What devices of a kind take of all bundles before each one, and where their next gap is."""
+    """What devices of a kind take of all node groups before each one, and where their next gap is."""
 
     def __init__(self, loads: Sequence[Mapping[str, float]], device: str, count: int) -> None:
         self.count = count
@@ -81,7 +81,7 @@ class _Lane:
             self.gap[at] = at if device not in loads[at] else self.gap[at + 1]
 
     def end(self, start: int, most: float) -> int:
-        """Returns how far the device gets from a bundle on within a load."""
+        """Returns how far the device gets from a node group on within a load."""
         limit = self.sums[start] + most * (1 + 1e-12)
         return min(self.gap[start], bisect_right(self.sums, limit, start + 1) - 1)
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from ...plan.simulation.plan_metrics import join_replicas
 from ...plan.types.decision import Candidate
 from ...topology.host_names import CALLER
-from .candidates import Way
-from .evaluate import CLOSE, Scale, Weighed
+from .candidates import Strategy
+from .evaluate import CLOSE, Evaluated, Evaluator
 
 MIN_SHARE = 0.05
 """A device takes part where it adds this share of the rate of those before it."""
@@ -32,13 +32,13 @@ NAME = "replicas"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Replicated(Weighed):
+class Replicated(Evaluated):
     """A candidate of several single devices. replicas: all but the first one."""
 
-    replicas: tuple[Weighed, ...] = ()
+    replicas: tuple[Evaluated, ...] = ()
 
 
-def replicate(singles: Sequence[Weighed], scale: Scale) -> list[Weighed]:
+def replicate(singles: Sequence[Evaluated], evaluator: Evaluator) -> list[Evaluated]:
     """Returns the candidate that gives whole runs to several devices; none where there is none.
 
     Parameters
@@ -46,15 +46,15 @@ def replicate(singles: Sequence[Weighed], scale: Scale) -> list[Weighed]:
     singles
         What single devices take, each with its memory laid out.
     """
-    support = scale.support
-    if isinstance(scale.copies, int) or scale.overrides or support.graph.states:
+    support = evaluator.support
+    if isinstance(evaluator.copies, int) or evaluator.overrides or support.graph.states:
         return []
-    chosen, rate = list[Weighed](), 0.0
-    for each in _fastest_first(singles, scale):
+    chosen, rate = list[Evaluated](), 0.0
+    for each in _fastest_first(singles, evaluator):
         own_rate = 1 / each.candidate.metrics.period_s
         if chosen and own_rate < MIN_SHARE * rate:
             break
-        if not any(_share(each, other, scale) for other in chosen):
+        if not any(_share(each, other, evaluator) for other in chosen):
             chosen.append(each)
             rate += own_rate
     if len(chosen) < 2:
@@ -66,21 +66,21 @@ def replicate(singles: Sequence[Weighed], scale: Scale) -> list[Weighed]:
         sum(each.candidate.copies for each in chosen),
         join_replicas([each.candidate.metrics for each in chosen]),
     )
-    way = Way(NAME, first.way.wishes)
-    return [Replicated(way, candidate, first.fitted, tuple(others))]
+    strategy = Strategy(NAME, first.strategy.hints)
+    return [Replicated(strategy, candidate, first.fitted, tuple(others))]
 
 
-def _fastest_first(singles: Sequence[Weighed], scale: Scale) -> list[Weighed]:
+def _fastest_first(singles: Sequence[Evaluated], evaluator: Evaluator) -> list[Evaluated]:
     """Returns for each device that runs all by itself its candidate with the least copies of about
     the least period, the fastest device first.
     """
-    topology, by_device = scale.support.topology, dict[str, list[Weighed]]()
+    topology, by_device = evaluator.support.topology, dict[str, list[Evaluated]]()
     for each in singles:
         names, metrics = each.candidate.devices, each.candidate.metrics
         here = len(names) == 1 and topology.host_of(topology.index(names[0])) == CALLER
         if here and each.fitted is not None and metrics.period_s > 0:
             by_device.setdefault(names[0], []).append(each)
-    best: list[Weighed] = []
+    best: list[Evaluated] = []
     for found in by_device.values():
         close = CLOSE * min(_period_s(each) for each in found)
         best.append(
@@ -89,12 +89,12 @@ def _fastest_first(singles: Sequence[Weighed], scale: Scale) -> list[Weighed]:
     return sorted(best, key=_period_s)
 
 
-def _period_s(each: Weighed) -> float:
+def _period_s(each: Evaluated) -> float:
     return each.candidate.metrics.period_s
 
 
-def _share(one: Weighed, other: Weighed, scale: Scale) -> bool:
+def _share(one: Evaluated, other: Evaluated, evaluator: Evaluator) -> bool:
     """Whether two devices share a memory, as one card that is opened twice, or cores."""
-    topology = scale.support.topology
+    topology = evaluator.support.topology
     a, b = (topology.index(each.candidate.devices[0]) for each in (one, other))
     return b in topology.memory_peers(a) or topology.queues[a] == topology.queues[b]

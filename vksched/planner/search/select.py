@@ -3,10 +3,10 @@
 Problem: the order of the devices says nothing about their speeds, and a second device helps only
 where what it saves is more than its copies and waits. Method: candidates are compared by what a
 simulated run of their splits takes. Each device with all of the work first, then what `schedule`
-finds for bundles of nodes. Several devices have to win by a margin. Where costs are estimates it is
+finds for groups of nodes. Several devices have to win by a margin. Where costs are estimates it is
 a wider one, and a single device has to win by it over the first one.
 
-    candidates.py -> wishes -> weigh.py -> metrics of each --objective--> the best, by a margin
+    candidates.py -> hints -> weigh.py -> metrics of each --objective--> the best, by a margin
 
 Every candidate has all metrics, and an objective is no more than a way to compare them: latency has
 no path of its own. But only latency does without memory at first: a wish that a device has no room
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from ...common.errors import OutOfMemory
 from ...common.formatting import count_of, format_seconds
 from ...plan.costs.node_cost import estimated_text, submission_seconds, written_down
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.decision import Decision, Tradeoffs, value_text
 from ...plan.types.placement_overrides import Overrides
 from ...schedule import Objective
@@ -37,7 +37,7 @@ from ...schedule.model.objectives import LATENCY, WORDS, least_of
 from ...topology.power import watts_of
 from ...topology.topology import Topology
 from .candidates import Candidates
-from .evaluate import Fitted, Scale, Weighed
+from .evaluate import Evaluated, Evaluator, Fitted
 from .improve import improve
 from .replicas import Replicated, replicate
 
@@ -67,11 +67,11 @@ class Chosen:
 
 
 NO_CHOICE = Chosen()
-"""Nothing to weigh: a place given for every node."""
+"""Nothing to evaluate: a place given for every node."""
 
 
 def choose(
-    support: Support,
+    support: OpSupport,
     overrides: Overrides,
     with_cpu: bool,
     objective: Objective = LATENCY,
@@ -87,98 +87,101 @@ def choose(
     quick = objective == LATENCY
     if not support.computed:
         return NO_CHOICE
-    scale = Scale(support, overrides, copies, not quick)
+    evaluator = Evaluator(support, overrides, copies, not quick)
     if quick and len(devices) < 2:
-        return Chosen(scale.fit_in_order())
-    ways = Candidates(support, overrides, devices)
-    if quick and ways.bound:
+        return Chosen(evaluator.fit_in_order())
+    strategies = Candidates(support, overrides, devices)
+    if quick and strategies.bound:
         return NO_CHOICE
-    found = _weigh_all(ways, scale, objective)
-    if quick and ways.few:
-        found += improve(found, ways, scale)
+    found = _evaluate_all(strategies, evaluator, objective)
+    if quick and strategies.few:
+        found += improve(found, strategies, evaluator)
     while True:
-        won, decision = judge(found, objective, support.topology, ways.devices)
-        if won.fitted is not None:
+        chosen, decision = judge(found, objective, support.topology, strategies.devices)
+        if chosen.fitted is not None:
             break
-        at = found.index(won)
+        at = found.index(chosen)
         try:  # where memory is short it may take longer, and another one wins
-            found[at] = scale.fit(won)
+            found[at] = evaluator.fit(chosen)
         except OutOfMemory:
             del found[at]
-            if not any(each.way.device is not None for each in found):
+            if not any(each.strategy.device is not None for each in found):
                 raise
     notes = _note(decision), *_too_small(decision, support)
-    if isinstance(won, Replicated):
-        others = [(each.fitted, each.candidate.copies) for each in won.replicas]
-        own = won.candidate.copies - sum(count for _, count in others)
+    if isinstance(chosen, Replicated):
+        others = [(each.fitted, each.candidate.copies) for each in chosen.replicas]
+        own = chosen.candidate.copies - sum(count for _, count in others)
         replicas = tuple((fitted, count) for fitted, count in others if fitted is not None)
-        return Chosen(won.fitted, own, decision, notes, replicas)
-    return Chosen(won.fitted, None if quick else won.candidate.copies, decision, notes)
+        return Chosen(chosen.fitted, own, decision, notes, replicas)
+    return Chosen(chosen.fitted, None if quick else chosen.candidate.copies, decision, notes)
 
 
-def _weigh_all(ways: Candidates, scale: Scale, objective: Objective) -> list[Weighed]:
+def _evaluate_all(
+    strategies: Candidates, evaluator: Evaluator, objective: Objective
+) -> list[Evaluated]:
     """Returns what all candidates take, single devices first."""
-    singles = scale.weigh_singles(ways)
-    replicas = replicate(singles, scale) if objective.asks("throughput") else []
-    return [*singles, *scale.weigh(ways.spread(objective)), *replicas]
+    singles = evaluator.evaluate_singles(strategies)
+    replicas = replicate(singles, evaluator) if objective.asks("throughput") else []
+    return [*singles, *evaluator.evaluate(strategies.spread(objective)), *replicas]
 
 
 def compare(
-    support: Support, overrides: Overrides, with_cpu: bool, copies: int | str = "auto"
+    support: OpSupport, overrides: Overrides, with_cpu: bool, copies: int | str = "auto"
 ) -> Tradeoffs:
     """Returns the candidates of all objectives, those first that no other one beats in everything,
     and which of them each objective would take.
     """
     devices = _competing(support.topology, with_cpu)
-    ways = Candidates(support, overrides, devices)
-    scale = Scale(support, overrides, copies, True)
+    strategies = Candidates(support, overrides, devices)
+    evaluator = Evaluator(support, overrides, copies, True)
     every = Objective.of(dict.fromkeys(WORDS, 1.0))
-    found = _weigh_all(ways, scale, every)
-    once: dict[object, Weighed] = {}
+    found = _evaluate_all(strategies, evaluator, every)
+    once: dict[object, Evaluated] = {}
     for each in found:
         candidate = each.candidate
         once.setdefault((candidate.devices, candidate.copies, candidate.metrics), each)
     found = list(once.values())
     decisions = {
-        word: judge(found, Objective.of(word), support.topology, ways.devices)[1] for word in WORDS
+        word: judge(found, Objective.of(word), support.topology, strategies.devices)[1]
+        for word in WORDS
     }
     return Tradeoffs.of([each.candidate for each in found], decisions)
 
 
 def judge(
-    found: Sequence[Weighed], objective: Objective, topology: Topology, devices: Sequence[int]
-) -> tuple[Weighed, Decision]:
+    found: Sequence[Evaluated], objective: Objective, topology: Topology, devices: Sequence[int]
+) -> tuple[Evaluated, Decision]:
     """Returns the candidate that wins, by the margin, and what was weighed."""
     least = least_of(each.candidate.metrics.values for each in found)
 
-    def value(each: Weighed) -> float:
+    def value(each: Evaluated) -> float:
         return _rounded(objective.value(each.candidate.metrics.values, least))
 
     measured = known(topology, devices)
     assumed = any(watts_of(topology.devices[d]).assumed for d in range(len(topology.devices)))
     margin = margin_of(objective, measured, assumed)
     sure = margin == MARGIN_MEASURED
-    singles = [each for each in found if each.way.device is not None]
+    singles = [each for each in found if each.strategy.device is not None]
     best = min(singles, key=value)
-    first = [each for each in singles if each.way.device == singles[0].way.device]
+    first = [each for each in singles if each.strategy.device == singles[0].strategy.device]
     by_order = min(first, key=value)
     # estimates that are near each other say nothing: then the first device stays
-    won = best if sure or value(best) <= (1 - margin) * value(by_order) else by_order
-    several = [each for each in found if each.way.device is None]
+    chosen = best if sure or value(best) <= (1 - margin) * value(by_order) else by_order
+    several = [each for each in found if each.strategy.device is None]
     spread = min(several, key=lambda each: value(each) * _handicap(each), default=None)
-    if spread is not None and value(spread) <= (1 - margin) * value(won):
-        won = spread
-    told: dict[tuple[str, int], Weighed] = {}  # of what has one name the better one
+    if spread is not None and value(spread) <= (1 - margin) * value(chosen):
+        chosen = spread
+    told: dict[tuple[str, int], Evaluated] = {}  # of what has one name the better one
     for each in sorted(found, key=value):
         told.setdefault((each.candidate.name, each.candidate.copies), each)
-    return won, Decision(
+    return chosen, Decision(
         objective=objective,
-        won=won.candidate,
-        single=best.candidate,
-        value=value(won),
-        single_value=value(best),
+        chosen=chosen.candidate,
+        best_single_device=best.candidate,
+        value=value(chosen),
+        best_single_device_value=value(best),
         candidates=tuple(each.candidate for each in found if each in told.values()),
-        margin=margin,
+        required_gain=margin,
         measured=measured,
         watts_assumed=assumed,
         devices=tuple(topology.devices[d].name for d in devices),
@@ -186,7 +189,7 @@ def judge(
     )
 
 
-def _handicap(each: Weighed) -> float:
+def _handicap(each: Evaluated) -> float:
     """Returns what a value counts times of a candidate over several devices: replicas have all
     weights on each of them.
     """
@@ -198,15 +201,15 @@ def is_better(other: Decision, decision: Decision, clearly: bool = False) -> boo
     several devices have to win by one over a single one, and estimates by a wide one in any case.
     clearly: so has everything.
     """
-    objective, margin = decision.objective, decision.margin
-    both = decision.won, other.won
+    objective, margin = decision.objective, decision.required_gain
+    both = decision.chosen, other.chosen
     least = least_of(each.metrics.values for each in both)
     now, then = (_rounded(objective.value(each.metrics.values, least)) for each in both)
     if clearly or margin != MARGIN_MEASURED:
         return then <= (1 - margin) * now
-    if bool(decision.won.single) == bool(other.won.single):
+    if bool(decision.chosen.single) == bool(other.chosen.single):
         return then < now
-    return (1 - margin) * then < now if other.won.single else then <= (1 - margin) * now
+    return (1 - margin) * then < now if other.chosen.single else then <= (1 - margin) * now
 
 
 def _rounded(value: float) -> float:
@@ -242,14 +245,14 @@ def _competing(topology: Topology, with_cpu: bool) -> tuple[int, ...]:
     return (*gpus, topology.cpu) if with_cpu or not gpus else gpus
 
 
-def _too_small(decision: Decision, support: Support) -> list[str]:
+def _too_small(decision: Decision, support: OpSupport) -> list[str]:
     """Returns why a graph is on the CPU, where submissions to other devices take most of what it
     would take there.
     """
-    topology, won = support.topology, decision.won
-    others = [c for c in decision.candidates if c.single and c.single != won.single]
-    on_cpu = len(won.devices) == 1 and topology.is_cpu(topology.index(won.devices[0]))
-    if not on_cpu or won.single not in won.devices:
+    topology, chosen = support.topology, decision.chosen
+    others = [c for c in decision.candidates if c.single and c.single != chosen.single]
+    on_cpu = len(chosen.devices) == 1 and topology.is_cpu(topology.index(chosen.devices[0]))
+    if not on_cpu or chosen.single not in chosen.devices:
         return []
     for best in sorted(others, key=lambda each: each.metrics.latency_s)[:1]:
         spec, there_s = topology.devices[topology.index(best.single)], best.metrics.latency_s
@@ -257,7 +260,7 @@ def _too_small(decision: Decision, support: Support) -> list[str]:
         if submit_s >= SMALL * there_s:
             return [
                 f"auto: too small for {spec.name}: of about {format_seconds(there_s)} there, "
-                f"{format_seconds(submit_s)} are its submission; on {won.single} unless a "
+                f"{format_seconds(submit_s)} are its submission; on {chosen.single} unless a "
                 "placement names another device"
             ]
     return []
@@ -265,16 +268,16 @@ def _too_small(decision: Decision, support: Support) -> list[str]:
 
 def _note(decision: Decision) -> str:
     """Returns what a user should know of the choice."""
-    won, objective = decision.won, decision.objective
+    chosen, objective = decision.chosen, decision.objective
     goal = "" if objective == LATENCY else f" for {objective.name}"
     takes = value_text(objective, decision.value)
-    text = f"auto: {won.label}{goal} takes about {takes} by simulation"
-    if decision.value < decision.single_value:
+    text = f"auto: {chosen.label}{goal} takes about {takes} by simulation"
+    if decision.value < decision.best_single_device_value:
         how = "fast" if objective.word in ("latency", "throughput") else "good"
-        return f"{text}, {decision.gain:.3g} times as {how} as {decision.single.single} alone"
+        return f"{text}, {decision.gain:.3g} times as {how} as {decision.best_single_device.single} alone"
     others = len(decision.devices) - 1
     if not others:
         return text
     worse = "faster" if objective.word in ("latency", "throughput") else "better"
     more = f"{count_of(others, 'other device')} would not make it {worse}"
-    return f"{text}; {more} by {100 * decision.margin:.3g} %"
+    return f"{text}; {more} by {100 * decision.required_gain:.3g} %"

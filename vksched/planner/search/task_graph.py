@@ -1,13 +1,13 @@
 """Cuts: a graph as tasks that `schedule` and stages.py can place.
 
-    bundles   {a, b, c} --> {f}         tasks   0: 2 ms on gpu:0, 3 ms on gpu:1, 4 MiB
+    node groups   {a, b, c} --> {f}         tasks   0: 2 ms on gpu:0, 3 ms on gpu:1, 4 MiB
                    \\-> {d, e} -/       edges   0 -> 1: 64 KiB, 0 -> 2: 64 KiB, 2 -> 1: 64 KiB
 
 A task takes the seconds of its nodes and of what the caller gives and gets back. Weights and
 states count as memory of the first task that reads them. A state has one home: another task that
 reads it, or makes its next value, has an edge with these bytes. Of a state whose home is given
 already the transfers count as seconds of each task. One graph may have several cuts: one by
-seconds, and one by bytes. Complexity: O(edges + bundles * devices). Examples:
+seconds, and one by bytes. Complexity: O(edges + node groups * devices). Examples:
 tests/planner/test_select.py, tests/planner/test_plan_objectives.py,
 tests/planner/test_state_placement.py.
 """
@@ -19,63 +19,63 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...common.dtypes import WORD_BYTES
-from ...plan.costs.op_support import Support
+from ...plan.costs.op_support import OpSupport
 from ...plan.types.plan_types import value_of
 from ...schedule import Task
 from ...schedule.model.task_graph import MOST as MAX_AMOUNT
-from ..placement.candidate_devices import Wishes
-from ..placement.node_groups import Bundle
+from ..placement.candidate_devices import PlacementHints
+from ..placement.node_groups import NodeGroup
 
 RULE = "the best plan by simulation has it here"
 """What `plan.explain()` says of a node that is where a candidate wants it."""
 
 
 class Cut:
-    """The bundles of a graph. devices: those that compete. homes: the devices of states that have
+    """The node groups of a graph. devices: those that compete. pinned_devices: the devices of states that have
     one already.
     """
 
     def __init__(
         self,
-        support: Support,
+        support: OpSupport,
         devices: tuple[int, ...],
-        bundles: tuple[Bundle, ...],
-        homes: Mapping[int, int],
+        node_groups: tuple[NodeGroup, ...],
+        pinned_devices: Mapping[int, int],
     ) -> None:
         self._support = support
         self._topology = support.topology
         self._devices = devices
         self._names = [spec.name for spec in support.topology.devices]
-        self._homes = homes
-        self.bundles = bundles
+        self._pinned_devices = pinned_devices
+        self.node_groups = node_groups
         """The nodes that are placed as one, in topological order."""
 
-    def wish(self, devices: Sequence[str]) -> Wishes:
-        """Returns the wish for a device for each bundle; states go to where their readers are."""
+    def hints_for(self, devices: Sequence[str]) -> PlacementHints:
+        """Returns the wish for a device for each node group; states go to where their readers are."""
         index = {name: number for number, name in enumerate(self._names)}
         states = self._support.graph.states
-        each = zip(self.bundles, devices, strict=True)
+        each = zip(self.node_groups, devices, strict=True)
         on = {n: index[d] for b, d in each for n in b.nodes if n not in states}
         order = tuple(dict.fromkeys((*self._devices, *self._topology.order)))
-        return Wishes(order, on, RULE)
+        return PlacementHints(order, on, RULE)
 
     @cached_property
     def tasks(self) -> tuple[list[Task], list[tuple[str, str, float]]]:
-        """Bundles as tasks, with what goes between them."""
+        """Node groups as tasks, with what goes between them."""
         graph, number_of = self._support.graph, dict[int, int]()
-        for number, bundle in enumerate(self.bundles):
-            number_of.update(dict.fromkeys(bundle.nodes, number))
-        flows = [_Flow() for _ in self.bundles]
+        for number, node_group in enumerate(self.node_groups):
+            number_of.update(dict.fromkeys(node_group.nodes, number))
+        flows = [_Flow() for _ in self.node_groups]
         transfer: dict[tuple[int, int], dict[int, int]] = {}
-        for number, bundle in enumerate(self.bundles):
-            for node_id in bundle.nodes:
+        for number, node_group in enumerate(self.node_groups):
+            for node_id in node_group.nodes:
                 for operand in graph.nodes[node_id].inputs:
                     root = graph.view_bases[operand]
                     value = value_of(graph, operand, False)
                     if root in graph.data:
                         flows[number].held.add(root)
                     elif root not in number_of:
-                        source = self._homes.get(root, self._topology.cpu)
+                        source = self._pinned_devices.get(root, self._topology.cpu)
                         flows[number].given.setdefault(source, set()).add(value)
                     elif number_of[root] != number:
                         between = transfer.setdefault((number_of[root], number), {})
@@ -86,9 +86,10 @@ class Cut:
             self._add_state(node_id, state, number_of, flows, transfer)
         there = set[int]().union(*(self._support.resident.values()))  # it takes no more room
         tasks: list[Task] = []
-        for number, (bundle, flow) in enumerate(zip(self.bundles, flows, strict=True)):
+        for number, (node_group, flow) in enumerate(zip(self.node_groups, flows, strict=True)):
             seconds = {
-                self._names[d]: min(self._seconds(bundle, d, flow), MAX_AMOUNT) for d in bundle.able
+                self._names[d]: min(self._seconds(node_group, d, flow), MAX_AMOUNT)
+                for d in node_group.candidate_devices
             }
             tasks.append(Task(str(number), seconds, self._bytes(flow.held - there)))
             there |= flow.held
@@ -116,16 +117,16 @@ class Cut:
         number = number_of.get(graph.view_base(value))
         if number is None:
             return
-        if state in self._homes:
-            flows[number].taken.setdefault(self._homes[state], set()).add(value)
+        if state in self._pinned_devices:
+            flows[number].taken.setdefault(self._pinned_devices[state], set()).add(value)
         elif state not in number_of:  # no node reads it: it is where its next values are
             flows[number].held.add(state)
         elif number_of[state] != number:
             first, last = sorted((number_of[state], number))
             transfer.setdefault((first, last), {})[node_id] = self._bytes([value])
 
-    def _seconds(self, bundle: Bundle, device: int, flow: _Flow) -> float:
-        """Returns what a bundle takes on a device, transfers from and to others included."""
+    def _seconds(self, node_group: NodeGroup, device: int, flow: _Flow) -> float:
+        """Returns what a node group takes on a device, transfers from and to others included."""
         way, moved_s = self._topology.way, 0.0
         for source, values in flow.given.items():
             if source != device:
@@ -133,7 +134,7 @@ class Cut:
         for target, values in flow.taken.items():
             if target != device:
                 moved_s += way(device, target).seconds(self._bytes(values))
-        return sum(self._support.node_seconds(n, device) for n in bundle.nodes) + moved_s
+        return sum(self._support.node_seconds(n, device) for n in node_group.nodes) + moved_s
 
     def _bytes(self, values: Iterable[int]) -> int:
         return WORD_BYTES * sum(self._support.graph.words[value] for value in values)

@@ -54,13 +54,13 @@ def overlapping(layout: Layout) -> list[tuple[int, int]]:
     return found
 
 
-def leaving(plan: PlanValue, device: int) -> set[int]:
+def live_out(plan: PlanValue, device: int) -> set[int]:
     """Returns the roots of what leaves the split of a device that makes it: copied out, or read by
     another of its splits.
     """
     roots, nodes = plan.graph.view_bases, plan.graph.nodes
     own = [split for split in plan.splits if split.device == device]
-    out = {roots[copy.node] for split in own for copy in split.copies_out}
+    out = {roots[copy.node] for split in own for copy in split.downloads}
     maker = {node_id: split.id for split in own for node_id in split.nodes}
     for split in own:
         for node_id in split.nodes:

@@ -25,10 +25,10 @@ from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceTimeout, PlanError
 from ...common.fork_guard import Owner
 from ...plan.costs.node_cost import call_of, call_work, family_of
-from ...plan.types.plan_types import CopyIn, PlanValue
+from ...plan.types.plan_types import PlanValue, Upload
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
-from ..device import Aside, Gauge, Times
+from ..device import Gauge, Times, TransferTimes
 from ..state_store import HostStates
 from .evaluate import HostWeights, Values
 from .host_memory import host_memory_bytes, resident_bytes
@@ -148,7 +148,7 @@ class CpuSession:
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
 
-    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
         self._values[slot][copy.node] = array
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
@@ -223,7 +223,7 @@ class CpuSession:
     def times_s(self, slot: int, split: int) -> Times:
         return self._tasks[slot, split].result(), None  # no driver ends what numpy does
 
-    def aside_s(self, slot: int, split: int) -> Aside:
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
         return {}
 
     def close(self) -> None:

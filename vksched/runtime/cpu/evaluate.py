@@ -187,9 +187,7 @@ def last_uses(plan: PlanValue, device: int) -> dict[int, tuple[int, ...]]:
     What a policy that decides in each run has copied in or out is needed until the run ends.
     """
     graph, roots = plan.graph, plan.graph.view_bases
-    kept = {
-        graph.view_base(c.node) for s in plan.splits if s.device == device for c in s.copies_out
-    }
+    kept = {graph.view_base(c.node) for s in plan.splits if s.device == device for c in s.downloads}
     if plan.any_order:
         own = [split for split in plan.splits if split.device == device]
         made = {node for split in own for node in split.nodes}

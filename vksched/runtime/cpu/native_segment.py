@@ -74,7 +74,7 @@ def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray
     """
     graph = plan.graph
     in_state = node.id in plan.in_place
-    if in_state != writes_state(node) or (in_state and node.id not in graph.written_over):
+    if in_state != writes_state(node) or (in_state and node.id not in graph.overwritten):
         return False
     for i in node.inputs:
         root = graph.view_bases[i]

@@ -32,7 +32,7 @@ from ...ir.precision import (
 )
 from ...plan.types.plan_types import PlanValue, Split
 from ..state_store import HostValues
-from .buffer_layout import Layout, Memory, lay_out, leaving
+from .buffer_layout import Layout, Memory, lay_out, live_out
 from .constants import make_constants
 from .evaluate import HostWeights, Values, evaluate_reference, last_uses, named, next_value
 from .native_segment import Segment, native_programs_of, writes_state
@@ -84,10 +84,10 @@ def make_programs(
 ) -> dict[int, Program]:
     """Returns the program of each split of a device, by number."""
     own = [split for split in plan.splits if split.device == device]
-    graph, leaves, dead = plan.graph, leaving(plan, device), last_uses(plan, device)
-    entering = {copy.node for split in own for copy in split.copies_in}
+    graph, leaves, dead = plan.graph, live_out(plan, device), last_uses(plan, device)
+    live_in = {copy.node for split in own for copy in split.uploads}
     read = {leaf for s in own for n in s.nodes for leaf in graph.leaves_read(graph.nodes[n])}
-    known = {leaf: weights.place(leaf) for leaf in read & graph.data.keys() - entering}
+    known = {leaf: weights.place(leaf) for leaf in read & graph.data.keys() - live_in}
     made_once = make_constants(plan, own, weights, known, leaves)
     own = [replace(s, nodes=tuple(n for n in s.nodes if n not in made_once)) for s in own]
     operands = {graph.view_bases[i] for s in own for n in s.nodes for i in graph.nodes[n].inputs}

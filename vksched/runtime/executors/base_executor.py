@@ -37,7 +37,7 @@ class Retired(Exception):
 
 @dataclass(slots=True)
 class Results:
-    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`. ran: the
+    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.backed_up_states`. ran: the
     plan of this very run and what it cost, once it is done.
     """
 

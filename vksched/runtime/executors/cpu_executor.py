@@ -23,16 +23,16 @@ from .run_record import Observers, RunRecord, times_of
 
 def is_single(plan: PlanValue) -> bool:
     """Whether a plan is one split of the CPU that makes all outputs, or what they are views of."""
-    if len(plan.splits) != 1 or plan.commits or plan.graph.states or plan.graph.kept:
+    if len(plan.splits) != 1 or plan.commits or plan.graph.states or plan.graph.backed_up_states:
         return False
     split, data = plan.splits[0], plan.graph.data
     if plan.topology.devices[split.device].kind != "cpu":
         return False
-    made = {copy.node for copy in split.copies_out}
+    made = {copy.node for copy in split.downloads}
     return (
         all(plan.graph.view_base(node) in made for _, node in plan.graph.outputs)
-        and all(copy.source == HOST and copy.node not in data for copy in split.copies_in)
-        and not (split.observed or split.aside or split.waits)
+        and all(copy.source == HOST and copy.node not in data for copy in split.uploads)
+        and not (split.observed or split.async_transfers or split.waits)
         and tuple(plan.final_waits) == (split.id,)
     )
 
@@ -43,7 +43,7 @@ class SingleExecutor(Executor):
     @cached_property
     def _moved_bytes(self) -> tuple[int, int]:
         """The bytes of the inputs and of the outputs."""
-        nodes, given = self.plan.graph.nodes, self.plan.splits[0].copies_in
+        nodes, given = self.plan.graph.nodes, self.plan.splits[0].uploads
         sizes = ([copy.node for copy in given], self._outputs)
         given_bytes, made_bytes = (sum(nodes[n].type.host_bytes for n in each) for each in sizes)
         return given_bytes, made_bytes
@@ -59,7 +59,7 @@ class SingleExecutor(Executor):
         session = self._sessions[device]
         try:
             session.begin(slot)
-            for copy in split.copies_in:
+            for copy in split.uploads:
                 session.stage(slot, copy, feeds[copy.node])
             run.submitted_s[0] = submitted = now()
             session.submit(slot, 0, ticket)

@@ -24,18 +24,18 @@ import numpy as np
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError
-from ...plan.dynamic.dispatcher import POLICIES, Speeds, carry_out
+from ...plan.dynamic.dispatcher import POLICIES, Speeds, execute
 from ...plan.dynamic.options import DynamicPlan, Options
 from ...plan.dynamic.plan_of_run import plan_of
-from ...plan.dynamic.solo_selector import Company
+from ...plan.dynamic.solo_selector import SoloOrAllSelector
 from ...plan.types.plan_types import HOST
 from ...plan.verify import memory_events
 from ...plan.verify.happens_before import Checker, Finding, fail_on
-from ...plan.verify.memory_events import Narrator
+from ...plan.verify.memory_events import EventGenerator
 from ...plan.verify.verify_plan import verify_plan
 from ...trace import Event, Trace
 from ..cpu.evaluate import Values
-from ..device import Aside, Device, Session, Times
+from ..device import Device, Session, Times, TransferTimes
 from ..run_stats import RunStats
 from . import race_checker
 from .base_executor import INTERRUPTED_S, Carrier, Results
@@ -63,7 +63,7 @@ class DynamicExecutor(Carrier):
         super().__init__(plan, devices, trace, timeout_s, numbers, self.options.on, number)
         self.speeds = Speeds(len(plan.topology.devices))
         """How fast the devices are, as all runs so far showed."""
-        self._company = Company(self.options)
+        self._selector = SoloOrAllSelector(self.options)
         self._warm: set[tuple[int, int]] = set()
         """Pieces that ran on a device: the first time pays for what drivers put off until then."""
         self._hands: _Hands | None = None
@@ -81,8 +81,8 @@ class DynamicExecutor(Carrier):
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
         run = RunRecord(number, slot, ticket, feeds, observers, split=-1)
-        self._company.forget(self.speeds.begin())
-        alone = self._company.choose(self.speeds)
+        self._selector.forget(self.speeds.begin())
+        alone = self._selector.choose(self.speeds)
         dispatch = POLICIES[self.plan.policy](self.options, self.speeds, alone)
         about = self._trace, self._reporter.number, self._timeout_s, self._warm
         self._hands = hands = _Hands(self.options, self._sessions, run, *about)
@@ -90,7 +90,7 @@ class DynamicExecutor(Carrier):
         try:
             for run.device, session in self._sessions.items():
                 session.begin(slot)
-            carry_out(dispatch, hands)
+            execute(dispatch, hands)
             outputs = tuple(hands.output(node) for _, node in self.options.graph.outputs)
         except BaseException as error:
             device = run.device
@@ -102,7 +102,7 @@ class DynamicExecutor(Carrier):
         finally:
             self._hands = None
         end = self._trace.clock.now()
-        self._company.see(end - start, hands.cold)
+        self._selector.see(end - start, hands.cold)
         plan = plan_of(self.options, dispatch.tape, self.plan.policy, self.plan.notes)
         if race_checker.wanted():
             fail_on(judge(verify_plan(plan), hands.told))
@@ -176,7 +176,7 @@ class _Told:
     def times_s(self, slot: int, split: int) -> Times:
         return self.times[split]
 
-    def aside_s(self, slot: int, split: int) -> Aside:
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
         return {}
 
 
@@ -365,11 +365,11 @@ def _sum(each: Sequence[Times]) -> Times:
 
 def judge(plan: DynamicPlan, deeds: Sequence[Deed]) -> list[Finding]:
     """Returns what was in no order in a run, given the plan that it turned out to be."""
-    tell, checker = Narrator(plan), Checker(plan)
+    tell, checker = EventGenerator(plan), Checker(plan)
     number = {n: split.id for split in plan.splits for n in split.nodes}
     assert plan.options is not None
     pieces = plan.options.pieces
-    copies = {(s.device, c.node): c for s in plan.splits for c in s.copies_in}
+    copies = {(s.device, c.node): c for s in plan.splits for c in s.uploads}
 
     def each() -> Iterator[memory_events.Event]:
         yield tell.acquire(0, 0)

@@ -1,9 +1,9 @@
 """Executor: carries out a Plan on devices, to the letter. It decides nothing.
 
     for each split, in plan order:  send and take what crosses from and to other hosts
-                                    -> write its inputs to the inbox -> wait for the transfers it
+                                    -> write its inputs to the upload buffer -> wait for the transfers it
                                     needs, and for windows that it takes -> move transfers from
-                                    outbox to inbox, write weights there -> submit, without waiting
+                                    download buffer to upload buffer, write weights there -> submit, without waiting
     after each wait:                check the sequence words of what has ended
     at the end:                     wait for the outputs, copy the results
 
@@ -21,7 +21,7 @@ import numpy as np
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, RunCancelled
 from ...plan.plan import Plan
-from ...plan.types.plan_types import HOST, CopyIn, Split
+from ...plan.types.plan_types import HOST, Split, Upload
 from ...storage.lazy_array import as_array
 from ...trace import Trace
 from ..cpu.evaluate import Values
@@ -46,7 +46,7 @@ class Executor(Carrier):
     ) -> None:
         working = {split.device for split in plan.splits}
         super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
-        self._makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
+        self._makers = {copy.node: split.id for split in plan.splits for copy in split.downloads}
         self._splits_of: dict[int, list[int]] = {}
         for split in plan.splits:
             self._splits_of.setdefault(split.device, []).append(split.id)
@@ -77,7 +77,7 @@ class Executor(Carrier):
             for split_id in self._results_wait:
                 self._wait(run, split_id, HOST)
             outputs = tuple([self._output(run, node) for node in self._outputs])
-            kept = self.plan.graph.kept
+            kept = self.plan.graph.backed_up_states
             results = Results(outputs, tuple([self._output(run, node) for node in kept]))
             if self._log:
                 self._log.end(slot)
@@ -145,14 +145,14 @@ class Executor(Carrier):
     def _start_split(self, run: RunRecord, split: Split) -> None:
         if split.id in run.handed_over:  # asked again after an interrupt
             return
-        for copy in split.copies_in:
+        for copy in split.uploads:
             if copy.source == HOST and copy.node in run.feeds:
                 array = run.feeds[copy.node]
                 run.input_bytes += array.nbytes
                 self._stage(run, split, copy, array)
         for split_id in split.waits:
             self._wait(run, split_id, split.id)
-        for copy in split.copies_in:
+        for copy in split.uploads:
             if split.refills and copy.node in self._refilled:
                 self._stage(run, split, copy, self._refilled[copy.node])
             elif copy.source != HOST:
@@ -169,7 +169,7 @@ class Executor(Carrier):
         if self._trace.active:
             self._reporter.emit(("submit", split.id, start, self._trace.clock.now()), run)
 
-    def _stage(self, run: RunRecord, split: Split, copy: CopyIn, array: NDArray) -> None:
+    def _stage(self, run: RunRecord, split: Split, copy: Upload, array: NDArray) -> None:
         start = self._trace.clock.now()
         self._ask(run, split.id).stage(run.slot, copy, array)
         run.spans.append(("copy", split.id, start, self._trace.clock.now()))
@@ -277,14 +277,14 @@ class Executor(Carrier):
 def _refilled(plan: Plan) -> dict[int, NDArray]:
     """Returns the weights that the host writes to windows in each run."""
     data, splits = plan.graph.data, (split for split in plan.splits if split.refills)
-    copies = (copy for split in splits for copy in split.copies_in)
+    copies = (copy for split in splits for copy in split.uploads)
     return {copy.node: as_array(data[copy.node]) for copy in copies if copy.node in data}
 
 
 def _stage_streamed(plan: Plan, splits: Sequence[int], session: Session) -> None:
     """Puts weights of host memory into windows of their own, where every run finds them."""
     lasting = (plan.splits[split] for split in splits if not plan.splits[split].refills)
-    for copy in (copy for split in lasting for copy in split.copies_in):
+    for copy in (copy for split in lasting for copy in split.uploads):
         if copy.node in plan.graph.data:
             for slot in range(plan.copies):
                 session.stage(slot, copy, as_array(plan.graph.data[copy.node]))

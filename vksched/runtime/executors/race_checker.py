@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from ...common.dtypes import NDArray
 from ...common.env import is_on
 from ...common.errors import DeviceError
-from ...plan.types.plan_types import CopyIn, PlanValue
+from ...plan.types.plan_types import PlanValue, Upload
 from ...plan.verify.happens_before import Checker, Finding, fail_on
-from ...plan.verify.memory_events import Event, Narrator
-from ..device import Aside, Session, Times
+from ...plan.verify.memory_events import Event, EventGenerator
+from ..device import Session, Times, TransferTimes
 
 
 def wanted() -> bool:
@@ -30,7 +30,7 @@ class Log:
 
     def __init__(self, plan: PlanValue) -> None:
         self._plan = plan
-        self._tell = Narrator(plan)
+        self._tell = EventGenerator(plan)
         self._checker = Checker(plan)
         self._found: list[Finding] = []
         self._runs = 0
@@ -87,7 +87,7 @@ class _Watched:
     def begin(self, slot: int) -> None:
         self._session.begin(slot)
 
-    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
         self._session.stage(slot, copy, array)
         self._log.take([self._tell.stage(slot, self._device, copy)])
 
@@ -119,8 +119,8 @@ class _Watched:
     def times_s(self, slot: int, split: int) -> Times:
         return self._session.times_s(slot, split)
 
-    def aside_s(self, slot: int, split: int) -> Aside:
-        return self._session.aside_s(slot, split)
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
+        return self._session.async_transfer_s(slot, split)
 
     def close(self) -> None:
         self._log.take([self._tell.free(self._device)])

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 from ...common.dtypes import NDArray
 from ...common.errors import DeviceError
 from ...plan.costs.node_cost import op_seconds
-from ...plan.types.plan_types import COMING, PlanValue, Split
+from ...plan.types.plan_types import UPLOAD, PlanValue, Split
 from ...trace import Event, Trace
-from ..device import Aside, Times
+from ..device import Times, TransferTimes
 from ..run_stats import HostSpan, RunStats, SplitStats
 
 Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
@@ -67,7 +67,7 @@ class Timed(Protocol):
 
     def times_s(self, slot: int, split: int) -> Times: ...
 
-    def aside_s(self, slot: int, split: int) -> Aside: ...
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes: ...
 
 
 class Reporter:
@@ -111,9 +111,13 @@ class Reporter:
         for split in self._plan.splits:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
-            beside = self._place_aside(run, split, sessions[split.device]) if split.aside else {}
-            if COMING in beside:
-                begin = max(begin, beside[COMING][1])
+            beside = (
+                self._place_aside(run, split, sessions[split.device])
+                if split.async_transfers
+                else {}
+            )
+            if UPLOAD in beside:
+                begin = max(begin, beside[UPLOAD][1])
             measured, longest = times_of(sessions[split.device], run, split)
             seconds = measured if measured is not None else complete - begin
             # A device's clock has another origin: place its duration right behind what came before.
@@ -181,7 +185,7 @@ class Reporter:
         for stage, (start, seconds) in _aside_of(session, run, split).items():
             took = seconds or 0.0
             if start is None:
-                start = submitted if stage == COMING else max(submitted, complete - took)
+                start = submitted if stage == UPLOAD else max(submitted, complete - took)
             out[stage] = start, min(complete, start + took), seconds
         return out
 
@@ -193,10 +197,10 @@ class Reporter:
     ) -> None:
         nodes, name = self._plan.graph.nodes, self._plan.topology.devices[split.device].name
         for stage, (start, end, seconds) in beside.items():
-            copied = split.copies_in if stage == COMING else split.copies_out
+            copied = split.uploads if stage == UPLOAD else split.downloads
             fields = {
                 "split": split.id,
-                "way": "in" if stage == COMING else "out",
+                "way": "in" if stage == UPLOAD else "out",
                 "bytes": sum(nodes[copy.node].type.device_bytes for copy in copied),
                 "device_s": seconds,
             }
@@ -248,8 +252,8 @@ def times_of(session: Timed, run: RunRecord, split: Split) -> Times:
         return None, None
 
 
-def _aside_of(session: Timed, run: RunRecord, split: Split) -> Aside:
+def _aside_of(session: Timed, run: RunRecord, split: Split) -> TransferTimes:
     try:
-        return session.aside_s(run.slot, split.id)
+        return session.async_transfer_s(run.slot, split.id)
     except DeviceError:  # as above
         return {}

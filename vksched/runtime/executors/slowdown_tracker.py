@@ -54,7 +54,7 @@ class Watchdog:
             spec = plan.topology.devices[split.device]
             if first and spec.limits.software:
                 continue
-            if any(copy.node in plan.graph.data for copy in split.copies_in):
+            if any(copy.node in plan.graph.data for copy in split.uploads):
                 continue  # weights were streamed in: the time may be that of the bus
             first_s, allowed_s = _seconds(plan, split)
             if measured.device_s >= SURPRISE * allowed_s:

@@ -12,10 +12,10 @@ from abc import ABC, abstractmethod
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError
-from ...plan.types.plan_types import CopyIn, PlanValue
+from ...plan.types.plan_types import PlanValue, Upload
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
-from ..device import Aside, Device, Gauge, Gauged, Session, Times
+from ..device import Device, Gauge, Gauged, Session, Times, TransferTimes
 from ..state_store import StateStore
 from ..vulkan import device_probe
 from ..vulkan.open_device import open_device
@@ -91,7 +91,7 @@ class WrappedSession:
     def begin(self, slot: int) -> None:
         self._session.begin(slot)
 
-    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
         self._session.stage(slot, copy, array)
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
@@ -112,8 +112,8 @@ class WrappedSession:
     def times_s(self, slot: int, split: int) -> Times:
         return self._session.times_s(slot, split)
 
-    def aside_s(self, slot: int, split: int) -> Aside:
-        return self._session.aside_s(slot, split)
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
+        return self._session.async_transfer_s(slot, split)
 
     def close(self) -> None:
         self._session.close()

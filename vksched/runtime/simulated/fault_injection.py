@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
-from ...plan.types.plan_types import CopyIn, PlanValue
+from ...plan.types.plan_types import PlanValue, Upload
 from ..device import Device, Session
 from ..state_store import Item, StateStore
 from .device_wrapper import WrappedDevice, WrappedSession
@@ -153,7 +153,7 @@ class FaultySession(WrappedSession):
         super().__init__(session)
         self._device = device
 
-    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
         self._device.meet("stage")
         self._session.stage(slot, copy, array)
 

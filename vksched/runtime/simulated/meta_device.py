@@ -37,5 +37,5 @@ class BlankSession(NullSession):
         return True
 
     def _compute(self, slot: int, split: int) -> None:
-        for copy in self._plan.splits[split].copies_out:
+        for copy in self._plan.splits[split].downloads:
             self._values[slot][copy.node] = blank(self._plan.graph.nodes[copy.node].type)

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
 from ...plan.costs.node_cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
-from ...plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
+from ...plan.types.plan_types import COMPUTE, DOWNLOAD, UPLOAD, PlanValue, Split, Upload
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
 from ...topology.perf_model import PerfModel
 from ..cpu.evaluate import Values, last_uses, run_split
-from ..device import Aside, Device, Times
+from ..device import Device, Times, TransferTimes
 from ..simulated_clock import Cores, SimulatedClock, SimulatedStream
 from ..state_store import HostStates
 from .device_wrapper import innermost
@@ -133,7 +133,7 @@ class NullSession:
         self._way_back = HERE if topology.is_cpu(index) else topology.link_out(index)
         self._makers: dict[int, list[int]] = {}
         for split in plan.splits:
-            for copy in split.copies_out:
+            for copy in split.downloads:
                 self._makers.setdefault(copy.node, []).append(split.id)
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
         self._intervals: list[dict[int, Interval]] = [{} for _ in range(plan.copies)]
@@ -142,9 +142,9 @@ class NullSession:
         self._given: list[set[int]] = [set() for _ in range(plan.copies)]
         """Splits whose copies out the host has waited for."""
         own = [split for split in plan.splits if split.device == index]
-        self._comes_aside = {c.node for s in own if COMING in s.aside for c in s.copies_in}
+        self._comes_aside = {c.node for s in own if UPLOAD in s.async_transfers for c in s.uploads}
         self._leaves_aside = {
-            (s.id, c.node) for s in own if LEAVING in s.aside for c in s.copies_out
+            (s.id, c.node) for s in own if DOWNLOAD in s.async_transfers for c in s.downloads
         }
         self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
@@ -170,25 +170,25 @@ class NullSession:
         them in each run.
         """
         data, nodes, seconds = self._plan.graph.data, self._plan.graph.nodes, 0.0
-        for copy in () if COMING in split.aside else split.copies_in:
+        for copy in () if UPLOAD in split.async_transfers else split.uploads:
             size_bytes = nodes[copy.node].type.device_bytes
             own_s = self._own_s(COPY_IN, size_bytes)
             streams = copy.node in data and not split.refills
             streamed_s = size_bytes / self._link.bytes_per_s if streams else 0.0
             seconds += own_s or streamed_s
-        for out in () if LEAVING in split.aside else split.copies_out:
+        for out in () if DOWNLOAD in split.async_transfers else split.downloads:
             seconds += self._own_s(COPY_OUT, nodes[out.node].type.device_bytes)
         return seconds
 
-    def _own_s(self, way: str, size_bytes: int, aside: bool = False) -> float:
-        """Returns the device's own part of a transfer, as measured. aside: its copy queue takes all
+    def _own_s(self, way: str, size_bytes: int, async_transfer: bool = False) -> float:
+        """Returns the device's own part of a transfer, as measured. async_transfer: its copy queue takes all
         where nobody has measured it.
         """
         if self._link is HERE:
             return 0.0
         link = self._link if way == COPY_IN else self._way_back
         measured_s = copy_seconds(self._device.spec, way, size_bytes)
-        return link.seconds(size_bytes) if aside and not measured_s else measured_s
+        return link.seconds(size_bytes) if async_transfer and not measured_s else measured_s
 
     @property
     def _submission_s(self) -> float:
@@ -198,10 +198,10 @@ class NullSession:
 
     def _copy_aside(self, slot: int, split: Split, stage: str) -> float:
         """Gives the copy queue the copies of a stage; returns their end."""
-        way = COPY_IN if stage == COMING else COPY_OUT
+        way = COPY_IN if stage == UPLOAD else COPY_OUT
         device, nodes, seconds = self._device, self._plan.graph.nodes, self._submission_s
-        for copy in split.copies_in if stage == COMING else split.copies_out:
-            seconds += self._own_s(way, nodes[copy.node].type.device_bytes, aside=True)
+        for copy in split.uploads if stage == UPLOAD else split.downloads:
+            seconds += self._own_s(way, nodes[copy.node].type.device_bytes, async_transfer=True)
         device.submissions += 1
         device.clock.advance_to(device.clock.now() + self._costs.submit_s)
         start = max(device.clock.now(), device.copying_until_s, self._ready_s(slot, split, stage))
@@ -214,7 +214,7 @@ class NullSession:
         ends = [0.0]
         for after, number in split.after(stage):
             known = self._intervals[slot].get(number)
-            if after != WORK:
+            if after != COMPUTE:
                 known = self._aside[slot].get((number, after))
             ends.append(known[1] if known is not None else 0.0)
         return max(ends)
@@ -228,11 +228,11 @@ class NullSession:
         clock = self._device.clock
         clock.advance_to(clock.now() + self._run_s)
 
-    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
         clock = self._device.clock
         size_bytes = self._plan.graph.nodes[copy.node].type.device_bytes
-        aside = copy.node in self._comes_aside
-        host_s = self._link.seconds(size_bytes) - self._own_s(COPY_IN, size_bytes, aside)
+        async_transfer = copy.node in self._comes_aside
+        host_s = self._link.seconds(size_bytes) - self._own_s(COPY_IN, size_bytes, async_transfer)
         clock.advance_to(clock.now() + max(0.0, host_s))
         self._values[slot][copy.node] = self._kept(array)
 
@@ -246,24 +246,24 @@ class NullSession:
         if self._tickets[slot].get(split) == ticket:  # an interrupt came: it is under way
             return
         made = self._plan.splits[split]
-        if COMING in made.aside:
-            self._copy_aside(slot, made, COMING)
+        if UPLOAD in made.async_transfers:
+            self._copy_aside(slot, made, UPLOAD)
         device.submissions += 1
         spec = device.spec
         device.clock.advance_to(device.clock.now() + self._costs.submit_s)
         duration = self._submission_s
         duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in made.nodes)
         duration = device.slowdown * duration + self._beside_s[split]
-        ready = self._ready_s(slot, made, WORK)
+        ready = self._ready_s(slot, made, COMPUTE)
         start = max(device.clock.now(), device.cores.busy_until_s, ready)
         device.cores.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
         if self._has_operands(slot, split):
             # else one was dropped, and there is nothing to compute with: the check will tell
             self._compute(slot, split)
-        for number in made.hands_over:
+        for number in made.deferred_downloads:
             if number in self._intervals[slot]:  # else its submission was dropped
-                self._copy_aside(slot, self._plan.splits[number], LEAVING)
+                self._copy_aside(slot, self._plan.splits[number], DOWNLOAD)
         self._tickets[slot][split] = ticket
 
     def _compute(self, slot: int, split: int) -> None:
@@ -301,15 +301,15 @@ class NullSession:
 
     def _give_out(self, slot: int, split: int) -> None:
         """Has copied out, and waits for, what a split and those before it give."""
-        aside, waited = self._aside[slot], self._given[slot]
+        async_transfer, waited = self._aside[slot], self._given[slot]
         made = [self._plan.splits[n] for n in sorted(self._intervals[slot]) if n <= split]
-        now = [s for s in made if LEAVING in s.aside and s.id not in waited]
+        now = [s for s in made if DOWNLOAD in s.async_transfers and s.id not in waited]
         for each in now:
-            if (each.id, LEAVING) not in aside:
+            if (each.id, DOWNLOAD) not in async_transfer:
                 self._device.clock.wait_for_turn()
-                self._copy_aside(slot, each, LEAVING)
+                self._copy_aside(slot, each, DOWNLOAD)
         if now:
-            self._device.clock.advance_to(max(aside[each.id, LEAVING][1] for each in now))
+            self._device.clock.advance_to(max(async_transfer[each.id, DOWNLOAD][1] for each in now))
             self._see_fence()
             waited.update(each.id for each in now)
 
@@ -329,9 +329,9 @@ class NullSession:
                 if self._intervals[slot][split][1] > self._waited_until_s[slot]:
                     name = self._plan.graph.nodes[node].name
                     raise PlanError(f"[fetch] {name} is read before its split was waited for")
-                clock, aside = self._device.clock, (split, node) in self._leaves_aside
+                clock, async_transfer = self._device.clock, (split, node) in self._leaves_aside
                 size_bytes = self._plan.graph.nodes[node].type.device_bytes
-                own_s = self._own_s(COPY_OUT, size_bytes, aside)
+                own_s = self._own_s(COPY_OUT, size_bytes, async_transfer)
                 host_s = self._way_back.seconds(size_bytes) - own_s
                 clock.advance_to(clock.now() + max(0.0, host_s))
                 return self._values[slot][node]
@@ -341,7 +341,7 @@ class NullSession:
         start, end = self._intervals[slot][split]
         return end - start, end - start
 
-    def aside_s(self, slot: int, split: int) -> Aside:
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
         made = self._aside[slot]
         return {
             stage: (start, end - start)

@@ -1,7 +1,7 @@
 """Splits of a plan as Vulkan commands.
 
-Recording of a split:  barrier | copies in (inbox -> activations) | nodes, with the plan's barriers
-                       | copies out (activations -> outbox), ticket -> status word | barrier to host
+Recording of a split:  barrier | copies in (upload buffer -> activations) | nodes, with the plan's barriers
+                       | copies out (activations -> download buffer), ticket -> status word | barrier to host
 
 Copies that run beside the work are recordings of their own, each with its ticket and its barriers.
 
@@ -23,14 +23,14 @@ from ...ir.op import OUTPUT, SCRATCH, STATUS, Dispatch
 from ...ops.lowering.lower import Lowering
 from ...plan.costs import node_cost
 from ...plan.types.plan_types import (
-    COMING,
-    LEAVING,
-    WORK,
-    CopyIn,
-    CopyOut,
+    COMPUTE,
+    DOWNLOAD,
+    UPLOAD,
+    Download,
     PlanValue,
     Span,
     Split,
+    Upload,
     scratch_of,
 )
 from ...plan.types.split_draft import SUBMISSION_S
@@ -45,7 +45,7 @@ TICKET, ECHO, FLAGS, STATUS_WORDS = 0, 1, 2, 4
 """Words of a split in its slot's status buffer: number given by the host, number written back,
 error bits.
 """
-ASIDE_ECHO, ASIDE_WORDS = {COMING: 1, LEAVING: 2}, 4
+ASIDE_ECHO, ASIDE_WORDS = {UPLOAD: 1, DOWNLOAD: 2}, 4
 """Words of a split in its slot's buffer for copies beside the work: first the ticket, then what
 each stage has written back. It is apart, as kernels bind all of the other one.
 """
@@ -82,10 +82,10 @@ class SlotMemory(Protocol):
     def activations(self) -> Sequence[Buffer]: ...
 
     @property
-    def inbox(self) -> Sequence[Buffer]: ...
+    def upload_buffers(self) -> Sequence[Buffer]: ...
 
     @property
-    def outbox(self) -> Sequence[Buffer]: ...
+    def download_buffers(self) -> Sequence[Buffer]: ...
 
     @property
     def status(self) -> Buffer: ...
@@ -226,7 +226,7 @@ class Recorder:
 
         recording: one that this returned before.
         """
-        return self._record_stage(split, slot, COMING, pages, recording)[0]
+        return self._record_stage(split, slot, UPLOAD, pages, recording)[0]
 
     def _record_stage(
         self,
@@ -236,34 +236,34 @@ class Recorder:
         pages: Mapping[int, Pages] = MappingProxyType({}),
         first: Recording | None = None,
     ) -> tuple[Recording, ...]:
-        commands = _Commands(self._context, stage != WORK, first)
-        first_out = len(split.copies_in) + len(split.nodes)
+        commands = _Commands(self._context, stage != COMPUTE, first)
+        first_out = len(split.uploads) + len(split.nodes)
         last_barrier = max((b for b in split.barriers if b <= first_out), default=-1)
-        items: tuple[CopyIn | int | CopyOut, ...] = (
-            *split.copies_in,
+        items: tuple[Upload | int | Download, ...] = (
+            *split.uploads,
             *split.nodes,
-            *split.copies_out,
+            *split.downloads,
         )
         for position in split.stages[stage]:
             item = items[position]
             if position in split.barriers:
                 # the last one before the copies out stands for those without one, too
                 commands.barrier(position == last_barrier or position >= first_out)
-            if isinstance(item, CopyIn):
+            if isinstance(item, Upload):
                 words, name = item.target.words, self._graph.nodes[item.node].name
-                source = _within(slot.inbox, item.inbox).part(words, name)
+                source = _within(slot.upload_buffers, item.staging).part(words, name)
                 target = _within(slot.activations, item.target)
                 if item.node in pages:
                     commands.copy_imported(pages[item.node], target)
                 else:
                     commands.copy(source, target)
-            elif isinstance(item, CopyOut):
-                target = _within(slot.outbox, item.outbox)
+            elif isinstance(item, Download):
+                target = _within(slot.download_buffers, item.staging)
                 name = self._graph.nodes[item.node].name
                 commands.copy(self._place(item.node, slot).part(target.words, name), target)
             else:
                 self._record_node(commands, item, slot, split)
-        if stage == WORK:
+        if stage == COMPUTE:
             at, status = slot.status_of[split.id], slot.status
             return commands.finish(_Place(status, at + TICKET, 1), _Place(status, at + ECHO, 1))
         assert slot.aside is not None

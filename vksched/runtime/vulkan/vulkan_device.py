@@ -16,11 +16,11 @@ from typing import TypeVar
 from ...common.dtypes import NDArray, Progress, TensorType
 from ...common.errors import DeviceError, DeviceLost, IndexOutOfRange
 from ...ir.graph import Graph
-from ...plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, CopyOut, PlanValue, Split
+from ...plan.types.plan_types import COMPUTE, DOWNLOAD, UPLOAD, Download, PlanValue, Split, Upload
 from ...storage.lazy_array import Held
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
-from ..device import Aside, Gauge, Times
+from ..device import Gauge, Times, TransferTimes
 from .buffers import Buffer, HostBuffer
 from .context import Context, Recording, Wanted, is_same_queue
 from .device_handle import CLOSE_LIMIT_S
@@ -112,12 +112,12 @@ class _Slot:
     ) -> None:
         memory = plan.memory[index]
         self.activations: list[Buffer] = []
-        self.inbox: list[HostBuffer] = []
-        self.outbox: list[HostBuffer] = []
+        self.upload_buffers: list[HostBuffer] = []
+        self.download_buffers: list[HostBuffer] = []
         self.recordings: dict[int, dict[str, tuple[Recording, ...]]] = {}
         """By split and stage."""
         self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
-        beside = [s.id for s in splits if s.aside]
+        beside = [s.id for s in splits if s.async_transfers]
         self.aside_of = {split: ASIDE_WORDS * i for i, split in enumerate(beside)}
         self.aside: HostBuffer | None = None
         self.tickets: dict[int, int] = {}
@@ -144,17 +144,17 @@ class _Slot:
                 self.aside = self._keep(context.host(words, read=True))
             for words in memory.activation_pages:
                 self.activations.append(self._keep(context.storage(words)))
-            for words in memory.inbox_pages:
-                self.inbox.append(self._keep(context.host(words)))
-            for words in memory.outbox_pages:
-                self.outbox.append(self._keep(context.host(words, read=True)))
+            for words in memory.upload_pages:
+                self.upload_buffers.append(self._keep(context.host(words)))
+            for words in memory.download_pages:
+                self.download_buffers.append(self._keep(context.host(words, read=True)))
         except BaseException:
             self.close()
             raise
 
     def stage(self, split: int, stage: str) -> tuple[Recording, ...]:
         """Returns the recordings of a stage in the run under way."""
-        if stage == COMING and split in self.imported:
+        if stage == UPLOAD and split in self.imported:
             return (self.importing[split],)
         return self.recordings[split][stage]
 
@@ -169,12 +169,14 @@ class _Slot:
             self.imported_s[split] = self.importing[split].duration_s()
             self.importing[split].begin()  # which forgets the pages
 
-    def view(self, copy: CopyIn | CopyOut, type_: TensorType) -> WordView:
+    def view(self, copy: Upload | Download, type_: TensorType) -> WordView:
         """Returns a value's words in the window that the host sees."""
         found = self._views.get(id(copy))
         if found is None:
             pages, span = (
-                (self.inbox, copy.inbox) if isinstance(copy, CopyIn) else (self.outbox, copy.outbox)
+                (self.upload_buffers, copy.staging)
+                if isinstance(copy, Upload)
+                else (self.download_buffers, copy.staging)
             )
             words = pages[span.page].array[span.offset : span.offset + span.words]
             found = self._views[id(copy)] = WordView(words, type_)
@@ -207,13 +209,13 @@ class VulkanSession:
         self._imports: dict[int, int] = {
             copy.node: split.id
             for split in self._splits
-            if COMING in split.aside
-            for copy in split.copies_in
+            if UPLOAD in split.async_transfers
+            for copy in split.uploads
             if plan.graph.nodes[copy.node].op == "input"
         }
         """By input the split that it enters, where it may be copied from the caller's memory."""
-        self._outboxes: dict[int, CopyOut] = {
-            copy.node: copy for split in self._splits for copy in split.copies_out
+        self._outboxes: dict[int, Download] = {
+            copy.node: copy for split in self._splits for copy in split.downloads
         }
         self._recorder = Recorder(
             self._context, plan, index, self._splits, device.weights, device.states
@@ -250,8 +252,8 @@ class VulkanSession:
         for split in list(memory.imported):  # of a run that failed
             memory.give_back(split)
 
-    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
-        if copy.inbox.words:
+    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
+        if copy.staging.words:
             type_, split = self._graph.nodes[copy.node].type, self._imports.get(copy.node)
             if split is not None:
                 pages = import_array(self._context, self._device.import_alignment, type_, array)
@@ -269,15 +271,15 @@ class VulkanSession:
         memory.tickets[split] = ticket
         memory.order[split] = next(self._numbers)
         made = self._by_id[split]
-        if memory.aside is not None and made.aside:
+        if memory.aside is not None and made.async_transfers:
             memory.aside.array[memory.aside_of[split] + TICKET] = ticket
-        if COMING in made.aside:
+        if UPLOAD in made.async_transfers:
             self._record_imported(memory, made, ticket)
-            self._hand_over(memory, split, COMING, again)
-        self._hand_over(memory, split, WORK, again)
-        for number in made.hands_over:
+            self._hand_over(memory, split, UPLOAD, again)
+        self._hand_over(memory, split, COMPUTE, again)
+        for number in made.deferred_downloads:
             if number in memory.order:  # else its submission was dropped
-                self._hand_over(memory, number, LEAVING, again)
+                self._hand_over(memory, number, DOWNLOAD, again)
 
     def _record_imported(self, memory: _Slot, split: Split, ticket: int) -> None:
         """Records the copies in of a split anew, once for a run, where some are imported."""
@@ -295,7 +297,7 @@ class VulkanSession:
             if not (again and recording.pending):
                 recording.submit(after)
                 after = []
-        if stage == LEAVING:
+        if stage == DOWNLOAD:
             memory.given[split] = memory.tickets[split]
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
@@ -306,14 +308,14 @@ class VulkanSession:
         memory = self._slots[slot]
         recordings, order = memory.recordings, memory.order
         until = order.get(split, math.inf)  # one that was dropped is behind all others
-        recordings[split][WORK][-1].wait(timeout_s)
+        recordings[split][COMPUTE][-1].wait(timeout_s)
         ended = [number for number, at in order.items() if at <= until]
-        leaving = [number for number in ended if LEAVING in recordings[number]]
+        leaving = [number for number in ended if DOWNLOAD in recordings[number]]
         for number in leaving:
             if memory.given.get(number) != memory.tickets[number]:
-                self._hand_over(memory, number, LEAVING, again=True)
+                self._hand_over(memory, number, DOWNLOAD, again=True)
         for number in leaving:
-            recordings[number][LEAVING][-1].wait(max(0.0, limit_s - time.monotonic()))
+            recordings[number][DOWNLOAD][-1].wait(max(0.0, limit_s - time.monotonic()))
         for number in ended:
             for recording in memory.stages(number):
                 if recording.pending and not recording.done():
@@ -321,7 +323,7 @@ class VulkanSession:
             memory.give_back(number)
 
     def ends_s(self, slot: int, split: int) -> float | None:
-        parts = self._slots[slot].recordings[split][WORK]
+        parts = self._slots[slot].recordings[split][COMPUTE]
         return None if any(part.pending and not part.done() for part in parts) else -math.inf
 
     def check(self, slot: int, split: int, ticket: int) -> None:
@@ -329,7 +331,7 @@ class VulkanSession:
         at = memory.status_of[split]
         echo, flags = int(memory.status.array[at + ECHO]), int(memory.status.array[at + FLAGS])
         if memory.aside is not None:
-            words, beside = memory.aside.array, self._by_id[split].aside
+            words, beside = memory.aside.array, self._by_id[split].async_transfers
             echoes = [int(words[memory.aside_of[split] + ASIDE_ECHO[stage]]) for stage in beside]
             echo = next((each for each in echoes if each != ticket), echo)
         if echo != ticket:
@@ -348,19 +350,19 @@ class VulkanSession:
         return self._slots[slot].view(self._outboxes[node], self._graph.nodes[node].type).read()
 
     def times_s(self, slot: int, split: int) -> Times:
-        each = [r.duration_s() for r in self._slots[slot].recordings[split][WORK]]
+        each = [r.duration_s() for r in self._slots[slot].recordings[split][COMPUTE]]
         known = [t for t in each if t is not None]
         return (sum(known), max(known)) if known and len(known) == len(each) else (None, None)
 
-    def aside_s(self, slot: int, split: int) -> Aside:
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
         """A queue that only copies has timestamps where the host may reset them."""
         memory, out = self._slots[slot], dict[str, tuple[None, float | None]]()
         if split in memory.imported_s:
-            out[COMING] = None, memory.imported_s[split]
-        elif COMING in memory.recordings[split]:
-            out[COMING] = None, memory.recordings[split][COMING][-1].duration_s()
-        if LEAVING in memory.recordings[split]:
-            out[LEAVING] = None, memory.recordings[split][LEAVING][-1].duration_s()
+            out[UPLOAD] = None, memory.imported_s[split]
+        elif UPLOAD in memory.recordings[split]:
+            out[UPLOAD] = None, memory.recordings[split][UPLOAD][-1].duration_s()
+        if DOWNLOAD in memory.recordings[split]:
+            out[DOWNLOAD] = None, memory.recordings[split][DOWNLOAD][-1].duration_s()
         return out
 
     def close(self) -> None:

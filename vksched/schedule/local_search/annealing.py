@@ -118,8 +118,10 @@ def kick(local: Local, rng: random.Random) -> None:
         v = rng.randrange(problem.n)
     chain = local.chains.around(v, device) if rng.random() < CHAIN else []
     if len(chain) > 1:
-        able = [d for d in problem.able[v] if d != device[v]] or [device[v]]
-        few = rng.sample(able, min(TRIED, len(able)))
+        candidate_devices = [d for d in problem.candidate_devices[v] if d != device[v]] or [
+            device[v]
+        ]
+        few = rng.sample(candidate_devices, min(TRIED, len(candidate_devices)))
         d = min(few, key=lambda d: local.trial(chain, d)) if len(few) > 1 else few[0]
         for t in chain:
             local.shift(t, d)
@@ -129,7 +131,11 @@ def kick(local: Local, rng: random.Random) -> None:
             for t, _ in problem.before[v] + problem.after[v]
             if (d := device[t]) != device[v] and problem.cost[v][d] < math.inf
         ]
-        d = rng.choice(near) if near and rng.random() < NEAR else rng.choice(problem.able[v])
+        d = (
+            rng.choice(near)
+            if near and rng.random() < NEAR
+            else rng.choice(problem.candidate_devices[v])
+        )
         for t in _block(problem, v, rng.choice(BLOCKS), rng):
             local.shift(t, d)
     local.refresh(0, problem.n)

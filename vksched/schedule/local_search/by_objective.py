@@ -36,11 +36,17 @@ def even(problem: Problem) -> Placed:
     held = [0.0] * problem.m
     chosen: dict[int, int] = {}
     heavy = [t for t in range(problem.n) if problem.size[t]]
-    for t in sorted(heavy, key=lambda t: (len(problem.able[t]) > 1, -problem.size[t], t)):
-        fits = [d for d in problem.able[t] if held[d] + problem.size[t] <= problem.room[d]]
-        if not fits and len(problem.able[t]) > 1:
+    for t in sorted(
+        heavy, key=lambda t: (len(problem.candidate_devices[t]) > 1, -problem.size[t], t)
+    ):
+        fits = [
+            d for d in problem.candidate_devices[t] if held[d] + problem.size[t] <= problem.room[d]
+        ]
+        if not fits and len(problem.candidate_devices[t]) > 1:
             raise DeadEnd
-        d = min(fits or problem.able[t], key=lambda d: (held[d], problem.cost[t][d], d))
+        d = min(
+            fits or problem.candidate_devices[t], key=lambda d: (held[d], problem.cost[t][d], d)
+        )
         held[d] += problem.size[t]
         chosen[t] = d
     return heft(problem.only(chosen))
@@ -52,7 +58,7 @@ def frugal(problem: Problem) -> Placed:
     more = [watts[name].more if name in watts else 0.0 for name in problem.where.devices]
     chosen = {
         t: min(devices, key=lambda d, t=t: (more[d] * problem.cost[t][d], problem.cost[t][d], d))  # type: ignore[misc]
-        for t, devices in enumerate(problem.able)
+        for t, devices in enumerate(problem.candidate_devices)
         if not (problem.limited and problem.size[t])
     }
     return heft(problem.only(chosen))
@@ -74,7 +80,7 @@ def descend(
 ) -> Placed:
     """Returns the schedule with the least value found."""
     order = by_rank(problem, upward(problem))
-    free = [t for t in range(problem.n) if len(problem.able[t]) > 1]
+    free = [t for t in range(problem.n) if len(problem.candidate_devices[t]) > 1]
     best, found = value(placed), placed
     again = Placed(list(placed.device), order)
     now = value(again)
@@ -105,15 +111,18 @@ def _moved(
     t = rng.choice(free)
     if rng.random() < SWAP:
         other = rng.choice(free)
-        if device[other] not in problem.able[t] or device[t] not in problem.able[other]:
+        if (
+            device[other] not in problem.candidate_devices[t]
+            or device[t] not in problem.candidate_devices[other]
+        ):
             return None
         out[t], out[other] = device[other], device[t]
     else:
-        target = rng.choice(problem.able[t])
+        target = rng.choice(problem.candidate_devices[t])
         block, size = [t], rng.choice(BLOCKS)
         for at in block:
             around = [n for n, _ in (*problem.before[at], *problem.after[at])]
-            more = [n for n in around if target in problem.able[n] and n not in block]
+            more = [n for n in around if target in problem.candidate_devices[n] and n not in block]
             block += more[: size - len(block)]
         for at in block:
             out[at] = target

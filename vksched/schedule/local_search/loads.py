@@ -113,7 +113,7 @@ class Loads:
         for _ in range(rng.randint(1, KICK)):
             t = rng.randrange(self.problem.n)
             row = self.allowed(np.array([t]))[0]
-            fits = [d for d in self.problem.able[t] if row[d] < INFINITY]
+            fits = [d for d in self.problem.candidate_devices[t] if row[d] < INFINITY]
             if fits:
                 self.put(t, rng.choice(fits))
         self.steps += 20.0 * KICK

@@ -153,7 +153,7 @@ class Local:
         Call `refresh` after the last of them.
         """
         problem, home = self.problem, self.device[v]
-        if d == home or problem.cost[v][d] == INFINITY or d not in problem.able[v]:
+        if d == home or problem.cost[v][d] == INFINITY or d not in problem.candidate_devices[v]:
             return False
         if problem.limited:
             if problem.size[v] > self.room[d]:
@@ -173,16 +173,18 @@ class Local:
         at, home, m = place[v], device[v], problem.m
         latency, inverse = problem.latency, problem.inverse
         limit = self.through(v) * (1 - 1e-9)
-        able = problem.able[v]
+        candidate_devices = problem.candidate_devices[v]
         if problem.limited and problem.size[v]:
-            able = tuple(d for d in able if d == home or self.room[d] >= problem.size[v])
+            candidate_devices = tuple(
+                d for d in candidate_devices if d == home or self.room[d] >= problem.size[v]
+            )
         # the end of v at best, by what comes before it; and what must follow it
         arrive, leave = [INFINITY] * m, [0.0] * m
         up, down = self.up, self.down
         ends = [(up[p], latency[s := device[p]], inverse[s], size) for p, size in before]
         rest_of = [(down[c], device[c], size) for c, size in after]
         hopeful: list[int] = []
-        for d in able:
+        for d in candidate_devices:
             ready = 0.0
             for end, late, each, size in ends:
                 end += late[d] + size * each[d]
@@ -197,7 +199,9 @@ class Local:
             if ready + more < limit:
                 arrive[d], leave[d] = ready, more
                 hopeful.append(d)
-        self.steps += 3 + len(able) * (0.3 + 0.12 * (len(before) + len(after))) + 0.02 * m
+        self.steps += (
+            3 + len(candidate_devices) * (0.3 + 0.12 * (len(before) + len(after))) + 0.02 * m
+        )
         if not hopeful:
             return False
         rest = self.order.copy()

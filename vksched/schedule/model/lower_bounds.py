@@ -120,9 +120,9 @@ def path_bound(problem: Problem) -> float:
             if not left[p]:
                 ends[p] = None  # memory of long graphs
         row += problem.rows[problem.kind[t]]
-        if len(problem.able[t]) < m:
+        if len(problem.candidate_devices[t]) < m:
             shut = np.full(m, INFINITY)
-            shut[list(problem.able[t])] = 0.0
+            shut[list(problem.candidate_devices[t])] = 0.0
             row += shut
         longest = max(longest, float(row.min()))
         ends[t] = row
@@ -132,7 +132,7 @@ def path_bound(problem: Problem) -> float:
 def pinned_bound(problem: Problem) -> float:
     """Returns the largest load of a device by tasks that can run nowhere else."""
     load = [0.0] * problem.m
-    for t, devices in enumerate(problem.able):
+    for t, devices in enumerate(problem.candidate_devices):
         if len(devices) == 1:
             load[devices[0]] += problem.cost[t][devices[0]]
     return max(load)
@@ -143,10 +143,10 @@ def links_bound(problem: Problem) -> float:
     if not problem.exclusive:
         return 0.0
     load: dict[int, float] = {}
-    for t, devices in enumerate(problem.able):
+    for t, devices in enumerate(problem.candidate_devices):
         if len(devices) == 1:
             for p, size in problem.before[t]:
-                source = problem.able[p]
+                source = problem.candidate_devices[p]
                 if len(source) == 1 and source != devices:
                     channel = problem.channel[source[0]][devices[0]]
                     took = problem.transfer_s(size, source[0], devices[0])
@@ -157,7 +157,7 @@ def links_bound(problem: Problem) -> float:
 def peak_bound(problem: Problem) -> float:
     """Returns the bytes that some device keeps in every schedule."""
     held = [0.0] * problem.m
-    for t, devices in enumerate(problem.able):
+    for t, devices in enumerate(problem.candidate_devices):
         if len(devices) == 1:
             held[devices[0]] += problem.size[t]
     return max(*held, max(problem.size), sum(problem.size) / problem.m)
@@ -171,7 +171,8 @@ def energy_bound(problem: Problem, least_s: float) -> float:
     watts = problem.where.watts
     more = [watts[name].more if name in watts else 0.0 for name in problem.where.devices]
     work = sum(
-        min(more[d] * problem.cost[t][d] for d in devices) for t, devices in enumerate(problem.able)
+        min(more[d] * problem.cost[t][d] for d in devices)
+        for t, devices in enumerate(problem.candidate_devices)
     )
     return work + least_s * sum(each.idle for each in watts.values())
 
@@ -198,16 +199,16 @@ def _kinds(problem: Problem) -> tuple[Table, Table]:
 
     Tasks whose rows are in proportion are one kind: twice the seconds everywhere count twice.
     """
-    able: dict[tuple[int, tuple[int, ...]], int] = {}
-    for kind, devices in zip(problem.kind, problem.able, strict=True):
-        able[kind, devices] = able.get((kind, devices), 0) + 1
-    rows = problem.rows[[kind for kind, _ in able]]
-    for at, (kind, devices) in enumerate(able):
+    candidate_devices: dict[tuple[int, tuple[int, ...]], int] = {}
+    for kind, devices in zip(problem.kind, problem.candidate_devices, strict=True):
+        candidate_devices[kind, devices] = candidate_devices.get((kind, devices), 0) + 1
+    rows = problem.rows[[kind for kind, _ in candidate_devices]]
+    for at, (kind, devices) in enumerate(candidate_devices):
         if len(devices) < np.isfinite(problem.rows[kind]).sum():
             row = np.full(problem.m, INFINITY)
             row[list(devices)] = rows[at, list(devices)]
             rows[at] = row
-    many = np.array(list(able.values()), dtype=np.float64)
+    many = np.array(list(candidate_devices.values()), dtype=np.float64)
     unit = rows.min(axis=1)
     many = many[unit > 0] * unit[unit > 0]  # a task without seconds somewhere is no work
     rows = rows[unit > 0] / unit[unit > 0][:, None]

@@ -58,7 +58,7 @@ class Partial:
 
     def _reserve(self) -> None:
         """Takes the memory of tasks that have one device only, so that nothing else gets it."""
-        for t, devices in enumerate(self.problem.able):
+        for t, devices in enumerate(self.problem.candidate_devices):
             if len(devices) == 1:
                 self.room[devices[0]] -= self.problem.size[t]
 
@@ -68,11 +68,11 @@ class Partial:
         Raises:
             DeadEnd: there is none.
         """
-        able = self.problem.able[t]
+        candidate_devices = self.problem.candidate_devices[t]
         size = self.problem.size[t]
-        if not size or not self._limited or len(able) == 1:
-            return able
-        fit = [d for d in able if size <= self.room[d]]
+        if not size or not self._limited or len(candidate_devices) == 1:
+            return candidate_devices
+        fit = [d for d in candidate_devices if size <= self.room[d]]
         if not fit:
             raise DeadEnd("[schedule] expected memory for every task; try more memory_bytes")
         return fit
@@ -176,7 +176,7 @@ class Partial:
         end = start + cost
         self.device[t], self.start[t], self.finish[t] = d, start, end
         self.load[d] += cost
-        if self._limited and len(self.problem.able[t]) > 1:
+        if self._limited and len(self.problem.candidate_devices[t]) > 1:
             self.room[d] -= self.problem.size[t]
         if self._gaps is not None:
             self._fill(d, start, end)

@@ -35,7 +35,7 @@ class Problem:
     """(kinds of tasks, m): seconds."""
     kind: list[int]
     """The row of each task."""
-    able: list[tuple[int, ...]]
+    candidate_devices: list[tuple[int, ...]]
     """The devices that a task may use."""
     before: Arcs
     after: Arcs
@@ -126,14 +126,19 @@ class Problem:
         """Returns the same problem with some tasks bound to a device each."""
         base = len(self.rows)
         found: dict[tuple[int, int], int] = {}
-        kind, able = list(self.kind), list(self.able)
+        kind, candidate_devices = list(self.kind), list(self.candidate_devices)
         for t, d in chosen.items():
             kind[t] = found.setdefault((self.kind[t], d), base + len(found))
-            able[t] = (d,)
+            candidate_devices[t] = (d,)
         more = np.full((len(found), self.m), INFINITY)
         for (row, d), at in found.items():
             more[at - base, d] = self.rows[row, d]
-        return replace(self, rows=np.concatenate([self.rows, more]), kind=kind, able=able)
+        return replace(
+            self,
+            rows=np.concatenate([self.rows, more]),
+            kind=kind,
+            candidate_devices=candidate_devices,
+        )
 
 
 def make_problem(tasks: TaskGraph, where: Platform, links: str = "parallel") -> Problem:
@@ -156,16 +161,16 @@ def make_problem(tasks: TaskGraph, where: Platform, links: str = "parallel") -> 
     can = [tuple(d for d, cost in enumerate(row) if cost < INFINITY) for row in rows]
     size = [task.memory_bytes for task in tasks]
     room = [where.memory_bytes.get(name, INFINITY) for name in where.devices]
-    able = [can[k] for k in kind]
+    candidate_devices = [can[k] for k in kind]
     if any(size) and min(room) < INFINITY:
-        able = [
+        candidate_devices = [
             devices if not size[t] else tuple(d for d in devices if size[t] <= room[d])
-            for t, devices in enumerate(able)
+            for t, devices in enumerate(candidate_devices)
         ]
-    for t, devices in enumerate(able):
+    for t, devices in enumerate(candidate_devices):
         if not devices:
             _refuse(tasks, where, t)
-    _check_room(where, able, size, room)
+    _check_room(where, candidate_devices, size, room)
     before: Arcs = [[] for _ in kind]
     after: Arcs = [[] for _ in kind]
     for (a, b), many in tasks.arcs.items():
@@ -179,7 +184,7 @@ def make_problem(tasks: TaskGraph, where: Platform, links: str = "parallel") -> 
         bool(channel),
         np.array(rows, dtype=np.float64).reshape(len(rows), m),
         kind,
-        able,
+        candidate_devices,
         before,
         after,
         list(tasks.order),
@@ -207,11 +212,11 @@ def _refuse(tasks: TaskGraph, where: Platform, t: int) -> None:
 
 
 def _check_room(
-    where: Platform, able: list[tuple[int, ...]], size: list[int], room: list[float]
+    where: Platform, candidate_devices: list[tuple[int, ...]], size: list[int], room: list[float]
 ) -> None:
     """Raises a PlanError where tasks that have one device only do not fit there."""
     left = list(room)
-    for devices, many in zip(able, size, strict=True):
+    for devices, many in zip(candidate_devices, size, strict=True):
         if len(devices) == 1:
             left[devices[0]] -= many
     for d, rest in enumerate(left):

@@ -61,7 +61,7 @@ def _least_end(
     """Returns how early a consumer could end if its producer ends on `source` at `end`."""
     problem, best = partial.problem, INFINITY
     late, each, cost = problem.latency[source], problem.inverse[source], problem.cost[task]
-    for e in problem.able[task]:
+    for e in problem.candidate_devices[task]:
         at = max(end + late[e] + size * each[e], ready[e])
         if e == source and partial.free[e] > at:
             at = partial.free[e]

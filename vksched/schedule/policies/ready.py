@@ -68,8 +68,8 @@ def place_ready(problem: Problem, pick: Pick) -> Placed:
             rows.append(t)
             arrive[at] = partial.arrivals(t)
             cost[at] = INFINITY
-            able = list(partial.devices(t))
-            cost[at, able] = problem.rows[problem.kind[t], able]
+            candidate_devices = list(partial.devices(t))
+            cost[at, candidate_devices] = problem.rows[problem.kind[t], candidate_devices]
             steady[at] = level[t]
             rest[at] = problem.mean[t] - cost[at]
         used = len(rows)
@@ -100,7 +100,7 @@ def _close(partial: Partial, rows: list[int], finish: Cells) -> None:
         DeadEnd: a task has no device left.
     """
     size = np.array([partial.problem.size[t] for t in rows], dtype=np.float64)
-    several = np.array([len(partial.problem.able[t]) > 1 for t in rows])
+    several = np.array([len(partial.problem.candidate_devices[t]) > 1 for t in rows])
     full = (size[:, None] > np.array(partial.room)) & (several & (size > 0))[:, None]
     finish[full] = INFINITY
     if bool((finish.min(axis=1) == INFINITY).any()):

@@ -26,7 +26,7 @@ def single(problem: Problem, device: int) -> Placed:
 def fastest(problem: Problem) -> list[int]:
     """Returns all devices: those that run most tasks first, of these those with the least work."""
     can, work = [0] * problem.m, [0.0] * problem.m
-    for t, devices in enumerate(problem.able):
+    for t, devices in enumerate(problem.candidate_devices):
         cost = problem.cost[t]
         for d in devices:
             can[d] += 1

@@ -1,6 +1,6 @@
 """Make: timelines of plans and of recorded runs.
 
-    PlanTold ---------------------------+--> spans, links, counters --> critical path --> Timeline
+    PlanView ---------------------------+--> spans, links, counters --> critical path --> Timeline
     events of runs --measured.py--------+
 
 Complexity: spans + links. Examples: tests/viz/test_view_make.py.
@@ -17,10 +17,10 @@ from ...trace import Event
 from .critical_path import critical_spans
 from .measured import measured_spans
 from .memory_counters import memory_counters
-from .predicted import MAX_OPS, foreseen_spans
+from .predicted import MAX_OPS, predicted_spans
 from .span_links import find_links
 from .timeline import Timeline
-from .timeline_types import Lane, PlanTold, Span
+from .timeline_types import Lane, PlanView, Span
 
 MAX_NAMES = 4
 """Devices that a heading names."""
@@ -28,23 +28,23 @@ BESIDE = 3
 """Predictions of overlapping runs that are drawn one below the other."""
 
 
-def plan_timeline(told: PlanTold, lanes: Sequence[Lane]) -> Timeline:
+def plan_timeline(view: PlanView, lanes: Sequence[Lane]) -> Timeline:
     """Returns what a plan expects of one run."""
-    spans = foreseen_spans(told, 0, 0, 0.0, True)
-    nodes = sum(len(split.nodes) for split in told.splits)
-    busy = _busy(spans, lanes, "predicted", told.seconds)
+    spans = predicted_spans(view, 0, 0, 0.0, True)
+    nodes = sum(len(split.nodes) for split in view.splits)
+    busy = _busy(spans, lanes, "predicted", view.seconds)
     return _finish(
-        f"{told.name}: {count_of(nodes, 'node')} in {count_of(len(told.splits), 'split')}",
-        f"predicted: a run takes {format_seconds(told.seconds)}; {busy}; nothing has run",
+        f"{view.name}: {count_of(nodes, 'node')} in {count_of(len(view.splits), 'split')}",
+        f"predicted: a run takes {format_seconds(view.seconds)}; {busy}; nothing has run",
         lanes,
         spans,
-        [told],
+        [view],
     )
 
 
 def run_timeline(
     events: Iterable[Event],
-    plans: Sequence[PlanTold],
+    plans: Sequence[PlanView],
     lanes: Sequence[Lane],
 ) -> Timeline:
     """Returns what recorded runs took, with what their plans expected below it.
@@ -59,7 +59,7 @@ def run_timeline(
     shown = _side_by_side(runs, plans)
     for run in reversed(shown):  # the last runs are warm
         room -= len(plans[run.plan].nodes)
-        spans += foreseen_spans(plans[run.plan], run.plan, run.run, run.start_s, room >= 0)
+        spans += predicted_spans(plans[run.plan], run.plan, run.run, run.start_s, room >= 0)
     if room < 0:
         notes.append("ops are drawn for the last runs only")
     if len(shown) < len(runs):
@@ -68,7 +68,7 @@ def run_timeline(
     return _finish(title, _told(spans, lanes), lanes, spans, plans, notes)
 
 
-def _side_by_side(runs: Sequence[Span], plans: Sequence[PlanTold]) -> list[Span]:
+def _side_by_side(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]:
     """Returns the runs whose predictions are drawn: at most BESIDE of them at any moment."""
     shown: list[Span] = []
     ends_s: list[float] = []
@@ -121,15 +121,15 @@ def _names(lanes: Sequence[Lane]) -> str:
 
 def _finish(
     title: str,
-    told: str,
+    view: str,
     lanes: Sequence[Lane],
     spans: Sequence[Span],
-    plans: Sequence[PlanTold],
+    plans: Sequence[PlanView],
     notes: Sequence[str] = (),
 ) -> Timeline:
     return Timeline(
         title,
-        told,
+        view,
         tuple(lanes),
         tuple(spans),
         tuple(find_links(spans, plans)),

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from ...trace.lane_packing import MIN_S
-from .timeline_types import FORESEEN, HOST, Span, comes_before
+from .timeline_types import HOST, PREDICTED_ROWS, Span, comes_before
 
 CLOSE = 0.02
 """A split that begins this part of its own time after the one before it began with its end."""
@@ -34,7 +34,7 @@ def critical_spans(spans: Sequence[Span]) -> frozenset[int]:
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
         if span.run >= 0 and span.row in ROWS:
-            groups[span.run, span.plan, span.row in FORESEEN].append(number)
+            groups[span.run, span.plan, span.row in PREDICTED_ROWS].append(number)
     found: set[int] = set()
     for group in groups.values():
         found.update(_Walk(spans, group).path())

@@ -14,7 +14,7 @@ from ...common.formatting import format_bytes
 from ...trace import Event
 from ...trace.perfetto import BY_HOST, lane_of
 from .predicted import name_of
-from .timeline_types import HOST, Between, Lane, PlanTold, Span, comes_before
+from .timeline_types import HOST, Between, Lane, PlanView, Span, comes_before
 
 LASTING = frozenset(("split", "transfer_queue", "copy", "wait", "submit", "send", "recv"))
 """Events that are on their rows even where they took no time."""
@@ -24,7 +24,7 @@ KNOWN = frozenset(("ops", "stats", "split", "node", "bytes", "op", "way", "neede
 
 
 def measured_spans(
-    events: Iterable[Event], plans: Sequence[PlanTold], lanes: list[Lane]
+    events: Iterable[Event], plans: Sequence[PlanView], lanes: list[Lane]
 ) -> list[Span]:
     """Returns a span for each event; adds lanes for devices that are not among them."""
     maker = _Maker(plans, lanes)
@@ -38,7 +38,7 @@ def measured_spans(
 class _Maker:
     """Makes a span of an event."""
 
-    def __init__(self, plans: Sequence[PlanTold], lanes: list[Lane]) -> None:
+    def __init__(self, plans: Sequence[PlanView], lanes: list[Lane]) -> None:
         self._plans = plans
         self._lanes = lanes
         self._number = {lane.name: number for number, lane in enumerate(lanes)} | {"host": HOST}
@@ -117,11 +117,11 @@ class _Maker:
         return f"{event.name} {ops}" if ops else event.name
 
 
-def _expected(told: PlanTold) -> dict[tuple[int, object], float]:
+def _expected(view: PlanView) -> dict[tuple[int, object], float]:
     """Returns seconds by split: of its work, and of the copies beside it, "in" and "out"."""
-    splits = {part.split: part for part in told.foreseen if part.kind == "split"}
+    splits = {part.split: part for part in view.predicted if part.kind == "split"}
     out: dict[tuple[int, object], float] = {}
-    for part in told.foreseen:
+    for part in view.predicted:
         what = "work"
         if part.kind == "transfer_queue":
             what = "in" if comes_before(part, splits[part.split]) else "out"
@@ -135,12 +135,12 @@ def _int(value: object) -> int:
 
 
 def _told(event: Event, size: int) -> str:
-    told = [format_bytes(size)] if size else []
+    view = [format_bytes(size)] if size else []
     if event.name in ("wait", "submit"):
-        told.append(f"for {event.device}")
+        view.append(f"for {event.device}")
     plain = [
         f"{key} {value}"
         for key, value in event.fields.items()
         if key not in KNOWN and isinstance(value, (str, int)) and str(value)
     ]
-    return ", ".join([*told, *plain[:SHOWN]])
+    return ", ".join([*view, *plain[:SHOWN]])

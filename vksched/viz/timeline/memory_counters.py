@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from .timeline_types import Counter, PlanTold, Span
+from .timeline_types import Counter, PlanView, Span
 
 
-def memory_counters(spans: Sequence[Span], plans: Sequence[PlanTold]) -> Iterator[Counter]:
+def memory_counters(spans: Sequence[Span], plans: Sequence[PlanView]) -> Iterator[Counter]:
     """Yields a counter for each device with a split: of measured splits, where there are some."""
     splits = [s for s in spans if s.kind == "split" and s.plan >= 0 and s.split >= 0]
     row = "work" if any(s.row == "work" for s in splits) else "predicted"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .row_layout import lay_out
-from .timeline_types import PlanTold, Span, TimelineValue
+from .timeline_types import PlanView, Span, TimelineValue
 
 FINE_S = 1e-3
 """Timelines shorter than that are told in picoseconds, others in nanoseconds."""
@@ -40,7 +40,7 @@ def page_data(timeline: TimelineValue) -> dict[str, Any]:
     spans = [timeline.spans[number] for number in order]
     return {
         "title": timeline.title,
-        "told": timeline.told,
+        "summary": timeline.summary,
         "notes": list(timeline.notes),
         "ticks": ticks,
         "shown": list(timeline.shown),
@@ -62,7 +62,7 @@ def page_data(timeline: TimelineValue) -> dict[str, Any]:
             [c.lane, c.name, c.most, [round(t * ticks) for t in c.times_s], list(c.values)]
             for c in timeline.counters
         ],
-        "plans": [_plan(told, texts) for told in timeline.plans],
+        "plans": [_plan(view, texts) for view in timeline.plans],
         "texts": list(texts.numbers),
     }
 
@@ -83,7 +83,7 @@ def _columns(spans: Sequence[Span], ticks: float, texts: _Texts) -> dict[str, An
         "node": _column(span.node for span in spans),
         "bytes": _column(span.bytes for span in spans),
         "expected": _column(expected),
-        "told": _column(texts(span.told) for span in spans),
+        "details": _column(texts(span.details) for span in spans),
     }
 
 
@@ -93,11 +93,11 @@ def _column(values: Iterable[int]) -> int | list[int]:
     return column[0] if column and column.count(column[0]) == len(column) else column
 
 
-def _plan(told: PlanTold, texts: _Texts) -> dict[str, Any]:
+def _plan(view: PlanView, texts: _Texts) -> dict[str, Any]:
     return {
-        "name": told.name,
-        "about": told.about,
-        "seconds": told.seconds,
+        "name": view.name,
+        "about": view.about,
+        "seconds": view.seconds,
         "nodes": [
             [
                 texts(node.name),
@@ -107,9 +107,9 @@ def _plan(told: PlanTold, texts: _Texts) -> dict[str, Any]:
                 node.seconds,
                 node.explain,
             ]
-            for node in told.nodes
+            for node in view.nodes
         ],
-        "splits": [[s.lane, list(s.nodes), list(s.waits)] for s in told.splits],
+        "splits": [[s.lane, list(s.nodes), list(s.waits)] for s in view.splits],
     }
 
 

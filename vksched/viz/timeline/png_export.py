@@ -53,7 +53,7 @@ def save_png(timeline: TimelineValue, path: Path) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: format_moment(max(value, 0.0)))
     axes.grid(axis="x", color="#dddddd")
     axes.set_axisbelow(True)
-    axes.set_title(f"{timeline.title}\n{timeline.told}", loc="left", fontsize=10)
+    axes.set_title(f"{timeline.title}\n{timeline.summary}", loc="left", fontsize=10)
     axes.set_xlabel(KEY if timeline.critical else "", fontsize=9)
     figure.savefig(path, format="png")
 

@@ -1,4 +1,4 @@
-"""Foreseen: what a plan expects of a run, as spans: splits, copies, waits and single ops.
+"""Predicted span: what a plan expects of a run, as spans: splits, copies, waits and single ops.
 
 Complexity: splits + nodes. Examples: tests/viz/test_view_make.py.
 """
@@ -7,43 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .timeline_types import HOST, Foreseen, PlanTold, Span
+from .timeline_types import HOST, PlanView, PredictedSpan, Span
 
 MAX_OPS = 50_000
 """Ops that are drawn for themselves, in all runs."""
 
 
-def foreseen_spans(told: PlanTold, plan: int, run: int, start_s: float, ops: bool) -> list[Span]:
+def predicted_spans(view: PlanView, plan: int, run: int, start_s: float, ops: bool) -> list[Span]:
     """Returns what a plan expects of a run from its start on. ops: with those for themselves."""
-    spans = [_span(told, plan, run, start_s, part) for part in told.foreseen]
+    spans = [_span(view, plan, run, start_s, part) for part in view.predicted]
     if ops:
-        for part in told.foreseen:
+        for part in view.predicted:
             if part.kind == "split":
-                spans += _ops(told, plan, run, start_s, part)
+                spans += _ops(view, plan, run, start_s, part)
     return spans
 
 
-def _span(told: PlanTold, plan: int, run: int, start_s: float, part: Foreseen) -> Span:
+def _span(view: PlanView, plan: int, run: int, start_s: float, part: PredictedSpan) -> Span:
     begin, end = start_s + part.start_s, start_s + part.end_s
     lane = part.lane if part.kind in ("split", "transfer_queue") else HOST
     row = "transfer_queue predicted" if part.kind == "transfer_queue" else "predicted"
-    name = name_of(told, part.kind, part.split)
+    name = name_of(view, part.kind, part.split)
     return Span(lane, row, part.kind, name, begin, end, run, plan, part.split)
 
 
-def _ops(told: PlanTold, plan: int, run: int, start_s: float, part: Foreseen) -> Iterator[Span]:
+def _ops(
+    view: PlanView, plan: int, run: int, start_s: float, part: PredictedSpan
+) -> Iterator[Span]:
     """Yields the ops of a split, at its end: what a split takes beside them comes first."""
-    nodes = told.splits[part.split].nodes
-    taken_s = sum(told.nodes[n].seconds for n in nodes)
+    nodes = view.splits[part.split].nodes
+    taken_s = sum(view.nodes[n].seconds for n in nodes)
     at_s = start_s + max(part.start_s, part.end_s - taken_s)
     for number in nodes:
-        node = told.nodes[number]
+        node = view.nodes[number]
         end_s = min(at_s + node.seconds, start_s + part.end_s)
         yield Span(part.lane, "ops", "op", node.name, at_s, end_s, run, plan, part.split, number)
         at_s = end_s
 
 
-def name_of(told: PlanTold, kind: str, split: int) -> str:
+def name_of(view: PlanView, kind: str, split: int) -> str:
     """Returns what a split, a copy for it or a wait for it is called."""
     if split < 0:
         return "copy results" if kind == "copy" else kind
@@ -51,6 +53,6 @@ def name_of(told: PlanTold, kind: str, split: int) -> str:
         return f"wait for split {split}"
     if kind in ("copy", "transfer_queue"):
         return f"copy for split {split}" if kind == "copy" else f"copies of split {split}"
-    nodes = told.splits[split].nodes
-    names = [told.nodes[n].name for n in (nodes[:1] + nodes[1:][-1:])]
+    nodes = view.splits[split].nodes
+    names = [view.nodes[n].name for n in (nodes[:1] + nodes[1:][-1:])]
     return f"split {split}: {' .. '.join(names)}"

@@ -12,24 +12,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from .timeline_types import FORESEEN, Link, PlanTold, Span, comes_before
+from .timeline_types import PREDICTED_ROWS, Link, PlanView, Span, comes_before
 
 KINDS = ("split", "transfer_queue", "copy", "wait", "submit", "send", "recv")
 
 
-def find_links(spans: Sequence[Span], plans: Sequence[PlanTold]) -> list[Link]:
+def find_links(spans: Sequence[Span], plans: Sequence[PlanView]) -> list[Link]:
     """Returns the links within each run, of measured and of predicted spans for themselves."""
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
         if span.run >= 0 and span.kind in KINDS:
-            groups[span.run, span.plan, span.row in FORESEEN].append(number)
+            groups[span.run, span.plan, span.row in PREDICTED_ROWS].append(number)
     out: list[Link] = []
     for (_, plan, _), group in groups.items():
         out += _links(spans, group, plans[plan] if plan >= 0 else None)
     return out
 
 
-def _links(spans: Sequence[Span], group: Sequence[int], told: PlanTold | None) -> Iterator[Link]:
+def _links(spans: Sequence[Span], group: Sequence[int], view: PlanView | None) -> Iterator[Link]:
     splits = {spans[n].split: n for n in group if spans[n].kind == "split"}
     sends = {spans[n].between: n for n in group if spans[n].kind == "send"}
     asides = {
@@ -51,21 +51,21 @@ def _links(spans: Sequence[Span], group: Sequence[int], told: PlanTold | None) -
             yield Link(*ends, "copy", span.bytes, span.name)
         elif span.kind == "submit" and split is not None:
             yield Link(number, split, "submit")
-    if told is not None and not told.decides:
+    if view is not None and not view.decides:
         for split, number in splits.items():
-            yield from _between_splits(told, split, number, splits)
+            yield from _between_splits(view, split, number, splits)
 
 
 def _between_splits(
-    told: PlanTold, split: int, number: int, splits: Mapping[int, int]
+    view: PlanView, split: int, number: int, splits: Mapping[int, int]
 ) -> Iterator[Link]:
     moved: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for source, name, size in told.splits[split].sources:
+    for source, name, size in view.splits[split].sources:
         if source in splits:
             moved[source].append((name, size))
     for source, values in moved.items():
         names = ", ".join(name for name, _ in values)
         yield Link(splits[source], number, "copy", sum(size for _, size in values), names)
-    for source in told.splits[split].waits:
+    for source in view.splits[split].waits:
         if source in splits and source not in moved:
             yield Link(splits[source], number, "order")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..gantt import Bar, Row, Transfer, draw_timeline
 from .row_layout import WORDS, Track, lay_out
-from .timeline_types import FORESEEN, HOST, TimelineValue, tip_of
+from .timeline_types import HOST, PREDICTED_ROWS, TimelineValue, tip_of
 
 KEY = "band and diamond: critical path; dashed: predicted"
 
@@ -30,7 +30,7 @@ def as_svg(timeline: TimelineValue) -> str:
         for link in timeline.links
         if link.kind == "copy" and HOST not in _lanes(timeline, link.source, link.target)
     ]
-    told = f"{timeline.told}; {KEY}" if timeline.critical else timeline.told
+    told = f"{timeline.summary}; {KEY}" if timeline.critical else timeline.summary
     rows = [row_of(timeline, track) for track in tracks]
     return draw_timeline(timeline.title, told, rows, transfers, noun="span")
 
@@ -69,4 +69,4 @@ def row_of(timeline: TimelineValue, track: Track) -> Row:
     ]
     lane = timeline.lanes[track.lane].name
     # the host has the last colour, devices those of their numbers
-    return Row(lane, bars, WORDS[track.row], track.lane - 1, track.row in FORESEEN)
+    return Row(lane, bars, WORDS[track.row], track.lane - 1, track.row in PREDICTED_ROWS)

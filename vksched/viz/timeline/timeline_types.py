@@ -32,7 +32,7 @@ ROWS = (
 no time; splits as measured, and what a copy queue did beside them; both as predicted; the ops of
 splits, as predicted.
 """
-FORESEEN = frozenset(("predicted", "transfer_queue predicted", "ops"))
+PREDICTED_ROWS = frozenset(("predicted", "transfer_queue predicted", "ops"))
 """Rows of what a plan expects."""
 HOST = 0
 """The lane of the host; devices follow."""
@@ -48,7 +48,7 @@ class Span(NamedTuple):
     lane: its number; row: one of ROWS. kind: "run", "copy", "wait", "host_op", "split", "transfer_queue", "op",
     or the name of any other event. start_s, end_s: seconds from the origin. run, plan, split, node:
     which ones, -1 for none. bytes: that a copy moves. expected_s: what the plan expected of a
-    measured span; None where it says nothing. told: what else there is to say. between: of a
+    measured span; None where it says nothing. details: further text. between: of a
     send or take.
     """
 
@@ -64,7 +64,7 @@ class Span(NamedTuple):
     node: int = -1
     bytes: int = 0
     expected_s: float | None = None
-    told: str = ""
+    details: str = ""
     between: Between | None = None
 
     @property
@@ -107,7 +107,7 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTold:
+class NodeView:
     """A node of a plan. type: of its result; reads: name and type of each operand. seconds: what
     it is predicted to take. explain: all that the plan knows of it.
     """
@@ -121,7 +121,7 @@ class NodeTold:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitTold:
+class SplitView:
     """A split of a plan. nodes: numbers. waits: splits waited for before it. sources: for each
     value that enters, the split it comes from (-1: the host), its name and bytes.
     """
@@ -133,7 +133,7 @@ class SplitTold:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class PredictedSpan:
     """A stretch of the simulated run of a plan. kind: "split", "transfer_queue", "copy" or "wait". lane: the
     device it is for. split: -1 for results that are copied out. Times from the start of the run.
     """
@@ -146,7 +146,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanTold:
+class PlanView:
     """A plan as far as timelines show it. about: its explanation. alive_bytes: by split, the
     memory in use on its device while it runs. capacity_bytes: by lane; 0 of the host. decides:
     whether each of its runs has splits of its own.
@@ -154,9 +154,9 @@ class PlanTold:
 
     name: str
     about: str
-    nodes: Sequence[NodeTold]
-    splits: Sequence[SplitTold]
-    foreseen: Sequence[Foreseen]
+    nodes: Sequence[NodeView]
+    splits: Sequence[SplitView]
+    predicted: Sequence[PredictedSpan]
     seconds: float = 0.0
     alive_bytes: Sequence[int] = ()
     capacity_bytes: Sequence[int] = ()
@@ -172,12 +172,12 @@ class TimelineValue:
     """
 
     title: str
-    told: str
+    summary: str
     lanes: Sequence[Lane]
     spans: Sequence[Span]
     links: Sequence[Link] = ()
     counters: Sequence[Counter] = ()
-    plans: Sequence[PlanTold] = ()
+    plans: Sequence[PlanView] = ()
     critical: frozenset[int] = frozenset()
     notes: Sequence[str] = ()
     shown: tuple[float, float] = (0.0, 0.0)
@@ -188,7 +188,7 @@ class TimelineValue:
         return max((span.end_s for span in self.spans), default=0.0)
 
 
-def comes_before(copy: Span | Foreseen, split: Span | Foreseen) -> bool:
+def comes_before(copy: Span | PredictedSpan, split: Span | PredictedSpan) -> bool:
     """Whether a copy for a split enters it; what is copied after its start came from it."""
     return copy.start_s <= split.start_s
 
@@ -196,7 +196,7 @@ def comes_before(copy: Span | Foreseen, split: Span | Foreseen) -> bool:
 def tip_of(timeline: TimelineValue, span: Span) -> str:
     """Returns what a tooltip of a span says, a line each."""
     lane = timeline.lanes[span.lane].name
-    word = "predicted" if span.row in FORESEEN else "measured"
+    word = "predicted" if span.row in PREDICTED_ROWS else "measured"
     lines = [span.name, f"{span.kind} on {lane}" + (f", run {span.run}" if span.run >= 0 else "")]
     if span.node >= 0:
         node = timeline.plans[span.plan].nodes[span.node]
@@ -204,4 +204,4 @@ def tip_of(timeline: TimelineValue, span: Span) -> str:
     lines.append(f"{word} {format_seconds(span.seconds)} from {format_moment(span.start_s)}")
     if span.expected_s is not None:
         lines.append(f"predicted {format_seconds(span.expected_s)}")
-    return "\n".join([*lines, *([span.told] if span.told else [])])
+    return "\n".join([*lines, *([span.details] if span.details else [])])

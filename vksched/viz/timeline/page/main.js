@@ -1,9 +1,9 @@
 // Main: the mouse, the buttons, and the first picture.
 
 document.getElementById("title").textContent = data.title;
-const noted = [data.told, ...data.notes].filter(Boolean).join("; ");
-document.getElementById("told").textContent = noted;
-document.getElementById("told").title = noted;
+const noted = [data.summary, ...data.notes].filter(Boolean).join("; ");
+document.getElementById("summary").textContent = noted;
+document.getElementById("summary").title = noted;
 
 const buttons = {
   in: () => zoom(1 / 1.5), out: () => zoom(1.5), all: showAll, arrows: toggleArrows,

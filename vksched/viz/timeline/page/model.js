@@ -4,7 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const texts = data.texts;
 const COUNT = data.counts[0];
 const LINKS = data.counts[1];
-const FORESEEN = new Set(["predicted", "transfer_queue predicted", "ops"]);
+const PREDICTED_ROWS = new Set(["predicted", "transfer_queue predicted", "ops"]);
 
 /** A column of numbers; all alike where the file has one number for it. */
 function column(given, count) {
@@ -18,7 +18,7 @@ const span = {
   expected: Array.isArray(data.spans.expected)
     ? Float64Array.from(data.spans.expected) : new Float64Array(COUNT).fill(data.spans.expected),
 };
-for (const name of ["name", "kind", "run", "plan", "split", "node", "told", "critical"]) {
+for (const name of ["name", "kind", "run", "plan", "split", "node", "details", "critical"]) {
   span[name] = column(data.spans[name], COUNT);
 }
 const link = {};
@@ -44,7 +44,7 @@ let endTime = 0;
       sums[at - first + 1] = sums[at - first] + span.end[at] - span.start[at];
       endTime = Math.max(endTime, span.end[at]);
     }
-    tracks.push({ lane, row, label, first, last: at, sums, foreseen: FORESEEN.has(row) });
+    tracks.push({ lane, row, label, first, last: at, sums, isPredicted: PREDICTED_ROWS.has(row) });
   }
 }
 const SPAN_S = endTime > 0 ? endTime : 1;
@@ -100,7 +100,7 @@ const runCount = new Set(span.run).size;
 
 const criticalPath = [];
 for (let i = 0; i < COUNT; i++) if (span.critical[i]) criticalPath.push(i);
-criticalPath.sort((a, b) => tracks[span.track[a]].foreseen - tracks[span.track[b]].foreseen
+criticalPath.sort((a, b) => tracks[span.track[a]].isPredicted - tracks[span.track[b]].isPredicted
   || span.start[a] - span.start[b]);
 
 /** What a plan says of a node: name, op, type, reads, seconds, explain. */
@@ -128,7 +128,7 @@ function search(wanted) {
     const plan = span.plan[i];
     const inside = plan >= 0 && (span.node[i] >= 0 ? nodes[plan][span.node[i]]
       : span.split[i] >= 0 && texts[span.kind[i]] === "split" && splits[plan][span.split[i]]);
-    if (inside || hit[span.name[i]] || hit[span.kind[i]] || hit[span.told[i]]) found.push(i);
+    if (inside || hit[span.name[i]] || hit[span.kind[i]] || hit[span.details[i]]) found.push(i);
   }
   return found.sort((a, b) => span.start[a] - span.start[b]);
 }
@@ -171,7 +171,7 @@ function facts(number) {
       out.push(["shapes", shapesText(nodes)]);
     }
   }
-  if (track.foreseen) out.push(["predicted", seconds(took)]);
+  if (track.isPredicted) out.push(["predicted", seconds(took)]);
   else {
     out.push(["measured", took ? seconds(took) : "no time"]);
     if (expected >= 0) {
@@ -182,7 +182,7 @@ function facts(number) {
   }
   out.push(["starts at", seconds(span.start[number] - FIRST[0], 6)]);
   if (span.run[number] >= 0 && runCount > 1) out.push(["run", `${span.run[number]}`]);
-  if (texts[span.told[number]]) out.push(["more", texts[span.told[number]]]);
+  if (texts[span.details[number]]) out.push(["more", texts[span.details[number]]]);
   if (span.critical[number]) out.push(["path", "on the critical path"]);
   return { name: texts[span.name[number]], pairs: out };
 }

@@ -175,7 +175,7 @@ function paintSpan(track, number, start, y, fill, edge) {
   pen.strokeStyle = edge;
   pen.lineWidth = 1;
   if (wide > 3) {
-    pen.setLineDash(track.foreseen && wide > 9 ? [4, 3] : []);
+    pen.setLineDash(track.isPredicted && wide > 9 ? [4, 3] : []);
     pen.strokeRect(x + 0.5, y + 0.5, wide - 1, high - 1);
     pen.setLineDash([]);
   }
@@ -295,7 +295,7 @@ function paintArrows() {
 function isClear(i) {
   const source = link.source[i], target = link.target[i], least = ARROW_PIXELS / scale();
   if (span.end[source] < view.from || span.start[target] > view.to) return false;
-  if (tracks[span.track[source]].foreseen && hasMeasured) return false;
+  if (tracks[span.track[source]].isPredicted && hasMeasured) return false;
   return span.end[source] - span.start[source] > least || span.end[target] - span.start[target] > least;
 }
 
@@ -387,7 +387,7 @@ function paintLegend() {
   legend.textContent = "";
   const kinds = new Set(Array.from(new Set(span.kind), (k) => texts[k]));
   const samples = [
-    ["measured", "plain", 1, tracks.some((t) => !t.foreseen && t.last > t.first)],
+    ["measured", "plain", 1, tracks.some((t) => !t.isPredicted && t.last > t.first)],
     ["predicted", "hatch", 1, true],
     ["copy", "stripes", 0, kinds.has("copy") || kinds.has("transfer_queue")],
     ["wait", "dots", 0, kinds.has("wait")],
