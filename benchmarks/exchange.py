@@ -39,7 +39,7 @@ COLUMNS, RUNS, LATENCY_S = 64, 3, 1e-4
 
 
 class Paced(memory_hosts.MemoryPost):
-    """The post of a host behind its port: what leaves that goes one after the other."""
+    """The transport of a host behind its port: what leaves that goes one after the other."""
 
     bytes_per_s = 1.0
     busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)

@@ -34,7 +34,7 @@ from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper  # noq
 from onnx.backend.base import Backend, BackendRep, namedtupledict  # noqa: E402
 
 from .importers.onnx.nodes.functions import canonical_domain  # noqa: E402
-from .importers.onnx.nodes.values import HostValue  # noqa: E402
+from .importers.onnx.nodes.values import CpuValue  # noqa: E402
 from .models.compiled_model import CompiledModel  # noqa: E402
 
 DEFAULT_DEVICE = "vulkan:0"
@@ -54,7 +54,7 @@ class VkschedRep(BackendRep):
         """What runs it: its plans, its inputs and outputs."""
         return self._run
 
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[HostValue, ...]:
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[CpuValue, ...]:
         """Runs once. Returns the outputs in order; they have names, too.
 
         inputs: a list or tuple in the model's order, a dict by name, or the array that is the only
@@ -182,7 +182,7 @@ class VkschedBackend(Backend):
     @classmethod
     def run_model(
         cls, model: ModelProto, inputs: Any, device: str = DEFAULT_DEVICE, **kwargs: Any
-    ) -> tuple[HostValue, ...]:
+    ) -> tuple[CpuValue, ...]:
         """Runs a model once."""
         with cls.prepare(model, device, **kwargs) as rep:
             return rep.run(inputs)
@@ -195,7 +195,7 @@ class VkschedBackend(Backend):
         device: str = DEFAULT_DEVICE,
         outputs_info: Sequence[tuple[Any, Shape]] | None = None,
         **kwargs: Any,
-    ) -> tuple[HostValue, ...]:
+    ) -> tuple[CpuValue, ...]:
         """Runs one node once.
 
         inputs: arrays by position without those that are left out, or by name. outputs_info: dtype

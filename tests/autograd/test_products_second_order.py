@@ -15,7 +15,7 @@ from vksched.ir.tensor import apply
 from vksched.testing.op_cases.linalg import einsum, linear, rnn
 from vksched.testing.op_cases.linalg.attention import attention, rotary, with_layout
 from vksched.testing.op_cases.linalg.matmul import attrs, swapped
-from vksched.testing.op_cases.op_sample import Case, FunctionCase, bools, floats
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample, bools, floats
 
 FUNCTIONS = [
     case
@@ -26,7 +26,7 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize("case", FUNCTIONS, ids=[f"{c.function} {c.name}" for c in FUNCTIONS])
-def test_functions_that_are_made_of_products(case: FunctionCase) -> None:
+def test_functions_that_are_made_of_products(case: FunctionSample) -> None:
     """By all their floats at once, through all their results."""
     smooth = [i for i, a in enumerate(case.inputs) if a.dtype.kind == "f"]
 
@@ -41,7 +41,7 @@ def test_functions_that_are_made_of_products(case: FunctionCase) -> None:
     check(build, *(case.inputs[i].astype(np.float64) for i in smooth), second=False)
 
 
-def second_order(case: Case) -> None:
+def second_order(case: OpSample) -> None:
     smooth = [i for i, a in enumerate(case.inputs) if a.dtype.kind == "f"]
 
     def build(*given: vs.Tensor) -> vs.Tensor:
@@ -58,7 +58,7 @@ def test_products(
 ) -> None:
     a = swapped(floats(*leads[0], 3, 4), turned[0])
     b = swapped(floats(*leads[1], 4, 2, seed=1), turned[1])
-    second_order(Case("matmul", (a, b, floats(2, seed=2)), attrs(*turned)))
+    second_order(OpSample("matmul", (a, b, floats(2, seed=2)), attrs(*turned)))
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

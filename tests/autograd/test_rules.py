@@ -26,7 +26,7 @@ from vksched.testing.check_gradients import (
     why_not_on_devices,
 )
 from vksched.testing.numeric_gradient import STRAIGHT_THROUGH, function_of, is_compared
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_table import CASES
 
 NOT_BY_DIFFERENCES = {*STRAIGHT_THROUGH, "dequantize_linear"}
@@ -45,7 +45,7 @@ of_every_rule = pytest.mark.parametrize("op", RULED)
 
 
 @cache
-def few(op: str) -> list[Case]:
+def few(op: str) -> list[OpSample]:
     """Some cases of an op that can be compared."""
     cases = [case for case in CASES if case.op == op]
     picked = [case for case in spread(cases, 6 * FEW) if is_compared(case)]

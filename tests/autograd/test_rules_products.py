@@ -17,10 +17,10 @@ from vksched.testing.numeric_gradient import compare, function_of
 from vksched.testing.op_cases.linalg.attention import attention, rotary, with_layout
 from vksched.testing.op_cases.linalg.matmul import attrs, swapped
 from vksched.testing.op_cases.linalg.rnn import layer
-from vksched.testing.op_cases.op_sample import Case, bools, floats
+from vksched.testing.op_cases.op_sample import OpSample, bools, floats
 
 
-def agrees(case: Case) -> None:
+def agrees(case: OpSample) -> None:
     """Asserts that differences were taken, of every operand, and that all of them agree."""
     found = compare(case)
     assert not found.wrong
@@ -44,10 +44,10 @@ def test_operands_of_a_product_are_broadcast(
     for m, k, n in ((3, 5, 2), (2, 9, 1), (1, 3, 7), (5, 1, 4)):
         a = swapped(floats(*leads[0], m, k), turned[0])
         b = swapped(floats(*leads[1], k, n, seed=1), turned[1])
-        agrees(Case("matmul", (a, b, floats(n, seed=2)), attrs(*turned)))
+        agrees(OpSample("matmul", (a, b, floats(n, seed=2)), attrs(*turned)))
 
 
-def ops_of(case: Case) -> list[str]:
+def ops_of(case: OpSample) -> list[str]:
     """The ops of the backward pass alone: what a gradient by all operands is made of."""
     forward = (case.op, "input", "constant")
     return [n.op for n in function_of(case).backward.nodes if n.op not in forward]
@@ -56,7 +56,7 @@ def ops_of(case: Case) -> list[str]:
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_gradient_of_a_weight_is_one_product_over_the_whole_batch(turned: bool) -> None:
     x, w = floats(4, 6, 5), swapped(floats(5, 3), turned)
-    graph = function_of(Case("matmul", (x, w), attrs(False, turned))).backward
+    graph = function_of(OpSample("matmul", (x, w), attrs(False, turned))).backward
     nodes = {n.id: n for n in graph.nodes}
     products = [n for n in graph.nodes if n.op == "matmul"]
     assert "reduce_sum" not in {n.op for n in graph.nodes}
@@ -68,14 +68,14 @@ def test_the_gradient_of_a_weight_is_one_product_over_the_whole_batch(turned: bo
 def test_what_is_read_the_other_way_round_is_copied_only_where_that_is_less() -> None:
     w = floats(5, 3)
     few_rows, many_rows = floats(64, 5, 2), floats(64, 5, 100)
-    ops = ops_of(Case("matmul", (few_rows, w), attrs(True, False)))
+    ops = ops_of(OpSample("matmul", (few_rows, w), attrs(True, False)))
     assert "transpose" in ops and "reduce_sum" not in ops
-    ops = ops_of(Case("matmul", (many_rows, w), attrs(True, False)))
+    ops = ops_of(OpSample("matmul", (many_rows, w), attrs(True, False)))
     assert "transpose" not in ops and "reduce_sum" in ops
 
 
 def test_a_product_of_columns_and_rows_is_elementwise() -> None:
-    case = Case("matmul", (floats(7, 1, 5), floats(7, 5, 1)), attrs())
+    case = OpSample("matmul", (floats(7, 1, 5), floats(7, 5, 1)), attrs())
     assert "matmul" not in ops_of(case)
     agrees(case)
 

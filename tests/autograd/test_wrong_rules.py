@@ -22,12 +22,12 @@ from vksched.testing.numeric_gradient import (
     function_of,
     why_not_compared,
 )
-from vksched.testing.op_cases.op_sample import Case, floats
+from vksched.testing.op_cases.op_sample import OpSample, floats
 
 WIDE, ROW, SQUARE = floats(5, 5), floats(5, seed=1), floats(5, 5, seed=2)
-SUB, MUL = Case("sub", (WIDE, ROW)), Case("mul", (WIDE, SQUARE))
-SUM = Case("reduce_sum", (WIDE,), {"axes": (0,), "keepdims": False})
-PRODUCT = Case("matmul", (WIDE, SQUARE), {"transpose_a": False, "transpose_b": False})
+SUB, MUL = OpSample("sub", (WIDE, ROW)), OpSample("mul", (WIDE, SQUARE))
+SUM = OpSample("reduce_sum", (WIDE,), {"axes": (0,), "keepdims": False})
+PRODUCT = OpSample("matmul", (WIDE, SQUARE), {"transpose_a": False, "transpose_b": False})
 
 Plant = Callable[[str, Rule], None]
 
@@ -87,7 +87,7 @@ def off_by_a_little(call: VjpContext) -> vjp.VjpResult:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_wrong_rule_is_seen(plant: Plant, case: Case, rule: Rule, operand: str) -> None:
+def test_a_wrong_rule_is_seen(plant: Plant, case: OpSample, rule: Rule, operand: str) -> None:
     assert first_order(case).wrong == ""
     plant(case.op, rule)
     found = first_order(case)
@@ -106,7 +106,7 @@ def test_a_sum_that_is_left_out_is_seen(plant: Plant) -> None:
 
 def test_a_number_that_is_none_is_seen(plant: Plant) -> None:
     plant("exp", lambda call: (call.grad * float("nan"),))
-    assert "no number where differences give one" in first_order(Case("exp", (WIDE,))).wrong
+    assert "no number where differences give one" in first_order(OpSample("exp", (WIDE,))).wrong
 
 
 def test_one_wrong_element_among_many_is_seen(plant: Plant) -> None:
@@ -114,7 +114,7 @@ def test_one_wrong_element_among_many_is_seen(plant: Plant) -> None:
     mask = np.ones(5003, np.float64)
     mask[4321] = 0.9
     plant("exp", lambda call: (call.grad * call.output * vs.constant(mask),))
-    assert first_order(Case("exp", (x,))).wrong
+    assert first_order(OpSample("exp", (x,))).wrong
 
 
 def test_a_rule_that_cannot_be_pulled_through_is_seen_by_the_second_order(plant: Plant) -> None:
@@ -133,7 +133,7 @@ def test_an_op_without_a_rule_within_a_gradient_is_named(
 ) -> None:
     plant("exp", lambda call: (vs.tan(call.grad * call.output),))
     monkeypatch.delitem(vjp._RULES, "tan", raising=False)
-    assert "tan has no gradient rule" in second_order(Case("exp", (WIDE,))).wrong
+    assert "tan has no gradient rule" in second_order(OpSample("exp", (WIDE,))).wrong
 
 
 def test_a_device_that_computes_a_gradient_wrongly_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,24 +157,24 @@ def test_a_device_that_computes_a_gradient_wrongly_is_seen(monkeypatch: pytest.M
 def test_kinks_do_not_count(plant: Plant) -> None:
     plant("relu", lambda call: (call.grad * vs.cast(call.inputs[0] > 0.0, call.grad.dtype),))
     x = np.asarray([-1.0, 0.0, 2.0], np.float32)
-    found = compare(Case("relu", (x,)))
+    found = compare(OpSample("relu", (x,)))
     assert found.wrong == "" and found.kinks > 0 and found.directions >= 2
-    assert compare(Case("relu", (x[::2],))).kinks == 0
+    assert compare(OpSample("relu", (x[::2],))).kinks == 0
 
 
 def test_infinite_slopes_do_not_count(plant: Plant) -> None:
     plant("sqrt", lambda call: (call.grad * (0.5 / call.output),))
-    found = compare(Case("sqrt", (np.asarray([0.0, 1.0, 4.0], np.float32),)))
+    found = compare(OpSample("sqrt", (np.asarray([0.0, 1.0, 4.0], np.float32),)))
     assert found.wrong == "" and found.kinks > 0 and found.directions > 0
 
 
 def test_rounding_does_not_count() -> None:
     """Differences of large sums tell little of small slopes."""
-    found = compare(Case("add", (floats(7) * 1e6, floats(7) * 1e-6)))
+    found = compare(OpSample("add", (floats(7) * 1e6, floats(7) * 1e-6)))
     assert found.wrong == "" and found.error < 1e-6
 
 
-FAR = Case("fmod", (floats(997) * 1e3, np.abs(floats(997, seed=1)) * 1e-3 + 1e-5))
+FAR = OpSample("fmod", (floats(997) * 1e3, np.abs(floats(997, seed=1)) * 1e-3 + 1e-5))
 """Differences over many jumps: quotients of a million and more."""
 
 
@@ -188,12 +188,12 @@ def test_jumps_within_a_step_do_not_count(plant: Plant) -> None:
 
 def test_jumps_nearer_than_any_step_have_no_second_order() -> None:
     (x, y), attrs = FAR.inputs, FAR.attrs
-    found = second_order(Case("fmod", (x * 1e10, y), attrs))
+    found = second_order(OpSample("fmod", (x * 1e10, y), attrs))
     assert found.reason == "the gradient has steps too near to each other" and not found.directions
 
 
 def test_steps_of_large_operands_are_as_long_as_they_seem(plant: Plant) -> None:
-    case = Case("sin", (np.linspace(1e6, 2e6, 97, dtype=np.float32),))
+    case = OpSample("sin", (np.linspace(1e6, 2e6, 97, dtype=np.float32),))
     assert first_order(case).wrong == "" and first_order(case).directions > 0
     plant("sin", lambda call: (call.grad * vs.cos(call.inputs[0]) * 1.001,))
     assert "differences give" in first_order(case).wrong
@@ -204,7 +204,7 @@ def test_terms_that_add_up_to_nothing_may_leave_their_rounding(
 ) -> None:
     """Of a mask that is the same along the axis the gradient is 0."""
     x, mask = floats(3, 50, 7), floats(7, seed=1)
-    case = Case("log_softmax", (x, mask), {"axis": 0})
+    case = OpSample("log_softmax", (x, mask), {"axis": 0})
     (right,) = on_device("cpu", [case])
     assert right.wrong == "" and right.reason == ""
     real = check_gradients._run
@@ -221,15 +221,15 @@ def test_terms_that_add_up_to_nothing_may_leave_their_rounding(
 @pytest.mark.parametrize(
     ("case", "why"),
     [
-        (Case("argmax", (WIDE,), {"axis": 0}), "the op has no rule"),
-        (Case("exp", (np.full(3, np.inf, np.float32),)), "operands are not finite"),
-        (Case("exp", (np.full(3, 800, np.float32),)), "the result is not finite"),
-        (Case("neg", (np.arange(3),)), "no operand has floats"),
-        (Case("exp", (floats(50_000),)), "it is large"),
+        (OpSample("argmax", (WIDE,), {"axis": 0}), "the op has no rule"),
+        (OpSample("exp", (np.full(3, np.inf, np.float32),)), "operands are not finite"),
+        (OpSample("exp", (np.full(3, 800, np.float32),)), "the result is not finite"),
+        (OpSample("neg", (np.arange(3),)), "no operand has floats"),
+        (OpSample("exp", (floats(50_000),)), "it is large"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.op,
 )
-def test_what_cannot_be_compared_says_why(case: Case, why: str) -> None:
+def test_what_cannot_be_compared_says_why(case: OpSample, why: str) -> None:
     assert why_not_compared(case) == why
     assert first_order(case).reason == why
 
@@ -241,7 +241,7 @@ def test_outcomes_add_up() -> None:
 
 def test_second_order_has_the_known_values() -> None:
     """Of sum(c * x * y): its gradients (c y, c x), times d and e, have the gradient c e by x."""
-    function = function_of(Case("mul", (WIDE, SQUARE)).as_dtypes({"float32": "float64"}))
+    function = function_of(OpSample("mul", (WIDE, SQUARE)).as_dtypes({"float32": "float64"}))
     feeds = function.second.feeds
     from vksched.testing.numeric_gradient import evaluate
 

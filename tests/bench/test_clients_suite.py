@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import vksched as vs
 from vksched.bench import clients
 from vksched.bench.baselines.workloads import FILE, Spec, arrays_of, expected_of, joined, nmse_of
-from vksched.bench.clients import CARRIERS, Carrier, Network, client_specs, find_folder
+from vksched.bench.clients import CLIENT_PACKAGES, ClientPackage, Network, client_specs, find_folder
 from vksched.bench.rounds import paired_ratio
 from vksched.cli import main
 
@@ -52,10 +52,10 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     there = Network("halves", "data/half.onnx", FEEDS)
     gone = Network("gone", "data/gone.onnx", FEEDS)
     made = (
-        Carrier("first-package", "first_package", (there, gone)),
-        Carrier("second-package", "second_package_that_is_nowhere", (there,)),
+        ClientPackage("first-package", "first_package", (there, gone)),
+        ClientPackage("second-package", "second_package_that_is_nowhere", (there,)),
     )
-    monkeypatch.setattr(clients, "CARRIERS", made)
+    monkeypatch.setattr(clients, "CLIENT_PACKAGES", made)
     monkeypatch.setattr(clients, "FOLDER", tmp_path / "no such folder")
     write_model(tmp_path / "packages" / "first_package" / "data" / "half.onnx")
     return tmp_path / "packages"
@@ -74,8 +74,8 @@ def test_a_package_is_found_where_python_would_and_not_imported(
 ) -> None:
     (packages / "first_package" / "__init__.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(packages))
-    assert find_folder(clients.CARRIERS[0]) == packages / "first_package"
-    assert find_folder(clients.CARRIERS[1]) is None
+    assert find_folder(clients.CLIENT_PACKAGES[0]) == packages / "first_package"
+    assert find_folder(clients.CLIENT_PACKAGES[1]) is None
     assert "first_package" not in sys.modules
 
 
@@ -141,6 +141,6 @@ def test_packages_are_for_this_suite_alone(tmp_path: Path) -> None:
 
 
 def test_the_table_of_packages_names_each_model_once() -> None:
-    names = [f"{c.package}: {n.name}" for c in CARRIERS for n in c.networks]
+    names = [f"{c.package}: {n.name}" for c in CLIENT_PACKAGES for n in c.networks]
     assert len(set(names)) == len(names)
-    assert all(n.feeds and n.file.endswith(".onnx") for c in CARRIERS for n in c.networks)
+    assert all(n.feeds and n.file.endswith(".onnx") for c in CLIENT_PACKAGES for n in c.networks)

@@ -18,7 +18,7 @@ from vksched.cli import _Group, main
 from vksched.cli.commands.ops import _show_timings
 from vksched.common.errors import DeviceError, ShapeError
 from vksched.common.user_warning import warn_user
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.support_matrix import as_markdown, find_support
 from vksched.testing.time_ops import Timing
 
@@ -264,7 +264,7 @@ def test_only_what_needs_a_look_is_shown(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_wrong_result_is_told_and_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Case, "expected", lambda case: case.inputs[0] * 2)
+    monkeypatch.setattr(OpSample, "expected", lambda case: case.inputs[0] * 2)
     code, out, _ = call(capsys, "ops", "test", "-o", "neg", "-d", vulkan_names()[0])
     assert code == 1 and "wrong: neg-" in out and "was expected" in out and " 0 wrong" not in out
 

@@ -36,14 +36,16 @@ def saved(folder: Path, text: str, opset: int = 17, **initializers: Any) -> str:
     return str(folder / "m.onnx")
 
 
-def changed(name: str, change: Callable[[list[Any]], list[Any]]) -> reference_runtimes.Judge:
-    """A judge whose results are changed."""
-    real = reference_runtimes.JUDGES[name]
+def changed(
+    name: str, change: Callable[[list[Any]], list[Any]]
+) -> reference_runtimes.ReferenceRuntime:
+    """A reference whose results are changed."""
+    real = reference_runtimes.REFERENCE_RUNTIMES[name]
     return replace(real, evaluate=lambda *args: change(list(real.evaluate(*args))))
 
 
-def run(path: str, judge: str, *more: str) -> tuple[str, ...]:
-    return "run", path, "--devices", "cpu", "--random-inputs", "--compare-with", judge, *more
+def run(path: str, reference: str, *more: str) -> tuple[str, ...]:
+    return "run", path, "--devices", "cpu", "--random-inputs", "--compare-with", reference, *more
 
 
 # -- how far apart -------------------------------------------------------------------------------
@@ -109,20 +111,23 @@ def test_the_score_of_silence_is_right(capsys: pytest.CaptureFixture[str], tmp_p
     assert row["wrong"] == "" and row["largest"] < 1e-7
 
 
-@pytest.mark.parametrize("judge", OTHERS)
+@pytest.mark.parametrize("reference", OTHERS)
 def test_a_wrong_result_is_exit_code_1(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: str
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reference: str,
 ) -> None:
     pytest.importorskip("onnxruntime")
     path = saved(tmp_path, "g (float[2] x) => (float[2] y, float[2] z) {y = Neg(x)\nz = Abs(x)}")
     for name in OTHERS:
         other = changed(name, lambda found: [found[0] + 1, *found[1:]])
-        monkeypatch.setitem(reference_runtimes.JUDGES, name, other)
-    code, out, err = call(capsys, *run(path, judge))
+        monkeypatch.setitem(reference_runtimes.REFERENCE_RUNTIMES, name, other)
+    code, out, err = call(capsys, *run(path, reference))
     assert code == 1 and "over 0.0001 of the largest magnitude" in out
-    assert err.count("\n") == 1 and f"1 of 2 outputs differ from {judge}: y: over" in err
+    assert err.count("\n") == 1 and f"1 of 2 outputs differ from {reference}: y: over" in err
     told = "onnxruntime differs from vksched, too" in out
-    assert told == (judge == "numpy")
+    assert told == (reference == "numpy")
 
 
 # -- networks that quantise ----------------------------------------------------------------------
@@ -191,19 +196,19 @@ def test_a_wrong_part_of_a_network_that_quantises_stays_wrong(
     text = f"g (float[64] x) => (float[64] y) {{ a = Abs(x)\n{line}\n y = Exp(d) }}"
     path = saved(tmp_path, text, opset, s=np.float32(0.02), z=np.uint8(3))
     assert data_of(capsys, *run(path, "numpy"))["steps"] is None  # right: nothing to ask
-    monkeypatch.setattr(reference_runtimes.Judge, "is_installed", False)
+    monkeypatch.setattr(reference_runtimes.ReferenceRuntime, "is_installed", False)
 
     def more(found: list[Any]) -> list[Any]:
         return [a * np.float32(1.01) if a.dtype == np.float32 and a.ndim else a for a in found]
 
-    monkeypatch.setitem(reference_runtimes.JUDGES, "numpy", changed("numpy", more))
+    monkeypatch.setitem(reference_runtimes.REFERENCE_RUNTIMES, "numpy", changed("numpy", more))
     code, out, err = call(capsys, *run(path, "numpy"))
     assert code == 1 and "on equal inputs wrong: output 'y': over 0.0001 of" in out, err
 
     def other(found: list[Any]) -> list[Any]:  # half of the elements on the next step
         return [a + (np.arange(a.size) % 2).astype(a.dtype) if a.ndim else a for a in found]
 
-    monkeypatch.setitem(reference_runtimes.JUDGES, "numpy", changed("numpy", other))
+    monkeypatch.setitem(reference_runtimes.REFERENCE_RUNTIMES, "numpy", changed("numpy", other))
     code, out, _ = call(capsys, *run(path, "numpy"))
     assert code == 1 and "node 'q': 32 of 64 elements off by one step" in out
 
@@ -211,15 +216,17 @@ def test_a_wrong_part_of_a_network_that_quantises_stays_wrong(
 def test_a_judge_that_does_not_run_the_parts_is_told(
     capsys: pytest.CaptureFixture[str], quantised: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = reference_runtimes.JUDGES["numpy"]
+    real = reference_runtimes.REFERENCE_RUNTIMES["numpy"]
 
     def once(source: Any, inputs: Any, names: Any) -> Any:
         if len(inputs) > 1:
             raise RuntimeError("too many")
         return [a + 1 for a in real.evaluate(source, inputs, names)]
 
-    monkeypatch.setitem(reference_runtimes.JUDGES, "numpy", replace(real, evaluate=once))
-    monkeypatch.setattr(reference_runtimes.Judge, "is_installed", False)
+    monkeypatch.setitem(
+        reference_runtimes.REFERENCE_RUNTIMES, "numpy", replace(real, evaluate=once)
+    )
+    monkeypatch.setattr(reference_runtimes.ReferenceRuntime, "is_installed", False)
     code, out, _ = call(capsys, *run(quantised, "numpy"))
     assert code == 1 and "not compared step by step: " in out and "too many" in out
 
@@ -245,9 +252,9 @@ def test_batch_normalization_of_old_opsets_is_judged_rightly(
     <float[3] s = {1, 2, 3}, float[3] b = {2, 0, 1}, float[3] m = {1, 0, 2}, float[3] v = {1, 4, 9}>
     { y = BatchNormalization(x, s, b, m, v) }"""
     path = saved(tmp_path, text, opset)
-    for judge in OTHERS:
-        if reference_runtimes.JUDGES[judge].is_installed:
-            assert [row["wrong"] for row in data_of(capsys, *run(path, judge))["check"]] == [""]
+    for reference in OTHERS:
+        if reference_runtimes.REFERENCE_RUNTIMES[reference].is_installed:
+            assert [row["wrong"] for row in data_of(capsys, *run(path, reference))["check"]] == [""]
 
 
 def test_where_the_evaluator_is_wrong_onnxruntime_is_asked(
@@ -266,7 +273,7 @@ def test_where_the_evaluator_is_wrong_onnxruntime_is_asked(
 def test_without_onnxruntime_doubts_are_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference_runtimes.Judge, "is_installed", False)
+    monkeypatch.setattr(reference_runtimes.ReferenceRuntime, "is_installed", False)
     code, out, _ = call(capsys, *run(gru(tmp_path), "numpy"))
     assert code == 1 and "the onnx evaluator is wrong in some forms of GRU; try pip install" in out
 

@@ -124,8 +124,8 @@ def test_bench_measures_several_devices_for_the_aim(
     assert code == 2 and "--policy and --objective need --suite devices" in err
     asked: list[dict[str, str]] = []
 
-    def measured(*_: object, **aim: str) -> Together:
-        asked.append(aim)
+    def measured(*_: object, **planning: str) -> Together:
+        asked.append(planning)
         if len(asked) == 2:
             raise vs.PlanError("[plan] expected a graph without states")
         return Together({"cpu": [2.0], "other": [3.0]}, [2.0], ["cpu"])

@@ -17,7 +17,7 @@ from test_cli import call
 
 import vksched as vs
 from vksched.cli.options import inputs
-from vksched.cli.views.op_timer import Meter
+from vksched.cli.views.op_timer import OpTimer
 from vksched.common.errors import close_text
 from vksched.engine.replay.replay_tape import replay_tape
 
@@ -572,7 +572,7 @@ def test_an_error_names_the_sizes_that_were_assumed(
 
 
 def test_a_meter_divides_splits_by_estimates() -> None:
-    meter = Meter()
+    meter = OpTimer()
     x = vs.input("x", (4,))
     with vs.Scheduler(["cpu"], trace=vs.Trace(sinks=[meter]), optimize=False) as sched:
         run = sched.compile(vs.exp(vs.neg(x)))
@@ -581,4 +581,4 @@ def test_a_meter_divides_splits_by_estimates() -> None:
     assert meter.graphs == 2 and set(meter.by_op) == {("cpu", "neg"), ("cpu", "exp")}
     assert sum(meter.by_op.values()) == pytest.approx(meter.by_device["cpu"])
     meter.clear()
-    assert meter == Meter()
+    assert meter == OpTimer()

@@ -113,7 +113,7 @@ def test_nodes_cut_off_each_other_are_told_of_and_used_together_once_they_are_no
             with pytest.warns(vs.VkschedWarning, match=r"node\d failed.*out of use until"):
                 assert np.array_equal(run(x=fed(1))["out"], want)
             (left_out,) = {name.split("/")[0] for name in sched.failed_devices}
-            assert sched._membership._hosts.hosts[left_out].error is None  # the caller reaches it
+            assert sched._membership._hosts.hosts[left_out].error is None  # the driver reaches it
             for wire in lab.peers.values():
                 wire.cut = False
             wait_for(lambda: not sched.failed_devices)

@@ -12,10 +12,10 @@ import pytest
 from cutting import Proxy
 
 import vksched as vs
-from vksched.cluster.worker_process import ClusterNode
+from vksched.cluster.worker_process import ClusterWorker
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, StateLost, VkschedError
-from vksched.distributed.driver.client import Nodes
+from vksched.distributed.driver.client import RemoteWorkers
 from vksched.distributed.driver.cluster_executor import ClusterExecutor
 from vksched.distributed.wire.tls import Security, place_of
 from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
@@ -31,11 +31,11 @@ STEPS = 14
 
 
 @pytest.fixture(params=["tls", "plain"])
-def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, ClusterNode]]:
+def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, ClusterWorker]]:
     about = clusters.made(), request.param, ["cpu"]
     names = ("node1", "node2")
     made = {
-        name: ClusterNode(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name)
+        name: ClusterWorker(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name)
         for name in names
     }
     made["security"] = request.param
@@ -55,13 +55,13 @@ def graph() -> tuple[object, dict[vs.Tensor, vs.Tensor]]:
 class Conversation:
     """Connect, prepare, and three runs, with node1 behind a proxy."""
 
-    def __init__(self, nodes: dict[str, ClusterNode], proxy: Proxy) -> None:
+    def __init__(self, nodes: dict[str, ClusterWorker], proxy: Proxy) -> None:
         security = Security(clusters.made(), nodes["security"])  # type: ignore[arg-type]
         self.proxy, self.cpu = (
             proxy,
             CpuDevice(device_probe.device_spec(device_probe.resolve("cpu"))),
         )
-        self.nodes = Nodes(security, HostPlanCodec(), SystemClock())
+        self.nodes = RemoteWorkers(security, HostPlanCodec(), SystemClock())
         self.addresses = [proxy.address, nodes["node2"].address]
         self.executor: ClusterExecutor | None = None
         self.outputs: list[NDArray] = []
@@ -76,7 +76,9 @@ class Conversation:
         plan = vs.plan_graph(made, topology, overrides=tuple(at.items()), copies=1)
         for device, memory in zip(devices, plan.memory, strict=True):
             device.states.add([(made.keys[n], made.initial[n]) for n in memory.states])
-        self.executor = ClusterExecutor(plan, hosts, devices, self.nodes.mail, vs.Trace(), WAIT_S)
+        self.executor = ClusterExecutor(
+            plan, hosts, devices, self.nodes.transport, vs.Trace(), WAIT_S
+        )
         (x,) = [node.id for node in made.nodes if node.op == "input"]
         for number in range(3):
             fed = np.full((4, 300), number, np.float32)
@@ -105,7 +107,7 @@ def is_beginning(outputs: list[NDArray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(outputs, expected(), strict=False))
 
 
-def test_a_connection_may_end_at_any_byte(nodes: dict[str, ClusterNode]) -> None:
+def test_a_connection_may_end_at_any_byte(nodes: dict[str, ClusterWorker]) -> None:
     target = place_of(nodes["node1"].address)
     whole = Conversation(nodes, Proxy(target))
     whole.go()
@@ -131,7 +133,7 @@ def test_a_connection_may_end_at_any_byte(nodes: dict[str, ClusterNode]) -> None
     assert left == []
 
 
-def test_a_network_of_single_bytes_is_slow_and_right(nodes: dict[str, ClusterNode]) -> None:
+def test_a_network_of_single_bytes_is_slow_and_right(nodes: dict[str, ClusterWorker]) -> None:
     slow = Conversation(nodes, Proxy(place_of(nodes["node1"].address), slow=7))
     slow.go()
     assert len(slow.outputs) == 3 and is_beginning(slow.outputs)

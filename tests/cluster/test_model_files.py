@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cluster_nodes import Nodes, on_cpus
+from cluster_nodes import StartedWorkers, on_cpus
 from gguf_models import Tiny, write
 from onnx import numpy_helper, parser
 from test_chat import GREEDY, PROMPT, tokens_of_file
@@ -54,7 +54,7 @@ def write_model(path: Path, kind: str = "Q4_K", seed: int = 0) -> int:
 
 def answer(path: Path, folder: Path, models: Sequence[Path]) -> list[int]:
     """Returns the tokens of an answer of two nodes. folder: of their caches."""
-    nodes = Nodes(folder, models)
+    nodes = StartedWorkers(folder, models)
     try:
         with on_cpus([nodes("node1"), nodes("node2")]) as sched:
             model = vs.load(path)
@@ -123,7 +123,7 @@ def test_external_data_of_an_onnx_model_is_read_there_too(
     results = []
     for models in ([], [folder]):
         sent.clear()
-        nodes = Nodes(tmp_path / str(len(models)), models)
+        nodes = StartedWorkers(tmp_path / str(len(models)), models)
         try:
             with on_cpus([nodes("node1")]) as sched:
                 run = sched.compile(vs.load(folder / "m.onnx"), {"*": "node1/cpu"})

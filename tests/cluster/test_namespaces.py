@@ -1,6 +1,6 @@
 """Nodes in networks of their own, which the kernel cuts and slows: see support/namespaces.py.
 
-`VKSCHED_CHAOS=all` has each fault come before each message of the caller.
+`VKSCHED_CHAOS=all` has each fault come before each message of the driver.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from test_chaos import ALL_S, GIVEN
 
 INSIDE = Path(namespaces.__file__).with_name("inside_networks.py")
 MESSAGES = 60
-"""Of the caller in a conversation."""
+"""Of the driver in a conversation."""
 PROCESSES = 3
 LIMIT_S = 110.0
 

@@ -20,15 +20,15 @@ from node_processes import NodeProcess, node_processes
 import vksched as vs
 from vksched.cli import main
 from vksched.cluster import ray_cluster
-from vksched.cluster.worker_process import ClusterNode
+from vksched.cluster.worker_process import ClusterWorker
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, HostLost, VkschedError
-from vksched.distributed.driver.client import Node, Nodes
+from vksched.distributed.driver.client import RemoteWorker, RemoteWorkers
 from vksched.distributed.driver.cluster_executor import ClusterExecutor
 from vksched.distributed.wire.credentials import Credentials
-from vksched.distributed.wire.heartbeat import PULSE, SILENT_S
+from vksched.distributed.wire.heartbeat import HEARTBEAT_MONITOR, TIMEOUT_S
 from vksched.distributed.wire.tls import Security
-from vksched.distributed.worker.weight_registry import Holding
+from vksched.distributed.worker.weight_registry import WeightRegistry
 from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
@@ -44,13 +44,13 @@ DEVICES = ",".join([*vulkan_names()[:1], "cpu"])
 """Of each node: a Vulkan device where there is one, and the CPU."""
 
 
-class Caller:
-    """The caller's side: nodes that run, and all their devices with its own CPU."""
+class Driver:
+    """The driver's side: nodes that run, and all their devices with its own CPU."""
 
     def __init__(
-        self, processes: Mapping[str, NodeProcess | ClusterNode], key: Path, security: str = "tls"
+        self, processes: Mapping[str, NodeProcess | ClusterWorker], key: Path, security: str = "tls"
     ):
-        self.nodes = Nodes(
+        self.nodes = RemoteWorkers(
             Security(Credentials.load(key), security), HostPlanCodec(), SystemClock()
         )
         self.hosts = {n: self.nodes.connect(p.address) for n, p in processes.items()}
@@ -68,8 +68,8 @@ class Caller:
             device.states.add(
                 [(plan.graph.keys[node], plan.graph.initial[node]) for node in memory.states]
             )
-        hosts: Mapping[str, Node] = self.hosts
-        return ClusterExecutor(plan, hosts, devices, self.nodes.mail, vs.Trace(), timeout_s)
+        hosts: Mapping[str, RemoteWorker] = self.hosts
+        return ClusterExecutor(plan, hosts, devices, self.nodes.transport, vs.Trace(), timeout_s)
 
     def close(self) -> None:
         self.nodes.close()
@@ -80,7 +80,7 @@ class Caller:
 def _patient() -> Iterator[None]:
     """A computer that has much to do may leave a process without a turn for seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PULSE, "silent_s", 100.0)
+        patch.setattr(HEARTBEAT_MONITOR, "timeout_s", 100.0)
         yield
 
 
@@ -98,8 +98,8 @@ def processes(key: Path) -> Iterator[dict[str, NodeProcess]]:
 
 
 @pytest.fixture
-def caller(processes: dict[str, NodeProcess], key: Path) -> Iterator[Caller]:
-    made = Caller(processes, key)
+def driver(processes: dict[str, NodeProcess], key: Path) -> Iterator[Driver]:
+    made = Driver(processes, key)
     yield made
     made.close()
 
@@ -113,14 +113,14 @@ def feeds_of(plan: Plan, rng: np.random.Generator) -> dict[int, NDArray]:
 
 
 def test_a_network_over_two_nodes_gives_the_numbers_of_one_process_to_the_bit(
-    caller: Caller, rng: np.random.Generator
+    driver: Driver, rng: np.random.Generator
 ) -> None:
     (outputs, *_), kind = transformer(layers=2), DEVICES.split(",")[0]
     names = [n.name for n in vs.build_graph(outputs)[0].nodes if n.op not in ("input", "weight")]
     at = {name: on(NAMES[i * 4 // len(names) % 2], kind) for i, name in enumerate(names)}
-    plan = caller.plan(outputs, at)
+    plan = driver.plan(outputs, at)
     assert {plan.topology.host_of(split.device) for split in plan.splits} >= set(NAMES)
-    executor = caller.executor(plan)
+    executor = driver.executor(plan)
     with vs.Scheduler([kind], policy="priority", optimize=False) as sched:
         alone = sched.compile(outputs)
         for _ in range(2):
@@ -129,10 +129,10 @@ def test_a_network_over_two_nodes_gives_the_numbers_of_one_process_to_the_bit(
             want = alone(**given)
             results = executor.run(feeds)
             assert np.array_equal(results.outputs[0], want[0])
-    assert results.ran is not None
-    stats = results.ran[1]
+    assert results.plan_and_stats is not None
+    stats = results.plan_and_stats[1]
     assert {split.device.split("/")[0] for split in stats.splits} >= set(NAMES)
-    for split in stats.splits:  # by the caller's clock
+    for split in stats.splits:  # by the driver's clock
         assert stats.start_s - 0.1 < split.begin_s <= split.end_s < stats.end_s + 0.1
     executor.close()
 
@@ -143,32 +143,32 @@ def counter() -> tuple[vs.Tensor, vs.Tensor, vs.Tensor]:
     return total, vs.add(total, x, name="next"), x
 
 
-def test_states_live_on_a_node_from_run_to_run(caller: Caller, rng: np.random.Generator) -> None:
+def test_states_live_on_a_node_from_run_to_run(driver: Driver, rng: np.random.Generator) -> None:
     total, after, _ = counter()
     out = vs.mul(after, 2.0, name="out")
     graph, _ = vs.build_graph({"out": out}, updates={total: after})
-    topology = Topology(tuple(d.spec for d in (*caller.remote, caller.own))).verify()
+    topology = Topology(tuple(d.spec for d in (*driver.remote, driver.own))).verify()
     homes = dict.fromkeys(("total", "next"), "node1/cpu")
     plan = vs.plan_graph(graph, topology, overrides=(*homes.items(), ("out", "node2/cpu")))
-    executor, want = caller.executor(plan), np.zeros((3, 5), np.float32)
+    executor, want = driver.executor(plan), np.zeros((3, 5), np.float32)
     for _ in range(3):
         feeds = feeds_of(plan, rng)
         want += next(iter(feeds.values()))
         (found,) = executor.run(feeds).outputs
         assert np.array_equal(found, want * 2)
-    device = next(d for d in caller.remote if d.name == "node1/cpu")
+    device = next(d for d in driver.remote if d.name == "node1/cpu")
     (state,) = plan.graph.initial
     assert np.array_equal(device.states.read(plan.graph.keys[state]), want)
     executor.close()
 
 
-def test_many_runs_at_once_each_get_their_own(caller: Caller, rng: np.random.Generator) -> None:
+def test_many_runs_at_once_each_get_their_own(driver: Driver, rng: np.random.Generator) -> None:
     x = vs.input("x", (64, 64))
     a = vs.exp(vs.mul(x, 0.1, name="a"), name="b")
     out = vs.add(vs.sqrt(a, name="c"), a, name="d")
     at = {"a": "node1/cpu", "b": "node2/cpu", "c": "node1/cpu", "d": "node2/cpu"}
-    plan = caller.plan({"out": out}, at, copies=3)
-    executor = caller.executor(plan)
+    plan = driver.plan({"out": out}, at, copies=3)
+    executor = driver.executor(plan)
     given = [feeds_of(plan, rng) for _ in range(12)]
     (first,) = given[0]
     with ThreadPoolExecutor(4) as pool:
@@ -187,23 +187,23 @@ def test_a_weight_is_sent_once_however_often_nodes_and_callers_start(
     x = vs.input("x", (4, 200))
     out = vs.matmul(x, vs.weight(weight, name="w"), name="y")
     sent: list[list[str]] = []
-    missing = Holding.missing
+    missing = WeightRegistry.missing
 
-    def noting(self: Holding, *about: Any) -> list[str]:
+    def noting(self: WeightRegistry, *about: Any) -> list[str]:
         sent.append(missing(self, *about))
         return sent[-1]
 
-    monkeypatch.setattr(Holding, "missing", noting)
+    monkeypatch.setattr(WeightRegistry, "missing", noting)
     for _ in range(2):
         about = clusters.made(), "tls", ["cpu"]
-        node = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
-        caller = Caller({"node1": node}, key)
-        plan = caller.plan({"y": out}, {"y": "node1/cpu"})
-        executor = caller.executor(plan)
+        node = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
+        driver = Driver({"node1": node}, key)
+        plan = driver.plan({"y": out}, {"y": "node1/cpu"})
+        executor = driver.executor(plan)
         (found,) = executor.run(feeds := feeds_of(plan, rng)).outputs
         assert np.allclose(found, next(iter(feeds.values())) @ weight, atol=1e-4)
         executor.close()
-        caller.close()
+        driver.close()
         node.close()
     assert [len(each) for each in sent] == [1, 0]
 
@@ -213,49 +213,51 @@ def test_a_node_that_stands_still_is_told_by_name_and_the_rest_goes_on(
     key: Path, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with node_processes(key, tmp_path, "cpu", NAMES) as processes:
-        caller = Caller(processes, key)
+        driver = Driver(processes, key)
         x = vs.input("x", (8, 8))
         out = vs.exp(vs.sqrt(vs.exp(x, name="a"), name="b"), name="c")
         at = {"a": "node1/cpu", "b": "node2/cpu", "c": "node1/cpu"}
-        executor = caller.executor(caller.plan({"out": out}, at))
+        executor = driver.executor(driver.plan({"out": out}, at))
         feeds = feeds_of(executor.plan, rng)
         executor.run(feeds)
         processes["node2"].process.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(PULSE, "silent_s", SILENT_S)
+        monkeypatch.setattr(HEARTBEAT_MONITOR, "timeout_s", TIMEOUT_S)
         with pytest.raises(HostLost) as caught:
             while True:
                 executor.run(feeds)
-        monkeypatch.setattr(PULSE, "silent_s", 100.0)
+        monkeypatch.setattr(HEARTBEAT_MONITOR, "timeout_s", 100.0)
         assert caught.value.host == "node2"
         assert caught.value.device == "node2/cpu"
         executor.close()
-        left = caller.plan({"out": out}, dict.fromkeys(at, "node1/cpu"))
-        executor = caller.executor(left)
+        left = driver.plan({"out": out}, dict.fromkeys(at, "node1/cpu"))
+        executor = driver.executor(left)
         assert len(executor.run(feeds).outputs) == 1
         executor.close()
-        caller.close()
+        driver.close()
 
 
 def test_a_node_ends_as_a_service_does_and_says_nothing_wrong(key: Path, tmp_path: Path) -> None:
     with node_processes(key, tmp_path, "cpu", ("node1",)) as processes:
-        caller = Caller(processes, key)
+        driver = Driver(processes, key)
         code, said = processes["node1"].stop()
         assert (code, said) == (0, "")
-        while caller.hosts["node1"].error is None:
+        while driver.hosts["node1"].error is None:
             pass
-        caller.close()
+        driver.close()
 
 
 def test_a_node_serves_in_a_process_of_others_too(key: Path, tmp_path: Path) -> None:
-    node = ClusterNode("a", "127.0.0.1:0", clusters.made(), devices=["cpu"], cache_folder=tmp_path)
-    nodes = Nodes(Security(clusters.made()), HostPlanCodec(), SystemClock())
+    node = ClusterWorker(
+        "a", "127.0.0.1:0", clusters.made(), devices=["cpu"], cache_folder=tmp_path
+    )
+    nodes = RemoteWorkers(Security(clusters.made()), HostPlanCodec(), SystemClock())
     try:
         assert [d.name for d in nodes.connect(node.address).devices] == ["a/cpu"]
         assert node.devices == ("cpu",)
     finally:
         nodes.close()
         node.close()
-    assert node.callers == 0
+    assert node.drivers == 0
     assert not [t for t in threading.enumerate() if t.name.startswith("vksched-session")]
 
 
@@ -265,9 +267,9 @@ def test_a_node_serves_in_a_process_of_others_too(key: Path, tmp_path: Path) -> 
 )
 def test_names_and_addresses_are_checked(name: str, listen: str, devices: list[str]) -> None:
     with pytest.raises(VkschedError, match="expected"):
-        ClusterNode(name, listen, clusters.made(), devices=devices)
+        ClusterWorker(name, listen, clusters.made(), devices=devices)
     with pytest.raises(DeviceError):
-        ClusterNode("a", "127.0.0.1:0", clusters.made(), devices=["vulkan:99"])
+        ClusterWorker("a", "127.0.0.1:0", clusters.made(), devices=["vulkan:99"])
 
 
 def test_the_command_makes_a_key_and_refuses_to_write_over_it(tmp_path: Path) -> None:
@@ -313,9 +315,9 @@ def test_a_node_on_ray_takes_its_folders_of_models_from_its_computer(
 ) -> None:
     taken: list[list[Path]] = []
     monkeypatch.setattr(
-        "vksched.cluster.worker_process.ClusterNode",
+        "vksched.cluster.worker_process.ClusterWorker",
         lambda *about, models, onnx_ops: taken.append(models),
     )
     monkeypatch.setenv("VKSCHED_MODELS", f"{tmp_path}, {tmp_path / 'b'}")
-    ray_cluster._Served("node1", clusters.made().text(), "tls", "127.0.0.1")
+    ray_cluster._WorkerActor("node1", clusters.made().text(), "tls", "127.0.0.1")
     assert taken == [[tmp_path, tmp_path / "b"]]

@@ -51,7 +51,7 @@ def ray_cluster() -> Iterator[Any]:
 def test_what_is_no_ray_cluster_is_said() -> None:
     assert not ray.is_initialized()  # the first test of this file
     with pytest.raises(VkschedError, match="expected a Ray cluster at 'auto'"):
-        on_ray.nodes()
+        on_ray.workers()
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])
@@ -64,14 +64,14 @@ def test_an_address_where_no_ray_is_gives_one_error_at_once(there: str, prefix: 
         if there == "another server":
 
             def answer() -> None:
-                with server.accept()[0] as caller:
-                    caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                    caller.recv(1)
+                with server.accept()[0] as driver:
+                    driver.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    driver.recv(1)
 
             threading.Thread(target=answer, daemon=True).start()
         start_s = time.monotonic()
         with pytest.raises(VkschedError, match=f"expected a Ray cluster at '{place}', got"):
-            on_ray.nodes(place)
+            on_ray.workers(place)
         assert time.monotonic() - start_s < 10.0
 
 
@@ -128,7 +128,7 @@ def test_nodes_that_do_not_answer_leave_no_reservation_behind(
             on_ray.start()
     wait_until_free([1.0] * COMPUTERS)
     assert not [told for told in ray.util.placement_group_table().values() if _is_kept(told)]
-    assert not on_ray.nodes()
+    assert not on_ray.workers()
 
 
 def _is_kept(told: dict[str, Any]) -> bool:
@@ -138,7 +138,7 @@ def _is_kept(told: dict[str, Any]) -> bool:
 def test_nodes_reserve_their_computers_and_give_them_back(ray_cluster: Any) -> None:
     on_ray.start()
     wait_until_free([0.0] * COMPUTERS)
-    computers = {node.computer for node in on_ray.nodes()}
+    computers = {node.computer for node in on_ray.workers()}
     assert computers == {each["NodeID"] for each in ray.nodes()}
     on_ray.stop()
     wait_until_free([1.0] * COMPUTERS)
@@ -147,7 +147,7 @@ def test_nodes_reserve_their_computers_and_give_them_back(ray_cluster: Any) -> N
         assert other.wait(WAIT_S)
         with pytest.raises(vs.DeviceError, match="expected 1 CPU on .* to be free within"):
             on_ray.start()
-        assert not on_ray.nodes()
+        assert not on_ray.workers()
         wait_until_free([0.0, *[1.0] * (COMPUTERS - 1)])
     finally:
         ray.util.remove_placement_group(other)

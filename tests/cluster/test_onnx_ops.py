@@ -14,13 +14,13 @@ import clusters
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from cluster_nodes import Nodes, on_cpus
+from cluster_nodes import StartedWorkers, on_cpus
 from onnx import helper, parser
 
 import vksched as vs
 from vksched.cli import main
 from vksched.cluster import ray_cluster
-from vksched.cluster.worker_process import ClusterNode
+from vksched.cluster.worker_process import ClusterWorker
 from vksched.common.dtypes import NDArray
 from vksched.importers.onnx.nodes.cpu_node import declare
 from vksched.ir.graph import Graph
@@ -58,7 +58,7 @@ def graph() -> Graph:
 
 
 def topology(onnx_ops: bool, gpu: bool = False) -> Topology:
-    """node1, which computes whatever it may a thousand times as fast as the caller's CPU."""
+    """node1, which computes whatever it may a thousand times as fast as the driver's CPU."""
     far = DeviceSpec("node1/cpu", "cpu", flops_per_s=1e12, bytes_per_s=1e12, onnx_ops=onnx_ops)
     card = (DeviceSpec("node1/null:0", "null", onnx_ops=onnx_ops),) if gpu else ()
     return Topology((*card, far, DeviceSpec("cpu", "cpu", flops_per_s=1e6, bytes_per_s=1e6)))
@@ -136,7 +136,7 @@ def test_what_this_process_knows_is_refused_too_and_what_none_knows() -> None:
 
 
 def endless() -> Tensor:
-    """A loop of 2^60 turns, as a caller would write it by hand."""
+    """A loop of 2^60 turns, as a driver would write it by hand."""
     types = [helper.make_tensor_type_proto(kind, ()) for kind in (7, 9, 9)]
     names = [helper.make_value_info(name, t) for name, t in zip("ikK", types, strict=True)]
     body = helper.make_graph(
@@ -155,7 +155,7 @@ def endless() -> Tensor:
 
 
 def test_no_caller_keeps_a_node_busy_with_a_loop(tmp_path: Path) -> None:
-    nodes = Nodes(tmp_path)
+    nodes = StartedWorkers(tmp_path)
     try:
         with on_cpus([node := nodes("node1")]) as sched:
             with pytest.raises(vs.DeviceError, match="node1 refuses its part.*--onnx-ops"):
@@ -184,7 +184,7 @@ def forced(sched: vs.Scheduler, outputs: Tensor) -> None:
 
 @contextmanager
 def scheduler(folder: Path, onnx_ops: bool) -> Iterator[vs.Scheduler]:
-    nodes = Nodes(folder, onnx_ops=onnx_ops)
+    nodes = StartedWorkers(folder, onnx_ops=onnx_ops)
     try:
         with on_cpus([nodes("node1")]) as sched:
             yield sched
@@ -204,11 +204,11 @@ def test_a_model_runs_either_way(tmp_path: Path, onnx_ops: bool) -> None:
 def test_the_command_and_ray_pass_it_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bool] = []
 
-    def made(*about: object, onnx_ops: bool = False, **more: object) -> ClusterNode:
+    def made(*about: object, onnx_ops: bool = False, **more: object) -> ClusterWorker:
         given.append(onnx_ops)
-        raise vs.VkschedError("[node] enough")
+        raise vs.VkschedError("[worker] enough")
 
-    monkeypatch.setattr("vksched.cluster.worker_process.ClusterNode", made)
+    monkeypatch.setattr("vksched.cluster.worker_process.ClusterWorker", made)
     key = tmp_path / "key"
     clusters.made().save(key)
     for options in ([], ["--onnx-ops"]):
@@ -216,5 +216,5 @@ def test_the_command_and_ray_pass_it_on(tmp_path: Path, monkeypatch: pytest.Monk
     for value in ("", "1"):
         monkeypatch.setenv("VKSCHED_ONNX_OPS", value)
         with pytest.raises(vs.VkschedError, match="enough"):
-            ray_cluster._Served("a", clusters.made().text(), "tls", "127.0.0.1")
+            ray_cluster._WorkerActor("a", clusters.made().text(), "tls", "127.0.0.1")
     assert given == [False, True, False, True]

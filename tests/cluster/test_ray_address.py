@@ -25,10 +25,10 @@ def server() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
-            with suppress(OSError), listening.accept()[0] as caller:  # nobody may have called
-                caller.recv(64)
-                caller.sendall(bytes([0, 0, 0, SETTINGS]) + bytes(HEAD_BYTES - 4))
-                caller.recv(64)
+            with suppress(OSError), listening.accept()[0] as driver:  # nobody may have called
+                driver.recv(64)
+                driver.sendall(bytes([0, 0, 0, SETTINGS]) + bytes(HEAD_BYTES - 4))
+                driver.recv(64)
 
         thread = threading.Thread(target=answer)
         thread.start()

@@ -13,15 +13,15 @@ from typing import Any
 import clusters
 import numpy as np
 import pytest
-from cluster_nodes import Nodes, cluster, on_cpus
+from cluster_nodes import StartedWorkers, cluster, on_cpus
 from conftest import vulkan_names
 from graphs import transformer
 from test_chat import GREEDY, PROMPT, greedy
 from test_chat import made as language_model
 
 import vksched as vs
-from vksched.cluster.connections import Joined
-from vksched.cluster.worker_process import ClusterNode
+from vksched.cluster.connections import ClusterConnections
+from vksched.cluster.worker_process import ClusterWorker
 from vksched.common.errors import DeviceError, HostLost, StateLost, VkschedError
 
 WAIT_S = 120.0
@@ -49,7 +49,9 @@ def used(run: vs.CompiledGraph) -> set[str]:
     return {run.plan.topology.devices[split.device].name for split in run.plan.splits}
 
 
-def test_a_scheduler_uses_the_devices_of_a_cluster(start: Nodes, rng: np.random.Generator) -> None:
+def test_a_scheduler_uses_the_devices_of_a_cluster(
+    start: StartedWorkers, rng: np.random.Generator
+) -> None:
     outputs = transformer(layers=2)[0]
     nodes = [start("node1"), start("node2")]
     given = {
@@ -69,10 +71,10 @@ def test_a_scheduler_uses_the_devices_of_a_cluster(start: Nodes, rng: np.random.
             for one, other in zip(run(**given), want, strict=True):
                 assert np.array_equal(one, other)
         assert "node2/cpu" in str(run.report())
-    wait_for(lambda: not any(node.callers for node in nodes))
+    wait_for(lambda: not any(node.drivers for node in nodes))
 
 
-def test_devices_of_a_cluster_are_chosen_by_name(start: Nodes) -> None:
+def test_devices_of_a_cluster_are_chosen_by_name(start: StartedWorkers) -> None:
     nodes = [start("node1"), start("node2")]
     with vs.Scheduler(["node2/cpu"], cluster=cluster(nodes)) as sched:
         assert [d.name for d in sched.devices] == ["node2/cpu", "cpu"]
@@ -80,13 +82,13 @@ def test_devices_of_a_cluster_are_chosen_by_name(start: Nodes) -> None:
         vs.Scheduler(["node3/cpu"], cluster=cluster(nodes))
     with pytest.raises(DeviceError, match="the scheduler has no cluster"):
         vs.Scheduler(["node3/cpu"])
-    wait_for(lambda: not any(node.callers for node in nodes))
+    wait_for(lambda: not any(node.drivers for node in nodes))
 
 
 @pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device")
 def test_the_cpu_of_a_node_may_be_left_out(tmp_path: Path, rng: np.random.Generator) -> None:
     name = vulkan_names()[0]
-    node = ClusterNode("a", "127.0.0.1:0", clusters.made(), devices=[name], cache_folder=tmp_path)
+    node = ClusterWorker("a", "127.0.0.1:0", clusters.made(), devices=[name], cache_folder=tmp_path)
     given = rng.standard_normal((8, 16), np.float32)
     try:
         with vs.Scheduler([f"a/{name}"], cluster=cluster([node])) as sched:
@@ -97,7 +99,7 @@ def test_the_cpu_of_a_node_may_be_left_out(tmp_path: Path, rng: np.random.Genera
 
 
 def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
-    start: Nodes, rng: np.random.Generator
+    start: StartedWorkers, rng: np.random.Generator
 ) -> None:
     nodes = [start("node1"), start("node2")]
     out, at = chain(rng)
@@ -116,7 +118,9 @@ def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
         assert used(run) == {"node1/cpu", "node2/cpu"}
 
 
-def test_an_answer_goes_on_where_a_computer_is_lost_meanwhile(start: Nodes, tmp_path: Path) -> None:
+def test_an_answer_goes_on_where_a_computer_is_lost_meanwhile(
+    start: StartedWorkers, tmp_path: Path
+) -> None:
     nodes = [start("node1"), start("node2")]
     model, weights = language_model(tmp_path)
     with on_cpus(nodes) as sched:
@@ -132,7 +136,7 @@ def test_an_answer_goes_on_where_a_computer_is_lost_meanwhile(start: Nodes, tmp_
 
 
 def test_a_computer_that_went_and_came_unseen_is_used_as_it_is_now(
-    start: Nodes, rng: np.random.Generator
+    start: StartedWorkers, rng: np.random.Generator
 ) -> None:
     node = start("node1")
     out, _ = chain(rng)
@@ -149,7 +153,7 @@ def test_a_computer_that_went_and_came_unseen_is_used_as_it_is_now(
         assert used(run) == {"node1/cpu"}
 
 
-def test_readmit_says_what_it_cannot_do(start: Nodes) -> None:
+def test_readmit_says_what_it_cannot_do(start: StartedWorkers) -> None:
     node = start("node1")
     with on_cpus([node]) as sched:
         sched.restore_device("node1/cpu")
@@ -167,7 +171,7 @@ def test_readmit_says_what_it_cannot_do(start: Nodes) -> None:
 
 
 def test_with_on_fault_raise_the_loss_of_a_computer_is_the_callers(
-    start: Nodes, rng: np.random.Generator
+    start: StartedWorkers, rng: np.random.Generator
 ) -> None:
     node = start("node1")
     out, _ = chain(rng)
@@ -186,7 +190,9 @@ def test_with_on_fault_raise_the_loss_of_a_computer_is_the_callers(
 
 
 @pytest.mark.parametrize("backup", [False, True])
-def test_states_of_a_lost_computer_are_lost_but_for_copies(start: Nodes, backup: bool) -> None:
+def test_states_of_a_lost_computer_are_lost_but_for_copies(
+    start: StartedWorkers, backup: bool
+) -> None:
     nodes = [start("node1"), start("node2")]
     total = vs.state(np.zeros(4, np.float32), name="total", backup=backup)
     x = vs.input("x", (4,))
@@ -210,7 +216,7 @@ def test_states_of_a_lost_computer_are_lost_but_for_copies(start: Nodes, backup:
         assert np.array_equal(sched.read(total), 3 * ones)
 
 
-def goes_and_comes(sched: vs.Scheduler, node: ClusterNode, start: Nodes) -> None:
+def goes_and_comes(sched: vs.Scheduler, node: ClusterWorker, start: StartedWorkers) -> None:
     """Has the first device of a scheduler go with its computer, and come back."""
     before = device(sched, f"{node.name}/cpu")
     node.close()
@@ -220,7 +226,7 @@ def goes_and_comes(sched: vs.Scheduler, node: ClusterNode, start: Nodes) -> None
 
 
 def test_a_late_word_of_a_loss_does_not_put_out_who_is_back(
-    start: Nodes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    start: StartedWorkers, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = start("node1")
     out, _ = chain(rng)
@@ -245,7 +251,7 @@ def test_a_late_word_of_a_loss_does_not_put_out_who_is_back(
 
 
 def test_a_state_whose_computer_went_and_came_after_a_run_is_lost(
-    start: Nodes, monkeypatch: pytest.MonkeyPatch
+    start: StartedWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = start("node1")
     total = vs.state(np.zeros(4, np.float32), name="total", backup=False)
@@ -267,33 +273,33 @@ def test_a_state_whose_computer_went_and_came_after_a_run_is_lost(
 
 
 def test_closing_while_a_computer_comes_back_leaves_no_connection(
-    start: Nodes, monkeypatch: pytest.MonkeyPatch
+    start: StartedWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = start("node1")
     sched = on_cpus([node])
     hosts = sched._membership._hosts
-    assert isinstance(hosts, Joined)
+    assert isinstance(hosts, ClusterConnections)
     connecting, closed = threading.Event(), threading.Event()
-    connect = hosts._nodes.connect
+    connect = hosts._workers.connect
 
     def slow(*given: Any) -> Any:
         connecting.set()
         assert closed.wait(WAIT_S)
         return connect(*given)
 
-    monkeypatch.setattr(hosts._nodes, "connect", slow)
-    end = hosts._nodes.close
-    monkeypatch.setattr(hosts._nodes, "close", lambda: (end(), closed.set()))
+    monkeypatch.setattr(hosts._workers, "connect", slow)
+    end = hosts._workers.close
+    monkeypatch.setattr(hosts._workers, "close", lambda: (end(), closed.set()))
     node.close()
     again = start("node1", node.address)
     assert connecting.wait(WAIT_S)
     sched.close()
-    wait_for(lambda: not again.callers)
+    wait_for(lambda: not again.drivers)
     with pytest.raises(DeviceError, match="a closed one"):
         hosts.rejoin("node1")
 
 
-def test_an_input_without_elements_goes_to_a_node(start: Nodes) -> None:
+def test_an_input_without_elements_goes_to_a_node(start: StartedWorkers) -> None:
     node = start("node1")
     with on_cpus([node]) as sched:
         run = sched.compile(vs.relu(vs.input("x", (0, 4)), name="y"), {"*": "node1/cpu"})
@@ -302,7 +308,7 @@ def test_an_input_without_elements_goes_to_a_node(start: Nodes) -> None:
         assert not sched.failed_devices
 
 
-def test_a_cluster_says_what_is_wrong_with_it(start: Nodes, tmp_path: Path) -> None:
+def test_a_cluster_says_what_is_wrong_with_it(start: StartedWorkers, tmp_path: Path) -> None:
     key = clusters.made()
     with pytest.raises(DeviceError, match="expected the addresses of nodes"):
         vs.Cluster([], key)
@@ -324,11 +330,11 @@ def test_a_cluster_says_what_is_wrong_with_it(start: Nodes, tmp_path: Path) -> N
     twice = vs.Cluster([node.address, node.address], key)
     with pytest.raises(DeviceError, match="names of their own"):
         vs.Scheduler(["cpu"], cluster=twice)
-    wait_for(lambda: not node.callers)
+    wait_for(lambda: not node.drivers)
 
 
 def test_large_values_from_all_nodes_to_all_are_those_of_one_computer(
-    start: Nodes, rng: np.random.Generator
+    start: StartedWorkers, rng: np.random.Generator
 ) -> None:
     hosts = 3
     nodes = [start(f"node{host}") for host in range(hosts)]
@@ -362,7 +368,7 @@ def test_dynamic_plans_stay_on_this_computer(policy: str) -> None:
 
 
 def test_a_scheduler_that_nobody_closes_lets_its_nodes_go(
-    start: Nodes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    start: StartedWorkers, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = [start("node1"), start("node2")]
     monkeypatch.setenv("VKSCHED_NO_VULKAN", "1")  # else software devices are told of
@@ -375,8 +381,8 @@ def test_a_scheduler_that_nobody_closes_lets_its_nodes_go(
 
     run = made()
     gc.collect()  # of the scheduler; its run goes on
-    assert np.array_equal(run(x=given), np.maximum(given, 0)) and nodes[0].callers
+    assert np.array_equal(run(x=given), np.maximum(given, 0)) and nodes[0].drivers
     with pytest.warns(ResourceWarning, match="was not closed"):
         del run
         gc.collect()
-    wait_for(lambda: not any(node.callers for node in nodes))
+    wait_for(lambda: not any(node.drivers for node in nodes))

@@ -1,4 +1,4 @@
-"""What several computers did in a run is on the caller's tape, by the caller's clock."""
+"""What several computers did in a run is on the driver's tape, by the driver's clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from cluster_nodes import Nodes, cluster
+from cluster_nodes import StartedWorkers, cluster
 
 import vksched as vs
 from vksched.cli import main
@@ -30,10 +30,10 @@ class OffClock:
 
 @pytest.fixture
 def sched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[vs.Scheduler]:
-    """A caller and two nodes, whose clocks are off."""
+    """A driver and two nodes, whose clocks are off."""
     with monkeypatch.context() as patch:
         patch.setattr("vksched.cluster.worker_process.Trace", lambda: vs.Trace(OffClock()))
-        nodes = Nodes(tmp_path)
+        nodes = StartedWorkers(tmp_path)
         pair = [nodes("node1"), nodes("node2")]
     try:
         devices = ["node1/cpu", "node2/cpu"]
@@ -45,7 +45,7 @@ def sched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[vs.Schedu
 
 @pytest.fixture
 def run(sched: vs.Scheduler) -> vs.CompiledGraph:
-    """x crosses from node1 to node2, from there to node1 again, and to the caller."""
+    """x crosses from node1 to node2, from there to node1 again, and to the driver."""
     x = vs.input("x", (64, 64))
     a = vs.exp(x, name="a")
     b = vs.matmul(a, a, name="b")

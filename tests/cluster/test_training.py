@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_nodes import Nodes, on_cpus
+from cluster_nodes import StartedWorkers, on_cpus
 
 import vksched as vs
 
@@ -41,7 +41,9 @@ def losses(sched: vs.Scheduler, xs: np.ndarray[Any, Any], ys: np.ndarray[Any, An
 
 
 @pytest.mark.parametrize("way", list(CONFIGS))
-def test_losses_are_those_of_one_process(start: Nodes, way: str, rng: np.random.Generator) -> None:
+def test_losses_are_those_of_one_process(
+    start: StartedWorkers, way: str, rng: np.random.Generator
+) -> None:
     xs, ys = (rng.standard_normal((32, 16), np.float32) for _ in range(2))
     with vs.Scheduler(["cpu"]) as sched:
         want = losses(sched, xs, ys)

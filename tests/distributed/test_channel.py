@@ -17,11 +17,11 @@ from vksched.common.schema import Wrong
 from vksched.distributed.wire import channel as channels
 from vksched.distributed.wire.channel import BEAT, CHUNK_BYTES, DATA, FRAME, HEAD, Channel
 from vksched.distributed.wire.error_codec import error_of, fields_of
-from vksched.distributed.wire.heartbeat import Pulse
+from vksched.distributed.wire.heartbeat import HeartbeatMonitor
 from vksched.distributed.wire.messages import MAX_FIELD_BYTES, Message, encode
-from vksched.distributed.wire.stream import Stream, Turns
+from vksched.distributed.wire.stream import FairLock, Stream
 
-RUN = {"plan": 1, "slot": 0, "ticket": 7}
+RUN = {"plan": 1, "slot": 0, "sequence_number": 7}
 WAIT_S = 60
 
 
@@ -64,11 +64,11 @@ class Echo:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Channel, Echo, Channel, Echo]]:
-    """Both ends of a connection; no pulse beats in it."""
-    pulse, ours, theirs = Pulse(), *socket.socketpair()
+    """Both ends of a connection; no heartbeat beats in it."""
+    heartbeat, ours, theirs = HeartbeatMonitor(), *socket.socketpair()
     handlers = Echo(), Echo()
-    one = Channel(Stream(ours), "there", handlers[0], pulse)
-    other = Channel(Stream(theirs), "here", handlers[1], pulse)
+    one = Channel(Stream(ours), "there", handlers[0], heartbeat)
+    other = Channel(Stream(theirs), "here", handlers[1], heartbeat)
     one.start()
     other.start()
     yield one, handlers[0], other, handlers[1]
@@ -82,7 +82,7 @@ def test_a_value_arrives_in_the_memory_that_waits_for_it(pair, rng) -> None:  # 
     one, _, _, there = pair
     sent = rng.integers(0, 256, 3 * CHUNK_BYTES + 17, np.uint8)
     there.inbox = np.zeros_like(sent)
-    one.tell("value", {**RUN, "node": 3}, [sent])
+    one.notify("value", {**RUN, "node": 3}, [sent])
     assert there.came.acquire(timeout=WAIT_S)
     assert np.array_equal(there.inbox, sent)
     assert there.got[0].fields == {**RUN, "node": 3}
@@ -91,7 +91,7 @@ def test_a_value_arrives_in_the_memory_that_waits_for_it(pair, rng) -> None:  # 
 def test_strided_empty_and_several_arrays_arrive_one_behind_the_other(pair) -> None:  # type: ignore[no-untyped-def]
     one, _, _, there = pair
     pieces = [np.arange(12.0).reshape(3, 4).T, np.zeros((0, 3)), np.array(5, np.int64)]
-    one.tell("value", {**RUN, "node": 3}, pieces)
+    one.notify("value", {**RUN, "node": 3}, pieces)
     assert there.came.acquire(timeout=WAIT_S)
     payload = there.got[0].payload
     assert payload is not None
@@ -124,13 +124,14 @@ def test_a_small_message_overtakes_a_large_one(pair, monkeypatch) -> None:  # ty
 
     monkeypatch.setattr(Channel, "_go_on", slowly)
     large = threading.Thread(
-        target=one.tell, args=("value", {**RUN, "node": 3}, [np.zeros(40 * CHUNK_BYTES, np.uint8)])
+        target=one.notify,
+        args=("value", {**RUN, "node": 3}, [np.zeros(40 * CHUNK_BYTES, np.uint8)]),
     )
     large.start()
     assert begun.wait(WAIT_S)
-    small = threading.Thread(target=one.tell, args=("commit", RUN))
+    small = threading.Thread(target=one.notify, args=("commit", RUN))
     small.start()
-    while not one._stream.turn._waiting:  # it stands in line behind one chunk
+    while not one._stream.lock._waiting:  # it stands in line behind one chunk
         pass
     go_on.set()
     assert there.came.acquire(timeout=WAIT_S)
@@ -143,7 +144,7 @@ def test_an_error_arrives_as_what_it_was(pair) -> None:  # type: ignore[no-untyp
     one, *_ = pair
     with pytest.raises(OutOfMemory, match="no room") as caught:
         one.ask("remove", {"device": "vulkan:0", "key": "w"}, (), WAIT_S)
-    assert caught.value.device == "there/vulkan:0"  # never one of the caller's own
+    assert caught.value.device == "there/vulkan:0"  # never one of the driver's own
 
 
 def test_only_errors_of_our_own_are_made_again() -> None:
@@ -180,7 +181,7 @@ def test_whoever_waits_hears_that_the_other_end_is_gone(pair) -> None:  # type: 
     there.held.set()
     assert here.gone.wait(WAIT_S)
     with pytest.raises(HostLost):
-        one.tell("commit", RUN)
+        one.notify("commit", RUN)
     with pytest.raises(HostLost):
         one.ask("echo", {})
 
@@ -204,7 +205,9 @@ BROKEN = {
     "a missing field": frame(HEAD, 1, b'{"kind":"commit","plan":1,"slot":0}'),
     "a field more": frame(HEAD, 1, encode("commit", {**RUN, "more": 1})),
     "a wrong type": frame(HEAD, 1, encode("commit", {**RUN, "slot": "0"})),
-    "no finite number": frame(HEAD, 1, b'{"kind":"commit","plan":NaN,"slot":0,"ticket":1}'),
+    "no finite number": frame(
+        HEAD, 1, b'{"kind":"commit","plan":NaN,"slot":0,"sequence_number":1}'
+    ),
     "a huge number": frame(HEAD, 1, encode("commit", {**RUN, "slot": 1 << 70})),
     "a payload where none belongs": frame(HEAD, 1, encode("commit", RUN), 4),
     "a question without a number": frame(HEAD, 1, encode("specs", {})),
@@ -224,7 +227,7 @@ BROKEN = {
 def test_what_may_not_be_said_ends_the_connection(name: str) -> None:
     ours, theirs = socket.socketpair()
     handler = Echo()
-    end = Channel(Stream(ours), "there", handler, Pulse())
+    end = Channel(Stream(ours), "there", handler, HeartbeatMonitor())
     end.start()
     theirs.sendall(BROKEN[name])
     assert handler.gone.wait(WAIT_S)
@@ -241,7 +244,7 @@ def test_a_payload_that_nobody_awaits_takes_no_memory() -> None:
 
     ours, theirs = socket.socketpair()
     handler = Strict()
-    end = Channel(Stream(ours), "there", handler, Pulse())
+    end = Channel(Stream(ours), "there", handler, HeartbeatMonitor())
     end.start()
     theirs.sendall(frame(HEAD, 1, VALUE, 1 << 35))
     assert handler.gone.wait(WAIT_S)
@@ -254,7 +257,7 @@ def test_a_payload_that_nobody_awaits_takes_no_memory() -> None:
 def test_a_message_that_is_cut_off_is_no_message(cut: int) -> None:
     ours, theirs = socket.socketpair()
     handler = Echo()
-    end = Channel(Stream(ours), "there", handler, Pulse())
+    end = Channel(Stream(ours), "there", handler, HeartbeatMonitor())
     end.start()
     whole = frame(HEAD, 1, VALUE, 4) + frame(DATA, 1, b"", 4) + b"1234"
     theirs.sendall(whole[:cut])
@@ -265,7 +268,7 @@ def test_a_message_that_is_cut_off_is_no_message(cut: int) -> None:
 
 
 def test_turns_go_to_who_waits_longest() -> None:
-    turns, order, threads = Turns(), [], []
+    turns, order, threads = FairLock(), [], []
     turns.__enter__()
     for number in range(5):
 
@@ -278,7 +281,7 @@ def test_turns_go_to_who_waits_longest() -> None:
         while len(turns._waiting) <= number:
             pass
     assert not turns.attempt()
-    turns.give_back()
+    turns.release()
     for each in threads:
         each.join()
     assert order == [0, 1, 2, 3, 4]

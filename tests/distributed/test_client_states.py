@@ -1,4 +1,4 @@
-"""States of callers: what a plan uses stays as it is, and nothing is held twice."""
+"""States of drivers: what a plan uses stays as it is, and nothing is held twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphs import A, make_plan
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, DeviceLost, OutOfMemory
-from vksched.distributed.worker.client_states import CallerStates
+from vksched.distributed.worker.client_states import ClientStates
 from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.planner.partition.host_partition import cut
@@ -33,14 +33,14 @@ class Counting:
     def __init__(self, memory_bytes: int = 1 << 30) -> None:
         spec = DeviceSpec("null:0", "null", memory_bytes=memory_bytes)
         self.device = SimulatedDevice(spec, SimulatedClock())
-        self.states = CallerStates([self.device])
+        self.states = ClientStates([self.device])
 
     def held(self) -> list[NDArray]:
         there = self.device.states
         return [there.read(key) for key in there.keys()]
 
 
-def part_with(states: CallerStates, name: str = "s") -> HostPlan:
+def part_with(states: ClientStates, name: str = "s") -> HostPlan:
     """Returns the part of a plan that adds to a state of LARGE's shape, as a node reads it."""
     state = vs.state(LARGE, name="s")
     y = vs.add(state, vs.input("x", LARGE.shape), name="y")
@@ -130,7 +130,7 @@ def test_who_waits_hears_that_the_caller_is_gone() -> None:
     thread.start()
     made.states.stop()
     thread.join(WAIT_S)
-    assert heard == ["[cluster] the caller has gone"]
+    assert heard == ["[cluster] the driver has gone"]
     made.states.close()
     assert made.held() == []
 
@@ -190,7 +190,7 @@ def test_a_device_holds_one_state_of_a_key_once(card: VulkanDevice) -> None:
 @pytest.mark.own_devices
 def test_nothing_is_recorded_beyond_the_end_of_a_state(card: VulkanDevice) -> None:
     """As if a state had been exchanged between the check of a plan and its recording."""
-    states = CallerStates([card])
+    states = ClientStates([card])
     state = vs.state(LARGE, name="s")
     y = vs.add(state, vs.input("x", LARGE.shape), name="y")
     with vs.Scheduler([card.name]) as sched:

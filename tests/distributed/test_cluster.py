@@ -37,7 +37,7 @@ from vksched.common.errors import (
     PlanError,
     RunAborted,
 )
-from vksched.distributed.driver.first_error import Blame
+from vksched.distributed.driver.first_error import FirstError
 from vksched.distributed.protocols import RunKey
 from vksched.distributed.worker import sending
 from vksched.engine.device_set import DeviceSet
@@ -45,7 +45,7 @@ from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.executors.base_executor import CommitFailed, Retired
+from vksched.runtime.executors.base_executor import CommitFailed, ExecutorClosed
 from vksched.runtime.executors.plan_executor import Executor
 from vksched.runtime.run_stats import RunStats
 from vksched.topology.device_spec import DeviceSpec
@@ -260,14 +260,14 @@ def test_a_host_that_does_not_say_that_it_has_committed_may_have_torn_states() -
     with Cluster(plan, null_devices(plan)) as cluster:
         host = cluster.hosts["node1"]
         commit = host.commit
-        host.commit = lambda run: (cluster.network.lose("node1"), commit(run))[1]  # type: ignore[method-assign]
+        host.commit = lambda run: (cluster.network.mark_lost("node1"), commit(run))[1]  # type: ignore[method-assign]
         with pytest.raises(CommitFailed) as caught:
             cluster.run({"x": X})
         assert isinstance(caught.value.cause, HostLost) and caught.value.cause.host == "node1"
         torn = {plan.topology.devices[d].name for d in caught.value.devices}
         assert torn == {"node1/null:0"}
         assert np.array_equal(caught.value.results.outputs[0], np.zeros_like(X))
-        assert cluster.executor.retired
+        assert cluster.executor.is_shut_down
 
 
 @pytest.mark.parametrize("at", ["node1", "node2"])
@@ -322,7 +322,7 @@ def test_a_device_that_fails_is_named_wherever_it_is(device: str, kind: str) -> 
             cluster.run({"x": X})
         assert caught.value.device == device and caught.value.during
         assert {fault.device for fault in cluster.executor.take_faults()} == {device}
-        with pytest.raises(Retired):
+        with pytest.raises(ExecutorClosed):
             cluster.run({"x": X})
 
 
@@ -351,13 +351,13 @@ def test_a_host_that_is_lost_at_any_message_is_named_and_all_its_devices_are_out
         assert caught.value.host == host and caught.value.device.startswith(f"{host}/")
         faults = cluster.executor.take_faults()
         assert [f.device for f in faults] == [f"{host}/null:{TWO.index(host)}"]
-        assert cluster.executor.retired
+        assert cluster.executor.is_shut_down
 
 
 def test_a_host_that_is_lost_before_a_run_or_between_two_is_named() -> None:
     plan = spread(make_plan(*chain([A, B])), TWO)
     with Cluster(plan, null_devices(plan)) as cluster:
-        cluster.network.lose("node2")
+        cluster.network.mark_lost("node2")
         with pytest.raises(HostLost) as caught:
             cluster.run({"x": X})
         assert caught.value.host == "node2"
@@ -373,7 +373,7 @@ def test_a_host_that_says_nothing_is_out_of_use_after_the_time_allowed() -> None
                 cluster.run({"x": X})
             cause = caught.value.cause if said == "done" else caught.value
             assert isinstance(cause, DeviceTimeout) and cause.host == "node1"
-            assert cluster.executor.retired and cluster.state("s").any() == (said == "done")
+            assert cluster.executor.is_shut_down and cluster.state("s").any() == (said == "done")
             kinds = {type(fault) for fault in cluster.executor.take_faults()}
             assert kinds == {DeviceLost}  # not HostLost, of which nobody would see that it is back
 
@@ -422,7 +422,7 @@ def test_a_run_that_is_interrupted_twice_takes_the_plan_out_of_use() -> None:
         with pytest.raises(KeyboardInterrupt):
             cluster.run({"x": X})
         host.finish = finish  # type: ignore[method-assign]
-        with pytest.raises(Retired):
+        with pytest.raises(ExecutorClosed):
             cluster.run({"x": X})
 
 
@@ -432,7 +432,7 @@ def test_a_run_that_waits_for_a_caller_who_has_left_it_ends_with_its_plan() -> N
         host, left = cluster.hosts["node1"], RunKey(cluster.executor._plan_number, 0, 99)
         host.start(left, dict.fromkeys(host.prepared[0].inputs, X), lambda error: None)
         host.ready(left, 30.0)
-        host.retire(left.plan)
+        host.release_plan(left.plan)
         with pytest.raises(RunAborted):
             host.finish(left, 30.0)
         assert not cluster.state("s").any()
@@ -443,7 +443,7 @@ def test_a_part_that_is_ready_after_its_caller_has_left_is_refused() -> None:
     with Cluster(plan, null_devices(plan)) as cluster:
         host = cluster.hosts["node1"]
         host.parts.close()
-        with pytest.raises(RunAborted, match="the caller has gone"):
+        with pytest.raises(RunAborted, match="the driver has gone"):
             host.prepare(1, host.prepared[0])
 
 
@@ -451,7 +451,7 @@ def test_what_progress_raises_is_the_callers_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan, retired = spread(make_plan(*chain([A, B])), TWO), []
-    monkeypatch.setattr(MemoryHost, "retire", lambda host, number: retired.append(host.name))
+    monkeypatch.setattr(MemoryHost, "release_plan", lambda host, number: retired.append(host.name))
 
     def prepare(host: MemoryHost, number: int, part: HostPlan, progress: Progress | None) -> None:
         assert progress is not None
@@ -472,7 +472,7 @@ def test_nothing_of_a_closed_cluster_is_left() -> None:
     with Cluster(plan, null_devices(plan)) as cluster:
         cluster.run({"x": X})
     assert threading.active_count() <= before
-    with pytest.raises(Retired):
+    with pytest.raises(ExecutorClosed):
         cluster.run({"x": X})
 
 
@@ -511,7 +511,7 @@ def test_runs_beside_each_other_give_right_numbers_or_blame_the_device(
             error = each.exception()
             if error is None:
                 assert np.array_equal(each.result()[0], X + i + 6)
-            elif not isinstance(error, Retired):
+            elif not isinstance(error, ExecutorClosed):
                 assert isinstance(error, DeviceError) and error.device == device
                 failed += 1
         assert failed, "the one that met the fault is told so"
@@ -536,7 +536,7 @@ def test_the_first_cause_goes_before_its_echoes(turned: bool) -> None:
         [("node1", vs.IndexOutOfRange("at")), ("node2", RunAborted()), ("", RunAborted())],
     ]
     for told in chains:
-        blame = Blame()
+        first_error = FirstError()
         for host, error in told[::-1] if turned else told:
-            blame.add(host, error)
-        assert blame.cause() is told[0][1]
+            first_error.add(host, error)
+        assert first_error.cause() is told[0][1]

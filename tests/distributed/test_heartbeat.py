@@ -1,4 +1,4 @@
-"""The pulse: silence is counted in its own turns, and ends a connection; nothing else does."""
+"""The heartbeat: silence is counted in its own turns, and ends a connection; nothing else does."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from test_channel import Echo
 
 from vksched.common.user_warning import VkschedWarning
 from vksched.distributed.wire.channel import Channel
-from vksched.distributed.wire.heartbeat import PATIENCE, SILENT_S, TICK_S, Pulse
+from vksched.distributed.wire.heartbeat import PATIENCE, TICK_S, TIMEOUT_S, HeartbeatMonitor
 from vksched.distributed.wire.stream import Closed, Stream
 
 WAIT_S = 60
-SILENT_TICKS = int(SILENT_S / TICK_S) - 1
+SILENT_TICKS = int(TIMEOUT_S / TICK_S) - 1
 
 
-class ByHand(Pulse):
-    """A pulse whose turns the test takes; it has no thread."""
+class ByHand(HeartbeatMonitor):
+    """A heartbeat whose turns the test takes; it has no thread."""
 
     def add(self, channel: object) -> None:
         self._channels.append(channel)  # type: ignore[arg-type]
@@ -38,10 +38,10 @@ class ByHand(Pulse):
 @pytest.fixture
 def ends() -> Iterator[tuple[ByHand, Channel, Echo, socket.socket]]:
     ours, theirs = socket.socketpair()
-    pulse, handler = ByHand(), Echo()
-    end = Channel(Stream(ours), "there", handler, pulse)
+    heartbeat, handler = ByHand(), Echo()
+    end = Channel(Stream(ours), "there", handler, heartbeat)
     end.start()
-    yield pulse, end, handler, theirs
+    yield heartbeat, end, handler, theirs
     end.close()
     theirs.close()
 
@@ -53,36 +53,36 @@ def heard(end: Channel) -> None:
 
 
 def test_silence_ends_a_connection_after_so_many_turns_and_no_fewer(ends) -> None:  # type: ignore[no-untyped-def]
-    pulse, end, handler, theirs = ends
-    assert SILENT_S == 2.0
+    heartbeat, end, handler, theirs = ends
+    assert TIMEOUT_S == 2.0
     for _ in range(SILENT_TICKS):  # the first finds that it has just begun
-        pulse.tick(beat=True)
+        heartbeat.tick(beat=True)
     assert not handler.gone.is_set()
-    pulse.tick(beat=True)
+    heartbeat.tick(beat=True)
     assert handler.gone.is_set()
     assert "silent for 1.75 s" in str(handler.error)
 
 
 def test_a_beat_counts_as_life(ends) -> None:  # type: ignore[no-untyped-def]
-    pulse, end, handler, theirs = ends
+    heartbeat, end, handler, theirs = ends
     other = Channel(Stream(theirs), "here", Echo(), ByHand())
     other.start()
     for _ in range(3 * SILENT_TICKS):
         end.heard = False
-        other.beat()
+        other.send_heartbeat()
         heard(end)
-        pulse.tick(beat=True)
+        heartbeat.tick(beat=True)
     assert end.quiet == 0
     assert not handler.gone.is_set()
     other.close()
 
 
 def test_what_lies_unread_counts_as_life(ends, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    pulse, end, handler, _ = ends
+    heartbeat, end, handler, _ = ends
     monkeypatch.setattr(Stream, "readable", lambda self: True)
     for _ in range(3 * SILENT_TICKS):
         end.heard = False
-        pulse.tick(beat=True)
+        heartbeat.tick(beat=True)
     assert not handler.gone.is_set()
 
 
@@ -92,14 +92,14 @@ def test_what_lies_unread_counts_as_life(ends, monkeypatch) -> None:  # type: ig
 def test_silence_lasts_longer_where_payload_is_taken_meanwhile(  # type: ignore[no-untyped-def]
     ends, monkeypatch, payload: str, most: int
 ) -> None:
-    pulse, end, handler, _ = ends
+    heartbeat, end, handler, _ = ends
     taken = {"none": [20] * 99, "some": [9999, *[20] * 99], "goes on": [2000] * 99}[payload]
     sums = iter(np.cumsum(taken).tolist())
     monkeypatch.setattr(Stream, "taken_bytes", lambda self: next(sums))
     end.heard = False
     ticks = 0
     while not handler.gone.is_set():
-        pulse.tick(beat=False)
+        heartbeat.tick(beat=False)
         ticks += 1
     assert ticks == most == SILENT_TICKS * (PATIENCE if payload == "goes on" else 1)
 
@@ -126,7 +126,7 @@ def test_the_system_tells_how_much_the_other_end_has_taken() -> None:
 def send_some(ours: Stream) -> bool:
     """Sends a MiB; returns whether it went out."""
     try:
-        with ours.turn:
+        with ours.lock:
             ours.send(bytes(1 << 20), until_s=time.monotonic() + 0.2)
     except Closed:
         return False
@@ -136,9 +136,9 @@ def send_some(ours: Stream) -> bool:
 def test_a_connection_that_cannot_be_ended_keeps_no_other_from_its_beat(  # type: ignore[no-untyped-def]
     ends, monkeypatch
 ) -> None:
-    pulse, end, handler, _ = ends
+    heartbeat, end, handler, _ = ends
     ours, theirs = socket.socketpair()
-    other = Channel(Stream(ours), "elsewhere", Echo(), pulse)
+    other = Channel(Stream(ours), "elsewhere", Echo(), heartbeat)
     other.start()
 
     def no_thread(*_: object) -> None:
@@ -147,8 +147,8 @@ def test_a_connection_that_cannot_be_ended_keeps_no_other_from_its_beat(  # type
     monkeypatch.setattr(handler, "lost", no_thread)
     end.heard, end.quiet = False, SILENT_TICKS
     with pytest.warns(VkschedWarning, match="can't start new thread"):
-        pulse.tick(beat=True)
-    assert pulse._channels == [other] and theirs.recv(1)
+        heartbeat.tick(beat=True)
+    assert heartbeat._channels == [other] and theirs.recv(1)
     other.close()
     theirs.close()
 
@@ -156,7 +156,7 @@ def test_a_connection_that_cannot_be_ended_keeps_no_other_from_its_beat(  # type
 def test_beats_never_wait_for_who_does_not_read(ends) -> None:  # type: ignore[no-untyped-def]
     _, end, handler, theirs = ends
     for _ in range(100_000):
-        end.beat()
+        end.send_heartbeat()
     whole = len(end._stream._left)
     assert whole < 20  # bytes of a beat that was begun
     assert not handler.gone.is_set()
@@ -165,10 +165,12 @@ def test_beats_never_wait_for_who_does_not_read(ends) -> None:  # type: ignore[n
 def test_a_message_goes_out_whole_behind_a_beat_that_was_begun(ends) -> None:  # type: ignore[no-untyped-def]
     _, end, handler, theirs = ends
     for _ in range(100_000):
-        end.beat()
+        end.send_heartbeat()
     got = Echo()
     other = Channel(Stream(theirs), "here", got, ByHand())
-    teller = threading.Thread(target=end.tell, args=("commit", {"plan": 1, "slot": 2, "ticket": 3}))
+    teller = threading.Thread(
+        target=end.tell, args=("commit", {"plan": 1, "slot": 2, "sequence_number": 3})
+    )
     teller.start()
     other.start()
     teller.join()
@@ -178,12 +180,12 @@ def test_a_message_goes_out_whole_behind_a_beat_that_was_begun(ends) -> None:  #
 
 
 def test_the_thread_ends_with_the_last_connection() -> None:
-    pulse = Pulse()
+    heartbeat = HeartbeatMonitor()
     ours, theirs = socket.socketpair()
-    ends = [Channel(Stream(each), "x", Echo(), pulse) for each in (ours, theirs)]
+    ends = [Channel(Stream(each), "x", Echo(), heartbeat) for each in (ours, theirs)]
     for each in ends:
         each.start()
-    thread = pulse._thread
+    thread = heartbeat._thread
     assert thread is not None and thread.is_alive()
     for each in ends:
         each.close()
@@ -207,7 +209,9 @@ sys.stdin.read()
 @needs_posix
 def test_a_process_that_stands_still_is_lost() -> None:
     ours, theirs = socket.socketpair()
-    pulse = Pulse(silent_s=1e6)  # until it stands still it may be as slow as it likes
+    heartbeat = HeartbeatMonitor(
+        timeout_s=1e6
+    )  # until it stands still it may be as slow as it likes
     paths = [os.path.dirname(__file__), *sys.path]
     child = subprocess.Popen(
         [sys.executable, "-c", STANDS.format(number=theirs.fileno(), paths=paths)],
@@ -219,11 +223,11 @@ def test_a_process_that_stands_still_is_lost() -> None:
     handler = Echo()
     try:
         assert child.stdout is not None and child.stdout.readline() == b"there\n"
-        end = Channel(Stream(ours), "child", handler, pulse)
+        end = Channel(Stream(ours), "child", handler, heartbeat)
         end.start()
         assert bytes(end.ask("echo", {}, [b"x"], WAIT_S).payload or b"") == b"x"
         child.send_signal(signal.SIGSTOP)
-        pulse.silent_s = SILENT_S
+        heartbeat.timeout_s = TIMEOUT_S
         assert handler.gone.wait(WAIT_S)
         assert "silent" in str(handler.error)
     finally:

@@ -1,4 +1,4 @@
-"""What a caller with the key may do to a node and to its other callers, and what it may not."""
+"""What a driver with the key may do to a node and to its other drivers, and what it may not."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from typing import Any
 import clusters
 import numpy as np
 import pytest
-from hostile import WAIT_S, Caller, Said, Watched, conversation, numbered, play
+from hostile import WAIT_S, Driver, Said, Watched, conversation, numbered, play
 
 import vksched as vs
-from vksched.cluster.worker_process import ClusterNode
+from vksched.cluster.worker_process import ClusterWorker
 from vksched.distributed.wire import json_payload, quota
 from vksched.distributed.wire.stream import Closed
 from vksched.distributed.worker import server, transport
-from vksched.distributed.worker.host_plan_executor import PartExecutor
+from vksched.distributed.worker.host_plan_executor import HostPlanExecutor
 from vksched.distributed.worker.session import THREADS
 from vksched.distributed.worker.transport import MAX_ECHOES
-from vksched.distributed.worker.worker import PartHost
+from vksched.distributed.worker.worker import PlanRunner
 from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 
 SPECS = Said("specs", {}, ask=True)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[ClusterNode]:
+def node(tmp_path: Path) -> Iterator[ClusterWorker]:
     about = clusters.made(), "plain", ["cpu"]
-    made = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
+    made = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[Said]:
-    """What an honest caller said to a node of that name."""
+    """What an honest driver said to a node of that name."""
     about = clusters.made(), "plain", ["cpu"]
     folder = tmp_path_factory.mktemp("weights")
-    made = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=folder)
+    made = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=folder)
     try:
         return conversation(made)
     finally:
@@ -50,7 +50,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[Said]:
 
 
 @pytest.fixture
-def watched(node: ClusterNode) -> Iterator[Watched]:
+def watched(node: ClusterWorker) -> Iterator[Watched]:
     made = Watched(node)
     yield made
     made.close()
@@ -63,68 +63,68 @@ def prepared(said: list[Said]) -> list[Said]:
 
 
 def test_what_an_honest_caller_says_can_be_said_again_and_leaves_nothing(
-    node: ClusterNode, watched: Watched, said: list[Said]
+    node: ClusterWorker, watched: Watched, said: list[Said]
 ) -> None:
     for end in range(len(said) + 1):
-        play(Caller(node.address), said[:end])
+        play(Driver(node.address), said[:end])
     assert watched.left() == []
 
 
 def test_a_state_that_is_named_twice_is_refused_and_nothing_stays(
-    node: ClusterNode, watched: Watched
+    node: ClusterWorker, watched: Watched
 ) -> None:
     array = {"dtype": "float32", "shape": [4], "uniform": False}
     fields = {"device": "cpu", "keys": ["s", "s"], "arrays": [array, array]}
-    caller = Caller(node.address)
-    answer = caller.answer_to(Said("add", fields, bytes(128), ask=True))
+    driver = Driver(node.address)
+    answer = driver.answer_to(Said("add", fields, bytes(128), ask=True))
     assert answer is not None and "each once" in answer["text"]
     assert node._opened.devices[0].states.keys() == ()
-    caller.close()
+    driver.close()
     assert watched.left() == []
 
 
 def test_several_plans_of_one_number_are_one_and_nothing_of_them_stays(
-    node: ClusterNode, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All arrive before the first one has been read."""
     said, go_on = prepared(said), threading.Event()
     made, closed, read = list[int](), list[int](), HostPlanCodec.read
-    init, close = PartExecutor.__init__, PartExecutor.close
+    init, close = HostPlanExecutor.__init__, HostPlanExecutor.close
 
     def slowly(*about: Any) -> Any:
         assert go_on.wait(WAIT_S)
         return read(*about)
 
-    def noting(self: PartExecutor, *about: Any, **more: Any) -> None:
+    def noting(self: HostPlanExecutor, *about: Any, **more: Any) -> None:
         made.append(id(self))
         init(self, *about, **more)
 
-    def noting_close(self: PartExecutor) -> None:
+    def noting_close(self: HostPlanExecutor) -> None:
         closed.append(id(self))
         close(self)
 
     monkeypatch.setattr(HostPlanCodec, "read", slowly)
-    monkeypatch.setattr(PartExecutor, "__init__", noting)
-    monkeypatch.setattr(PartExecutor, "close", noting_close)
-    caller = Caller(node.address)
-    play(caller, said[:-1], ends=False)
-    numbers = {caller.send(said[-1]) for _ in range(5)}
+    monkeypatch.setattr(HostPlanExecutor, "__init__", noting)
+    monkeypatch.setattr(HostPlanExecutor, "close", noting_close)
+    driver = Driver(node.address)
+    play(driver, said[:-1], ends=False)
+    numbers = {driver.send(said[-1]) for _ in range(5)}
     go_on.set()
     kinds = []
-    for fields, _ in caller.answers():
+    for fields, _ in driver.answers():
         if fields.get("to") in numbers:
             numbers.discard(fields["to"])
             kinds.append(fields["kind"])
         if not numbers:
             break
     assert sorted(kinds) == ["prepare", "refused", "refused", "refused", "refused"]
-    caller.close()
+    driver.close()
     assert watched.left() == []
     assert len(made) == 1 and closed == made
 
 
 def test_a_host_prepares_a_number_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = PartHost([], None, None, vs.Trace(), 1.0)  # type: ignore[arg-type]
+    host = PlanRunner([], None, None, vs.Trace(), 1.0)  # type: ignore[arg-type]
 
     class Made:
         def close(self) -> None:
@@ -142,62 +142,62 @@ def test_a_host_prepares_a_number_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_number_is_taken_until_all_that_the_plan_had_is_free(
-    node: ClusterNode, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, go_on, begun = prepared(said), threading.Event(), threading.Event()
-    retire = PartHost.retire
+    release_plan = PlanRunner.release_plan
 
-    def slowly(self: PartHost, number: int) -> None:
+    def slowly(self: PlanRunner, number: int) -> None:
         begun.set()
         assert go_on.wait(WAIT_S)
-        retire(self, number)
+        release_plan(self, number)
 
-    caller, number = Caller(node.address), said[-1].fields["plan"]
-    play(caller, said, ends=False)
+    driver, number = Driver(node.address), said[-1].fields["plan"]
+    play(driver, said, ends=False)
     with monkeypatch.context() as patch:
-        patch.setattr(PartHost, "retire", slowly)
+        patch.setattr(PlanRunner, "release_plan", slowly)
         for _ in range(3):
-            caller.send(Said("retire", {"plan": number}))
+            driver.send(Said("release_plan", {"plan": number}))
         assert begun.wait(WAIT_S)
-        answer = caller.answer_to(said[-1])
+        answer = driver.answer_to(said[-1])
         assert answer is not None and "expected the number of a new plan" in answer["text"]
         go_on.set()
-        while node._server._sessions[caller.name]._plans:
+        while node._server._sessions[driver.name]._plans:
             pass
-    play(caller, said)
+    play(driver, said)
     assert watched.left() == []
 
 
 def test_a_caller_that_asks_without_end_and_reads_nothing_ends_its_own_session(
-    node: ClusterNode, watched: Watched, monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quota.Quota.__init__, "__defaults__", (20, quota.MAX_BYTES))
-    caller, other = Caller(node.address), Caller(node.address)
-    assert all(each.answer_to(SPECS) is not None for each in (caller, other))  # both are served
+    driver, other = Driver(node.address), Driver(node.address)
+    assert all(each.answer_to(SPECS) is not None for each in (driver, other))  # both are served
     before = threading.active_count()
     with pytest.raises(Closed):
         for _ in range(10_000):
-            caller.send(Said("echo", {}, bytes(20_000), ask=True))
+            driver.send(Said("echo", {}, bytes(20_000), ask=True))
             assert threading.active_count() <= before + THREADS
     assert other.answer_to(SPECS) is not None
-    for each in (caller, other):
+    for each in (driver, other):
         each.close()
     assert watched.left() == []
 
 
 def test_questions_that_wait_have_a_bounded_size_together(
-    node: ClusterNode, watched: Watched, monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quota.Quota.__init__, "__defaults__", (quota.MAX_ASKED, 1000))
-    caller = Caller(node.address)
+    driver = Driver(node.address)
     for size in (600, 1000, 400):  # each alone
-        assert caller.answer_to(Said("echo", {}, bytes(size), ask=True)) is not None
-    assert caller.answer_to(Said("echo", {}, bytes(1001), ask=True)) is None
+        assert driver.answer_to(Said("echo", {}, bytes(size), ask=True)) is not None
+    assert driver.answer_to(Said("echo", {}, bytes(1001), ask=True)) is None
     assert watched.left() == []
 
 
 def test_a_document_of_too_many_lists_is_refused_before_it_is_parsed(
-    node: ClusterNode, watched: Watched, monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_payload, "MAX_CONTAINERS", 1000)
     text = b"[" + b"[]," * 2000 + b"[]]"
@@ -206,10 +206,10 @@ def test_a_document_of_too_many_lists_is_refused_before_it_is_parsed(
         Said("prepare", {"plan": 1, "hosts_bytes": len(text)}, text + b"{}", ask=True),
         Said("prepare", {"plan": 1, "hosts_bytes": 2}, b"{}" + text, ask=True),
     ):
-        caller = Caller(node.address)
-        answer = caller.answer_to(said)
+        driver = Driver(node.address)
+        answer = driver.answer_to(said)
         assert answer is not None and "at most 1000 lists and objects" in answer["text"]
-        caller.close()
+        driver.close()
     assert watched.left() == []
 
 
@@ -217,10 +217,10 @@ def test_a_document_of_too_many_lists_is_refused_before_it_is_parsed(
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[dict[str, ClusterNode]]:
+def pair(tmp_path: Path) -> Iterator[dict[str, ClusterWorker]]:
     about = clusters.made(), "plain", ["cpu"]
     made = {
-        name: ClusterNode(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name)
+        name: ClusterWorker(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name)
         for name in ("node1", "node2")
     }
     yield made
@@ -229,9 +229,9 @@ def pair(tmp_path: Path) -> Iterator[dict[str, ClusterNode]]:
 
 
 def test_values_are_taken_of_the_node_that_the_caller_means_and_of_nobody_who_has_its_name(
-    pair: dict[str, ClusterNode],
+    pair: dict[str, ClusterWorker],
 ) -> None:
-    """The impostor knows the key, the names of the caller and of the node, and another word."""
+    """The impostor knows the key, the names of the driver and of the node, and another word."""
     x = np.ones((4, 4), np.float32)
     cluster = vs.Cluster([node.address for node in pair.values()], clusters.made(), "plain")
     with vs.Scheduler(["node1/cpu", "node2/cpu"], cluster=cluster) as sched:
@@ -241,75 +241,75 @@ def test_values_are_taken_of_the_node_that_the_caller_means_and_of_nobody_who_ha
         run = sched.compile(out, placement=place)
         assert np.array_equal(run(x=x), 2 * x + 1)
         joined: Any = sched._preparing.opened.hosts
-        caller = joined._nodes.caller
+        driver = joined._workers.driver
         (session,) = pair["node2"]._server._sessions.values()
         (number,) = session._plans
-        value = next(iter(session._mail._plans[number].awaited))
-        fields = {"plan": number, "slot": 0, "ticket": 99, "node": value}
-        other = joined._nodes._pair(joined.hosts["node2"], joined.hosts["node2"])
+        value = next(iter(session._transport._plans[number].awaited))
+        fields = {"plan": number, "slot": 0, "sequence_number": 99, "node": value}
+        other = joined._workers._pair(joined.hosts["node2"], joined.hosts["node2"])
         for word in ("", other):
-            impostor = Caller(pair["node2"].address, "node", "node1", caller=caller, pair=word)
+            impostor = Driver(pair["node2"].address, "node", "node1", driver=driver, pair=word)
             assert impostor.answer_to(Said("echo", {}, b"x", ask=True)) is not None
             impostor.send(Said("value", fields, bytes(64)))
             assert list(impostor.answers()) == []  # it was sent away
-            assert all(key.ticket != 99 for key in session._mail._runs)
+            assert all(key.sequence_number != 99 for key in session._transport._runs)
         assert np.array_equal(run(x=3 * x), 6 * x + 1)
 
 
-def test_no_two_nodes_know_the_word_of_another_pair(pair: dict[str, ClusterNode]) -> None:
+def test_no_two_nodes_know_the_word_of_another_pair(pair: dict[str, ClusterWorker]) -> None:
     cluster = vs.Cluster([node.address for node in pair.values()], clusters.made(), "plain")
     joined = cluster.join()
     try:
         first, second = joined.hosts.values()
-        words = [joined._nodes._pair(*each) for each in ((first, first), (second, second))]
-        word = joined._nodes._pair(first, second)
-        assert joined._nodes._pair(second, first) == word and word not in words
-        assert joined._nodes.hosts(first, ["node2"])["node2"][1] == word
+        words = [joined._workers._pair(*each) for each in ((first, first), (second, second))]
+        word = joined._workers._pair(first, second)
+        assert joined._workers._pair(second, first) == word and word not in words
+        assert joined._workers.hosts(first, ["node2"])["node2"][1] == word
     finally:
         joined.close()
 
 
 def test_a_peer_that_reads_no_echoes_holds_one_thread_and_is_sent_away(
-    node: ClusterNode, watched: Watched
+    node: ClusterWorker, watched: Watched
 ) -> None:
-    caller = Caller(node.address)
-    assert caller.answer_to(SPECS) is not None
-    peer = Caller(node.address, "node", "node2", caller=caller.name)
+    driver = Driver(node.address)
+    assert driver.answer_to(SPECS) is not None
+    peer = Driver(node.address, "worker", "node2", driver=driver.name)
     before = threading.active_count()
     with pytest.raises(Closed):
         for _ in range(100):
             peer.send(Said("echo", {}, bytes(1 << 20), ask=True))
             assert threading.active_count() <= before + 1
-    assert caller.answer_to(SPECS) is not None  # nobody else was
-    for each in (peer, caller):
+    assert driver.answer_to(SPECS) is not None  # nobody else was
+    for each in (peer, driver):
         each.close()
     assert watched.left() == []
 
 
-def test_echoes_of_a_peer_that_reads_them_are_answered(node: ClusterNode) -> None:
-    caller = Caller(node.address)
-    assert caller.answer_to(SPECS) is not None
-    peer = Caller(node.address, "node", "node2", caller=caller.name)
+def test_echoes_of_a_peer_that_reads_them_are_answered(node: ClusterWorker) -> None:
+    driver = Driver(node.address)
+    assert driver.answer_to(SPECS) is not None
+    peer = Driver(node.address, "worker", "node2", driver=driver.name)
     for _ in range(3 * MAX_ECHOES):
         assert peer.answer_to(Said("echo", {}, bytes(100), ask=True)) is not None
-    for each in (peer, caller):
+    for each in (peer, driver):
         each.close()
 
 
 # -- what a node says of others --------------------------------------------------------------------
 
 
-def reach_text(node: ClusterNode, address: str) -> str:
-    caller = Caller(node.address)
+def reach_text(node: ClusterWorker, address: str) -> str:
+    driver = Driver(node.address)
     fields = {"host": "node2", "hosts": {"node2": [address, "word"]}}
-    answer = caller.answer_to(Said("reach", fields, ask=True))
-    caller.close()
+    answer = driver.answer_to(Said("reach", fields, ask=True))
+    driver.close()
     assert answer is not None and answer["kind"] == "refused"
     return str(answer["text"])
 
 
 def test_a_node_says_the_same_of_all_that_it_does_not_reach(
-    node: ClusterNode, monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody there, somebody else, somebody silent, no address, no node of that name."""
     monkeypatch.setattr(transport, "CONNECT_S", 0.2)
@@ -337,7 +337,7 @@ def test_a_node_with_a_list_of_peers_connects_to_these_alone(tmp_path: Path) -> 
     there.settimeout(0.05)
     place = f"127.0.0.1:{there.getsockname()[1]}"
     for peers, came in ((["10.0.0.0/8"], False), ([place], True)):
-        made = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=tmp_path, peers=peers)
+        made = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=tmp_path, peers=peers)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("vksched.distributed.wire.tls.HANDSHAKE_S", 0.05)
             text = reach_text(made, place)
@@ -355,13 +355,13 @@ def test_a_node_with_a_list_of_peers_connects_to_these_alone(tmp_path: Path) -> 
 
 
 def test_callers_of_one_name_do_not_pile_up(
-    node: ClusterNode, watched: Watched, monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each that connects again waits for what the one before had; only the last one does."""
-    first = Caller(node.address, caller="one")
+    first = Driver(node.address, driver="one")
     assert first.answer_to(SPECS) is not None
     doors = lambda: sum(each.name == "vksched-door" for each in threading.enumerate())  # noqa: E731
-    again = [Caller(node.address, caller="one") for _ in range(20)]
+    again = [Driver(node.address, driver="one") for _ in range(20)]
     until_s = time.monotonic() + WAIT_S
     while doors() > 1 and time.monotonic() < until_s:
         pass
@@ -374,48 +374,48 @@ def test_callers_of_one_name_do_not_pile_up(
 
 
 def test_a_node_has_so_many_callers_and_no_more(
-    node: ClusterNode, watched: Watched, monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MAX_CALLERS", 3)
-    callers = [Caller(node.address) for _ in range(5)]
-    answered = [each.answer_to(SPECS) is not None for each in callers]
+    monkeypatch.setattr(server, "MAX_DRIVERS", 3)
+    drivers = [Driver(node.address) for _ in range(5)]
+    answered = [each.answer_to(SPECS) is not None for each in drivers]
     assert sum(answered) == 3
-    for each in callers:
+    for each in drivers:
         each.close()
     assert watched.left() == []
-    late = Caller(node.address)
+    late = Driver(node.address)
     assert late.answer_to(SPECS) is not None
     late.close()
 
 
 def test_plans_of_a_caller_are_counted(
-    node: ClusterNode, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vksched.distributed.worker.session.MAX_PLANS", 2)
     monkeypatch.setattr("vksched.distributed.worker.weight_registry.MAX_PLANS", 2)
-    caller, of_plan = Caller(node.address), ("missing", "weight", "prepare")
-    play(caller, [each for each in prepared(said) if each.kind not in of_plan], ends=False)
+    driver, of_plan = Driver(node.address), ("missing", "weight", "prepare")
+    play(driver, [each for each in prepared(said) if each.kind not in of_plan], ends=False)
     for plan in range(3):
         own = numbered([each for each in said if each.kind in of_plan], plan)
-        found = [caller.answer_to(each) for each in own]
+        found = [driver.answer_to(each) for each in own]
         kinds = {each["kind"] for each in found if each is not None}
         assert len(kinds) and ("refused" in kinds) == (plan == 2)
-    caller.close()
+    driver.close()
     assert watched.left() == []
 
 
 def test_runs_of_a_caller_are_counted(
-    node: ClusterNode, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
+    node: ClusterWorker, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has a thread, of which a process has only so many."""
     (start, *_) = [each for each in said if each.kind == "start"]
     for most, kind in ((0, "failed"), (1, "value")):
         monkeypatch.setattr("vksched.distributed.worker.worker.MAX_RUNS", most)
-        caller = Caller(node.address)
-        play(caller, prepared(said), ends=False)
-        caller.send(start)
-        heard = next(fields for fields, _ in caller.answers() if "slot" in fields)
+        driver = Driver(node.address)
+        play(driver, prepared(said), ends=False)
+        driver.send(start)
+        heard = next(fields for fields, _ in driver.answers() if "slot" in fields)
         assert heard["kind"] == kind
         assert kind == "value" or "less than 0 runs under way" in heard["text"]
-        caller.close()
+        driver.close()
     assert watched.left() == []

@@ -17,7 +17,7 @@ import vksched as vs
 import vksched.distributed.driver.client as client_module
 import vksched.distributed.worker.session as session_module
 from vksched.cluster import connections as joining
-from vksched.cluster.worker_process import ClusterNode
+from vksched.cluster.worker_process import ClusterWorker
 from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import (
     DeviceError,
@@ -30,13 +30,13 @@ from vksched.common.errors import (
     ShapeError,
 )
 from vksched.common.schema import Wrong
-from vksched.distributed.driver.first_error import Blame
+from vksched.distributed.driver.first_error import FirstError
 from vksched.distributed.protocols import RunKey
 from vksched.distributed.wire.error_codec import error_of, fields_of
 from vksched.distributed.wire.messages import Message
-from vksched.distributed.wire.stats_codec import Told
-from vksched.distributed.worker.client_states import CallerStates
-from vksched.distributed.worker.worker import PartHost
+from vksched.distributed.wire.stats_codec import RemoteDeviceInfo
+from vksched.distributed.worker.client_states import ClientStates
+from vksched.distributed.worker.worker import PlanRunner
 from vksched.engine import compiled_graph, faults
 from vksched.engine.plan_builder import Preparing
 from vksched.plan.multi_host.host_plan import HostPlan
@@ -49,7 +49,7 @@ NAMES = ("node1", "node2")
 X = np.ones((4, 4), np.float32)
 
 
-class Liar(PartHost):
+class Liar(PlanRunner):
     """Says of each run that it has failed, and why."""
 
     said: DeviceError
@@ -57,7 +57,7 @@ class Liar(PartHost):
 
     def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None:
         type(self).starts += 1
-        self._caller.failed(run, self.said)
+        self._driver.failed(run, self.said)
 
 
 def of(kind: type[DeviceError], device: str = "", host: str = "") -> DeviceError:
@@ -70,7 +70,7 @@ LIES = {
     "of another host": of(HostLost, host="node1"),
     "of a device of another host": of(DeviceLost, "node1/cpu"),
     "of a device of another, in vain": of(DeviceTimeout, "node1/cpu", "node1"),
-    "of the caller's device": of(DeviceLost, "cpu"),
+    "of the driver's device": of(DeviceLost, "cpu"),
     "of no host": of(HostLost, host="node9"),
     "of no device of its own": of(DeviceLost, "node2/gpu:7"),
     "of no device at all": of(DeviceLost, "nowhere/gpu:0"),
@@ -80,20 +80,20 @@ LIES = {
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ClusterNode]]:
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ClusterWorker]]:
     monkeypatch.setattr(joining, "LOOK_S", 3600.0)  # who is out stays out
     for module in (client_module, session_module):  # links are measured quickly
         monkeypatch.setattr(module, "measure_link", lambda channel: Link(1e9, 1e-4))
     about = clusters.made(), "plain", ["cpu"]
     made = [
-        ClusterNode(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name) for name in NAMES
+        ClusterWorker(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name) for name in NAMES
     ]
     yield made
     for each in made:
         each.close()
 
 
-def scheduler(nodes: list[ClusterNode]) -> vs.Scheduler:
+def scheduler(nodes: list[ClusterWorker]) -> vs.Scheduler:
     cluster = vs.Cluster([node.address for node in nodes], clusters.made(), "plain")
     return vs.Scheduler([f"{name}/cpu" for name in NAMES], cluster=cluster)
 
@@ -112,9 +112,9 @@ def compiled(sched: vs.Scheduler) -> vs.CompiledGraph:
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_node_that_lies_is_out_of_use_and_the_result_is_right(
-    nodes: list[ClusterNode], lie: str, monkeypatch: pytest.MonkeyPatch
+    nodes: list[ClusterWorker], lie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def serve(node: ClusterNode, trace: vs.Trace, timeout_s: float, *ports: Any) -> PartHost:
+    def serve(node: ClusterWorker, trace: vs.Trace, timeout_s: float, *ports: Any) -> PlanRunner:
         made = Lying(node._opened.devices, *ports, trace, timeout_s)
         made.said = LIES[lie]
         return made
@@ -149,13 +149,13 @@ def unnamed(session: session_module.Session, message: Message) -> session_module
 
 @pytest.mark.parametrize("said", [PlanError, ShapeError, RunAborted, Wrong])
 def test_a_node_that_refuses_each_part_is_out_of_use(
-    nodes: list[ClusterNode], said: type[Exception], monkeypatch: pytest.MonkeyPatch
+    nodes: list[ClusterWorker], said: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Refusing(PartHost):
+    class Refusing(PlanRunner):
         def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
             raise said("[x] so it says")
 
-    def serve(*ports: Any) -> PartHost:
+    def serve(*ports: Any) -> PlanRunner:
         return Refusing(nodes[1]._opened.devices, *ports, vs.Trace(), 60.0)
 
     if said is Wrong:  # of the answer before
@@ -173,17 +173,17 @@ def test_a_node_that_refuses_each_part_is_out_of_use(
 
 def test_what_a_host_says_of_another_blames_itself_and_weighs_less() -> None:
     own, claims = of(DeviceLost, "node1/gpu:0"), of(HostLost, host="node1")
-    blame = Blame()
-    blame.add("node2", claims)
-    found = blame.cause()
+    first_error = FirstError()
+    first_error.add("node2", claims)
+    found = first_error.cause()
     assert found is claims and (claims.device, claims.host) == ("", "node2")
-    blame.add("node1", own)
-    assert blame.cause() is own and own.device == "node1/gpu:0"
-    seen = of(HostLost, host="node1")  # the caller may say it of others
-    blame = Blame()
-    blame.add("", seen)
-    blame.add("node3", RunAborted())
-    assert blame.cause() is seen and seen.host == "node1"
+    first_error.add("node1", own)
+    assert first_error.cause() is own and own.device == "node1/gpu:0"
+    seen = of(HostLost, host="node1")  # the driver may say it of others
+    first_error = FirstError()
+    first_error.add("", seen)
+    first_error.add("node3", RunAborted())
+    assert first_error.cause() is seen and seen.host == "node1"
 
 
 @pytest.mark.parametrize(
@@ -204,34 +204,36 @@ def test_an_answer_blames_whoever_gives_it(said: DeviceError, device: str, host:
 
 
 def test_a_node_that_tells_no_more_of_a_device_is_lost(
-    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+    nodes: list[ClusterWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "FRESH_S", -1.0)
     with scheduler(nodes) as sched:
         (device,) = [d for d in sched._preparing.opened.devices if d.name == "node2/cpu"]
-        object.__setattr__(nodes[1]._server._here, "tell", list)
+        object.__setattr__(nodes[1]._server._here, "device_infos", list)
         assert device.spec.name == device.spec.name == "node2/cpu"
         (node,) = [n for n in sched._preparing.opened.hosts.hosts.values() if n.name == "node2"]  # type: ignore[union-attr]
         assert node.error is not None and "tells no more of cpu" in str(node.error)  # type: ignore[attr-defined]
 
 
-def as_other_kind(told: Told) -> Told:
+def as_other_kind(told: RemoteDeviceInfo) -> RemoteDeviceInfo:
     return replace(told, spec=replace(told.spec, kind="null"))
 
 
-def without_speed(told: Told) -> Told:
+def without_speed(told: RemoteDeviceInfo) -> RemoteDeviceInfo:
     return replace(told, link=Link(0.0, 0.0))
 
 
 @pytest.mark.parametrize("changed", [as_other_kind, without_speed])
 def test_a_node_whose_devices_make_no_sense_any_more_is_lost(
-    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch, changed: Callable[[Told], Told]
+    nodes: list[ClusterWorker],
+    monkeypatch: pytest.MonkeyPatch,
+    changed: Callable[[RemoteDeviceInfo], RemoteDeviceInfo],
 ) -> None:
     monkeypatch.setattr(client_module, "FRESH_S", -1.0)
     here = nodes[1]._server._here
-    tell = here.tell
+    tell = here.device_infos
     with scheduler(nodes) as sched:
-        object.__setattr__(here, "tell", lambda: list(map(changed, tell())))
+        object.__setattr__(here, "device_infos", lambda: list(map(changed, tell())))
         (device,) = [d for d in sched._preparing.opened.devices if d.name == "node2/cpu"]
         assert device.spec.kind == "cpu" and device.spec.name == "node2/cpu"  # as it was
         run = sched.compile(vs.mul(vs.input("x", X.shape), 2.0))
@@ -242,7 +244,7 @@ def test_a_node_whose_devices_make_no_sense_any_more_is_lost(
 
 
 def test_a_node_that_measures_what_no_link_has_is_lost(
-    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+    nodes: list[ClusterWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined = vs.Cluster([node.address for node in nodes], clusters.made(), "plain").join()
     try:
@@ -255,7 +257,7 @@ def test_a_node_that_measures_what_no_link_has_is_lost(
 
 
 def test_a_state_of_another_type_is_not_taken_back(
-    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+    nodes: list[ClusterWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined = vs.Cluster([nodes[0].address], clusters.made(), "plain").join()
     try:
@@ -263,7 +265,7 @@ def test_a_state_of_another_type_is_not_taken_back(
         states.add([(key, X)])
         assert np.array_equal(states.read(key), X)
         for lie in (X[:1], X.astype(np.int32)):
-            monkeypatch.setattr(CallerStates, "read", lambda *about, lie=lie: lie)
+            monkeypatch.setattr(ClientStates, "read", lambda *about, lie=lie: lie)
             with pytest.raises(DeviceError, match="node1 gave a state of another type back"):
                 states.read(key)
     finally:
@@ -272,7 +274,7 @@ def test_a_state_of_another_type_is_not_taken_back(
 
 @pytest.mark.parametrize("name", ["", "a/b", "no\x1b[31mde", "n" * 64])
 def test_a_node_of_a_name_that_is_none_is_refused(
-    nodes: list[ClusterNode], name: str, monkeypatch: pytest.MonkeyPatch
+    nodes: list[ClusterWorker], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(nodes[0]._server._listener._mine, "name", name)  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="expected a node with a name"):
@@ -280,7 +282,7 @@ def test_a_node_of_a_name_that_is_none_is_refused(
 
 
 def test_an_answer_that_nobody_waits_for_takes_no_memory(
-    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+    nodes: list[ClusterWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read and dropped, as who asked may have given up."""
     cluster = vs.Cluster([nodes[0].address], clusters.made(), "plain")
@@ -305,7 +307,7 @@ def test_an_answer_that_nobody_waits_for_takes_no_memory(
 def test_a_graph_that_fails_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by devices that come back after each failure: a run, and the plan of one."""
     monkeypatch.setattr(compiled_graph, "MAX_FAILURES", 5)
-    monkeypatch.setattr(faults.Faults, "take_in", lambda *about, **more: None)
+    monkeypatch.setattr(faults.Faults, "record", lambda *about, **more: None)
     monkeypatch.setattr(faults.Faults, "may_retry", lambda *about: True)
     failures = list[DeviceError]()
 

@@ -42,10 +42,10 @@ def test_a_value_that_comes_first_waits_and_one_that_comes_later_is_waited_for(
     inbox: Inbox,
 ) -> None:
     send(inbox, RUN, 1)
-    assert is_full_of(inbox.take(RUN, 7, "node1", WAIT_S), 1)
-    later = RUN._replace(ticket=6)
+    assert is_full_of(inbox.recv(RUN, 7, "node1", WAIT_S), 1)
+    later = RUN._replace(sequence_number=6)
     with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(inbox.take, later, 7, "node1", WAIT_S)
+        taken = pool.submit(inbox.recv, later, 7, "node1", WAIT_S)
         send(inbox, RUN._replace(slot=1), 3)
         send(inbox, later, 2)
         assert is_full_of(taken.result(), 2)
@@ -53,30 +53,30 @@ def test_a_value_that_comes_first_waits_and_one_that_comes_later_is_waited_for(
 
 def test_a_value_is_the_takers_own(inbox: Inbox) -> None:
     send(inbox, RUN, 1)
-    first = inbox.take(RUN, 7, "node1", WAIT_S)
-    send(inbox, RUN._replace(ticket=6), 2)
+    first = inbox.recv(RUN, 7, "node1", WAIT_S)
+    send(inbox, RUN._replace(sequence_number=6), 2)
     assert is_full_of(first, 1) and first.flags.writeable
     with pytest.raises(DeviceTimeout) as caught:
-        inbox.take(RUN, 7, "node1", 0.01)
+        inbox.recv(RUN, 7, "node1", 0.01)
     assert caught.value.host == "node1"
 
 
 def test_memory_is_used_again_when_nobody_has_a_view_of_it(inbox: Inbox) -> None:
     send(inbox, RUN, 1)
-    first = inbox.take(RUN, 7, "node1", WAIT_S)
+    first = inbox.recv(RUN, 7, "node1", WAIT_S)
     where, part = first.ctypes.data, first[1:, ::2].T
     del first
     inbox.end(RUN)
-    later = RUN._replace(ticket=6)
+    later = RUN._replace(sequence_number=6)
     send(inbox, later, 2)
     assert np.all(part == 1)
-    second = inbox.take(later, 7, "node1", WAIT_S)
+    second = inbox.recv(later, 7, "node1", WAIT_S)
     assert second.ctypes.data != where
     there = second.ctypes.data
     del part, second
-    last = RUN._replace(ticket=7)
+    last = RUN._replace(sequence_number=7)
     send(inbox, last, 3)
-    third = inbox.take(last, 7, "node1", WAIT_S)
+    third = inbox.recv(last, 7, "node1", WAIT_S)
     assert third.ctypes.data == there and is_full_of(third, 3)
 
 
@@ -84,7 +84,8 @@ def test_two_values_on_their_way_have_memory_of_their_own(inbox: Inbox) -> None:
     size = 24
     for _ in range(3):  # also where there is spare memory
         messages = [
-            Message("value", {**RUN._replace(ticket=t)._asdict(), "node": 7}) for t in (5, 6)
+            Message("value", {**RUN._replace(sequence_number=t)._asdict(), "node": 7})
+            for t in (5, 6)
         ]
         for message in messages:
             message.payload = inbox.place(message, size, "node1")
@@ -93,14 +94,16 @@ def test_two_values_on_their_way_have_memory_of_their_own(inbox: Inbox) -> None:
             message.payload[:] = np.full(6, number, np.float32).tobytes()
         for message in messages:
             inbox.arrived(message, "node1")
-        for number, ticket in enumerate((5, 6)):
-            assert is_full_of(inbox.take(RUN._replace(ticket=ticket), 7, "node1", 1), number)
+        for number, sequence_number in enumerate((5, 6)):
+            assert is_full_of(
+                inbox.recv(RUN._replace(sequence_number=sequence_number), 7, "node1", 1), number
+            )
 
 
 def test_a_value_without_elements_arrives(inbox: Inbox) -> None:
     message = Message("value", {**RUN._asdict(), "node": 8})
     inbox.arrived(message, "node2")
-    assert inbox.take(RUN, 8, "node2", WAIT_S).shape == (0, 2)
+    assert inbox.recv(RUN, 8, "node2", WAIT_S).shape == (0, 2)
 
 
 def test_what_nobody_awaits_is_refused_before_memory_is_taken(inbox: Inbox) -> None:
@@ -114,22 +117,22 @@ def test_what_nobody_awaits_is_refused_before_memory_is_taken(inbox: Inbox) -> N
 
 
 def test_nobody_fills_the_memory_with_runs_to_come(inbox: Inbox) -> None:
-    for ticket in range(AHEAD):
-        send(inbox, RUN._replace(ticket=ticket), 1)
+    for sequence_number in range(AHEAD):
+        send(inbox, RUN._replace(sequence_number=sequence_number), 1)
     with pytest.raises(Wrong, match="more than"):
-        send(inbox, RUN._replace(ticket=AHEAD), 1)
+        send(inbox, RUN._replace(sequence_number=AHEAD), 1)
     send(inbox, RUN._replace(slot=1), 1)
 
 
 def test_an_aborted_run_raises_now_and_later(inbox: Inbox) -> None:
     with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(inbox.take, RUN, 7, "node1", WAIT_S)
+        taken = pool.submit(inbox.recv, RUN, 7, "node1", WAIT_S)
         inbox.abort(RUN)
         with pytest.raises(RunAborted):
             taken.result()
     send(inbox, RUN, 1)
     with pytest.raises(RunAborted):
-        inbox.take(RUN, 7, "node1", WAIT_S)
+        inbox.recv(RUN, 7, "node1", WAIT_S)
     assert inbox.is_aborted(RUN)
     inbox.end(RUN)
     assert not inbox.is_aborted(RUN)
@@ -139,11 +142,11 @@ def test_what_comes_after_the_end_is_dropped(inbox: Inbox) -> None:
     send(inbox, RUN, 1)
     inbox.end(RUN)
     send(inbox, RUN, 1)
-    send(inbox, RUN._replace(ticket=3), 1)
+    send(inbox, RUN._replace(sequence_number=3), 1)
     inbox.abort(RUN)
     assert not inbox._runs
-    send(inbox, RUN._replace(ticket=6), 2)
-    assert is_full_of(inbox.take(RUN._replace(ticket=6), 7, "node1", WAIT_S), 2)
+    send(inbox, RUN._replace(sequence_number=6), 2)
+    assert is_full_of(inbox.recv(RUN._replace(sequence_number=6), 7, "node1", WAIT_S), 2)
 
 
 def test_a_lost_host_is_told_to_who_waits_for_it_alone(inbox: Inbox) -> None:
@@ -151,16 +154,16 @@ def test_a_lost_host_is_told_to_who_waits_for_it_alone(inbox: Inbox) -> None:
     lost = HostLost("gone")
     lost.host = "node1"
     with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(inbox.take, RUN, 7, "node1", WAIT_S)
-        inbox.lose("node1", lost)
+        taken = pool.submit(inbox.recv, RUN, 7, "node1", WAIT_S)
+        inbox.mark_lost("node1", lost)
         with pytest.raises(HostLost) as caught:
             taken.result()
     assert caught.value.host == "node1" and caught.value is not lost
     # what had come before is there
-    assert is_full_of(inbox.take(RUN._replace(slot=1), 7, "node1", WAIT_S), 4)
-    inbox.regain("node1")
+    assert is_full_of(inbox.recv(RUN._replace(slot=1), 7, "node1", WAIT_S), 4)
+    inbox.mark_recovered("node1")
     send(inbox, RUN, 5)
-    assert is_full_of(inbox.take(RUN, 7, "node1", WAIT_S), 5)
+    assert is_full_of(inbox.recv(RUN, 7, "node1", WAIT_S), 5)
 
 
 def test_values_of_a_plan_that_is_gone_are_dropped(inbox: Inbox) -> None:

@@ -14,10 +14,10 @@ from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, ModelFormatError, VkschedError
 from vksched.distributed.worker.local_weights import ModelFolders, file_document
 from vksched.distributed.worker.weight_cache import WeightCache, hash_of
-from vksched.distributed.worker.weight_registry import Holding
+from vksched.distributed.worker.weight_registry import WeightRegistry
 from vksched.ops.quantized.gguf_formats import pack_u32
 from vksched.storage.content_hash import digest_of
-from vksched.storage.lazy_array import Late, late_bytes, origin_of
+from vksched.storage.lazy_array import LazyArray, lazy_bytes, origin_of
 from vksched.storage.model_file import open_model
 
 SIZE = 1 << 18
@@ -35,17 +35,17 @@ def file(tmp_path: Path) -> Path:
 
 
 def asked(of: Path, **changes: object) -> tuple[str, dict[str, Any]]:
-    """Returns the hash of a weight in the middle of a file, and what a caller asks for it."""
+    """Returns the hash of a weight in the middle of a file, and what a driver asks for it."""
     part = open_model(of, "test").part(4096, 4096 + 1024)
-    held = late_bytes(part, (16, 16), np.float32)  # type: ignore[arg-type]
+    held = lazy_bytes(part, (16, 16), np.float32)  # type: ignore[arg-type]
     origin = origin_of(held)
     assert origin is not None
     name = digest_of(held)
     return name, {"hash": name, "file": {**file_document(origin), **changes}}
 
 
-def holding(*folders: Path, cache: Path | None = None) -> Holding:
-    return Holding(WeightCache(cache), ModelFolders(folders), digest_of)
+def holding(*folders: Path, cache: Path | None = None) -> WeightRegistry:
+    return WeightRegistry(WeightCache(cache), ModelFolders(folders), digest_of)
 
 
 def test_a_weight_is_read_where_the_end_of_its_path_is(file: Path, tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_a_weight_is_read_where_the_end_of_its_path_is(file: Path, tmp_path: Pat
         made = holding(tmp_path / "models" / "sub" / "..", folder)
         assert made.missing(1, [told]) == []
         found = made.require(1, name)
-        assert isinstance(found, Late) and found.shape == (16, 16)
+        assert isinstance(found, LazyArray) and found.shape == (16, 16)
         want = np.fromfile(file, np.float32, 256, offset=4096)
-        assert np.array_equal(found.take().reshape(-1), want, equal_nan=True)
+        assert np.array_equal(found.materialize().reshape(-1), want, equal_nan=True)
     assert holding().missing(1, [told]) == [name]
 
 
@@ -69,7 +69,7 @@ def test_blocks_are_repacked_where_they_lie(tmp_path: Path, rng: np.random.Gener
     assert origin is not None and origin.blocks == "q4_K"
     name, made = digest_of(held), holding(tmp_path)
     assert made.missing(1, [{"hash": name, "file": file_document(origin)}]) == []
-    assert digest_of(made.require(1, name)) == name == digest_of(held.take())  # type: ignore[union-attr]
+    assert digest_of(made.require(1, name)) == name == digest_of(held.materialize())  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_file_that_changes_while_it_is_used_is_an_error_and_no_crash(file: Pat
     found = made.require(1, name)
     os.truncate(file, 4000)
     with pytest.raises(ModelFormatError, match="expected .* bytes, got 4000"):
-        found.take()  # type: ignore[union-attr]
+        found.materialize()  # type: ignore[union-attr]
     assert made.missing(2, [told]) == [], "what a plan holds is held"
     made.forget(1)
     made.forget(2)
@@ -198,16 +198,16 @@ def test_what_is_found_for_a_plan_that_was_given_up_is_not_held(file: Path, end:
         read.append(digest_of(held))
         return read[-1]
 
-    made = Holding(WeightCache(None), ModelFolders([file.parent]), given_up)
+    made = WeightRegistry(WeightCache(None), ModelFolders([file.parent]), given_up)
     first, other = asked(file), asked(file, start=8192)
     many = [{**other[1], "hash": f"{number:064x}"} for number in range(20)]
     with pytest.raises(DeviceError, match="a plan that needs some, got those of plan 1"):
         made.missing(1, [first[1], *many])
     assert made._plans == {} and len(read) <= 4, "one for each thread, and no more"
-    with pytest.raises(DeviceError, match="caller has gone|plan that needs some"):
+    with pytest.raises(DeviceError, match="driver has gone|plan that needs some"):
         made.add(1, hash_of([LITTLE]), LITTLE)
     if end == "close":
-        with pytest.raises(DeviceError, match="caller has gone"):
+        with pytest.raises(DeviceError, match="driver has gone"):
             made.missing(2, [first[1]])
 
 
@@ -219,7 +219,7 @@ def test_a_file_of_many_paths_is_open_once(file: Path) -> None:
         counts.append(len(os.listdir("/proc/self/fd")))
         return digest_of(held)
 
-    made = Holding(WeightCache(None), ModelFolders([file.parent]), counting)
+    made = WeightRegistry(WeightCache(None), ModelFolders([file.parent]), counting)
     told, before = asked(file)[1], len(os.listdir("/proc/self/fd"))
     many = [asked(file, path=f"{number}/{file.name}")[1] for number in range(200)]
     for number, each in enumerate(many):

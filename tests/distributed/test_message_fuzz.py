@@ -1,4 +1,4 @@
-"""Whatever a caller with the key says, a node answers or ends the session, and holds nothing of it.
+"""Whatever a driver with the key says, a node answers or ends the session, and holds nothing of it.
 
 `make test-all` draws many more sessions. A session that fails is drawn again by its seed:
 `VKSCHED_TESTS=rest pytest tests/distributed/test_message_fuzz.py -k 'holds_nothing and 17'`.
@@ -16,10 +16,10 @@ import clusters
 import pytest
 from conftest import vulkan_names
 from drawn_messages import drawn, say
-from hostile import Caller, Said, Watched, conversation
+from hostile import Driver, Said, Watched, conversation
 from selection import draws
 
-from vksched.cluster.worker_process import ClusterNode
+from vksched.cluster.worker_process import ClusterWorker
 from vksched.distributed.wire.stream import Closed
 
 SESSIONS = 12
@@ -31,22 +31,22 @@ REACH = Said("reach", {"host": "node2", "hosts": {"node2": ["127.0.0.1:1", "w"]}
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterWorker]:
     about = clusters.made(), "plain", ["cpu"]
     folder: Path = tmp_path_factory.mktemp("weights")
-    made = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=folder)
+    made = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=folder)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def said(node: ClusterNode) -> list[Said]:
-    """What an honest caller says."""
+def said(node: ClusterWorker) -> list[Said]:
+    """What an honest driver says."""
     return [REACH, *conversation(node)]
 
 
 @pytest.fixture
-def watched(node: ClusterNode) -> Iterator[Watched]:
+def watched(node: ClusterWorker) -> Iterator[Watched]:
     made = Watched(node)
     yield made
     made.close()
@@ -54,23 +54,23 @@ def watched(node: ClusterNode) -> Iterator[Watched]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_node_answers_or_ends_the_session_and_holds_nothing(
-    node: ClusterNode, said: list[Said], watched: Watched, seed: int
+    node: ClusterWorker, said: list[Said], watched: Watched, seed: int
 ) -> None:
     rng, late = random.Random(seed), list[str]()
     for number in range(SESSIONS):
         messages, begin_s = drawn(rng, said), time.monotonic()
-        caller = Caller(node.address)
+        driver = Driver(node.address)
         try:
             with suppress(Closed):
-                say(caller, messages, waits=number % 3 > 0)
-                caller.answer_to(SPECS)
+                say(driver, messages, waits=number % 3 > 0)
+                driver.answer_to(SPECS)
         finally:
-            caller.close()
+            driver.close()
         if time.monotonic() - begin_s > HANGS_S:
             late.append(f"session {number}: {messages}")
     assert late == []
     assert watched.left() == []
-    honest = Caller(node.address)
+    honest = Driver(node.address)
     kinds = [honest.answer_to(each) for each in said[1:] if each.ask and each.kind != "read"]
     assert all(each is not None for each in kinds)
     honest.close()
@@ -83,17 +83,17 @@ def test_a_node_answers_or_ends_the_session_and_holds_nothing(
 def test_a_node_holds_nothing_on_a_card(tmp_path: Path, device: str, seed: int) -> None:
     """As above, of states, weights and recordings of a Vulkan device."""
     about = clusters.made(), "plain", [device]
-    node = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
+    node = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
     rng, said = random.Random(seed), conversation(node, device)
     watched = Watched(node)
     try:
         assert node._opened.devices[0].context.robust  # type: ignore[attr-defined]
         for number in range(SESSIONS if seed else 3):
-            caller = Caller(node.address)
+            driver = Driver(node.address)
             with suppress(Closed):
-                say(caller, drawn(rng, said), waits=number % 3 > 0)
-                caller.answer_to(SPECS)
-            caller.close()
+                say(driver, drawn(rng, said), waits=number % 3 > 0)
+                driver.answer_to(SPECS)
+            driver.close()
         assert watched.left() == []
     finally:
         watched.close()
@@ -102,19 +102,19 @@ def test_a_node_holds_nothing_on_a_card(tmp_path: Path, device: str, seed: int) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_peer_is_answered_or_sent_away(
-    node: ClusterNode, said: list[Said], watched: Watched, seed: int
+    node: ClusterWorker, said: list[Said], watched: Watched, seed: int
 ) -> None:
     """Of a connection of another node only values and echoes are taken."""
-    rng, caller = random.Random(seed), Caller(node.address)
-    say(caller, [each for each in said if each.kind in ("missing", "weight", "add", "prepare")])
+    rng, driver = random.Random(seed), Driver(node.address)
+    say(driver, [each for each in said if each.kind in ("missing", "weight", "add", "prepare")])
     plan = next(each.fields["plan"] for each in said if each.kind == "prepare")
-    run = {"plan": plan, "slot": 0, "ticket": 0, "node": 0}
+    run = {"plan": plan, "slot": 0, "sequence_number": 0, "node": 0}
     own = [Said("echo", {}, b"x", ask=True), Said("value", run, bytes(16)), *said]
     for _ in range(SESSIONS):
-        peer = Caller(node.address, "node", "node2", caller=caller.name)
+        peer = Driver(node.address, "worker", "node2", driver=driver.name)
         with suppress(Closed):
             say(peer, drawn(rng, rng.sample(own, 4)))
         peer.close()
-    assert caller.answer_to(SPECS) is not None
-    caller.close()
+    assert driver.answer_to(SPECS) is not None
+    driver.close()
     assert watched.left() == []

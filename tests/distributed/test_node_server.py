@@ -1,4 +1,4 @@
-"""Nodes carry out parts for callers, over real connections of this computer."""
+"""Nodes carry out parts for drivers, over real connections of this computer."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from vksched.common.errors import (
     OutOfMemory,
     RunAborted,
 )
-from vksched.distributed.driver.client import Node, Nodes
-from vksched.distributed.protocols import Caller, Post, RunKey
-from vksched.distributed.wire.stats_codec import Told
+from vksched.distributed.driver.client import RemoteWorker, RemoteWorkers
+from vksched.distributed.protocols import Driver, RunKey, TensorTransport
+from vksched.distributed.wire.stats_codec import RemoteDeviceInfo
 from vksched.distributed.wire.tls import Security, place_text
 from vksched.distributed.worker.local_weights import ModelFolders
 from vksched.distributed.worker.server import Server
-from vksched.distributed.worker.session import Here
+from vksched.distributed.worker.session import WorkerContext
 from vksched.distributed.worker.weight_cache import WeightCache
-from vksched.distributed.worker.weight_registry import Holding
+from vksched.distributed.worker.weight_registry import WeightRegistry
 from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.planner.partition.host_partition import cut
-from vksched.runtime.executors.base_executor import CommitFailed, Results
+from vksched.runtime.executors.base_executor import CommitFailed, RunResult
 from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.runtime.simulated.simulated_device import SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock
@@ -51,7 +51,7 @@ LOOPBACK = ("127.0.0.1", 0)
 
 
 class Cluster:
-    """Two nodes in this process, each with its threads, and a caller; all over sockets."""
+    """Two nodes in this process, each with its threads, and a driver; all over sockets."""
 
     def __init__(
         self, folder: Path, kind: str = "tls", names: tuple[str, ...] = ("node1", "node2")
@@ -66,17 +66,17 @@ class Cluster:
             for name in (*names, "other")
         }
         self.servers = {name: self.serve(name, folder / name) for name in names}
-        self.nodes = self.caller()
+        self.nodes = self.driver()
         self.hosts = {name: self.connect(self.nodes, name) for name in names}
 
     def serve(self, name: str, folder: Path) -> Server:
-        def begin(post: Post, caller: Caller) -> Walker:
-            self.walkers[name].append(Walker(post, caller))
+        def begin(transport: TensorTransport, driver: Driver) -> Walker:
+            self.walkers[name].append(Walker(transport, driver))
             return self.walkers[name][-1]
 
         cache, clock = WeightCache(folder), SystemClock()
         tell = partial(self.tell, name)
-        here = Here(
+        here = WorkerContext(
             name,
             self.devices[name],
             tell,
@@ -89,24 +89,24 @@ class Cluster:
         )
         return Server(here, LOOPBACK)
 
-    def tell(self, name: str) -> list[Told]:
-        return [Told(device.spec, device.link) for device in self.devices[name]]
+    def tell(self, name: str) -> list[RemoteDeviceInfo]:
+        return [RemoteDeviceInfo(device.spec, device.link) for device in self.devices[name]]
 
-    def caller(self) -> Nodes:
-        return Nodes(self.security, self.registry, SystemClock())
+    def driver(self) -> RemoteWorkers:
+        return RemoteWorkers(self.security, self.registry, SystemClock())
 
-    def connect(self, nodes: Nodes, name: str) -> Node:
+    def connect(self, nodes: RemoteWorkers, name: str) -> RemoteWorker:
         return nodes.connect(place_text(self.servers[name].address))
 
     def prepare(
-        self, plan: vs.Plan, number: int = 1, hosts: dict[str, Node] | None = None
+        self, plan: vs.Plan, number: int = 1, hosts: dict[str, RemoteWorker] | None = None
     ) -> HostPlan:
-        """Cuts a plan, prepares the parts of the nodes and returns the caller's."""
-        caller, *parts = cut(spread(plan, ("node1", "node2")))
+        """Cuts a plan, prepares the parts of the nodes and returns the driver's."""
+        driver, *parts = cut(spread(plan, ("node1", "node2")))
         for part in parts:
             (hosts or self.hosts)[part.host].prepare(number, part)
         self.parts = {part.host: part for part in parts}
-        return caller
+        return driver
 
     def close(self) -> None:
         self.nodes.close()
@@ -133,15 +133,15 @@ class Heard:
         self.there.set()
 
 
-def run_once(cluster: Cluster, caller: HostPlan, run: RunKey, x: NDArray) -> list[NDArray]:
+def run_once(cluster: Cluster, driver: HostPlan, run: RunKey, x: NDArray) -> list[NDArray]:
     told = Heard()
     for name, part in cluster.parts.items():
         feeds = dict.fromkeys(part.inputs, x)
         cluster.hosts[name].start(run, feeds, told)
-    out = walk(caller, run, {}, cluster.nodes.mail)
+    out = walk(driver, run, {}, cluster.nodes.transport)
     for name in cluster.parts:
         stats = cluster.hosts[name].finish(run, WAIT_S).stats
-        assert (stats.run, stats.seconds) == (run.ticket, 0.5)
+        assert (stats.run, stats.seconds) == (run.sequence_number, 0.5)
     assert told.errors == []
     return out
 
@@ -157,7 +157,7 @@ def expected(plan: vs.Plan, x: NDArray) -> NDArray:
 
 
 class _Nobody:
-    """A Post for plans of one host."""
+    """A TensorTransport for plans of one host."""
 
     def end(self, run: RunKey) -> None:
         return None
@@ -177,10 +177,10 @@ def test_values_go_from_node_to_node_and_end_with_the_caller(
     cluster = Cluster(tmp_path, kind)
     try:
         plan = plan_of_two()
-        caller = cluster.prepare(plan)
-        for ticket in range(3):
+        driver = cluster.prepare(plan)
+        for sequence_number in range(3):
             x = fed(plan, rng)
-            (out,) = run_once(cluster, caller, RunKey(1, 0, ticket), x)
+            (out,) = run_once(cluster, driver, RunKey(1, 0, sequence_number), x)
             assert np.array_equal(out, expected(plan, x))
     finally:
         cluster.close()
@@ -190,15 +190,20 @@ def test_runs_of_several_slots_and_plans_do_not_wait_for_each_other(
     cluster: Cluster, rng: np.random.Generator
 ) -> None:
     plans = {number: make_plan(*chain([A, B, A]), copies=3) for number in (1, 2)}
-    callers = {number: cluster.prepare(plan, number) for number, plan in plans.items()}
+    drivers = {number: cluster.prepare(plan, number) for number, plan in plans.items()}
     x = fed(plans[1], rng)
     want = expected(plans[1], x)
-    runs = [RunKey(n, slot, ticket) for ticket in range(4) for n in (1, 2) for slot in range(3)]
+    runs = [
+        RunKey(n, slot, sequence_number)
+        for sequence_number in range(4)
+        for n in (1, 2)
+        for slot in range(3)
+    ]
 
     def work(number: int, slot: int) -> bool:
         mine = [run for run in runs if run[:2] == (number, slot)]
         return all(
-            np.array_equal(run_once(cluster, callers[number], run, x)[0], want) for run in mine
+            np.array_equal(run_once(cluster, drivers[number], run, x)[0], want) for run in mine
         )
 
     with ThreadPoolExecutor(6) as pool:
@@ -228,7 +233,7 @@ def test_torn_states_are_told_with_their_devices(cluster: Cluster) -> None:
     plan = plan_of_two()
     cluster.prepare(plan)
     cause = DeviceError("[x] half")
-    cluster.walkers["node1"][0].fails = CommitFailed(cause, Results(()), frozenset([0]))
+    cluster.walkers["node1"][0].fails = CommitFailed(cause, RunResult(()), frozenset([0]))
     part, run = cluster.parts["node1"], RunKey(1, 0, 0)
     x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
     cluster.hosts["node1"].start(run, dict.fromkeys(part.inputs, x), Heard())
@@ -241,20 +246,20 @@ def test_a_part_names_those_it_talks_to_and_any_number_of_them(
     cluster: Cluster, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table of 2,000 nodes has more bytes than the fields of a message may have."""
-    hosts, named = Nodes.hosts, []
+    hosts, named = RemoteWorkers.hosts, []
 
-    def many(self: Nodes, at: Node, names: Iterable[str]) -> dict[str, list[str]]:
+    def many(self: RemoteWorkers, at: RemoteWorker, names: Iterable[str]) -> dict[str, list[str]]:
         named.append(set(names))
         found = hosts(self, at, named[-1])
         return {f"other{at}": ["127.0.0.1:1", "0" * 32] for at in range(2000)} | found
 
-    monkeypatch.setattr(Nodes, "hosts", many)
+    monkeypatch.setattr(RemoteWorkers, "hosts", many)
     plan = plan_of_two()
-    caller = cluster.prepare(plan)
+    driver = cluster.prepare(plan)
     others = [{s.host for s in part.walk()} for part in cluster.parts.values()]
     assert named == others and {"node1"} in others
     x = fed(plan, rng)
-    (out,) = run_once(cluster, caller, RunKey(1, 0, 0), x)
+    (out,) = run_once(cluster, driver, RunKey(1, 0, 0), x)
     assert np.array_equal(out, expected(plan, x))
 
 
@@ -264,7 +269,7 @@ def test_a_node_that_tells_times_of_no_split_is_lost(cluster: Cluster, split: in
     cluster.prepare(plan)
     run, node = RunKey(1, 0, 0), cluster.hosts["node1"]
     stats = RunStats(0, 0.5, 1, 2, 3, 4, 5, (SplitStats(split, "null:0", 1, 0.5),))
-    cluster.walkers["node1"][0].caller.done(run, stats, ())
+    cluster.walkers["node1"][0].driver.done(run, stats, ())
     with pytest.raises(HostLost, match="expected times of splits of the plan"):
         for _ in range(1000):
             node.channel.ask("clock", {}, (), WAIT_S)
@@ -278,7 +283,7 @@ def test_a_node_that_tells_events_of_no_split_is_lost(
     node, stats = cluster.hosts["node1"], RunStats(0, 0.5, 1, 2, 3, 4, 5)
     about = {"node": 0, "bytes": 1, "of": "host", "needed_by": -1, **wrong}
     took = Event("recv", "host", 0.0, 1.0, fields=about)
-    cluster.walkers["node1"][0].caller.done(RunKey(1, 0, 0), stats, (took,))
+    cluster.walkers["node1"][0].driver.done(RunKey(1, 0, 0), stats, (took,))
     with pytest.raises(HostLost, match="expected times of splits of the plan"):
         for _ in range(1000):
             node.channel.ask("clock", {}, (), WAIT_S)
@@ -286,7 +291,7 @@ def test_a_node_that_tells_events_of_no_split_is_lost(
 
 def test_a_node_that_is_gone_fails_its_runs_and_nobody_waits(cluster: Cluster) -> None:
     plan = plan_of_two()
-    caller = cluster.prepare(plan)
+    driver = cluster.prepare(plan)
     for walker in cluster.walkers["node1"]:
         walker.hold.clear()
     told, run = Heard(), RunKey(1, 0, 0)
@@ -303,7 +308,7 @@ def test_a_node_that_is_gone_fails_its_runs_and_nobody_waits(cluster: Cluster) -
     cluster.hosts["node2"].abort(run)
     with pytest.raises((RunAborted, HostLost)):
         cluster.hosts["node2"].finish(run, WAIT_S)
-    assert caller.taken and cluster.hosts["node1"].error is not None
+    assert driver.taken and cluster.hosts["node1"].error is not None
 
 
 def test_a_node_that_comes_back_is_connected_again(
@@ -315,9 +320,9 @@ def test_a_node_that_comes_back_is_connected_again(
     cluster.servers["node1"] = cluster.serve("node1", tmp_path / "node1")
     cluster.hosts["node1"] = cluster.connect(cluster.nodes, "node1")
     plan = plan_of_two()
-    caller = cluster.prepare(plan, 7)
+    driver = cluster.prepare(plan, 7)
     x = fed(plan, rng)
-    (out,) = run_once(cluster, caller, RunKey(7, 0, 0), x)
+    (out,) = run_once(cluster, driver, RunKey(7, 0, 0), x)
     assert np.array_equal(out, expected(plan, x))
 
 
@@ -327,12 +332,12 @@ def test_a_caller_that_connects_again_starts_anew(
     plan = plan_of_two()
     x = fed(plan, rng)
     for _ in range(3):
-        caller = cluster.prepare(plan)
-        run_once(cluster, caller, RunKey(1, 0, 0), x)
+        driver = cluster.prepare(plan)
+        run_once(cluster, driver, RunKey(1, 0, 0), x)
         cluster.hosts["node1"].close()
         cluster.hosts["node1"] = cluster.connect(cluster.nodes, "node1")
-        cluster.hosts["node2"].retire(1)
-    assert cluster.servers["node1"].callers == 1
+        cluster.hosts["node2"].release_plan(1)
+    assert cluster.servers["node1"].drivers == 1
 
 
 def test_what_a_gone_caller_had_is_freed(cluster: Cluster) -> None:
@@ -351,20 +356,20 @@ def test_what_a_gone_caller_had_is_freed(cluster: Cluster) -> None:
         server.wait_until_free()
         assert cluster.walkers[name][0].closed.is_set()
     assert cluster.devices["node1"][0].states.keys() == ()
-    again = cluster.caller()
+    again = cluster.driver()
     assert cluster.connect(again, "node1").devices[0].spec.name == "node1/null:0"
     again.close()
 
 
 def test_two_callers_have_plans_of_their_own(cluster: Cluster, rng: np.random.Generator) -> None:
-    other = cluster.caller()
+    other = cluster.driver()
     hosts = {name: cluster.connect(other, name) for name in cluster.servers}
     plan = plan_of_two()
-    caller = cluster.prepare(plan, 1)
+    driver = cluster.prepare(plan, 1)
     cluster.prepare(make_plan(*chain([A, B])), 1, hosts)
     cluster.prepare(plan, 2)
     x = fed(plan, rng)
-    (out,) = run_once(cluster, caller, RunKey(1, 0, 0), x)
+    (out,) = run_once(cluster, driver, RunKey(1, 0, 0), x)
     assert np.array_equal(out, expected(plan, x))
     other.close()
 
@@ -422,12 +427,12 @@ def test_a_node_that_another_lost_is_heard_again_by_the_next_plan(cluster: Clust
     plan = plan_of_two()
     cluster.prepare(plan)
     (session,) = cluster.servers["node2"]._sessions.values()
-    session._mail.lose("node1", HostLost("[x] a cable"))
+    session._transport.mark_lost("node1", HostLost("[x] a cable"))
     with pytest.raises(HostLost, match="a cable"):
-        session._mail.take(RunKey(1, 0, 0), 0, "node1", WAIT_S)
+        session._transport.recv(RunKey(1, 0, 0), 0, "node1", WAIT_S)
     cluster.prepare(plan, 2)
     with pytest.raises(DeviceTimeout):
-        session._mail.take(RunKey(2, 0, 0), 0, "node1", 0.01)
+        session._transport.recv(RunKey(2, 0, 0), 0, "node1", 0.01)
 
 
 def test_devices_are_as_the_node_describes_them(cluster: Cluster) -> None:
@@ -444,10 +449,13 @@ def test_what_devices_have_free_is_asked_again_where_it_may_have_changed(
     monkeypatch.setattr(client_module, "FRESH_S", 1e9)
     told, tell = [], cluster.tell
 
-    def counting(name: str) -> list[Told]:
+    def counting(name: str) -> list[RemoteDeviceInfo]:
         told.append(name)
         room = 1000 * len(told)
-        return [Told(replace(each.spec, memory_bytes=room), each.link) for each in tell(name)]
+        return [
+            RemoteDeviceInfo(replace(each.spec, memory_bytes=room), each.link)
+            for each in tell(name)
+        ]
 
     monkeypatch.setattr(cluster, "tell", counting)
     server = cluster.serve("other", tmp_path / "other")
@@ -460,7 +468,7 @@ def test_what_devices_have_free_is_asked_again_where_it_may_have_changed(
         assert device.spec.memory_bytes == 2000
         device.states.remove(key)
         assert [device.spec.memory_bytes for _ in range(2)] == [3000] * 2
-        monkeypatch.setattr(client_module, "FRESH_S", -1.0)  # other callers may have come
+        monkeypatch.setattr(client_module, "FRESH_S", -1.0)  # other drivers may have come
         assert device.spec.memory_bytes == 4000
     finally:
         server.close()
@@ -478,16 +486,16 @@ def test_a_weight_is_sent_once_and_again_where_its_file_is_broken(
 ) -> None:
     plan, weight = weighted()
     sent: list[list[str]] = []
-    missing = Holding.missing
+    missing = WeightRegistry.missing
 
-    def noting(self: Holding, *about: Any) -> list[str]:
+    def noting(self: WeightRegistry, *about: Any) -> list[str]:
         sent.append(missing(self, *about))
         return sent[-1]
 
-    monkeypatch.setattr(Holding, "missing", noting)
+    monkeypatch.setattr(WeightRegistry, "missing", noting)
 
     def again() -> list[str]:
-        nodes = cluster.caller()
+        nodes = cluster.driver()
         cluster.prepare(plan, 1, {"node1": cluster.connect(nodes, "node1")})
         nodes.close()
         (read,) = cluster.registry.read_weights
@@ -514,7 +522,7 @@ def test_a_session_holds_what_plans_and_states_need_and_no_more(cluster: Cluster
     with pytest.raises(OutOfMemory):
         cluster.prepare(plan, 3, {"node1": node})
     for number in range(3):
-        node.retire(number)
+        node.release_plan(number)
     for _ in range(3):
         device, keys = node.devices[0], [object(), object()]
         device.states.add([(key, np.ones(3, np.float32)) for key in keys])
@@ -535,16 +543,16 @@ def test_a_plan_that_is_given_up_while_it_is_read_leaves_nothing(
 
     def reading(*about: Any) -> HostPlan:
         part = read(*about)
-        node.retire(1)
+        node.release_plan(1)
         until_s = time.monotonic() + WAIT_S
-        while not session._plans[1].retired and time.monotonic() < until_s:
+        while not session._plans[1].is_released and time.monotonic() < until_s:
             pass  # nobody answers that a plan is retired
         return part
 
     monkeypatch.setattr(cluster.registry, "read", reading)
     cluster.prepare(plan, 1, {"node1": node})
     assert not session._plans and not session._weights._plans
-    assert not session._mail._plans and not cluster.walkers["node1"][0].parts
+    assert not session._transport._plans and not cluster.walkers["node1"][0].parts
 
 
 def test_a_weight_that_is_not_what_its_hash_says_is_refused(cluster: Cluster) -> None:
@@ -574,17 +582,17 @@ def test_progress_and_errors_of_preparing_arrive(cluster: Cluster) -> None:
         node.prepare(4, parts[1], stop)
     assert node.error is None and 4 not in node._prepared
     node.prepare(2, parts[1])
-    node.retire(2)
+    node.release_plan(2)
     node.prepare(3, parts[1])
 
 
 @pytest.mark.parametrize(
     ("kind", "fields", "payload"),
     [
-        ("start", {"plan": 9, "slot": 0, "ticket": 0}, [b"x"]),
-        ("start", {"plan": 1, "slot": 0, "ticket": 0}, [b"x"]),
-        ("start", {"plan": 1, "slot": 99, "ticket": 0}, None),
-        ("value", {"plan": 1, "slot": 0, "ticket": 0, "node": 0}, [b"x"]),
+        ("start", {"plan": 9, "slot": 0, "sequence_number": 0}, [b"x"]),
+        ("start", {"plan": 1, "slot": 0, "sequence_number": 0}, [b"x"]),
+        ("start", {"plan": 1, "slot": 99, "sequence_number": 0}, None),
+        ("value", {"plan": 1, "slot": 0, "sequence_number": 0, "node": 0}, [b"x"]),
         (
             "write",
             {"device": "d", "key": "k", "dtype": "O", "shape": [1], "uniform": False},
@@ -597,7 +605,7 @@ def test_progress_and_errors_of_preparing_arrive(cluster: Cluster) -> None:
 def test_a_caller_that_says_nonsense_is_cut_off_and_others_go_on(
     cluster: Cluster, kind: str, fields: dict[str, object], payload: list[bytes] | None
 ) -> None:
-    other = cluster.caller()
+    other = cluster.driver()
     node = cluster.connect(other, "node1")
     part = cut(spread(plan_of_two(), ("node1", "node2")))[1]
     node.prepare(1, part)
@@ -607,7 +615,7 @@ def test_a_caller_that_says_nonsense_is_cut_off_and_others_go_on(
         with pytest.raises(HostLost):
             channel.ask(kind, fields, payload or (), WAIT_S)
     else:
-        channel.tell(kind, fields, [bytes(size)] if payload is None else payload)
+        channel.notify(kind, fields, [bytes(size)] if payload is None else payload)
     while node.error is None:
         pass
     cluster.hosts["node1"].channel.ask("clock", {}, (), WAIT_S)
@@ -639,16 +647,16 @@ def test_plans_come_and_go_without_end(cluster: Cluster, rng: np.random.Generato
     plan = plan_of_two()
     x = fed(plan, rng)
     for number in range(5):
-        caller = cluster.prepare(plan, number)
-        run_once(cluster, caller, RunKey(number, 0, 0), x)
+        driver = cluster.prepare(plan, number)
+        run_once(cluster, driver, RunKey(number, 0, 0), x)
         for node in cluster.hosts.values():
-            node.retire(number)
+            node.release_plan(number)
     for node in cluster.hosts.values():
         node.channel.ask("clock", {}, (), WAIT_S)
         assert not node._prepared and not node._runs
         with pytest.raises(RunAborted, match="expected a run under way"):
             node.finish(RunKey(0, 0, 0), WAIT_S)
-    assert not cluster.nodes.mail._runs and not cluster.nodes.mail._plans
+    assert not cluster.nodes.transport._runs and not cluster.nodes.transport._plans
 
 
 def test_links_are_measured_between_the_caller_and_nodes_and_between_nodes(

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from vksched.distributed.driver.progress import MAX_KINDS, Telling
+from vksched.distributed.driver.progress import MAX_KINDS, ProgressReporter
 
 WAIT_S = 60.0
 
@@ -19,15 +19,15 @@ def test_the_newest_of_each_kind_is_told_and_nobody_waits() -> None:
         begun.set()
         assert go_on.wait(WAIT_S)
 
-    with Telling(slow) as telling:
-        telling.put("weights", 1, 9)
+    with ProgressReporter(slow) as reporter:
+        reporter.put("weights", 1, 9)
         assert begun.wait(WAIT_S)
         for done in range(2, 10):
-            telling.put("weights", done, 9)  # returns, whatever the function does
-        telling.put("kernels", 1, 1)
+            reporter.put("weights", done, 9)  # returns, whatever the function does
+        reporter.put("kernels", 1, 1)
         go_on.set()
     assert told == [("weights", 1, 9), ("weights", 9, 9), ("kernels", 1, 1)]
-    telling.put("weights", 0, 0)
+    reporter.put("weights", 0, 0)
     assert len(told) == 3
 
 
@@ -38,19 +38,19 @@ def test_what_it_raises_ends_the_block_and_it_is_called_no_more() -> None:
         told.append(said)
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), Telling(fails) as telling:
-        while not telling._raised:
-            telling.put("weights", 1, 2)
-        telling.put("weights", 2, 2)
+    with pytest.raises(ZeroDivisionError), ProgressReporter(fails) as reporter:
+        while not reporter._raised:
+            reporter.put("weights", 1, 2)
+        reporter.put("weights", 2, 2)
     assert len(told) == 1
 
 
 def test_an_error_of_the_block_is_that_error() -> None:
-    with pytest.raises(KeyError), Telling(lambda *said: 1 / 0) as telling:  # type: ignore[arg-type]
-        telling.put("weights", 1, 2)
+    with pytest.raises(KeyError), ProgressReporter(lambda *said: 1 / 0) as reporter:  # type: ignore[arg-type]
+        reporter.put("weights", 1, 2)
         raise KeyError
-    with Telling(None) as telling:
-        telling.put("weights", 1, 2)
+    with ProgressReporter(None) as reporter:
+        reporter.put("weights", 1, 2)
 
 
 def test_news_of_more_kinds_than_there_are_does_not_pile_up() -> None:
@@ -61,11 +61,11 @@ def test_news_of_more_kinds_than_there_are_does_not_pile_up() -> None:
         assert go_on.wait(60)
         told.append(what)
 
-    with Telling(slowly) as telling:
-        telling.put("first", 0, 1)
+    with ProgressReporter(slowly) as reporter:
+        reporter.put("first", 0, 1)
         assert begun.wait(60)
         for number in range(1000):
-            telling.put(str(number), 0, 1)
-        assert len(telling._new) == MAX_KINDS
+            reporter.put(str(number), 0, 1)
+        assert len(reporter._new) == MAX_KINDS
         go_on.set()
     assert told == ["first", *map(str, range(MAX_KINDS))]

@@ -11,7 +11,7 @@ from memory_hosts import lost
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import HostLost, RunAborted
 from vksched.distributed.protocols import RunKey
-from vksched.distributed.worker.sending import SMALL_BYTES, Sending
+from vksched.distributed.worker.sending import SMALL_BYTES, TensorSender
 from vksched.trace.events import SystemClock
 
 WAIT_S = 30.0
@@ -20,7 +20,7 @@ LARGE = np.zeros(SMALL_BYTES + 1, np.uint8)
 
 
 class Gated:
-    """A post whose sends to one host wait for a gate, and to "lost" fail."""
+    """A transport whose sends to one host wait for a gate, and to "lost" fail."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -39,10 +39,10 @@ class Gated:
     def abort(self, run: RunKey) -> None:
         self.aborted.set()
 
-    def take(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
+    def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
         raise RunAborted
 
-    def came(self, run: RunKey, value: int, host: str) -> bool:
+    def has_arrived(self, run: RunKey, value: int, host: str) -> bool:
         return False
 
     def end(self, run: RunKey) -> None:
@@ -50,24 +50,24 @@ class Gated:
 
 
 def test_a_slow_host_delays_neither_the_walk_nor_other_hosts() -> None:
-    post = Gated()
-    out = Sending(post, 2, SystemClock())
+    transport = Gated()
+    out = TensorSender(transport, 2, SystemClock())
     out.send(RUN, 0, "slow", LARGE, False)
     out.send(RUN, 1, "quick", LARGE, False)
     out.send(RUN, 2, "quick", LARGE[:8], False)  # small: it has left by now
-    assert (2, "quick") in post.sent and (0, "slow") not in post.sent
-    post.gate.set()
+    assert (2, "quick") in transport.sent and (0, "slow") not in transport.sent
+    transport.gate.set()
     out.wait(RUN)
-    assert sorted(post.sent) == [(0, "slow"), (1, "quick"), (2, "quick")]
+    assert sorted(transport.sent) == [(0, "slow"), (1, "quick"), (2, "quick")]
     out.end(RUN)
     out.close()
 
 
 def test_a_value_that_cannot_be_sent_ends_the_run_with_the_reason() -> None:
-    post = Gated()
-    out = Sending(post, 2, SystemClock())
+    transport = Gated()
+    out = TensorSender(transport, 2, SystemClock())
     out.send(RUN, 0, "lost", LARGE, False)
-    assert post.aborted.wait(WAIT_S)  # who waits for a value is woken
+    assert transport.aborted.wait(WAIT_S)  # who waits for a value is woken
     with pytest.raises(HostLost):
         out.require(RUN)
     with pytest.raises(HostLost):

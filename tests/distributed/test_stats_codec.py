@@ -22,15 +22,15 @@ from vksched.distributed.wire.array_codec import (
 )
 from vksched.distributed.wire.channel import flat
 from vksched.distributed.wire.stats_codec import (
-    Told,
-    devices_document,
-    devices_of,
-    events_seen,
-    named,
-    ran_document,
-    ran_of,
-    renumbered,
-    seen_from,
+    RemoteDeviceInfo,
+    decode_devices,
+    decode_run_stats,
+    encode_devices,
+    encode_run_stats,
+    events_to_local_clock,
+    remap_ids,
+    stats_to_local_clock,
+    with_host_name,
 )
 from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.runtime.simulated.simulated_device import HERE, SimulatedDevice
@@ -89,9 +89,9 @@ STATS = RunStats(
 
 
 def test_stats_come_back_and_are_seen_by_the_callers_clock() -> None:
-    again = ran_of(ran_document(STATS))[0]
+    again = decode_run_stats(encode_run_stats(STATS))[0]
     assert again == STATS
-    seen = seen_from(again, "node1", lambda there_s: there_s - 4.0)
+    seen = stats_to_local_clock(again, "node1", lambda there_s: there_s - 4.0)
     assert seen.start_s == 6.0 and seen.spans == (("wait", 0, 6.5, 7.0),)
     assert [split.device for split in seen.splits] == ["node1/vulkan:0", "node1/cpu"]
     assert (seen.splits[0].begin_s, seen.splits[0].end_s) == (6.0, 7.0)
@@ -100,22 +100,22 @@ def test_stats_come_back_and_are_seen_by_the_callers_clock() -> None:
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"[" * 100_000, b"\xff", b'["x"]'])
 def test_what_is_no_stats_is_refused(text: bytes) -> None:
     with pytest.raises(Wrong):
-        ran_of(text)
+        decode_run_stats(text)
     with pytest.raises(DeviceError, match="the devices of node1"):
-        devices_of(text if text != b"[]" else b"[1]", "node1")
+        decode_devices(text if text != b"[]" else b"[1]", "node1")
 
 
 def test_devices_come_back_with_the_names_of_their_host() -> None:
     specs = [DeviceSpec("vulkan:0", "null", pool="card", memory_bytes=5), DeviceSpec("b", "null")]
     links = [Link(1e9, 1e-5), HERE]
     given = [SimulatedDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
-    told = devices_of(
-        devices_document([Told(device.spec, device.link) for device in given]), "node1"
+    told = decode_devices(
+        encode_devices([RemoteDeviceInfo(device.spec, device.link) for device in given]), "node1"
     )
     assert [each.spec for each in told] == specs and [each.link for each in told] == links
-    renamed = named(told[0].spec, "node1")
+    renamed = with_host_name(told[0].spec, "node1")
     assert renamed.name == "node1/vulkan:0"
-    assert named(renamed, "") == renamed
+    assert with_host_name(renamed, "") == renamed
 
 
 NONSENSE: dict[str, tuple[dict[str, object], dict[str, object] | None]] = {
@@ -134,10 +134,10 @@ NONSENSE: dict[str, tuple[dict[str, object], dict[str, object] | None]] = {
 @pytest.mark.parametrize("what", NONSENSE)
 def test_devices_with_which_nobody_could_plan_are_refused(what: str) -> None:
     changed, link = NONSENSE[what]
-    (one,) = json.loads(devices_document([Told(DeviceSpec("vulkan:0", "null"), None)]))
+    (one,) = json.loads(encode_devices([RemoteDeviceInfo(DeviceSpec("vulkan:0", "null"), None)]))
     text = json.dumps([{"spec": {**one["spec"], **changed}, "link": link}]).encode()
     with pytest.raises(DeviceError, match="the devices of node1"):
-        devices_of(text, "node1")
+        decode_devices(text, "node1")
 
 
 EVENTS = (
@@ -148,11 +148,14 @@ EVENTS = (
 
 
 def test_events_come_back_and_get_the_names_and_numbers_of_the_whole_plan() -> None:
-    _, events = ran_of(ran_document(STATS, EVENTS))
+    _, events = decode_run_stats(encode_run_stats(STATS, EVENTS))
     assert [(e.name, e.device, e.start_s, e.fields) for e in events] == [
         (e.name, e.device, e.start_s, e.fields) for e in EVENTS
     ]
-    seen = [renumbered(e, [5], "node1") for e in events_seen(events, lambda there_s: there_s - 9)]
+    seen = [
+        remap_ids(e, [5], "node1")
+        for e in events_to_local_clock(events, lambda there_s: there_s - 9)
+    ]
     assert [e.device for e in seen] == ["node1/vulkan:0", "node1/host", "node1/host"]
     assert [e.fields.get("split") for e in seen] == [5, 5, None]
     assert seen[0].fields["observed_s"] == -8.0
@@ -170,6 +173,6 @@ def test_events_come_back_and_get_the_names_and_numbers_of_the_whole_plan() -> N
 )
 def test_events_that_are_none_of_a_run_are_refused(event: vs.Event) -> None:
     with pytest.raises(Wrong):
-        _, rows = json.loads(ran_document(STATS, EVENTS[:1]))
+        _, rows = json.loads(encode_run_stats(STATS, EVENTS[:1]))
         rows[0][0], rows[0][-1] = event.name, dict(event.fields)
-        ran_of(json.dumps([json.loads(ran_document(STATS))[0], rows]).encode())
+        decode_run_stats(json.dumps([json.loads(encode_run_stats(STATS))[0], rows]).encode())

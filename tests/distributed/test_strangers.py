@@ -19,7 +19,7 @@ from vksched.distributed.wire import listener as listening
 from vksched.distributed.wire import tls
 from vksched.distributed.wire.credentials import Credentials
 from vksched.distributed.wire.handshake import exchange, hello, require_equal
-from vksched.distributed.wire.listener import Doors, Listener, network_of
+from vksched.distributed.wire.listener import ConnectionLimiter, Listener, network_of
 from vksched.distributed.wire.messages import Fields
 from vksched.distributed.wire.stream import Closed, Stream
 from vksched.distributed.wire.tls import GREETING, Security, place_of, place_text
@@ -27,7 +27,7 @@ from vksched.ops.lowering import native_kernels
 
 LOOPBACK = ("127.0.0.1", 0)
 WAIT_S = 60
-CALLER, NODE = hello("caller", "", "c1"), hello("node", "node1", "")
+DRIVER, NODE = hello("driver", "", "c1"), hello("worker", "node1", "")
 
 
 class Door:
@@ -47,8 +47,8 @@ class Door:
     def let_in(self) -> Fields:
         """Lets a member in, as the door still does."""
         stream = self.security.connect(self.address, WAIT_S)
-        theirs = exchange(stream, CALLER)
-        require_equal(CALLER, theirs, "it")
+        theirs = exchange(stream, DRIVER)
+        require_equal(DRIVER, theirs, "it")
         assert self.there.acquire(timeout=WAIT_S)
         stream.close()
         return self.came[-1][1]
@@ -94,10 +94,10 @@ def hung_up(own: socket.socket) -> bool:
 
 def test_a_member_gets_in_and_both_know_who_is_there(door: Door) -> None:
     stream = door.security.connect(door.address, WAIT_S)
-    theirs = exchange(stream, CALLER)
+    theirs = exchange(stream, DRIVER)
     assert door.there.acquire(timeout=WAIT_S)
-    assert (theirs["role"], theirs["name"]) == ("node", "node1")
-    assert (door.came[0][1]["role"], door.came[0][1]["caller"]) == ("caller", "c1")
+    assert (theirs["role"], theirs["name"]) == ("worker", "node1")
+    assert (door.came[0][1]["role"], door.came[0][1]["driver"]) == ("driver", "c1")
     stream.close()
 
 
@@ -122,7 +122,7 @@ def test_garbage_gets_nothing_but_random_bytes(door: Door, name: str) -> None:
         assert heard == b"" or (heard.startswith(GREETING) and len(heard) == len(GREETING) + 32)
     else:  # an alert of TLS
         assert len(heard) < 16
-    assert door.let_in()["caller"] == "c1"
+    assert door.let_in()["driver"] == "c1"
     assert len(door.came) == 1
 
 
@@ -148,7 +148,7 @@ def test_what_was_said_once_is_no_proof_later() -> None:
 
 
 def test_a_proof_cannot_be_handed_back_to_who_made_it() -> None:
-    """A false node that returns the caller's own bytes does not know the secret."""
+    """A false node that returns the driver's own bytes does not know the secret."""
     false = socket.create_server(LOOPBACK)
 
     def mirror() -> None:
@@ -273,7 +273,7 @@ def test_many_members_of_one_address_may_come_at_once(door: Door) -> None:
     def come() -> Stream:
         stream = door.security.connect(door.address, WAIT_S)
         met.wait(0.05)  # the way is long
-        exchange(stream, CALLER)
+        exchange(stream, DRIVER)
         return stream
 
     with ThreadPoolExecutor(count) as threads:
@@ -295,13 +295,13 @@ def test_an_address_with_many_strangers_takes_no_place_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listening, "PATIENT_S", 0.0)
-    doors, ends = Doors(8), [socket.socketpair() for _ in range(22)]
+    doors, ends = ConnectionLimiter(8), [socket.socketpair() for _ in range(22)]
     here, there = [each for each, _ in ends], [each for _, each in ends]
     kept = [doors.take("10.0.0.2", here[0]), doors.take("10.0.0.3", here[1])]
     many = [doors.take("10.0.0.1", own) for own in here[2:]]
-    assert doors.give_back("10.0.0.2", kept[0]) and doors.give_back("10.0.0.3", kept[1])
-    assert [doors.give_back("10.0.0.1", each) for each in many] == [False] * 14 + [True] * 6
-    assert not doors.give_back("10.0.0.1", many[-1]) and not doors._by_address
+    assert doors.release("10.0.0.2", kept[0]) and doors.release("10.0.0.3", kept[1])
+    assert [doors.release("10.0.0.1", each) for each in many] == [False] * 14 + [True] * 6
+    assert not doors.release("10.0.0.1", many[-1]) and not doors._by_address
     for own in there[2:16]:
         assert said(own) == b""  # it was hung up
     for own in (*here, *there):
@@ -330,7 +330,7 @@ def test_one_byte_at_a_time_does_not_buy_more_time() -> None:
 @pytest.mark.parametrize("key", ["version", "shaders", "ops"])
 def test_another_version_is_told_of_at_the_caller_and_gets_no_further(door: Door, key: str) -> None:
     stream = door.security.connect(door.address, WAIT_S)
-    other = {**CALLER, key: "another"}
+    other = {**DRIVER, key: "another"}
     theirs = exchange(stream, other)
     with pytest.raises(DeviceError, match="another here") as caught:
         require_equal(other, theirs, "node1")
@@ -345,15 +345,15 @@ def test_another_version_is_told_of_at_the_caller_and_gets_no_further(door: Door
 def test_nodes_without_shaders_compare_how_words_hold_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    mine = hello("caller", "desk", "desk")
+    mine = hello("driver", "desk", "desk")
     monkeypatch.setattr(native_kernels, "QUANT_LAYOUT_VERSION", 1)
     with pytest.raises(DeviceError, match="ops"):
-        require_equal(mine, hello("node", "node1", "desk"), "node1")
+        require_equal(mine, hello("worker", "node1", "desk"), "node1")
 
 
 def test_all_that_differs_is_told_at_once() -> None:
     with pytest.raises(DeviceError) as caught:
-        require_equal(CALLER, {**CALLER, "version": "9", "shaders": "s", "ops": "o"}, "node1")
+        require_equal(DRIVER, {**DRIVER, "version": "9", "shaders": "s", "ops": "o"}, "node1")
     assert str(caught.value).count(" there") == 3
 
 
@@ -370,7 +370,7 @@ def test_all_that_differs_is_told_at_once() -> None:
 )
 def test_a_member_that_says_no_hello_gets_no_further(door: Door, text: bytes) -> None:
     stream = door.security.connect(door.address, WAIT_S)
-    with stream.turn:
+    with stream.lock:
         stream.send(text)
     with pytest.raises(Closed):
         while True:

@@ -22,8 +22,8 @@ from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device, Times
 from vksched.runtime.executors.dynamic_executor import DynamicExecutor
 from vksched.runtime.simulated.fault_injection import KINDS
-from vksched.runtime.simulated.simulated_device import NullSession
-from vksched.runtime.simulated.throttled_device import SlowedSession, ThrottledDevice
+from vksched.runtime.simulated.simulated_device import SimulatedPreparedPlan
+from vksched.runtime.simulated.throttled_device import ThrottledDevice, ThrottledPreparedPlan
 from vksched.topology.device_spec import DeviceSpec
 
 POLICIES = ("earliest-finish", "work-stealing")
@@ -161,7 +161,7 @@ def test_a_device_that_stays_slow_is_probed_in_few_runs(policy: str) -> None:
 # -- faults ----------------------------------------------------------------------------------------
 
 
-def wanted_of(run: vs.CompiledGraph) -> object:
+def calibration_samples(run: vs.CompiledGraph) -> object:
     return numpy_outputs(run.plan.graph, {"x": X})[0]
 
 
@@ -178,11 +178,11 @@ def test_a_device_that_fails_leaves_the_others_working(kind: str, at: int, polic
         run = sched.compile(branches(16, 4))
         with pytest.warns(vs.VkschedWarning, match=f"{A} failed"):
             result = run(x=X)
-        assert np.array_equal(result, wanted_of(run))
+        assert np.array_equal(result, calibration_samples(run))
         if kind != "memory":
             assert set(sched.failed_devices) == {A}
             assert {s.device for s in run.plan.splits} == {1}
-        assert np.array_equal(run(x=X), wanted_of(run))
+        assert np.array_equal(run(x=X), calibration_samples(run))
 
 
 @pytest.mark.parametrize("call", ["stage", "wait", "check", "fetch"])
@@ -193,7 +193,7 @@ def test_loss_is_found_at_every_call(call: str) -> None:
     with vs.Scheduler([faulty, second], policy="earliest-finish", optimize=False) as sched:
         run = sched.compile(branches(16, 4) if call == "stage" else branches())
         with pytest.warns(vs.VkschedWarning, match=f"{A} failed in piece"):
-            assert np.array_equal(run(x=X), wanted_of(run))
+            assert np.array_equal(run(x=X), calibration_samples(run))
 
 
 def test_raise_gives_the_error_to_the_caller() -> None:
@@ -215,7 +215,7 @@ def test_a_real_device_that_fails_leaves_the_others_working(two_devices: list[st
         run = sched.compile(branches())
         with pytest.warns(vs.VkschedWarning, match="failed in piece"):
             for _ in range(8):
-                assert np.allclose(run(x=X), wanted_of(run), rtol=1e-4)
+                assert np.allclose(run(x=X), calibration_samples(run), rtol=1e-4)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -239,7 +239,7 @@ def test_threads_take_turns(callers: ThreadPoolExecutor) -> None:
     clock = vs.SimulatedClock()
     with vs.Scheduler(null_devices(clock, 1e9, 9e8), policy="earliest-finish") as sched:
         run = sched.compile(branches())
-        wanted = wanted_of(run)
+        wanted = calibration_samples(run)
         futures = [run.submit(x=X) for _ in range(9)]
         futures += [callers.submit(run, x=X) for _ in range(9)]  # type: ignore[arg-type]
         for future in futures:
@@ -269,7 +269,7 @@ def test_memory_that_is_short_for_a_moment_is_planned_again() -> None:
     with vs.Scheduler([faulty], policy="earliest-finish") as sched:
         with pytest.warns(vs.VkschedWarning, match="out of memory|no memory left"):
             run = sched.compile(branches())
-        assert np.allclose(run(x=X), wanted_of(run), rtol=1e-5)
+        assert np.allclose(run(x=X), calibration_samples(run), rtol=1e-5)
         assert A in {run.plan.topology.devices[s.device].name for s in run.plan.splits}
 
 
@@ -280,30 +280,32 @@ def test_an_interrupt_before_a_submission_waits_for_those_before_it(
 ) -> None:
     clock = vs.SimulatedClock()
     devices = null_devices(clock, 1e9, 1e9)
-    under_way: dict[NullSession, set[int]] = {}
-    left, submit, wait = [10**6], NullSession.submit, NullSession.wait
+    under_way: dict[SimulatedPreparedPlan, set[int]] = {}
+    left, submit, wait = [10**6], SimulatedPreparedPlan.submit, SimulatedPreparedPlan.wait
 
-    def interrupted(self: NullSession, slot: int, split: int, ticket: int) -> None:
+    def interrupted(
+        self: SimulatedPreparedPlan, slot: int, split: int, sequence_number: int
+    ) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        submit(self, slot, split, ticket)
+        submit(self, slot, split, sequence_number)
         under_way.setdefault(self, set()).add(split)
 
-    def spied(self: NullSession, slot: int, split: int, timeout_s: float) -> None:
+    def spied(self: SimulatedPreparedPlan, slot: int, split: int, timeout_s: float) -> None:
         wait(self, slot, split, timeout_s)
         given = under_way.get(self, set())
         if split in given:  # else its end was seen in the run before, and says nothing of this one
             end_s = self._intervals[slot][split][1]
             given -= {each for each in given if self._intervals[slot][each][1] <= end_s}
 
-    monkeypatch.setattr(NullSession, "submit", interrupted)
-    monkeypatch.setattr(NullSession, "wait", spied)
+    monkeypatch.setattr(SimulatedPreparedPlan, "submit", interrupted)
+    monkeypatch.setattr(SimulatedPreparedPlan, "wait", spied)
     with vs.Scheduler(
         devices, trace=vs.Trace(clock), policy=policy, optimize=False, timeout_s=1e6
     ) as sched:
         run = sched.compile(branches())
-        wanted = wanted_of(run)
+        wanted = calibration_samples(run)
         assert np.array_equal(run(x=X), wanted)
         left[0] = at
         with pytest.raises(KeyboardInterrupt):
@@ -342,12 +344,12 @@ def test_a_slowdown_is_a_number_of_at_least_1(times: float) -> None:
 
 
 class EndedSession:
-    """A session all of whose splits have ended; each took so many seconds."""
+    """A prepared plan all of whose splits have ended; each took so many seconds."""
 
     def __init__(self, *taken_s: float) -> None:
         self._taken_s = taken_s
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         pass
 
     def ends_s(self, slot: int, split: int) -> float:
@@ -360,12 +362,12 @@ class EndedSession:
 @pytest.mark.parametrize("slowdown", [1.0, 4.0])
 def test_a_slowed_device_does_not_wait_until_the_host_asks(slowdown: float) -> None:
     device = ThrottledDevice(null_devices(vs.SimulatedClock(), 1e9)[0], slowdown)
-    session = SlowedSession(device, EndedSession(0.0, 0.0, 100.0))  # type: ignore[arg-type]
+    prepared = ThrottledPreparedPlan(device, EndedSession(0.0, 0.0, 100.0))  # type: ignore[arg-type]
     before_s = time.perf_counter()
     for split in range(3):
-        session.submit(0, split, 1)
+        prepared.submit(0, split, 1)
     after_s = time.perf_counter()
-    assert session.ends_s(0, 2) is None  # only now does the host ask for any of them
+    assert prepared.ends_s(0, 2) is None  # only now does the host ask for any of them
     assert before_s + 100 * slowdown <= device.free_s <= after_s + 100 * slowdown
 
 
@@ -374,7 +376,7 @@ def test_work_moves_off_a_real_device_that_is_slowed(two_devices: list[str]) -> 
     made: Callable[[], vs.Tensor] = lambda: branches(6, 3)  # noqa: E731
     with vs.Scheduler([slowed, two_devices[1]], policy="earliest-finish", optimize=False) as sched:
         run = sched.compile(made())
-        wanted = wanted_of(run)
+        wanted = calibration_samples(run)
         executor = run._compiled._executor
         assert isinstance(executor, DynamicExecutor)
         for _ in range(4):

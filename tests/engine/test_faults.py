@@ -22,9 +22,9 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.engine.plan_builder import Preparing
 from vksched.plan.plan import Plan
-from vksched.runtime.cpu.cpu_device import CpuDevice, CpuSession
+from vksched.runtime.cpu.cpu_device import CpuDevice, CpuPreparedPlan
 from vksched.runtime.device import Device
-from vksched.runtime.simulated.fault_injection import CALLS, KINDS, FaultySession
+from vksched.runtime.simulated.fault_injection import CALLS, KINDS, FaultyPreparedPlan
 from vksched.runtime.vulkan import device_handle, device_probe
 from vksched.runtime.vulkan.open_device import open_device
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
@@ -400,7 +400,7 @@ def test_what_may_still_be_worked_on_is_freed_last() -> None:
     devices = wrapped(simulated(2), d0={"at": 0, "kind": "timeout"})
     closed: list[str] = []
 
-    class Session:
+    class PreparedPlan:
         """Notes when it is closed."""
 
         def __init__(self, inner: Any, name: str) -> None:
@@ -415,7 +415,7 @@ def test_what_may_still_be_worked_on_is_freed_last() -> None:
 
     for device in devices:
         prepare = device.prepare
-        device.prepare = lambda *a, p=prepare, d=device: Session(p(*a), d.name)  # type: ignore[misc,method-assign]
+        device.prepare = lambda *a, p=prepare, d=device: PreparedPlan(p(*a), d.name)  # type: ignore[misc,method-assign]
     with vs.Scheduler(devices) as sched:
         run = sched.compile(y, placement)
         with pytest.warns(vs.VkschedWarning, match="DeviceTimeout|does not end"):
@@ -430,11 +430,13 @@ def test_what_may_still_be_worked_on_is_freed_last() -> None:
 class Impatient(Kept):
     """Gives up on a submission at once, while it is still under way."""
 
-    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> FaultySession:
-        session = super().prepare(plan, index, progress)
-        wait = session.wait
-        session.wait = lambda slot, split, timeout_s: wait(slot, split, 0.0)  # type: ignore[method-assign]
-        return session
+    def prepare(
+        self, plan: Plan, index: int, progress: Progress | None = None
+    ) -> FaultyPreparedPlan:
+        prepared = super().prepare(plan, index, progress)
+        wait = prepared.wait
+        prepared.wait = lambda slot, split, timeout_s: wait(slot, split, 0.0)  # type: ignore[method-assign]
+        return prepared
 
 
 def test_results_that_come_late_are_not_taken_for_those_of_the_replay(opened: list[Device]) -> None:
@@ -517,7 +519,7 @@ def test_errors_of_the_caller_quarantine_nothing() -> None:
 
 
 def test_failure_of_the_cpu_goes_to_the_caller_and_the_graph_lives_on() -> None:
-    class Late(CpuSession):
+    class Late(CpuPreparedPlan):
         late = True
 
         def wait(self, slot: int, split: int, timeout_s: float) -> None:
@@ -527,8 +529,10 @@ def test_failure_of_the_cpu_goes_to_the_caller_and_the_graph_lives_on() -> None:
                 raise vs.DeviceTimeout("[wait] too late")
 
     class Cpu(CpuDevice):
-        def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> CpuSession:
-            return Late(plan, index, self._worker, self._workers, self.states, self._turn)
+        def prepare(
+            self, plan: Plan, index: int, progress: Progress | None = None
+        ) -> CpuPreparedPlan:
+            return Late(plan, index, self._worker, self._workers, self.states, self._compute_lock)
 
     with vs.Scheduler([*simulated(1), Cpu(DeviceSpec("cpu", "cpu"))]) as sched:
         y, placement = chain(["null:0", "cpu"])

@@ -18,7 +18,7 @@ from vksched.engine.report.run_history import (
     SPLITS,
     GraphHistory,
     GraphRun,
-    ModelHistory,
+    RunHistory,
     WholeRun,
     run_of,
 )
@@ -134,13 +134,13 @@ def model_run(plan: vs.Plan, seconds: float, splits: int = 1) -> WholeRun:
     return run_of(GraphRun(plan, stats_of(seconds, splits)))
 
 
-def seconds_of(history: GraphHistory | ModelHistory, count: int | None = None) -> list[float]:
+def seconds_of(history: GraphHistory | RunHistory, count: int | None = None) -> list[float]:
     return [run.seconds for run in history.last(count)]
 
 
 def test_runs_of_an_older_plan_are_forgotten(run: vs.CompiledGraph) -> None:
     old, new = run.plan, dataclasses.replace(run.plan)
-    graphs, models = GraphHistory(), ModelHistory()
+    graphs, models = GraphHistory(), RunHistory()
     assert seconds_of(graphs) == seconds_of(models) == []
     for plan, seconds in ((old, 1.0), (old, 2.0), (new, 3.0), (new, 4.0), (old, 5.0), (old, 6.0)):
         graphs.add(plan, stats_of(seconds))
@@ -153,7 +153,7 @@ def test_runs_of_an_older_plan_are_forgotten(run: vs.CompiledGraph) -> None:
 
 def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.CompiledGraph) -> None:
     for splits, kept in ((1, RUNS), (SPLITS // 3, 3), (SPLITS + 1, 1)):
-        graphs, models = GraphHistory(), ModelHistory()
+        graphs, models = GraphHistory(), RunHistory()
         for number in range(100):
             graphs.add(run.plan, stats_of(float(number), splits))
             models.add(model_run(run.plan, float(number), splits))
@@ -161,7 +161,7 @@ def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.CompiledGraph) -
 
 
 def test_runs_that_compile_count_only_when_alone(run: vs.CompiledGraph) -> None:
-    history, one = ModelHistory(), model_run(run.plan, 5.0)
+    history, one = RunHistory(), model_run(run.plan, 5.0)
     history.add(one._replace(first=True))
     assert len(history.last()) == 1
     history.add(one)

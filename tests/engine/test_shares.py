@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.common.errors import PlanError
-from vksched.engine.report.run_history import GraphRun, HostStep, WholeRun, run_of
+from vksched.engine.report.run_history import CpuStepTime, GraphRun, WholeRun, run_of
 from vksched.engine.report.time_breakdown import (
     HOST,
     TimeBreakdown,
@@ -173,7 +173,7 @@ def test_a_clock_that_says_more_than_the_run_took_is_told(monkeypatch: pytest.Mo
         parts(run)
         assert run.report().notes == ()
         monkeypatch.setattr(
-            "vksched.runtime.simulated.simulated_device.NullSession.times_s",
+            "vksched.runtime.simulated.simulated_device.SimulatedPreparedPlan.times_s",
             lambda *_: (50.0, 50.0),
         )
         found = parts(run)
@@ -199,7 +199,7 @@ def test_what_lies_outside_of_a_run_is_cut_off() -> None:
 
 
 def test_a_step_of_the_host_is_work_of_the_cpu() -> None:
-    run = WholeRun(1.0, 5.0, (), (HostStep("onnx.Unique", 2.0, 3.0),))
+    run = WholeRun(1.0, 5.0, (), (CpuStepTime("onnx.Unique", 2.0, 3.0),))
     cpu, host = time_breakdowns(run, spans_of(run))
     assert (cpu.device, cpu.busy_s, cpu.waiting_s, cpu.idle_s) == ("cpu", 1.0, 1.0, 2.0)
     assert (host.device, host.busy_s) == (HOST, 4.0) and cpu.busy == 0.25

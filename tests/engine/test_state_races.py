@@ -24,11 +24,11 @@ from vksched.ir.graph import Graph
 from vksched.plan.plan import Plan
 from vksched.plan.types.plan_types import Split
 from vksched.runtime.cpu import evaluate
-from vksched.runtime.cpu.cpu_device import CpuSession
+from vksched.runtime.cpu.cpu_device import CpuPreparedPlan
 from vksched.runtime.device import Device
 from vksched.runtime.simulated import simulated_device
-from vksched.runtime.simulated.simulated_device import NullSession
-from vksched.runtime.state_store import HostStates
+from vksched.runtime.simulated.simulated_device import SimulatedPreparedPlan
+from vksched.runtime.state_store import CpuStates
 from vksched.topology.device_spec import DeviceSpec
 from vksched.trace import Event
 
@@ -57,25 +57,27 @@ def counting(
         yield sched, sched.compile(vs.neg(held), place, updates={held: held + 1.0}), held
 
 
-class TightSession(NullSession):
+class TightSession(SimulatedPreparedPlan):
     """Has no memory for submissions that write states, once its device is full."""
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         device = self._device
         assert isinstance(device, TightDevice)
         if device.full and self._plan.splits[split] in self._plan.commits:
             raise vs.OutOfMemory("[submit] no memory")
-        super().submit(slot, split, ticket)
+        super().submit(slot, split, sequence_number)
 
 
 class TightDevice(vs.SimulatedDevice):
     full = False
 
-    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> NullSession:
+    def prepare(
+        self, plan: Plan, index: int, progress: Progress | None = None
+    ) -> SimulatedPreparedPlan:
         return TightSession(self, plan, index)
 
 
-class HookedStates(HostStates):
+class HookedStates(CpuStates):
     """Calls a function before a value is written."""
 
     before: Callable[[object, NDArray], None] | None = None
@@ -248,9 +250,9 @@ def test_a_late_write_of_the_cpu_does_not_change_what_was_written_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     armed, begun, go, ended = (threading.Event() for _ in range(4))
-    wait, compute = CpuSession.wait, CpuSession._run
+    wait, compute = CpuPreparedPlan.wait, CpuPreparedPlan._run
 
-    def slow(self: CpuSession, slot: int, split: int, *rest: Any) -> float:
+    def slow(self: CpuPreparedPlan, slot: int, split: int, *rest: Any) -> float:
         late = armed.is_set() and self._plan.splits[split] in self._plan.commits
         if late:
             begun.set()
@@ -260,14 +262,14 @@ def test_a_late_write_of_the_cpu_does_not_change_what_was_written_since(
             ended.set()
         return took
 
-    def impatient(self: CpuSession, slot: int, split: int, timeout_s: float) -> None:
+    def impatient(self: CpuPreparedPlan, slot: int, split: int, timeout_s: float) -> None:
         if armed.is_set() and self._plan.splits[split] in self._plan.commits:
             assert begun.wait(LIMIT_S)
             timeout_s = 0.0
         wait(self, slot, split, timeout_s)
 
-    monkeypatch.setattr(CpuSession, "_run", slow)
-    monkeypatch.setattr(CpuSession, "wait", impatient)
+    monkeypatch.setattr(CpuPreparedPlan, "_run", slow)
+    monkeypatch.setattr(CpuPreparedPlan, "wait", impatient)
     held = vs.state(ZERO, name="held", backup=False)
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.neg(held), updates={held: held + 1.0})
@@ -288,7 +290,7 @@ def test_a_late_write_of_the_cpu_does_not_change_what_was_written_since(
 
 
 def test_what_a_run_writes_late_does_not_bring_a_removed_state_back() -> None:
-    states = HostStates()
+    states = CpuStates()
     states.add([("held", ZERO), ("kept", ZERO)])
     states.remove("held")
     for late in (
@@ -308,7 +310,7 @@ def test_a_device_found_dead_while_a_run_computes_there_stays_without_the_state(
 ) -> None:
     """Between what the run reads of the state and what it writes, another graph's run fails."""
     device, original = fragile(kind="sequence", times=1), evaluate.run_split
-    settle, seen = StateTable.settle, []
+    settle, seen = StateTable.finish_run, []
     with counting(device, backup) as (sched, run, held):
         place = {"held": "null:0", "m": "null:0"}
         two = sched.compile(vs.mul(held, 2.0, name="m"), place, updates={held: held + 1.0})
@@ -327,7 +329,7 @@ def test_a_device_found_dead_while_a_run_computes_there_stays_without_the_state(
             return settle(self, *args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(simulated_device, "run_split", slow)
-        monkeypatch.setattr(StateTable, "settle", look)
+        monkeypatch.setattr(StateTable, "finish_run", look)
         assert np.array_equal(run(), ZERO - 1)
         if backup:
             assert np.array_equal(two(), ZERO + 4) and np.array_equal(sched.read(held), ZERO + 3)

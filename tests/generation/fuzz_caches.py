@@ -39,7 +39,7 @@ from vksched.common.dtypes import NDArray
 from vksched.common.errors import VkschedError
 from vksched.common.user_warning import VkschedWarning
 from vksched.generation import graph_cache
-from vksched.generation.generator import Reader
+from vksched.generation.generator import Generator
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
@@ -50,7 +50,7 @@ from vksched.topology.topology import Topology
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample
 from vksched.tuning.cost_cache import CostStore
 from vksched.tuning.device_cache import Identity
-from vksched.tuning.variant_cache import Found, Store, choices
+from vksched.tuning.variant_cache import Store, TuningResult, choices
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 SIZES = (1, 8)
@@ -92,13 +92,15 @@ class Caches:
         """Return the scores behind TEXT, by whatever steps are kept."""
         model = vs.load(self.path)
         with vs.Scheduler(["cpu"]) as sched:
-            return np.array(Reader(sched, model, 32).read(TEXT))  # type: ignore[arg-type]
+            return np.array(Generator(sched, model, 32).prefill(TEXT))  # type: ignore[arg-type]
 
     def layers(self) -> Any:
         model = vs.load(self.path)
         assert isinstance(model, LanguageModel)
         about = model, model.cache(32), SIZES, TOPOLOGY
-        measured = layer_cost_cache.kept_or_measured(*about, lambda: place_layers._measured(*about))
+        measured = layer_cost_cache.cached_or_measured(
+            *about, lambda: place_layers._measured(*about)
+        )
         return place_layers.decide(measured, TOPOLOGY, True)
 
     # -- one mutant of each kind -------------------------------------------------------------------
@@ -113,11 +115,11 @@ class Caches:
         else:
             document = graph_cache._document_of(content)
             if same:
-                how, plan = mutate(rng, document.told["plan"])
-                told = {**document.told, "plan": plan}
+                how, plan = mutate(rng, document.fields["plan"])
+                told = {**document.fields, "plan": plan}
             else:
-                how, told = mutate(rng, document.told, frozenset(("plan",)))
-            made = graph_cache._bytes_of(replace(document, told=told))
+                how, told = mutate(rng, document.fields, frozenset(("plan",)))
+            made = graph_cache._bytes_of(replace(document, fields=told))
         for each, old in self._steps.items():
             each.write_bytes(made if each == path else old)
         yield_told(f"steps: {how}")
@@ -172,7 +174,7 @@ class Caches:
     def _tuned(self) -> Any:
         store = Store(self.folder / "variants of its own")
         key = "matmul float32[16,64] float32[64,64] -> float32[16,64]"
-        store.add(CARD, [Found(key, "tiles", "plain", {"tiles": 1e-3, "plain": 2e-3})])
+        store.add(CARD, [TuningResult(key, "tiles", "plain", {"tiles": 1e-3, "plain": 2e-3})])
         path = store.path(CARD)
         assert path is not None
         return store, path, json.loads(path.read_text())

@@ -111,12 +111,12 @@ def test_keys_and_values_may_be_kept_as_float16(scheds: Scheds, tmp_path: Path) 
 def test_prepare_compiles_all_steps_and_these_are_few(tmp_path: Path) -> None:
     model, _ = made(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
-        read = generator.Reader(sched, model, 64)
+        read = generator.Generator(sched, model, 64)
         read.prepare()
         made_runs = dict(read._runs)
         assert len(generator.SIZES) <= 12
         for end in (1, 3, 12, 12, 9):
-            read.read(TEXT[:end])
+            read.prefill(TEXT[:end])
         assert read._runs == made_runs
 
 
@@ -128,10 +128,10 @@ def test_prepare_for_a_text_compiles_the_steps_that_read_it(
 ) -> None:
     model, _ = made(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
-        read = generator.Reader(sched, model, 64)
+        read = generator.Generator(sched, model, 64)
         read.prepare(tokens)
         assert list(read._runs) == sizes
-        read.read([1] * tokens)
+        read.prefill([1] * tokens)
         assert list(read._runs) == sizes
 
 

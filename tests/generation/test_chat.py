@@ -101,7 +101,7 @@ def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
                 make(model, precision="int9")
 
 
-class Counted(generator.Reader):
+class Counted(generator.Generator):
     """Notes the steps that it runs."""
 
     sizes: list[int]
@@ -120,7 +120,7 @@ def test_prompts_run_in_a_few_steps_and_only_what_is_new_is_read(tmp_path: Path)
         def check(text: Sequence[int], *sizes: int) -> None:
             read.sizes = []
             wanted = logits_of(TINY, weights, np.array(text))[-1]
-            np.testing.assert_allclose(read.read(text), wanted, rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(read.prefill(text), wanted, rtol=1e-3, atol=1e-3)
             assert read.sizes == list(sizes) and read.tokens == list(text)
 
         check(text[:13], 8, 8)
@@ -152,14 +152,14 @@ def test_a_context_that_is_full_ends_the_answer(tmp_path: Path) -> None:
 
 
 def test_another_thread_may_stop_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, closed, read = threading.Event(), threading.Event(), generator.Reader.read
+    reading, closed, read = threading.Event(), threading.Event(), generator.Generator.prefill
 
-    def slow(self: generator.Reader, text: Sequence[int]) -> NDArray:
+    def slow(self: generator.Generator, text: Sequence[int]) -> NDArray:
         reading.set()
         assert closed.wait(60)
         return read(self, text)
 
-    monkeypatch.setattr(generator.Reader, "read", slow)
+    monkeypatch.setattr(generator.Generator, "prefill", slow)
     model, _ = made(tmp_path)
     with vs.Scheduler(["cpu"]) as sched, ThreadPoolExecutor(1) as pool:
         chat = vs.Chat(sched, model)

@@ -10,7 +10,7 @@ from gguf_models import Tiny, write
 from test_executor import null_devices
 
 import vksched as vs
-from vksched.generation.generator import AUTO, Reader
+from vksched.generation.generator import AUTO, Generator
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.precision import BYTES, SINGLE, precision_of
 from vksched.runtime.device import Device
@@ -26,7 +26,7 @@ def made(folder: Path) -> LanguageModel:
     return model
 
 
-def words(reader: Reader) -> dict[str, set[str]]:
+def words(reader: Generator) -> dict[str, set[str]]:
     """Returns by device the precision of products by weights of few bits."""
     out: dict[str, set[str]] = {}
     for run in reader._runs.values():
@@ -41,8 +41,8 @@ def test_the_cpu_alone_rounds_activations(tmp_path: Path) -> None:
     model, read = made(tmp_path), {}
     for own, asked in ((SINGLE, AUTO), (SINGLE, None), (BYTES, None), (SINGLE, BYTES)):
         with vs.Scheduler(["cpu"], precision=own) as sched:
-            reader = Reader(sched, model, 16, precision=asked)
-            read[own, asked] = reader.read(TEXT)
+            reader = Generator(sched, model, 16, precision=asked)
+            read[own, asked] = reader.prefill(TEXT)
             assert words(reader) == {"cpu": {SINGLE if (own, asked) == (SINGLE, None) else BYTES}}
     exact, rounded = read[SINGLE, None], read[BYTES, None]
     np.testing.assert_array_equal(read[SINGLE, AUTO], rounded)
@@ -54,8 +54,8 @@ def test_a_card_has_float32_whatever_its_scheduler_has(tmp_path: Path) -> None:
     model, devices = made(tmp_path), null_devices(1)[1]
     with vs.Scheduler(devices, precision=BYTES) as sched:
         for asked, wanted in ((AUTO, SINGLE), (None, BYTES)):
-            reader = Reader(sched, model, 16, precision=asked)
-            reader.read(TEXT)
+            reader = Generator(sched, model, 16, precision=asked)
+            reader.prefill(TEXT)
             assert words(reader) == {devices[0].name: {wanted}}
 
 
@@ -66,8 +66,8 @@ def test_the_cpu_rounds_where_no_card_works_from_the_beginning(tmp_path: Path) -
         x = vs.input("x", (2,))
         sched.compile(x + 1, {"*": devices[0].name})(x=np.zeros(2, np.float32))
         assert sched.failed_devices
-        reader = Reader(sched, model, 16, precision=AUTO)
-        reader.read(TEXT)
+        reader = Generator(sched, model, 16, precision=AUTO)
+        reader.prefill(TEXT)
         assert words(reader) == {"cpu": {BYTES}}
 
 
@@ -81,8 +81,8 @@ def test_layers_beside_a_card_keep_what_they_began_with(tmp_path: Path) -> None:
     card = devices[0].name
     with vs.Scheduler(devices) as sched:
         placement = {"*": card, "blk.1.*": "cpu"}
-        reader = Reader(sched, model, 16, placement, precision=AUTO)
-        reader.read(TEXT)
+        reader = Generator(sched, model, 16, placement, precision=AUTO)
+        reader.prefill(TEXT)
         assert words(reader) == {card: {SINGLE}, "cpu": {BYTES}}
 
 
@@ -92,10 +92,10 @@ def test_what_comes_to_the_cpu_by_a_loss_is_not_rounded(tmp_path: Path) -> None:
     def read(devices: list[Device]) -> tuple[dict[str, set[str]], np.ndarray]:
         with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
             warnings.simplefilter("ignore", vs.VkschedWarning)
-            reader = Reader(sched, model, 16, precision=AUTO)
+            reader = Generator(sched, model, 16, precision=AUTO)
             for count in (2, 3, 4):
-                reader.read(TEXT[:count])
-            got = reader.read(TEXT)
+                reader.prefill(TEXT[:count])
+            got = reader.prefill(TEXT)
             return words(reader), got
 
     devices = null_devices(1)[1]

@@ -22,8 +22,8 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
 from vksched.generation import graph_cache
-from vksched.generation.generator import Reader
-from vksched.generation.graph_cache import KeptStep, _document, _graph, cache_key
+from vksched.generation.generator import Generator
+from vksched.generation.graph_cache import CachedStepGraph, _document, _graph, cache_key
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
@@ -78,7 +78,9 @@ def read(
 
     with monkeypatch.context() as patch, vs.Scheduler([device]) as sched:
         patch.setattr(LanguageModel, "step", counted)
-        return np.array(Reader(sched, model, 32, cache_type=cache_type).read(TEXT)), len(written)
+        return np.array(Generator(sched, model, 32, cache_type=cache_type).prefill(TEXT)), len(
+            written
+        )
 
 
 @pytest.mark.parametrize(
@@ -109,8 +111,8 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
     def start(**how: Any) -> tuple[list[Any], NDArray, int]:
         planned.clear()
         with vs.Scheduler([device], **how) as sched:
-            reader = Reader(sched, loaded(tmp_path / "m.gguf"), 32)
-            logits = np.array(reader.read(TEXT))
+            reader = Generator(sched, loaded(tmp_path / "m.gguf"), 32)
+            logits = np.array(reader.prefill(TEXT))
             plans = [run.plan.verify() for run in reader._runs.values()]
             same = "policy", "placements", "reasons", "splits", "locations"  # not how much is free
             told = [[encode_plan(plan)[key] for key in same] for plan in plans]
@@ -341,9 +343,9 @@ def forged(file: Path, change: Callable[[Any], object]) -> None:
     """Changes what a file tells, and gives it the digest of that."""
     content = file.read_bytes()
     document = graph_cache._document_of(content)
-    told = json.loads(json.dumps(document.told))
+    told = json.loads(json.dumps(document.fields))
     change(told)
-    file.write_bytes(graph_cache._bytes_of(replace(document, told=told)))
+    file.write_bytes(graph_cache._bytes_of(replace(document, fields=told)))
 
 
 def node_of(told: Any, op: str) -> Any:
@@ -470,7 +472,7 @@ def test_only_steps_of_one_device_are_kept(tmp_path: Path, folder: Path, how: st
         pytest.skip("no Vulkan device")
     config: Any = {} if how == "a config" else None
     with vs.Scheduler(devices, config=config) as sched:
-        Reader(sched, model, 32, {"*": "cpu"} if how == "placed" else None).read(TEXT)
+        Generator(sched, model, 32, {"*": "cpu"} if how == "placed" else None).prefill(TEXT)
     assert not folder.exists()
 
 
@@ -491,8 +493,8 @@ def test_constants_of_a_graph_are_few(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_plan_is_kept_with_the_code_that_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    def file() -> KeptStep:
-        return KeptStep(model, cache, 1, "")
+    def file() -> CachedStepGraph:
+        return CachedStepGraph(model, cache, 1, "")
 
     model = made(tmp_path / "m.gguf")
     cache = model.cache(32)
@@ -514,7 +516,7 @@ def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: 
     for size in (1, 2, 4):
         step = model.step(cache, size)
         graph = build_graph(step.logits, step.updates)[0]
-        KeptStep(model, cache, size, "").write(graph, None)
+        CachedStepGraph(model, cache, size, "").write(graph, None)
     assert len(list(folder.glob("*.step"))) == 2
 
 

@@ -21,7 +21,7 @@ from test_place_layers import CPU, SIZES, cards
 import vksched as vs
 from vksched.common.user_warning import VkschedWarning
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
-from vksched.generation.layer_placement.layer_cost_cache import cache_key, kept_or_measured
+from vksched.generation.layer_placement.layer_cost_cache import cache_key, cached_or_measured
 from vksched.generation.layer_placement.layer_costs import Measured
 from vksched.importers.gguf.model import LanguageModel
 from vksched.storage import disk_cache
@@ -60,7 +60,7 @@ def asked(model: LanguageModel, topology: Topology = TOPOLOGY, measures: bool = 
         calls.append(1)
         return place_layers._measured(*about)
 
-    found = kept_or_measured(*about, measure)
+    found = cached_or_measured(*about, measure)
     assert bool(calls) is measures
     return found
 
@@ -226,7 +226,7 @@ FORGED: dict[str, Callable[[Any], object]] = {
     "bytes below none": lambda told: first(told)["weights"].update(w=-(1 << 40)),
     "no time at all": lambda told: first(told).update(write_s=[math.nan] * 3),
     "times of other devices": lambda told: first(told).update(read_s=[1.0]),
-    "endless times": lambda told: told["stretch_s"][0].__setitem__(0, math.inf),
+    "endless times": lambda told: told["range_s"][0].__setitem__(0, math.inf),
     "no layers": lambda told: told.update(layers=[]),
     "more than layers have": lambda told: first(told).update(own=1),
     "no experts": lambda told: first(told).update(experts={"size_bytes": 1}),
@@ -291,7 +291,7 @@ def test_several_at_once(model: LanguageModel, folder: Path) -> None:
 
     def start() -> None:
         about = model, model.cache(64), SIZES, TOPOLOGY
-        found.append(kept_or_measured(*about, lambda: measured))
+        found.append(cached_or_measured(*about, lambda: measured))
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:

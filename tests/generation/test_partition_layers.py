@@ -12,15 +12,15 @@ import pytest
 from vksched.generation.layer_placement.partition_layers import (
     PARTS,
     WRITTEN,
-    Division,
+    DeviceBudget,
     Experts,
     Layer,
-    Place,
-    divide,
+    LayerPartition,
+    partition_layers,
 )
 
 INF = float("inf")
-HOST = Place(INF)
+HOST = DeviceBudget(INF)
 NUMBERS = itertools.count(100)
 
 
@@ -31,13 +31,13 @@ def layer(
     return Layer("blk", write_s=write_s, read_s=read_s or write_s, **cached)  # type: ignore[arg-type]
 
 
-def where(division: Division) -> str:
+def where(partition: LayerPartition) -> str:
     """The device of each layer, as a text: "001"."""
-    return "".join(map(str, division.devices))
+    return "".join(map(str, partition.devices))
 
 
 def seconds_of(
-    layers: Sequence[Layer], places: Sequence[Place], devices: Sequence[int]
+    layers: Sequence[Layer], places: Sequence[DeviceBudget], devices: Sequence[int]
 ) -> float | None:
     """Returns what one way takes, written out; None where it has no room."""
     host, total, loads = len(places) - 1, 0.0, dict.fromkeys(devices, 0.0)
@@ -63,14 +63,16 @@ def seconds_of(
     return total + (PARTS - 1) * max(loads.values())
 
 
-def ways(layers: Sequence[Layer], places: Sequence[Place]) -> Iterator[tuple[set[int], float]]:
+def ways(
+    layers: Sequence[Layer], places: Sequence[DeviceBudget]
+) -> Iterator[tuple[set[int], float]]:
     for devices in itertools.product(range(len(places)), repeat=len(layers)):
         seconds = seconds_of(layers, places, devices)
         if seconds is not None and seconds < INF:
             yield set(devices), seconds
 
 
-def drawn(seed: int, experts: bool) -> tuple[list[Layer], list[Place]]:
+def drawn(seed: int, experts: bool) -> tuple[list[Layer], list[DeviceBudget]]:
     rng = np.random.default_rng(seed)
     count, gpus = int(rng.integers(2, 6)), int(rng.integers(1, 4))
     speeds = rng.uniform(0.2, 2, gpus + 1)
@@ -85,8 +87,8 @@ def drawn(seed: int, experts: bool) -> tuple[list[Layer], list[Place]]:
         weights = {str(i): size} | (shared if i in (0, count - 1) else {})
         layers.append(Layer(f"{i}", weights, int(rng.integers(0, 5)), 1, write, read, apart))
     rooms = rng.integers(5, 60, gpus)
-    places = [Place(float(r), *map(float, rng.uniform(0, 3, 2))) for r in rooms]
-    return layers, [*places, Place(INF, 0.5, 0.5)]
+    places = [DeviceBudget(float(r), *map(float, rng.uniform(0, 3, 2))) for r in rooms]
+    return layers, [*places, DeviceBudget(INF, 0.5, 0.5)]
 
 
 @pytest.mark.parametrize("experts", [False, True])
@@ -94,11 +96,11 @@ def drawn(seed: int, experts: bool) -> tuple[list[Layer], list[Place]]:
 def test_no_way_takes_less(seed: int, experts: bool) -> None:
     layers, places = drawn(seed, experts)
     host = len(places) - 1
-    found = divide(layers, places, competes=True, margin=0.0)
+    found = partition_layers(layers, places, competes=True, margin=0.0)
     every = list(ways(layers, places))
     assert found.seconds == pytest.approx(min(seconds for _, seconds in every))
     assert found.seconds == pytest.approx(seconds_of(layers, places, found.devices))
-    only = divide(layers, places, competes=False, margin=0.0)
+    only = partition_layers(layers, places, competes=False, margin=0.0)
     best = min((seconds for used, seconds in every if host not in used), default=None)
     if best is not None:
         assert only.seconds == pytest.approx(best) and host not in only.devices
@@ -109,52 +111,61 @@ def test_no_way_takes_less(seed: int, experts: bool) -> None:
 def test_a_second_card_is_used_where_memory_or_time_asks_for_it() -> None:
     layers = [layer((1.0, 1.0, 9.0), 10)] * 4
     layers = [replace(each, weights={str(i): 10}) for i, each in enumerate(layers)]
-    roomy, transfer = Place(100), 0.1
+    roomy, transfer = DeviceBudget(100), 0.1
 
-    def division(first: Place, second: Place, margin: float = 0.05) -> str:
-        return where(divide(layers, [first, second, HOST], False, margin))
+    def partition(first: DeviceBudget, second: DeviceBudget, margin: float = 0.05) -> str:
+        return where(partition_layers(layers, [first, second, HOST], False, margin))
 
-    assert division(roomy, replace(roomy, write_s=transfer)) == "0000"
-    assert division(Place(25), roomy) == "1111"
-    assert division(Place(25), Place(25)) == "0011"
-    assert division(Place(15), Place(25)) in ("0112", "1102", "2011", "2110", "0211", "1120")
+    assert partition(roomy, replace(roomy, write_s=transfer)) == "0000"
+    assert partition(DeviceBudget(25), roomy) == "1111"
+    assert partition(DeviceBudget(25), DeviceBudget(25)) == "0011"
+    assert partition(DeviceBudget(15), DeviceBudget(25)) in (
+        "0112",
+        "1102",
+        "2011",
+        "2110",
+        "0211",
+        "1120",
+    )
     slow_prompt = [replace(each, read_s=(64.0, 64.0, 900.0)) for each in layers]
-    both = divide(slow_prompt, [roomy, roomy, HOST], False, 0.05)
+    both = partition_layers(slow_prompt, [roomy, roomy, HOST], False, 0.05)
     assert where(both) in ("0011", "1100"), "a prompt takes half as long on two"
 
 
 def test_a_card_for_few_layers_is_used_where_the_host_has_to_help() -> None:
     layers = [replace(layer((1.0, 1.0, 1.4)), weights={str(i): 10}) for i in range(8)]
 
-    def division(first: Place, second: Place, competes: bool = False) -> str:
-        return where(divide(layers, [first, second, HOST], competes, 0.25))
+    def partition(first: DeviceBudget, second: DeviceBudget, competes: bool = False) -> str:
+        return where(partition_layers(layers, [first, second, HOST], competes, 0.25))
 
-    full = Place(0)
-    assert division(full, full) == "2" * 8
-    assert division(Place(15), full).count("0") == 1, "a margin is for one more card"
-    assert division(Place(15), full, competes=True) == "2" * 8
-    assert "1" not in division(Place(25), Place(15)), "one more card brings less than the margin"
+    full = DeviceBudget(0)
+    assert partition(full, full) == "2" * 8
+    assert partition(DeviceBudget(15), full).count("0") == 1, "a margin is for one more card"
+    assert partition(DeviceBudget(15), full, competes=True) == "2" * 8
+    assert "1" not in partition(DeviceBudget(25), DeviceBudget(15)), (
+        "one more card brings less than the margin"
+    )
 
 
 def test_a_device_that_cannot_run_a_layer_keeps_no_other_from_it() -> None:
     able, never = layer((1.0, 2.0, 9.0)), layer((INF, INF, 9.0))
-    places = [Place(100), Place(100), HOST]
-    assert where(divide([able] * 3, places, False, 0.0)) == "000"
-    assert where(divide([layer((INF, 2.0, 9.0))] * 3, places, False, 0.0)) == "111"
-    assert where(divide([able, never, able], places, False, 0.0)) in ("020", "021", "120")
-    assert where(divide([never] * 3, places, False, 0.0)) == "222"
+    places = [DeviceBudget(100), DeviceBudget(100), HOST]
+    assert where(partition_layers([able] * 3, places, False, 0.0)) == "000"
+    assert where(partition_layers([layer((INF, 2.0, 9.0))] * 3, places, False, 0.0)) == "111"
+    assert where(partition_layers([able, never, able], places, False, 0.0)) in ("020", "021", "120")
+    assert where(partition_layers([never] * 3, places, False, 0.0)) == "222"
 
 
 def test_experts_go_to_the_host_first_and_those_of_the_last_layers() -> None:
     apart = Experts(8, (0.5, 0.0), (0.5, 0.0))
     layers = [layer((1.0, 4.0), experts=apart, weights={str(i): 10}) for i in range(4)]
 
-    def division(room: int) -> tuple[str, int]:
-        found = divide(layers, [Place(room), HOST], False, 0.0)
-        return where(found), found.stretches[0].experts
+    def partition(room: int) -> tuple[str, int]:
+        found = partition_layers(layers, [DeviceBudget(room), HOST], False, 0.0)
+        return where(found), found.layer_ranges[0].experts
 
-    assert division(44) == ("0000", 4)
-    assert division(36) == ("0000", 3)
-    assert division(27) == ("0000", 1)
-    assert division(12) == ("0000", 0)
-    assert division(11)[0].count("1") == 1
+    assert partition(44) == ("0000", 4)
+    assert partition(36) == ("0000", 3)
+    assert partition(27) == ("0000", 1)
+    assert partition(12) == ("0000", 0)
+    assert partition(11)[0].count("1") == 1

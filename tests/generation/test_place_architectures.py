@@ -12,21 +12,25 @@ from test_gguf_golden import CLOSE, made
 from test_place_layers import CPU, cards, devices_of
 
 import vksched as vs
-from vksched.generation import generator as reader
-from vksched.generation.generator import Reader
+from vksched.generation import generator
+from vksched.generation.generator import Generator
 from vksched.generation.layer_placement.forecast import Forecaster
 from vksched.generation.layer_placement.layer_costs import USED_SHARE
-from vksched.generation.layer_placement.place_layers import Layout, lay_out
+from vksched.generation.layer_placement.place_layers import LayerPlacement, lay_out
 from vksched.topology.device_spec import MIB, DeviceSpec
 from vksched.topology.topology import Topology
 
 SIZES = (1, 8, 32)
 
 
-def room_bytes(found: Layout) -> float:
+def room_bytes(found: LayerPlacement) -> float:
     """What a model takes of the device that it lies on."""
-    (stretch,) = found.division.stretches
-    return found.weight_bytes(stretch) + found.cache_bytes(stretch) + found.work_bytes(stretch)
+    (layer_range,) = found.partition.layer_ranges
+    return (
+        found.weight_bytes(layer_range)
+        + found.cache_bytes(layer_range)
+        + found.work_bytes(layer_range)
+    )
 
 
 def with_room(size_bytes: float, count: int = 1) -> list[DeviceSpec]:
@@ -41,9 +45,9 @@ def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) ->
     shared = whole.measured.shared_bytes  # one card is too small even if all experts are elsewhere
     specs = with_room(shared + 0.65 * (room_bytes(whole) - shared), 2)
     with vs.Scheduler(devices_of(*specs)) as sched:
-        reader = Reader(sched, model, 32)
+        reader = Generator(sched, model, 32)
         for count in (5, 6, len(golden.ids)):
-            got = reader.read([int(token) for token in golden.ids[:count]])
+            got = reader.prefill([int(token) for token in golden.ids[:count]])
             np.testing.assert_allclose(got, golden.wanted[count - 1], **CLOSE)
         assert set((reader.placement or {}).values()) >= {"null:0", "null:1"}
 
@@ -57,8 +61,8 @@ def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     slow = replace(CPU, bytes_per_s=1e7, flops_per_s=1e7)
     specs = with_room(room_bytes(whole) - 0.9 * experts[-2])
     found = lay_out(model, model.cache(32), SIZES, Topology((*specs, slow)))
-    (stretch,) = found.division.stretches
-    assert (stretch.device, stretch.experts) == (0, len(experts) - 2)
+    (layer_range,) = found.partition.layer_ranges
+    assert (layer_range.device, layer_range.experts) == (0, len(experts) - 2)
     last = whole.layers[-2].name
     on_host = {pattern for pattern, device in found.placement.items() if device == "cpu"}
     assert on_host == {f"{last}.*_exps*", f"{last}.experts.*"}
@@ -71,9 +75,9 @@ def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert memory[0].peak_bytes <= specs[0].memory_bytes
         got = run(ids=golden.ids[None, :8].astype(np.int32), start=0, count=8)
         np.testing.assert_allclose(got[0], golden.wanted[7], **CLOSE)
-        monkeypatch.setattr(reader, "place_layers", lambda *about: found)
-        read = Reader(sched, model, 32)
-        read.read([int(token) for token in golden.ids[:8]])
+        monkeypatch.setattr(generator, "place_layers", lambda *about: found)
+        read = Generator(sched, model, 32)
+        read.prefill([int(token) for token in golden.ids[:8]])
         assert read.layers == {"null:0": len(experts) - 2} and read.away == 1
     told = Forecaster(model, 32, SIZES).forecast(Topology((*specs, slow)))
     assert told is not None and [held.away for held in told.held] == [1]

@@ -14,8 +14,8 @@ from tiny_vocabularies import byte_pair
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.generation.generator import Reader
-from vksched.generation.layer_placement.place_layers import Layout, lay_out
+from vksched.generation.generator import Generator
+from vksched.generation.layer_placement.place_layers import LayerPlacement, lay_out
 from vksched.importers.gguf.model import LanguageModel
 from vksched.plan.types.plan_types import HOST
 from vksched.runtime.device import Device
@@ -45,12 +45,12 @@ def cards(*mib: float, **spec: float) -> list[DeviceSpec]:
     ]
 
 
-def layout(model: LanguageModel, *specs: DeviceSpec) -> Layout:
+def layout(model: LanguageModel, *specs: DeviceSpec) -> LayerPlacement:
     return lay_out(model, model.cache(64), SIZES, Topology((*specs, CPU)))
 
 
-def where(found: Layout) -> str:
-    return "".join(map(str, found.division.devices))
+def where(found: LayerPlacement) -> str:
+    return "".join(map(str, found.partition.devices))
 
 
 def devices_of(*specs: DeviceSpec) -> list[Device]:
@@ -92,17 +92,21 @@ def test_memory_is_as_planned_and_all_steps_have_one_placement(tmp_path: Path) -
         for size in SIZES:
             step = model.step(cache, size)
             run = sched.compile(step.logits, found.placement, updates=step.updates)
-            for stretch in found.division.stretches:
-                memory = run.plan.memory[stretch.device]
-                assert memory.state_bytes == found.cache_bytes(stretch)
-                assert found.weight_bytes(stretch) <= memory.weight_bytes
-                assert memory.weight_bytes < found.weight_bytes(stretch) + 16384, "tables of angles"
-                work[stretch.device] += memory.peak_bytes - memory.weight_bytes - memory.state_bytes
+            for layer_range in found.partition.layer_ranges:
+                memory = run.plan.memory[layer_range.device]
+                assert memory.state_bytes == found.cache_bytes(layer_range)
+                assert found.weight_bytes(layer_range) <= memory.weight_bytes
+                assert memory.weight_bytes < found.weight_bytes(layer_range) + 16384, (
+                    "tables of angles"
+                )
+                work[layer_range.device] += (
+                    memory.peak_bytes - memory.weight_bytes - memory.state_bytes
+                )
             assert run.plan.memory[2].states == () and not run.plan.memory[2].weights
-    for stretch in found.division.stretches:
-        assert work[stretch.device] <= 1.01 * found.work_bytes(stretch)
-        held = found.weight_bytes(stretch) + found.cache_bytes(stretch)
-        assert held + found.work_bytes(stretch) <= specs[stretch.device].memory_bytes
+    for layer_range in found.partition.layer_ranges:
+        assert work[layer_range.device] <= 1.01 * found.work_bytes(layer_range)
+        held = found.weight_bytes(layer_range) + found.cache_bytes(layer_range)
+        assert held + found.work_bytes(layer_range) <= specs[layer_range.device].memory_bytes
 
 
 def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None:
@@ -190,7 +194,7 @@ def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:
     devices[1] = lost = vs.FaultInjectionDevice(devices[1], at=None, times=1)
     with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)
-        reader = Reader(sched, model, 64)
+        reader = Generator(sched, model, 64)
         text = model.tokenizer.encode(PROMPT, bos=True)
 
         def used() -> set[str]:
@@ -198,11 +202,11 @@ def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:
             return set((reader.placement or {}).values())
 
         assert reader.layers == {}
-        reader.read(text)
+        reader.prefill(text)
         assert used() == {"null:0", "null:1"}
         assert set(reader.layers) == used() and sum(reader.layers.values()) == TINY.layers
         lost.at = lost.calls["submit"]
         text += greedy(weights, text, 1, TINY)
-        assert [int(reader.read(text).argmax())] == greedy(weights, text, 1, TINY)
+        assert [int(reader.prefill(text).argmax())] == greedy(weights, text, 1, TINY)
         assert set(sched.failed_devices) == {"null:1"} and used() == {"null:0", "null:2"}
         assert set(reader.layers) == used()

@@ -12,7 +12,7 @@ from gguf_models import Tiny, logits_of, write
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.generation import generator
-from vksched.generation.generator import Reader
+from vksched.generation.generator import Generator
 from vksched.generation.layer_placement import partition_layers
 from vksched.importers.gguf.model import LanguageModel
 from vksched.plan.simulation.simulate_plan import simulate
@@ -54,19 +54,19 @@ def test_one_card_reads_long_texts_in_wide_steps(
 ) -> None:
     model, weights = made(tmp_path)
     steps: list[tuple[int, int]] = []
-    compiled = Reader._compiled
+    compiled = Generator._compiled
 
-    def note(self: Reader, size: int, parts: int) -> object:
+    def note(self: Generator, size: int, parts: int) -> object:
         steps.append((size, parts))
         return compiled(self, size, parts)
 
     monkeypatch.setattr(generator, "SIZES", (1, 8))
     monkeypatch.setattr(generator, "WIDE", 32)
-    monkeypatch.setattr(Reader, "_compiled", note)
-    monkeypatch.setattr(Reader, "_has_a_card", lambda self: card)
+    monkeypatch.setattr(Generator, "_compiled", note)
+    monkeypatch.setattr(Generator, "_has_a_card", lambda self: card)
     text = [int(token) for token in np.random.default_rng(1).integers(0, 61, 60)]
     with vs.Scheduler(["cpu"]) as sched:
-        got = Reader(sched, model, 64).read(text)
+        got = Generator(sched, model, 64).prefill(text)
     wanted = logits_of(TINY, weights, np.array(text, np.int32))
     np.testing.assert_allclose(got, wanted[-1], rtol=1e-3, atol=1e-3)
     assert ((32, 1) in steps) == card and all(parts == 1 for _, parts in steps)
@@ -78,7 +78,7 @@ def test_what_is_a_card(tmp_path: Path) -> None:
     for name in ("cpu", *vulkan_names()):
         with vs.Scheduler([name]) as sched:
             hardware = name != "cpu" and not sched.topology.devices[0].limits.software
-            assert Reader(sched, model, 64)._has_a_card() == hardware
+            assert Generator(sched, model, 64)._has_a_card() == hardware
 
 
 def test_parts_share_the_angles_of_all_positions(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_two_devices_read_a_long_prompt_1_8_times_as_fast(tmp_path: Path) -> Non
     assert prompt_s(model, 2, 1) == pytest.approx(whole_s, rel=0.05), "one part flows nowhere"
 
 
-class Counted(Reader):
+class Counted(Generator):
     """Notes the steps that it runs."""
 
     sizes: list[int]
@@ -150,7 +150,7 @@ def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.M
             read = Counted(sched, model, 160)
             read.sizes = []
             wanted = logits_of(tiny, weights, np.array(text))[-1]
-            np.testing.assert_allclose(read.read(text), wanted, rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(read.prefill(text), wanted, rtol=1e-3, atol=1e-3)
             assert read.sizes == list(sizes)
 
     check(cards(2, 64)[1], 128, 8, 8, 8)

@@ -23,7 +23,7 @@ from vksched.importers.onnx.nodes.allow_list import (
     find_uncompared,
     is_compared,
 )
-from vksched.importers.onnx.nodes.cpu_node import HostNode, Refused
+from vksched.importers.onnx.nodes.cpu_node import CpuNode, Refused
 from vksched.importers.onnx.rules import find_rule
 
 ort = pytest.importorskip("onnxruntime")
@@ -51,7 +51,7 @@ OPS = [(d, op) for d, ops in COMPARED.items() for op in sorted(ops - SEQUENCES -
 def evaluated(call: Call) -> list[Any]:
     """Returns what the evaluator makes of a call."""
     versions = {"": 20, ML: call.opset} if call.domain == ML else {"": call.opset}
-    return HostNode(call.model().graph.node[0], versions)(call.inputs)
+    return CpuNode(call.model().graph.node[0], versions)(call.inputs)
 
 
 def compare(call: Call) -> bool:
@@ -179,7 +179,7 @@ def test_functions_of_the_model_are_looked_into() -> None:
     found = find_uncompared([call], [function, outer])
     assert found is not None and found.op_type == "GRU"
     with pytest.raises(Refused, match="its GRU node 'd': not asked for GRU"):
-        HostNode(call, {"": 17, "mine": 1}, [function, outer])
+        CpuNode(call, {"": 17, "mine": 1}, [function, outer])
 
 
 def test_subgraphs_are_looked_into() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto
 
-from vksched.importers.onnx.nodes.cpu_node import HostNode, Refused
+from vksched.importers.onnx.nodes.cpu_node import CpuNode, Refused
 
 
 def external(depth: int) -> NodeProto:
@@ -34,4 +34,4 @@ def test_a_file_of_the_working_folder_is_not_read(
     monkeypatch.chdir(tmp_path)
     Path("k.bin").write_bytes(np.float32([4, 5]).tobytes())
     with pytest.raises(Refused, match="within the node, got one with external data"):
-        HostNode(external(depth), {"": 18})
+        CpuNode(external(depth), {"": 18})

@@ -139,7 +139,7 @@ def test_maps_do_not_make_a_stage_for_each_number_of_rows() -> None:
         compiled = sched.compile(vs.load(linear_classifier([0, 1, 2])))
         for _ in range(3):
             compiled(x=np.repeat(X, 4, axis=0))
-        assert len(compiled.stages) == 2  # one before ZipMap, one behind it
+        assert len(compiled.segments) == 2  # one before ZipMap, one behind it
         assert "ZipMap" in compiled.explain()
 
 

@@ -29,7 +29,7 @@ def results(sched: vs.Scheduler, text: str, **feeds: Any) -> tuple[dict[str, Any
     run = sched.compile(vs.load(parser.parse_model(text)))
     found = run(**feeds)
     ops = [node.op for plan in run.plans for node in plan.graph.ops]
-    ops += [s.lowered.step.node.op_type for s in run.stages if s.lowered.step is not None]
+    ops += [s.lowered.step.node.op_type for s in run.segments if s.lowered.step is not None]
     run.close()
     return found, ops
 

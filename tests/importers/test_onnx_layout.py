@@ -33,7 +33,7 @@ def result(sched: vs.Scheduler, text: str, opset: int, **feeds: Any) -> Any:
     (found,) = run(**feeds).values()
     ops = [node.op for plan in run.plans for node in plan.graph.ops]
     assert not [op for op in ops if op.startswith("onnx.")]
-    assert not [s for s in run.stages if s.lowered.step is not None]
+    assert not [s for s in run.segments if s.lowered.step is not None]
     run.close()
     return found
 

@@ -1,4 +1,4 @@
-"""Lowering: stages, slots, guards and host nodes, on models written as text."""
+"""Lowering: segments, slots, guards and host nodes, on models written as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_shape_that_depends_on_data_cuts_the_model() -> None:
             found = run(x=np.array(given))
             np.testing.assert_array_equal(found["y"], np.unique(given))
             np.testing.assert_array_equal(found["z"], np.unique(given))
-        assert len(run.stages) == 3  # one before, one for each number of results
+        assert len(run.segments) == 3  # one before, one for each number of results
 
 
 def test_elements_that_make_a_shape_are_guards() -> None:
@@ -35,7 +35,7 @@ def test_elements_that_make_a_shape_are_guards() -> None:
         run = sched.compile(model)
         for shape in ((2, 3), (3, 2), (2, 3)):
             np.testing.assert_array_equal(run(x=x, s=np.array(shape))["y"], x.reshape(shape))
-        assert len(run.stages) == 2
+        assert len(run.segments) == 2
 
 
 def test_a_node_without_a_rule_is_one_node_of_the_plan() -> None:
@@ -87,7 +87,7 @@ def test_a_position_that_runs_differ_in_is_no_guard() -> None:
             found = run(s=[5 * x], p=np.array(position), x=x)
             np.testing.assert_array_equal(found["y"], np.abs(expected))
             np.testing.assert_array_equal(found["t"], [5 * x, -x])
-        assert len(run.stages) == 2
+        assert len(run.segments) == 2
 
 
 def test_a_condition_of_elements_is_no_guard() -> None:
@@ -98,7 +98,7 @@ def test_a_condition_of_elements_is_no_guard() -> None:
         for bits in ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 0, 0)):
             c = np.array(bits, bool)
             np.testing.assert_array_equal(run(x=x, c=c)["y"], x[c])
-        assert len(run.stages) == 2  # before, and one for two elements
+        assert len(run.segments) == 2  # before, and one for two elements
         assert run(x=x, c=np.zeros(4, bool))["y"].shape == (0,)
 
 
@@ -124,4 +124,4 @@ def test_what_the_evaluator_refuses_is_folded_by_its_rule() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(text, 10)))
         found = run(x=np.ones((2, 3), np.float32))
-        assert found["y"].shape == (3,) and len(run.stages) == 1
+        assert found["y"].shape == (3,) and len(run.segments) == 1

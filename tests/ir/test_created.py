@@ -17,7 +17,7 @@ from vksched.ops.layout.scatter import MAX_ORDERED_UPDATES
 from vksched.ops.lowering.lower import lower
 from vksched.testing.op_cases.creation import create, random
 from vksched.testing.op_cases.layout import index, rearrange, scatter
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.topology.limits import Limits
 
 FAMILIES = (create, index, random, rearrange, scatter)
@@ -89,7 +89,7 @@ def test_only_so_many_updates_go_in_order(reduction: str, dtype: str, fits: bool
 
 
 @pytest.mark.parametrize("case", INTEGER_CASES, ids=lambda c: c.id)
-def test_known_bounds_hold(case: Case) -> None:
+def test_known_bounds_hold(case: OpSample) -> None:
     """What the graph knows of a result's least and largest value is true."""
     known = tuple(bounds_of_data(a) for a in case.inputs)
     result = case.result_type()

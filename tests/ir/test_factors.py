@@ -21,7 +21,7 @@ from vksched.ir.precision import (
     with_word,
 )
 from vksched.ops.lowering.lower import cache_key
-from vksched.testing.op_cases.op_sample import Case, floats
+from vksched.testing.op_cases.op_sample import OpSample, floats
 from vksched.testing.op_cases.sample_values import f32
 from vksched.testing.op_table import CASES
 from vksched.topology.limits import Limits
@@ -93,7 +93,7 @@ def test_a_word_is_part_of_what_a_call_is_tuned_under() -> None:
     keys = set()
     for word in (SINGLE, MIXED, HALF, BRAIN):
         attrs = dict(with_word(PLAIN, word))
-        call = Case("matmul", (floats(2, 3), floats(3, 4)), attrs).call(Limits())
+        call = OpSample("matmul", (floats(2, 3), floats(3, 4)), attrs).call(Limits())
         keys.add(cache_key(get_op("matmul"), call))
     assert len(keys) == 4
 
@@ -122,9 +122,9 @@ def test_mixed_stays_near(op: str, failures: Failures) -> None:
                 stays_near(case)
 
 
-def stays_near(case: Case) -> None:
+def stays_near(case: OpSample) -> None:
     """Every op takes the attribute, and rounding operands costs no more than it may."""
-    mixed = Case(case.op, case.inputs, {**case.attrs, PRECISION: MIXED}, case.name)
+    mixed = OpSample(case.op, case.inputs, {**case.attrs, PRECISION: MIXED}, case.name)
     got, expected = mixed.expected(), case.expected()
     assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
     tame = all(

@@ -26,15 +26,15 @@ from vksched.ir.sharding_rule import (
     sharding,
     why_no_sharding,
 )
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_table import CASES
 
 MOST = 200_000
 """Elements of a result: larger cases say nothing more about a rule."""
-OPS = sorted({case.op for case in CASES if isinstance(case, Case) and has_sharding(case.op)})
+OPS = sorted({case.op for case in CASES if isinstance(case, OpSample) and has_sharding(case.op)})
 
 
-def sharded(case: Case) -> Sharded:
+def sharded(case: OpSample) -> Sharded:
     return Sharded(case.types, case.result_type(), Attrs(case.attrs))
 
 
@@ -48,7 +48,7 @@ def taken(array: NDArray, axis: int, begin: int, end: int) -> NDArray:
     return np.ascontiguousarray(np.take(array, range(begin, end), axis))
 
 
-def operands(case: Case, factor: Factor, begin: int, end: int, part: int) -> list[NDArray]:
+def operands(case: OpSample, factor: Factor, begin: int, end: int, part: int) -> list[NDArray]:
     """What one part reads. Terms: the first part has the array, the others have zeros."""
     out: list[NDArray] = []
     for array, form in zip(case.inputs, factor.operands, strict=True):
@@ -63,7 +63,7 @@ def operands(case: Case, factor: Factor, begin: int, end: int, part: int) -> lis
     return out
 
 
-def results(case: Case, factor: Factor, sizes: list[int]) -> Iterator[NDArray]:
+def results(case: OpSample, factor: Factor, sizes: list[int]) -> Iterator[NDArray]:
     op, begin = case.declaration, 0
     for part, size in enumerate(sizes):
         changed = factor.attrs(begin, size) if factor.units else {}
@@ -85,7 +85,7 @@ def together(factor: Factor, made: list[NDArray], sizes: list[int]) -> NDArray:
     return np.sum(made, axis=0, dtype=made[0].dtype)
 
 
-def prove(case: Case, factor: Factor, parts: int) -> None:
+def check_samples(case: OpSample, factor: Factor, parts: int) -> None:
     sizes = in_parts(factor.units, parts) if factor.units else [0] * parts
     with np.errstate(all="ignore"):
         whole = np.asarray(case.declaration.reference(case.inputs, Attrs(case.attrs)))
@@ -100,7 +100,7 @@ def prove(case: Case, factor: Factor, parts: int) -> None:
     np.testing.assert_allclose(got, whole, rtol=1e-3, atol=2e-6 * max(scale, 1e-3))
 
 
-def is_telling(case: Case, factor: Factor) -> bool:
+def is_telling(case: OpSample, factor: Factor) -> bool:
     """Whether a sum of terms can be told from the whole: of infinities it cannot."""
     if isinstance(factor.result, int):
         return True
@@ -111,13 +111,13 @@ def is_telling(case: Case, factor: Factor) -> bool:
 def test_parts_give_the_whole(op: str) -> None:
     tried = 0
     for case in CASES:
-        if not isinstance(case, Case) or case.op != op or case.result_type().size > MOST:
+        if not isinstance(case, OpSample) or case.op != op or case.result_type().size > MOST:
             continue
         for factor in factors_of(op, sharded(case)):
             for parts in (2, 3):
                 if (factor.units == 0 or factor.units >= parts) and is_telling(case, factor):
                     try:
-                        prove(case, factor, parts)
+                        check_samples(case, factor, parts)
                     except Exception as error:
                         raise AssertionError(f"{case.id} {case.attrs} {factor} {parts}") from error
                     tried += 1

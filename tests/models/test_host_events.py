@@ -1,4 +1,4 @@
-"""What is told of the host's work between stages: a warning, an event, a place in explain()."""
+"""What is told of the host's work between segments: a warning, an event, a place in explain()."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_step_is_warned_of_once_per_kind_at_the_line_that_runs(gpu: vs.Schedul
     with pytest.warns(vs.VkschedWarning) as said:
         np.testing.assert_array_equal(run(x=MANY)["y"], np.exp(-MANY[19::-1]))
     assert [str(w.message) for w in said] == [
-        "[fallback] the host runs Unique (node 'u') between two stages, as no vksched op expresses "
+        "[fallback] the host runs Unique (node 'u') between two segments, as no vksched op expresses "
         "Unique; the second one waits for it, and is planned for the shapes that come out; try "
         "print(run.explain())"
     ]
@@ -79,17 +79,17 @@ def test_a_model_explains_its_stages_and_what_is_between() -> None:
             run.explain()
         run.prepare(x=(40,))
         assert run.explain().endswith(
-            "stage 2: not made yet; a run plans it for the shapes it meets"
+            "segment 2: not made yet; a run plans it for the shapes it meets"
         )
         run(x=MANY)
         first, second = (plan.explain() for plan in run.plans)
         assert run.explain() == (
-            f"stage 1, for x float[40]:\n{first}\n\n"
-            "after stage 1: the host runs Unique node 'u', as no vksched op expresses Unique\n\n"
-            f"stage 2, for u float[20]:\n{second}"
+            f"segment 1, for x float[40]:\n{first}\n\n"
+            "after segment 1: the host runs Unique node 'u', as no vksched op expresses Unique\n\n"
+            f"segment 2, for u float[20]:\n{second}"
         )
         run(x=MANY[:7])
-        assert "stage 2, for u float[7]:" in run.explain() and "float[40]" not in run.explain()
+        assert "segment 2, for u float[7]:" in run.explain() and "float[40]" not in run.explain()
 
 
 def test_guards_and_loops_are_explained() -> None:
@@ -97,9 +97,11 @@ def test_guards_and_loops_are_explained() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(text)))
         run(x=MANY, s=np.array([4, 10]))
-        assert run.explain().startswith("stage 1, for x float[40], s int64[2], where s = [4, 10]:")
+        assert run.explain().startswith(
+            "segment 1, for x float[40], s int64[2], where s = [4, 10]:"
+        )
         run = sched.compile(vs.load(parse(LOOP)))
         run(x=MANY[:3], n=np.array(2))
         text = run.explain()
         assert "the host goes through Loop node 's', as" in text
-        assert "s, stage 1, for" in text and "\nstage 2, for " in text
+        assert "s, segment 1, for" in text and "\nstage 2, for " in text

@@ -1,4 +1,4 @@
-"""The report of a model of several stages: all graphs of a run, and the host's steps between."""
+"""The report of a model of several segments: all graphs of a run, and the host's steps between."""
 
 from __future__ import annotations
 

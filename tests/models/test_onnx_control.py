@@ -40,7 +40,7 @@ def check(sched: vs.Scheduler, text: str, opset: int = 17, **feeds: Any) -> list
     for found in (run(**feeds), run(**feeds)):
         for output, expected in zip(model.graph.output, wanted, strict=True):
             compare(found[output.name], expected)
-    steps = [s.lowered.step.node.op_type for s in run.stages if s.lowered.step is not None]
+    steps = [s.lowered.step.node.op_type for s in run.segments if s.lowered.step is not None]
     run.close()
     return steps
 

@@ -186,12 +186,12 @@ def test_a_second_call_makes_nothing(
     inputs, wanted = bench.reference(name)
     run = sched.compile(bench.load(name))
     run(**inputs)
-    before, planned, stages = test_reuse.made(sched), len(plans), run.stages
+    before, planned, segments = test_reuse.made(sched), len(plans), run.segments
     monkeypatch.setattr("vksched.models.program.FrameLowering", None)  # nothing is lowered, either
     for seed in (0, 1):
         found = run(**example_inputs(name, seed))
         assert seed or assert_equal(name, found, wanted) is None
-    assert test_reuse.made(sched) == before and len(plans) == planned and run.stages == stages
+    assert test_reuse.made(sched) == before and len(plans) == planned and run.segments == segments
     run.close()
 
 

@@ -25,7 +25,7 @@ STAGES = """g (float[n] x, int64[m] k) => (float[m] y, int64[?] u) {
   u = Unique(k)
   t = Gather(x, u)
   y = Neg(t) }"""
-"""Its second stage depends on how many different numbers there are in k."""
+"""Its second segment depends on how many different numbers there are in k."""
 
 
 def parse(text: str, opset: int = 17) -> onnx.ModelProto:
@@ -58,11 +58,11 @@ def test_a_second_call_lowers_plans_and_allocates_nothing(
     with vs.Scheduler(DEVICE_SETS[name]) as sched:
         run = sched.compile(vs.load(parse(loop)))
         first = run(x=X, k=ids(2), n=np.array(3))
-        before, stages = made(sched), run.stages
+        before, segments = made(sched), run.segments
         monkeypatch.setattr("vksched.models.program.FrameLowering.run", None)
         monkeypatch.setattr("vksched.planner.planner.plan_graph", None)
         again = run(x=X * 2, k=ids(2) + 5, n=np.array(4))
-        assert made(sched) == before and set(run.stages) == set(stages)
+        assert made(sched) == before and set(run.segments) == set(segments)
         np.testing.assert_array_equal(first["z"], X + 3 * np.maximum(X, 0))
         np.testing.assert_array_equal(again["z"], 2 * (X + 4 * np.maximum(X, 0)))
         np.testing.assert_array_equal(again["u"], ids(2) + 5)
@@ -73,16 +73,16 @@ def test_what_was_not_used_for_longest_is_dropped(sched: vs.Scheduler) -> None:
     x = np.arange(8, dtype=np.float32)
     for count in (1, 2, 3, 1):
         np.testing.assert_array_equal(run(x=x, k=ids(count))["y"], -x[:count])
-        assert sum(stage.run is not None for stage in run.stages) <= 2
+        assert sum(segment.run is not None for segment in run.segments) <= 2
     run.close()
-    assert not run.stages
+    assert not run.segments
 
 
-@pytest.mark.parametrize("kind", ["stages", "turns"])
+@pytest.mark.parametrize("kind", ["segments", "turns"])
 def test_all_that_one_run_uses_is_kept_for_the_next(
     kind: str, sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind == "stages":
+    if kind == "segments":
         steps = "".join(
             f"a{i} = Unique(t{i})\n b{i} = Cast<to=1>(a{i})\n t{i + 1} = Neg(b{i})\n"
             for i in range(5)
@@ -133,7 +133,7 @@ def test_stages_without_a_graph_are_bounded_too(sched: vs.Scheduler) -> None:
     run = sched.compile(vs.load(parse("g (int64[n] x) => (int64[?] y) { y = Unique(x) }")), limit=1)
     for count in range(1, 40):
         assert len(run(x=ids(count))["y"]) == count
-    assert len(run.stages) <= 16
+    assert len(run.segments) <= 16
     run.close()
 
 
@@ -149,7 +149,7 @@ def test_a_guard_may_be_an_item_of_a_sequence(sched: vs.Scheduler) -> None:
     assert run(s=[shape], x=x)["y"].shape == (2, 3)
     shape[:] = 3, 2  # the guard is a copy of what the caller may change
     found = run(s=[shape], x=x)
-    assert found["y"].shape == (3, 2) and len(run.stages) == 2
+    assert found["y"].shape == (3, 2) and len(run.segments) == 2
     np.testing.assert_array_equal(found["s2"][0], [3, 2])
     run.close()
 
@@ -171,7 +171,7 @@ def test_elements_that_were_of_no_use_are_no_guard(sched: vs.Scheduler) -> None:
     run = sched.compile(vs.load(parse(text)))
     for first in (0, 1):
         np.testing.assert_array_equal(run(x=X, first=[first], half=[1])["y"], X[first:2])
-    assert [len(stage.lowered.guards) for stage in run.stages] == [2, 0, 2]
+    assert [len(segment.lowered.guards) for segment in run.segments] == [2, 0, 2]
     run.close()
 
 
@@ -364,7 +364,7 @@ def test_threads_share_a_model_that_keeps_little(sched: vs.Scheduler) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    assert sum(stage.run is not None for stage in run.stages) <= 1
+    assert sum(segment.run is not None for segment in run.segments) <= 1
     run.close()
 
 
@@ -417,7 +417,7 @@ def test_close_waits_for_a_run_of_several_stages(monkeypatch: pytest.MonkeyPatch
         runner.join()
         closer.join()
         np.testing.assert_array_equal(found[0], -X[:2])
-        assert not run.stages
+        assert not run.segments
         with pytest.raises(vs.PlanError, match="closed"):
             run(x=X, k=ids(2))
 
@@ -459,7 +459,7 @@ def test_close_waits_for_what_was_submitted_and_may_be_called_by_it(sched: vs.Sc
         closed.set()
 
     run.submit(x=X, k=ids(2)).add_done_callback(done)
-    assert closed.wait(60) and not run.stages
+    assert closed.wait(60) and not run.segments
 
 
 def test_what_is_kept_makes_room(sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,13 +468,13 @@ def test_what_is_kept_makes_room(sched: vs.Scheduler, monkeypatch: pytest.Monkey
     compile_it = Graphs.compile
 
     def short(graphs: Graphs, *given: Any, **named: Any) -> Any:
-        if run.stages:
+        if run.segments:
             raise vs.OutOfMemory("no room beside another graph")
         return compile_it(graphs, *given, **named)
 
     monkeypatch.setattr(Graphs, "compile", short)
     np.testing.assert_array_equal(run(x=X[:2])["y"], -X[:2])
-    assert len(run.stages) == 1
+    assert len(run.segments) == 1
     run.close()
 
 
@@ -485,7 +485,7 @@ def test_a_run_that_fails_leaves_nothing_in_use(sched: vs.Scheduler) -> None:
         run(x=x, k=np.array([7]))
     np.testing.assert_array_equal(run(x=x, k=np.array([2]))["y"], [-2])
     run(x=x, k=ids(3))  # another shape: the one that failed makes room
-    assert sum(stage.run is not None for stage in run.stages) <= 1
+    assert sum(segment.run is not None for segment in run.segments) <= 1
     run.close()
 
 
@@ -507,7 +507,7 @@ def test_a_host_node_that_fails_is_named(sched: vs.Scheduler) -> None:
         ("Conv(x, w)", r"\[conv\] expected w \(9, 2, 3, 3\) in 1 groups", "X.shape="),
         ("Add(x, w)", r"\[add\] expected shapes that broadcast", "Issues with types"),
     ],
-    ids=["a node of the graph", "between stages"],
+    ids=["a node of the graph", "between segments"],
 )
 def test_operands_that_do_not_fit_are_told_by_the_rule_first(
     sched: vs.Scheduler, body: str, ours: str, theirs: str
@@ -560,9 +560,9 @@ def test_what_inference_says_wrongly_is_found_out_once(
     q = 2 * np.eye(2, dtype=np.float32)
     run = sched.compile(vs.load(parse(text)))
     np.testing.assert_allclose(run(q=q)["y"], q + 4)
-    stages = run.stages
+    segments = run.segments
     np.testing.assert_allclose(run(q=q)["y"], q + 4)
-    assert set(run.stages) == set(stages)
+    assert set(run.segments) == set(segments)
     run.close()
 
 

@@ -123,7 +123,7 @@ def test_a_model_of_stages_is_refused() -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["at"]), helper.make_node("Neg", ["at"], ["y"])]
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])]
     outputs = [helper.make_tensor_value_info("y", TensorProto.INT64, [1, None])]
-    graph = helper.make_graph(nodes, "stages", inputs, outputs)
+    graph = helper.make_graph(nodes, "segments", inputs, outputs)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(vs.UnsupportedOp, match=r"single graph|one graph"):
         vs.load(made).tensors()

@@ -26,7 +26,7 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     run = Direct.run
 
     def noted(self: Direct, *given: object) -> object:
-        seen.append(self.stage)
+        seen.append(self.segment)
         return run(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Direct, "run", noted)
@@ -122,4 +122,4 @@ def test_a_run_that_another_thread_closes_before_it_begins_makes_no_graph(
         monkeypatch.setattr(Direct, "run", closed_first)
         with pytest.raises(PlanError, match="closed"):
             run(x=X)
-        assert not run.stages
+        assert not run.segments

@@ -16,7 +16,7 @@ from conftest import DEVICE_SETS, vulkan_names
 from graphs import SHAPE, A, B, make_topology, source, steps
 
 import vksched as vs
-from vksched.monitor.metrics.instruments import MEASURES, OTHER, VALUES, Meter
+from vksched.monitor.metrics.instruments import MEASURES, OTHER, VALUES, MetricsSink
 from vksched.monitor.metrics.opentelemetry_exporter import ATTRIBUTES, NAMES
 from vksched.trace import Event
 
@@ -167,7 +167,7 @@ def test_a_library_that_fails_breaks_no_run() -> None:
 
         record = set = add
 
-    with vs.Scheduler(["cpu"], trace=Meter(Broken())) as sched:  # type: ignore[arg-type]
+    with vs.Scheduler(["cpu"], trace=MetricsSink(Broken())) as sched:  # type: ignore[arg-type]
         with pytest.warns(vs.VkschedWarning, match="a sink failed and was removed"):
             run = sched.compile(vs.exp(source()))
             run(x=X)

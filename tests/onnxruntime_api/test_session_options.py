@@ -100,7 +100,7 @@ ENTRIES = {  # entries, and whether they are told
 def test_an_entry_whose_effect_would_be_missed_is_told_once(
     entry: tuple[str, str], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warn_once, "_told", set())
+    monkeypatch.setattr(warn_once, "_warned", set())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -112,7 +112,7 @@ def test_an_entry_whose_effect_would_be_missed_is_told_once(
 
 
 def test_entries_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warn_once, "_told", set())
+    monkeypatch.setattr(warn_once, "_warned", set())
     once = vksched.onnxruntime.RunOptions()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -174,7 +174,7 @@ def test_external_data_of_bytes_without_a_folder(
         vs.load(folder / "m.onnx", folder=folder)
     with pytest.raises(vs.VkschedError, match="no folder of external data for a GGUF"):
         vs.load(b"GGUF", folder=folder)
-    monkeypatch.setattr(warn_once, "_told", set())
+    monkeypatch.setattr(warn_once, "_warned", set())
     options = vksched.onnxruntime.SessionOptions()
     options.add_session_config_entry(FOLDER, "nowhere")
     with pytest.warns(vs.VkschedWarning, match="given by its path has no effect"):
@@ -210,7 +210,7 @@ def test_a_load_is_cancelled(ort: ModuleType) -> None:
 
 
 def test_what_a_session_would_ignore_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warn_once, "_told", set())
+    monkeypatch.setattr(warn_once, "_warned", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         vs.InferenceSession(made(RELU), providers=CPU, disabled_optimizers=["a"], enable_fallback=0)
@@ -269,7 +269,7 @@ def test_what_holds_devices_is_not_pickled() -> None:
 
 
 def test_options_without_effect_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warn_once, "_told", set())
+    monkeypatch.setattr(warn_once, "_warned", set())
     given = vksched.onnxruntime.SessionOptions()
     given.enable_mem_pattern = False
     with pytest.warns(vs.VkschedWarning, match="optimized_model_filepath has no effect"):

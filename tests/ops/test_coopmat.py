@@ -40,12 +40,12 @@ from vksched.testing.op_cases.linalg.int8 import int8_values
 from vksched.testing.op_cases.linalg.int8 import product as integer_product
 from vksched.testing.op_cases.linalg.matmul import CASES, FP16
 from vksched.testing.op_cases.linalg.quantized_linear import OF_MANY_ROWS, linear
-from vksched.testing.op_cases.op_sample import Case, Mismatch, floats
+from vksched.testing.op_cases.op_sample import Mismatch, OpSample, floats
 from vksched.topology.limits import Limits
 from vksched.topology.tuned_variants import Choices
 from vksched.tuning.autotuner import identity_of
 from vksched.tuning.tunable_calls import calls_of, shader_hash
-from vksched.tuning.variant_cache import Found, Store
+from vksched.tuning.variant_cache import Store, TuningResult
 
 MATMUL, CONV = get_op("matmul"), get_op("conv")
 CARD = Limits(
@@ -410,7 +410,7 @@ def test_a_graph_runs_by_the_coopmat_that_was_measured(
     identity = identity_of(spec)
     assert identity is not None
     seconds = dict.fromkeys(call.names, 2e-3) | {coopmat: 1e-3}
-    found = Found(call.key, coopmat, static, seconds, {}, shader_hash(product.op))
+    found = TuningResult(call.key, coopmat, static, seconds, {}, shader_hash(product.op))
     Store().add(identity, [found])
     with vs.Scheduler([name], precision="mixed") as sched:
         run = sched.compile(y)
@@ -420,7 +420,7 @@ def test_a_graph_runs_by_the_coopmat_that_was_measured(
 
 
 @pytest.mark.parametrize("case", WITH_COOPMAT, ids=lambda case: case.id)
-def test_coopmats_compute_what_numpy_does(case: Case, runner: Runner) -> None:
+def test_coopmats_compute_what_numpy_does(case: OpSample, runner: Runner) -> None:
     limits = runner.device.limits
     coopmats = coopmats_of(case.call(limits), case.declaration)
     deep = case.op.endswith("attention") and case.inputs[0].shape[-1] > most_columns(limits)
@@ -445,7 +445,7 @@ def by_coopmat_that_cuts(a: NDArray, b: NDArray, step: int) -> NDArray:
 def test_what_coopmats_cut_off_is_allowed_and_no_more() -> None:
     a, b = (floats(*shape, seed=shape[1]).astype(np.float16) for shape in ((64, 2048), (2048, 48)))
     attrs = call_of(64, 2048, 48).attrs
-    case = Case("matmul", (a.astype(np.float32), b.astype(np.float32)), dict(attrs))
+    case = OpSample("matmul", (a.astype(np.float32), b.astype(np.float32)), dict(attrs))
     expected, got = case.expected(), by_coopmat_that_cuts(a, b, 8)
     lost = coopmat_tolerance(case, "coopmat 16x8x8 128x128")
     check(case, got, expected, "units that cut", lost)

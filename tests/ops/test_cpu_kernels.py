@@ -24,11 +24,11 @@ from vksched.ops.attention import attention_cpu
 from vksched.ops.elementwise import UNARY
 from vksched.ops.linalg import matmul_blocks
 from vksched.ops.lowering import blas
-from vksched.runtime.cpu.evaluate import HostWeights
+from vksched.runtime.cpu.evaluate import CpuWeights
 from vksched.runtime.cpu.helper_backoff import Pauses
 from vksched.runtime.cpu.worker_pool import MIN_PIECE_BYTES, Buffers, Workers
 from vksched.testing.kernel_runner import check
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_table import CASES, DOUBLES, FP16, LONGS, UNSIGNED
 
 WITH_CPU_KERNEL = [
@@ -61,7 +61,7 @@ def workers() -> Iterator[Workers]:
     pool.close()
 
 
-def run(case: Case, workers: Workers) -> NDArray:
+def run(case: OpSample, workers: Workers) -> NDArray:
     """The case by its op's CPU kernel, into memory full of a value that no case has."""
     kernel, attrs, result = case.declaration.cpu, Attrs(case.attrs), case.result_type()
     assert kernel is not None
@@ -269,7 +269,7 @@ def test_weights_that_lie_at_odd_addresses_are_moved(odd: bool) -> None:
     assert found.flags.aligned is not odd
     graph, _ = vs.build_graph(vs.neg(vs.weight(found, name="w")))
     (leaf,) = graph.weights
-    held = HostWeights(graph)[leaf.id]
+    held = CpuWeights(graph)[leaf.id]
     assert held.flags.aligned and np.array_equal(held, found)
     assert np.shares_memory(held, found) is not odd
 

@@ -19,7 +19,7 @@ from vksched.plan.costs.node_cost import unsupported_reason
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import check_function
-from vksched.testing.op_cases.op_sample import FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample
 from vksched.testing.op_table import FUNCTIONS
 from vksched.topology.limits import Limits
 
@@ -40,7 +40,7 @@ def least(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
 
 
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda c: c.id)
-def test_functions_run_on_the_least_device(case: FunctionCase, least: vs.Scheduler) -> None:
+def test_functions_run_on_the_least_device(case: FunctionSample, least: vs.Scheduler) -> None:
     dtypes = [str(x.dtype) for x in case.inputs]
     inputs = [
         vs.input(f"x{i}", x.shape, d)

@@ -44,7 +44,7 @@ from vksched.runtime.vulkan.shaders import DIRECTORY, left_out, load_manifest, l
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.coopmat_tolerance import coopmat_tolerance
 from vksched.testing.kernel_runner import Runner, check, check_device, check_function
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_table import CASES, DOUBLES, FAMILIES, FP16, FUNCTIONS, PRECISE
 from vksched.topology.limits import Limits
 
@@ -64,7 +64,7 @@ CEILINGS = {*COPY, *FMA}
 NAMES = vulkan_names() or [None]
 
 
-def some(cases: Sequence[Case]) -> Sequence[Case]:
+def some(cases: Sequence[OpSample]) -> Sequence[OpSample]:
     """Every case, or in `make test` one in five."""
     return cases if THOROUGH else cases[::5]
 
@@ -153,7 +153,7 @@ def test_float64_keeps_its_digits(op: str) -> None:
             keep_digits(case)
 
 
-def keep_digits(case: Case) -> None:
+def keep_digits(case: OpSample) -> None:
     narrow = case.as_dtypes({"float64": "float32"}).expected()
     wide = case.expected()
     if narrow.dtype != np.float32:
@@ -316,7 +316,7 @@ def capabilities(spirv: bytes) -> set[int]:
     return found
 
 
-def calls_of(case: Case, sets: Iterable[Limits] = tuple(LOWERED.values())) -> Iterator[Call]:
+def calls_of(case: OpSample, sets: Iterable[Limits] = tuple(LOWERED.values())) -> Iterator[Call]:
     """A case with each set of limits, by each variant."""
     for limits in sets:
         for variant in case.variants(limits):

@@ -20,7 +20,7 @@ from vksched.ops.quantized.quantized_linear import DOT, WITH_DOT
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check, lowering_of
 from vksched.testing.op_cases.linalg.quantized_linear import words
-from vksched.testing.op_cases.op_sample import Case, floats
+from vksched.testing.op_cases.op_sample import OpSample, floats
 from vksched.topology.limits import Limits
 
 DOTS = Limits(storage_buffers=8, integer_dot=True, integer_dot_fast=True)
@@ -43,14 +43,14 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
 
 def case_of(
     name: str, m: int, blocks: int, n: int, more: dict[str, AttrValue], *beside: object
-) -> Case:
+) -> OpSample:
     k = blocks * FORMATS[name].step
     attrs = {"format": name, PRECISION: BYTES, **more}
     given = floats(m, k), words(name, n, k), *beside
-    return Case("quantized_linear", given, attrs, f"{name} {m}", nmse=AS_NUMPY, of_largest=1e-2)  # type: ignore[arg-type]
+    return OpSample("quantized_linear", given, attrs, f"{name} {m}", nmse=AS_NUMPY, of_largest=1e-2)  # type: ignore[arg-type]
 
 
-def variant_of(case: Case, limits: Limits) -> str:
+def variant_of(case: OpSample, limits: Limits) -> str:
     """Returns the variant by integer dot products, which there is once."""
     (found,) = [name for name in case.variants(limits) if name in DOT]
     return found

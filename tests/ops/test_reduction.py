@@ -22,7 +22,7 @@ from vksched.ops.reduction.reduce_launch import (
     choose_launch,
     choose_vec4_launch,
 )
-from vksched.testing.op_cases.op_sample import Case, floats
+from vksched.testing.op_cases.op_sample import OpSample, floats
 from vksched.topology.limits import Limits
 
 GPU, SOFTWARE = Limits(), Limits(software=True)
@@ -94,7 +94,7 @@ def test_rows_side_by_side_are_read_by_neighbouring_invocations() -> None:
 
 
 def test_the_second_stage_waits_for_the_first() -> None:
-    case = Case("reduce_sum", (floats(1 << 16),), {"axes": (0,), "keepdims": False})
+    case = OpSample("reduce_sum", (floats(1 << 16),), {"axes": (0,), "keepdims": False})
     lowering = lower(case.declaration, case.call(GPU))
     first, last = lowering.dispatches
     assert (first.operands, first.barrier) == ((0, SCRATCH), False)

@@ -17,13 +17,13 @@ from gguf_models import Tiny, write
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.generation.generator import Reader
+from vksched.generation.generator import Generator
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized import weight_repack
 from vksched.ops.quantized.gguf_formats import FORMATS, Repacked, pack_u32, repack
-from vksched.ops.quantized.weight_repack import Ahead
-from vksched.storage.lazy_array import Late, as_array
+from vksched.ops.quantized.weight_repack import WeightRepackThread
+from vksched.storage.lazy_array import LazyArray, as_array
 from vksched.storage.model_file import FLAGS, FileBytes, ModelFile, Unchanged, content_of
 from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
@@ -44,7 +44,7 @@ def file_of(folder: Path, content: bytes) -> ModelFile:
         os.close(file)
 
 
-def lates_of(
+def lazy_arrays_of(
     folder: Path, names: list[str], files: int = 1
 ) -> Iterator[tuple[str, NDArray, Repacked]]:
     """Yields formats, the blocks of weights, and these in files, 3 bytes from the beginning."""
@@ -55,9 +55,9 @@ def lates_of(
         for name, raw in zip(names, raws, strict=True):
             here = file.part(at, at + raw.nbytes)
             assert isinstance(here, FileBytes)
-            late = pack_u32(name, here, (7 + part, 512))
-            assert isinstance(late, Repacked)
-            yield name, raw, late
+            lazy = pack_u32(name, here, (7 + part, 512))
+            assert isinstance(lazy, Repacked)
+            yield name, raw, lazy
             at += raw.nbytes
 
 
@@ -72,50 +72,50 @@ def refused(start: int, out: NDArray) -> None:
 @native
 def test_words_are_there_and_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_repack, "BATCH_BYTES", 1 << 14)
-    found = list(lates_of(tmp_path, PACKED, files=2))
-    made = Ahead([late for _, _, late in found])
+    found = list(lazy_arrays_of(tmp_path, PACKED, files=2))
+    made = WeightRepackThread([lazy for _, _, lazy in found])
     made.wait()
-    for name, raw, late in found:
-        monkeypatch.setattr(late, "_make", refused)
-        words = as_array(late)
+    for name, raw, lazy in found:
+        monkeypatch.setattr(lazy, "_make", refused)
+        words = as_array(lazy)
         assert not words.flags.writeable
         assert np.array_equal(words, repack(name, raw, (len(words), 512))), name
 
 
 @native
 def test_nothing_is_kept_when_it_is_closed(tmp_path: Path) -> None:
-    ((_, _, late),) = lates_of(tmp_path, ["q8_0"])
-    made = Ahead([late])
+    ((_, _, lazy),) = lazy_arrays_of(tmp_path, ["q8_0"])
+    made = WeightRepackThread([lazy])
     made.wait()
-    kept = weakref.ref(as_array(late))
+    kept = weakref.ref(as_array(lazy))
     assert kept() is not None
     made.close()
     gc.collect()
     assert kept() is None
-    assert as_array(late).size  # made anew
+    assert as_array(lazy).size  # made anew
 
 
 @native
 def test_nothing_is_made_when_the_interpreter_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ((_, _, late),) = lates_of(tmp_path, ["q8_0"])
+    ((_, _, lazy),) = lazy_arrays_of(tmp_path, ["q8_0"])
     ended = SimpleNamespace(is_alive=lambda: False)
     with monkeypatch.context() as patch:
         patch.setattr(threading, "main_thread", lambda: ended)
-        made = Ahead([late])
+        made = WeightRepackThread([lazy])
         made.wait()
-    assert late.begin(nobody)
-    late.end(False)
+    assert lazy.begin(nobody)
+    lazy.end(False)
 
 
 @native
 def test_who_has_words_keeps_them_and_who_needs_them_waits(tmp_path: Path) -> None:
-    (_, _, first), (_, _, second) = lates_of(tmp_path, ["q8_0", "q4_K"])
+    (_, _, first), (_, _, second) = lazy_arrays_of(tmp_path, ["q8_0", "q4_K"])
     mine = as_array(first)
     assert not first.begin(nobody) and second.begin(nobody) and not second.begin(nobody)
     second.end(False)
-    made = Ahead([first, second])
+    made = WeightRepackThread([first, second])
     made.wait()
     assert as_array(first) is mine
 
@@ -123,22 +123,22 @@ def test_who_has_words_keeps_them_and_who_needs_them_waits(tmp_path: Path) -> No
 @native
 @pytest.mark.parametrize("how", ["cut off", "changed"])
 def test_file_that_is_not_whole(how: str, tmp_path: Path) -> None:
-    found = list(lates_of(tmp_path, ["q8_0", "q4_K"]))
+    found = list(lazy_arrays_of(tmp_path, ["q8_0", "q4_K"]))
     path = tmp_path / "0.bin"
     if how == "cut off":
         os.truncate(path, 5000)
     later = path.stat().st_mtime_ns + 10**9
     os.utime(path, ns=(later, later))
-    made = Ahead([late for _, _, late in found])
+    made = WeightRepackThread([lazy for _, _, lazy in found])
     made.wait()
-    for _, _, late in found:
+    for _, _, lazy in found:
         with pytest.raises(vs.ModelFormatError, match=r"0\.bin"):
-            as_array(late)
+            as_array(lazy)
 
 
 @native
 def test_nobody_reads_once_it_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ((name, raw, late),) = lates_of(tmp_path, ["q8_0"])
+    ((name, raw, lazy),) = lazy_arrays_of(tmp_path, ["q8_0"])
     ended: list[bool] = []
 
     class Failing:
@@ -156,19 +156,19 @@ def test_nobody_reads_once_it_has_failed(tmp_path: Path, monkeypatch: pytest.Mon
 
     native_repacking = native_kernels.repack_job
     monkeypatch.setattr(native_kernels, "repack_job", Failing)
-    made = Ahead([late])
+    made = WeightRepackThread([lazy])
     made.wait()
     assert ended == [False], "helpers have nothing to do from then on"
-    assert np.array_equal(as_array(late), repack(name, raw, (len(raw), 512)))
+    assert np.array_equal(as_array(lazy), repack(name, raw, (len(raw), 512)))
 
 
 @native
 def test_files_end_where_they_end(tmp_path: Path) -> None:
-    ((_, raw, late),) = lates_of(tmp_path, ["q8_0"])
-    assert isinstance(late, Repacked) and late.place is not None
-    file, start = late.place
-    out = np.zeros(late.shape, np.uint32)
-    part = late.part(out)
+    ((_, raw, lazy),) = lazy_arrays_of(tmp_path, ["q8_0"])
+    assert isinstance(lazy, Repacked) and lazy.place is not None
+    file, start = lazy.place
+    out = np.zeros(lazy.shape, np.uint32)
+    part = lazy.part(out)
     size = os.fstat(file).st_size
     last = (file, size - raw.nbytes, *part[2:])
     beyond = (file, size - raw.nbytes + 1, *part[2:])
@@ -187,8 +187,8 @@ def test_files_end_where_they_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 5])
 def test_threads_repack_parts_of_files_together(tmp_path: Path, threads: int) -> None:
     """Each takes rows until none are left, here a piece at a time."""
-    found = list(lates_of(tmp_path, PACKED, files=2))
-    parts = [late.part(np.zeros(late.shape, np.uint32)) for _, _, late in found]
+    found = list(lazy_arrays_of(tmp_path, PACKED, files=2))
+    parts = [lazy.part(np.zeros(lazy.shape, np.uint32)) for _, _, lazy in found]
     job = native_kernels.repack_job(parts)
 
     def work() -> None:
@@ -207,8 +207,8 @@ def test_threads_repack_parts_of_files_together(tmp_path: Path, threads: int) ->
 
 @native
 def test_work_that_ends_early_or_lacks_bytes_is_not_whole(tmp_path: Path) -> None:
-    ((_, _, late),) = lates_of(tmp_path, ["q8_0"])
-    part = late.part(np.zeros(late.shape, np.uint32))
+    ((_, _, lazy),) = lazy_arrays_of(tmp_path, ["q8_0"])
+    part = lazy.part(np.zeros(lazy.shape, np.uint32))
     begun = native_kernels.repack_job([part, part])
     assert begun.work(1) and not begun.end() and not begun.work(1 << 30)
     assert native_kernels.repack_job([]).end()
@@ -223,27 +223,27 @@ def test_work_that_ends_early_or_lacks_bytes_is_not_whole(tmp_path: Path) -> Non
 
 @native
 def test_who_needs_words_helps_to_make_them(tmp_path: Path) -> None:
-    ((_, raw, late),) = lates_of(tmp_path, ["q8_0"])
-    room = late.room()
-    job = native_kernels.repack_job([late.part(room)])
+    ((_, raw, lazy),) = lazy_arrays_of(tmp_path, ["q8_0"])
+    buffer = lazy.buffer()
+    job = native_kernels.repack_job([lazy.part(buffer)])
     helped: list[bool] = []
 
     def help() -> None:
         helped.append(job.work(1 << 30))
-        late.end(job.end())
+        lazy.end(job.end())
 
-    assert late.begin(help)
-    assert as_array(late) is room and helped == [False] and not room.flags.writeable
-    assert np.array_equal(room, repack("q8_0", raw, (len(room), 512)))
+    assert lazy.begin(help)
+    assert as_array(lazy) is buffer and helped == [False] and not buffer.flags.writeable
+    assert np.array_equal(buffer, repack("q8_0", raw, (len(buffer), 512)))
 
 
 def test_what_is_in_no_file_is_left_alone() -> None:
-    late = pack_u32("q8_0", blocks("q8_0", 4, 64), (4, 64))
-    made = Ahead([late, np.zeros((3, 4), np.uint32)])
+    lazy = pack_u32("q8_0", blocks("q8_0", 4, 64), (4, 64))
+    made = WeightRepackThread([lazy, np.zeros((3, 4), np.uint32)])
     made.wait()
     made.close()
-    assert isinstance(late, Late) and late.begin(nobody)
-    late.end(False)
+    assert isinstance(lazy, LazyArray) and lazy.begin(nobody)
+    lazy.end(False)
 
 
 def test_readers_on_the_cpu_make_words_ahead(
@@ -257,15 +257,15 @@ def test_readers_on_the_cpu_make_words_ahead(
         model = vs.load(tmp_path / "m.gguf")
         assert isinstance(model, LanguageModel)
         with vs.Scheduler(["cpu"]) as sched:
-            reader = Reader(sched, model, 16)
-            assert isinstance(reader._ahead, Ahead)
-            reader._ahead.wait()
+            reader = Generator(sched, model, 16)
+            assert isinstance(reader._background_task, WeightRepackThread)
+            reader._background_task.wait()
             words = model.weights.take("blk.0.ffn_up.weight", (512, 256)).inputs[0].held
-            assert isinstance(words, Late)
+            assert isinstance(words, LazyArray)
             there = wanted and native_kernels.has_repack_file()
             assert (words._made() is not None) is there
-            logits.append(reader.read([3, 1, 4]))
-            assert reader._ahead is None
+            logits.append(reader.prefill([3, 1, 4]))
+            assert reader._background_task is None
     assert np.array_equal(*logits)
 
 
@@ -274,9 +274,9 @@ def test_a_reader_that_forgets_before_its_first_step_makes_no_more(tmp_path: Pat
     model = vs.load(tmp_path / "m.gguf")
     assert isinstance(model, LanguageModel)
     with vs.Scheduler(["cpu"]) as sched:
-        reader = Reader(sched, model, 16)
-        made = reader._ahead
-        assert isinstance(made, Ahead)
+        reader = Generator(sched, model, 16)
+        made = reader._background_task
+        assert isinstance(made, WeightRepackThread)
         reader.forget()
         made.wait()
-        assert made._closed and not made._made and reader._ahead is None
+        assert made._closed and not made._made and reader._background_task is None

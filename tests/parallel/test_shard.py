@@ -17,7 +17,7 @@ from tests.support.evaluated import evaluate, next_states
 from vksched.common.dtypes import NDArray
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
-from vksched.ir.graph_builder import Made
+from vksched.ir.graph_builder import BuildResult
 from vksched.parallel.apply_config import Applied, apply_config
 from vksched.parallel.config.read_config import read_config
 from vksched.plan.costs.node_cost import node_seconds
@@ -47,7 +47,7 @@ class Costs:
         spec = TOPOLOGY.devices[TOPOLOGY.index(device)]
         return node_seconds(spec, graph, graph.nodes[node])
 
-    def run_seconds(self, made: Made) -> float:
+    def run_seconds(self, made: BuildResult) -> float:
         plan = plan_graph(made.graph, TOPOLOGY, overrides=tuple(made.pinned_devices.items()))
         return simulate(plan).seconds
 

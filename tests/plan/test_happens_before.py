@@ -589,7 +589,7 @@ def test_a_missing_wait_or_barrier_is_an_error_at_run_time(
             executor.close()
     monkeypatch.delenv("VKSCHED_CHECK")
     executor = executor_of(plan, eager=True)
-    assert not any(isinstance(s, race_checker._Watched) for s in executor._sessions.values())
+    assert not any(isinstance(s, race_checker._Watched) for s in executor._prepared_plans.values())
     executor.close()
 
 

@@ -25,7 +25,7 @@ from vksched.plan.multi_host.host_plan_codec import (
 )
 from vksched.planner.partition.host_partition import cut
 from vksched.storage.content_hash import digest_of, pieces_of
-from vksched.storage.lazy_array import Late, as_array
+from vksched.storage.lazy_array import LazyArray, as_array
 
 
 def sent(part: HostPlan) -> HostPlan:
@@ -91,10 +91,10 @@ def test_the_hash_of_a_weight_is_of_its_own_bytes_however_it_is_held() -> None:
     def make(first: int, out: NDArray) -> None:
         out[...] = words[first : first + len(out)]
 
-    for array in (words, Late(words.shape, make), np.asfortranarray(words)):
+    for array in (words, LazyArray(words.shape, make), np.asfortranarray(words)):
         for size_bytes in (1, 100, 1 << 20):
             assert b"".join(p.tobytes() for p in pieces_of(array, size_bytes)) == words.tobytes()
-    late = Late(words.shape, make)
+    late = LazyArray(words.shape, make)
     assert digest_of(late) == digest_of(words) != digest_of(words[::-1])
     assert late._made() is None, "no more of it is made than a piece"
     assert digest_of(np.broadcast_to(np.float32(2), (9, 5))) == digest_of(

@@ -1,4 +1,4 @@
-"""Reads mutants of parts, as a caller with the key may send them, in a process that may end at any.
+"""Reads mutants of parts, as a driver with the key may send them, in a process that may end at any.
 
     python tests/planner/fuzz_host_plans.py --seed 1 --first 0 --count 1000
 
@@ -32,7 +32,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, numpy_dtype
 from vksched.common.errors import PlanError, VkschedError
 from vksched.distributed.protocols import RunKey
-from vksched.distributed.worker.host_plan_executor import PartExecutor
+from vksched.distributed.worker.host_plan_executor import HostPlanExecutor
 from vksched.plan.multi_host.host_plan import HostPlan, Send
 from vksched.plan.multi_host.host_plan_codec import Weights, decode_host_plan, encode_host_plan
 from vksched.planner.partition.host_partition import cut
@@ -89,7 +89,7 @@ class Differs(Exception):
     """A part does something else than its graph says."""
 
 
-class Post:
+class TensorTransport:
     """Sends to nobody, and gives whoever takes what it was told."""
 
     def __init__(self, values: Values) -> None:
@@ -99,10 +99,10 @@ class Post:
     def send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
         self.sent.append((value, np.array(array)))
 
-    def take(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
+    def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
         return np.array(self._values[value])
 
-    def came(self, run: RunKey, value: int, host: str) -> bool:
+    def has_arrived(self, run: RunKey, value: int, host: str) -> bool:
         return True
 
     def abort(self, run: RunKey) -> None:
@@ -155,11 +155,11 @@ def carry(part: HostPlan) -> None:
     values, key = inputs_of(part), RunKey(0, 0, 0)
     feeds = {node: values[node] for node in part.inputs}
     expected = numpy_values(part, values)
-    devices, got = devices_of(part), Post(expected)
+    devices, got = devices_of(part), TensorTransport(expected)
     for device, memory in zip(devices, part.plan.memory, strict=True):
         device.states.add([(graph.keys[node], values[node]) for node in memory.states])
     try:
-        executor = PartExecutor(part, devices, got, vs.Trace(), 5.0)
+        executor = HostPlanExecutor(part, devices, got, vs.Trace(), 5.0)
     except VkschedError:
         return
     try:

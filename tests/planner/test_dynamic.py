@@ -18,8 +18,8 @@ from vksched.common.errors import OutOfMemory, PlanError
 from vksched.plan.dynamic.dispatcher import (
     DEPTH,
     RESTS,
-    Dispatch,
     DispatchedPiece,
+    Dispatcher,
     Earliest,
     Speeds,
     Stealing,
@@ -289,7 +289,7 @@ def _rank(pieces: Sequence[Piece], number: int) -> float:
     return sum(own.values()) / len(own) + max((_rank(pieces, i) for i in after), default=0.0)
 
 
-def send(dispatch: Dispatch, now_s: float) -> list[tuple[int, int]]:
+def send(dispatch: Dispatcher, now_s: float) -> list[tuple[int, int]]:
     """All that goes to devices now."""
     out = []
     while (chosen := dispatch.next(now_s)) is not None:
@@ -480,7 +480,10 @@ def test_a_probe_of_a_device_tries_all_together() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_device_alone_gets_all_at_once(policy: str) -> None:
     options = by_hand([((), name, {0: 1.0, 1: 9.0}) for name in "abcdefgh"])
-    dispatches: dict[str, type[Dispatch]] = {"earliest-finish": Earliest, "work-stealing": Stealing}
+    dispatches: dict[str, type[Dispatcher]] = {
+        "earliest-finish": Earliest,
+        "work-stealing": Stealing,
+    }
     dispatch = dispatches[policy](options, Speeds(3), 1)
     assert [device for _, device in send(dispatch, 0.0)] == [1] * 8
 

@@ -23,7 +23,7 @@ from vksched.plan.types.plan_types import Span
 from vksched.plan.verify.happens_before import check_plan
 from vksched.planner.partition.in_place import InPlace
 from vksched.runtime.cpu.evaluate import Values
-from vksched.runtime.simulated.simulated_device import NullSession
+from vksched.runtime.simulated.simulated_device import SimulatedPreparedPlan
 
 SHAPE = (8, 64)
 X = np.linspace(-1, 1, 512, dtype=np.float32).reshape(SHAPE)
@@ -376,15 +376,17 @@ def test_an_interrupted_commit_is_carried_out_whole(
         assert len(in_place(run.plan)) == 2
         run(x=X)
         commit = run.plan.splits[-1].id
-        real = NullSession.submit
+        real = SimulatedPreparedPlan.submit
 
-        def submit(session: NullSession, slot: int, split: int, ticket: int) -> None:
+        def submit(
+            prepared: SimulatedPreparedPlan, slot: int, split: int, sequence_number: int
+        ) -> None:
             with monkeypatch.context() as patch:
                 if split == commit:
                     patch.setattr(Values, "drop", interrupted)
-                real(session, slot, split, ticket)
+                real(prepared, slot, split, sequence_number)
 
-        monkeypatch.setattr(NullSession, "submit", submit)
+        monkeypatch.setattr(SimulatedPreparedPlan, "submit", submit)
         with pytest.raises(KeyboardInterrupt):
             run(x=X)
         np.testing.assert_allclose(sched.read(mean), 1.5 * X, rtol=1e-6)
@@ -427,11 +429,11 @@ def test_a_split_that_is_asked_for_again_runs_once() -> None:
     device = vs.SimulatedDevice(make_topology(1).devices[0], vs.SimulatedClock())
     with vs.Scheduler([device]) as sched:
         run = sched.compile(vs.exp(w), updates={mean: mean * 0.5 + x})
-        session = device.prepare(run.plan, 0)
+        prepared = device.prepare(run.plan, 0)
         feed = run.plan.graph.inputs[0].id
         for copy in (c for s in run.plan.splits for c in s.uploads if c.node == feed):
-            session.stage(0, copy, X)
+            prepared.upload(0, copy, X)
         for split in run.plan.splits:
             for _ in range(2):
-                session.submit(0, split.id, ticket=7)
+                prepared.submit(0, split.id, sequence_number=7)
         assert np.array_equal(device.states.read(mean), X)

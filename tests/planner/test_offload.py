@@ -18,7 +18,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.plan.plan import Plan
 from vksched.plan.types.plan_types import HOST, Upload
-from vksched.runtime.device import Session
+from vksched.runtime.device import PreparedPlan
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link
@@ -306,17 +306,17 @@ def test_other_types_are_streamed_too(devices: list[str], dtype: str) -> None:
 class CountingDevice(vs.SimulatedDevice):
     """Keeps what is staged."""
 
-    def prepare(self, plan: Plan, index: int, progress: Any = None) -> Session:
-        session = super().prepare(plan, index, progress)
+    def prepare(self, plan: Plan, index: int, progress: Any = None) -> PreparedPlan:
+        prepared = super().prepare(plan, index, progress)
         self.staged: list[tuple[int, int]] = []
-        real = session.stage
+        real = prepared.upload
 
-        def stage(slot: int, copy: Upload, array: NDArray) -> None:
+        def upload(slot: int, copy: Upload, array: NDArray) -> None:
             self.staged.append((slot, copy.node))
             real(slot, copy, array)
 
-        session.stage = stage  # type: ignore[method-assign]
-        return session
+        prepared.upload = upload  # type: ignore[method-assign]
+        return prepared
 
 
 def test_a_streamed_weight_is_staged_once_per_slot_and_takes_the_link_in_each_run() -> None:

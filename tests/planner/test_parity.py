@@ -45,7 +45,7 @@ from vksched.plan.costs.op_support import OpSupport
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_table import CASES
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Topology
@@ -128,9 +128,9 @@ def test_2_the_next_device_that_can_is_asked_before_the_cpu() -> None:
 # -- 3: weights pull ops, with no exceptions -------------------------------------------------------
 
 
-def one_of_each_op() -> list[Case]:
+def one_of_each_op() -> list[OpSample]:
     """The first small case of every op that has operands and is no view."""
-    found: dict[str, Case] = {}
+    found: dict[str, OpSample] = {}
     for case in CASES:
         arrays = case.inputs
         taken = arrays and not case.large and all(a.size and a.dtype.name in DTYPES for a in arrays)
@@ -140,7 +140,7 @@ def one_of_each_op() -> list[Case]:
 
 
 @pytest.mark.parametrize("case", one_of_each_op(), ids=lambda case: case.op)
-def test_3_whichever_operand_is_a_weight_it_pulls_its_op(case: Case) -> None:
+def test_3_whichever_operand_is_a_weight_it_pulls_its_op(case: OpSample) -> None:
     topology = make_topology(2)
     for position in range(len(case.inputs)):
         operands = [

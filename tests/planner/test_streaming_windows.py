@@ -31,7 +31,7 @@ from vksched.plan.verify.happens_before import check_events, check_plan
 from vksched.plan.verify.interleavings import events_of
 from vksched.planner.partition.host_partition import cut
 from vksched.planner.partition.streaming_windows import StreamingBuffers
-from vksched.runtime.simulated.device_wrapper import WrappedDevice, WrappedSession
+from vksched.runtime.simulated.device_wrapper import WrappedDevice, WrappedPreparedPlan
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
@@ -360,8 +360,8 @@ class Small(WrappedDevice):
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
-    ) -> WrappedSession:
-        return WrappedSession(self.device.prepare(plan, index, progress))
+    ) -> WrappedPreparedPlan:
+        return WrappedPreparedPlan(self.device.prepare(plan, index, progress))
 
 
 @pytest.fixture(params=vulkan_names() or [None])

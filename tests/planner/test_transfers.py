@@ -30,7 +30,7 @@ from vksched.planner.partition.transfers import MIN_BYTES
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors.plan_executor import Executor
-from vksched.runtime.simulated.simulated_device import NullSession
+from vksched.runtime.simulated.simulated_device import SimulatedPreparedPlan
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link
@@ -157,11 +157,11 @@ def test_a_stage_of_a_pipeline_takes_the_longer_of_its_copies_and_its_work(work_
 def test_a_device_that_is_lost_when_it_tells_of_its_copies_has_given_its_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def lost(self: NullSession, slot: int, split: int) -> dict[str, tuple[None, None]]:
+    def lost(self: SimulatedPreparedPlan, slot: int, split: int) -> dict[str, tuple[None, None]]:
         raise vs.DeviceLost("planted")
 
     _, _, expected = run_on_null(layers(2), False)
-    monkeypatch.setattr(NullSession, "async_transfer_s", lost)
+    monkeypatch.setattr(SimulatedPreparedPlan, "async_transfer_s", lost)
     plan, _, results = run_on_null(layers(2), True)
     assert np.array_equal(results[0], expected[0]) and plan.splits[0].async_transfers
 

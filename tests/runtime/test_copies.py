@@ -20,7 +20,7 @@ from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as context_module
 from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.staging import download, upload
-from vksched.runtime.vulkan.vulkan_device import VulkanSession
+from vksched.runtime.vulkan.vulkan_device import VulkanPreparedPlan
 
 pytestmark = pytest.mark.own_devices
 
@@ -98,17 +98,17 @@ def test_a_copy_out_that_the_driver_drops_is_found(
     gpus: list[str], rng: np.random.Generator, copies: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     y, placement, weights = streamed(gpus[:1], rng)
-    hand_over = VulkanSession._hand_over
+    hand_over = VulkanPreparedPlan._hand_over
 
     def dropping(
-        self: VulkanSession, memory: Any, split: int, stage: str, again: bool = False
+        self: VulkanPreparedPlan, memory: Any, split: int, stage: str, again: bool = False
     ) -> None:
         if stage != DOWNLOAD:
             hand_over(self, memory, split, stage, again)
         else:
-            memory.given[split] = memory.tickets[split]
+            memory.given[split] = memory.sequence_numbers[split]
 
-    monkeypatch.setattr(VulkanSession, "_hand_over", dropping)
+    monkeypatch.setattr(VulkanPreparedPlan, "_hand_over", dropping)
     with vs.Scheduler(gpus[:1], optimize=False) as sched:
         run = sched.compile(y, placement)
         with pytest.warns(vs.VkschedWarning, match="sequence word"):
@@ -123,11 +123,11 @@ def test_an_interrupt_behind_copies_out_leaves_the_plan_in_use(
     gpus: list[str], rng: np.random.Generator, copies: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     y, placement, weights = streamed(gpus[:1], rng)
-    hand_over, prepared, interrupts = VulkanSession._hand_over, VulkanSession.__init__, [True]
-    sessions: list[VulkanSession] = []
+    hand_over, init, interrupts = VulkanPreparedPlan._hand_over, VulkanPreparedPlan.__init__, [True]
+    prepared_plans: list[VulkanPreparedPlan] = []
 
     def interrupted(
-        self: VulkanSession, memory: Any, split: int, stage: str, again: bool = False
+        self: VulkanPreparedPlan, memory: Any, split: int, stage: str, again: bool = False
     ) -> None:
         hand_over(self, memory, split, stage, again)
         if stage == DOWNLOAD and interrupts:
@@ -135,19 +135,19 @@ def test_an_interrupt_behind_copies_out_leaves_the_plan_in_use(
             del memory.given[split]  # it came before that was noted
             raise KeyboardInterrupt
 
-    def keeping(session: VulkanSession, *args: Any) -> None:
-        prepared(session, *args)
-        sessions.append(session)
+    def keeping(prepared: VulkanPreparedPlan, *args: Any) -> None:
+        init(prepared, *args)
+        prepared_plans.append(prepared)
 
-    monkeypatch.setattr(VulkanSession, "_hand_over", interrupted)
-    monkeypatch.setattr(VulkanSession, "__init__", keeping)
+    monkeypatch.setattr(VulkanPreparedPlan, "_hand_over", interrupted)
+    monkeypatch.setattr(VulkanPreparedPlan, "__init__", keeping)
     expected = np.ones((SIDE, SIDE), np.float32)
     with vs.Scheduler(gpus[:1], optimize=False) as sched:
         run = sched.compile(y, placement)
         with pytest.raises(KeyboardInterrupt):
             run(x=expected)
         found = run(x=expected)
-        assert len(sessions) == 1, "nothing is made anew"
+        assert len(prepared_plans) == 1, "nothing is made anew"
     for weight in weights:
         expected = expected @ weight
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)

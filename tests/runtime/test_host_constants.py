@@ -11,7 +11,7 @@ import vksched as vs
 from vksched.ir.tensor import Tensor
 from vksched.plan.types.plan_types import PlanValue
 from vksched.runtime.cpu import constants, split_program
-from vksched.runtime.cpu.evaluate import HostWeights
+from vksched.runtime.cpu.evaluate import CpuWeights
 
 W = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
@@ -62,7 +62,7 @@ def test_what_only_others_of_them_read_is_not_kept(monkeypatch: pytest.MonkeyPat
 
     class Noted(split_program._Arrays):
         def __init__(
-            self, plan: PlanValue, weights: HostWeights, fixed: dict[int, np.ndarray]
+            self, plan: PlanValue, weights: CpuWeights, fixed: dict[int, np.ndarray]
         ) -> None:
             kept.append({plan.graph.nodes[n].op for n in fixed})
             super().__init__(plan, weights, fixed)

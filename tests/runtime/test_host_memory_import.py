@@ -19,7 +19,7 @@ from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as contexts
 from vksched.runtime.vulkan.context import Context, Recording
 from vksched.runtime.vulkan.host_memory_import import MIN_BYTES, import_array
-from vksched.runtime.vulkan.vulkan_device import VulkanSession
+from vksched.runtime.vulkan.vulkan_device import VulkanPreparedPlan
 
 ROWS, COLUMNS = 512, 768
 """1.5 MiB of float32."""
@@ -54,23 +54,23 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[bool] = []
-        self.sessions: list[VulkanSession] = []
-        imported, prepared = Context.imported, VulkanSession.__init__
+        self.prepared_plans: list[VulkanPreparedPlan] = []
+        imported, init = Context.imported, VulkanPreparedPlan.__init__
 
         def counting(context: Context, address: int, size_bytes: int) -> Any:
             found = imported(context, address, size_bytes)
             self.made.append(found is not None)
             return found
 
-        def keeping(session: VulkanSession, *args: Any) -> None:
-            prepared(session, *args)
-            self.sessions.append(session)
+        def keeping(prepared: VulkanPreparedPlan, *args: Any) -> None:
+            init(prepared, *args)
+            self.prepared_plans.append(prepared)
 
         monkeypatch.setattr(Context, "imported", counting)
-        monkeypatch.setattr(VulkanSession, "__init__", keeping)
+        monkeypatch.setattr(VulkanPreparedPlan, "__init__", keeping)
 
     def held(self) -> int:
-        slots = [slot for session in self.sessions for slot in session._slots]
+        slots = [slot for prepared in self.prepared_plans for slot in prepared._slots]
         return sum(len(slot.imported) for slot in slots)
 
 
@@ -172,15 +172,15 @@ def test_a_run_that_fails_before_it_is_submitted_gives_its_pages_back(
 ) -> None:
     needs_import(gpu)
     counted = Counted(monkeypatch)
-    submit, fails = VulkanSession.submit, [True]
+    submit, fails = VulkanPreparedPlan.submit, [True]
 
-    def failing(session: VulkanSession, slot: int, split: int, ticket: int) -> None:
+    def failing(prepared: VulkanPreparedPlan, slot: int, split: int, sequence_number: int) -> None:
         if fails:
             fails.clear()
             raise ValueError("planted")
-        submit(session, slot, split, ticket)
+        submit(prepared, slot, split, sequence_number)
 
-    monkeypatch.setattr(VulkanSession, "submit", failing)
+    monkeypatch.setattr(VulkanPreparedPlan, "submit", failing)
     given = {name: aligned(rng, (ROWS, COLUMNS)) for name in "xy"}
     with vs.Scheduler([gpu], optimize=False) as sched:
         run = sched.compile(*scaled(gpu))

@@ -13,7 +13,7 @@ from vksched.ir.build_graph import build_graph
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime.executors.host_speed import FEWEST, HALF_S, LAST
-from vksched.runtime.executors.speed_tracker import Paces
+from vksched.runtime.executors.speed_tracker import SpeedTracker
 from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import ANY
@@ -23,7 +23,7 @@ FAR = "node1/cpu"
 STALL_S = 0.08
 
 
-class Hands:
+class SteppedClock:
     """A clock that a test sets."""
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class Seen:
     """The paces of a machine, and runs that a test makes up."""
 
     def __init__(self, made: Plan) -> None:
-        self.plan, self.clock = made, Hands()
-        self.paces = Paces(self.clock)
+        self.plan, self.clock = made, SteppedClock()
+        self.paces = SpeedTracker(self.clock)
         self.run()
 
     def run(self, stalled_s: float = 0.0, slower: float = 1.0) -> None:

@@ -12,7 +12,7 @@ from test_sync import load
 
 import vksched as vs
 from vksched.common.dtypes import Progress
-from vksched.runtime.device import Session
+from vksched.runtime.device import PreparedPlan
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 
@@ -71,22 +71,22 @@ class Order:
     def _watch(self, device: Any) -> None:
         prepare = device.prepare
 
-        def watched(plan: vs.Plan, index: int, progress: Progress | None = None) -> Session:
-            session = prepare(plan, index, progress)
+        def watched(plan: vs.Plan, index: int, progress: Progress | None = None) -> PreparedPlan:
+            prepared = prepare(plan, index, progress)
             for name in ("submit", "wait"):
-                self._record(session, name, device.name)
-            return session  # type: ignore[no-any-return]
+                self._record(prepared, name, device.name)
+            return prepared  # type: ignore[no-any-return]
 
         device.prepare = watched
 
-    def _record(self, session: Any, name: str, device: str) -> None:
-        real = getattr(session, name)
+    def _record(self, prepared: Any, name: str, device: str) -> None:
+        real = getattr(prepared, name)
 
         def recorded(*args: Any) -> Any:
             self.calls.append((name, device))
             return real(*args)
 
-        setattr(session, name, recorded)
+        setattr(prepared, name, recorded)
 
 
 def test_both_devices_have_their_work_before_the_host_waits(two_devices: list[str]) -> None:

@@ -18,7 +18,7 @@ import vksched as vs
 from vksched.ir.tensor import Tensor
 from vksched.runtime.cpu import cpu_device
 from vksched.runtime.cpu.split_program import Program
-from vksched.runtime.cpu.split_task import Turn
+from vksched.runtime.cpu.split_task import ComputeLock
 
 X = np.arange(6, dtype=np.float32)
 LIMIT_S = 60.0
@@ -174,25 +174,25 @@ def test_an_interrupt_before_states_are_written_leaves_them(watched: Watched) ->
 def test_the_worker_gets_the_turn_that_an_interrupt_has_left_here(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    me, give_back = threading.get_ident(), Turn.give_back
-    left: list[Turn] = []
+    me, release = threading.get_ident(), ComputeLock.release
+    left: list[ComputeLock] = []
 
-    def interrupted(turn: Turn) -> None:
+    def interrupted(turn: ComputeLock) -> None:
         if threading.get_ident() == me and not left:
             left.append(turn)
             raise KeyboardInterrupt
-        give_back(turn)
+        release(turn)
 
     with vs.Scheduler(["cpu"], timeout_s=LIMIT_S, on_device_failure="raise") as sched:
         run, other = sched.compile(one_op()), sched.compile(vs.exp(vs.input("x", X.shape)))
         run(x=X)
-        monkeypatch.setattr(Turn, "give_back", interrupted)
+        monkeypatch.setattr(ComputeLock, "release", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(x=X)
         try:
             np.testing.assert_allclose(other(x=X), np.exp(X), rtol=1e-6)
         finally:
-            give_back(left[0])  # else the worker would wait, and the scheduler for it
+            release(left[0])  # else the worker would wait, and the scheduler for it
     assert watched.here == [False, True, False]
 
 

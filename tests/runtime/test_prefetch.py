@@ -1,4 +1,4 @@
-"""Weights that are uploaded ahead: once, to the device that takes all, and given back."""
+"""Weights that are uploaded prefetcher: once, to the device that takes all, and given back."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 from conftest import vulkan_names
 from gguf_models import Tiny, write
-from test_weight_repack import PACKED, lates_of
+from test_weight_repack import PACKED, lazy_arrays_of
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.generation.generator import Reader
+from vksched.generation.generator import Generator
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized.gguf_formats import repack
 from vksched.plan.types.offsets import aligned
-from vksched.runtime.device import Uploads
+from vksched.runtime.device import PrefetchesWeights
 from vksched.runtime.vulkan import staging
 from vksched.runtime.vulkan.staging import _rows, _write
 from vksched.runtime.vulkan.zero_pages import Zeros
-from vksched.storage.lazy_array import Late
+from vksched.storage.lazy_array import LazyArray
 
 NAMES = vulkan_names()
 on_device = pytest.mark.skipif(not NAMES, reason="no Vulkan device")
@@ -65,7 +65,7 @@ def test_parts_put_every_word_at_its_place_once(
 ) -> None:
     if not fast:
         monkeypatch.setattr(native_kernels, "has_repack_file", lambda: False)
-    found = list(lates_of(tmp_path, PACKED, files=2))
+    found = list(lazy_arrays_of(tmp_path, PACKED, files=2))
     plain = np.arange(777, dtype=np.float32)
     arrays = [held for _, _, held in found[:9]] + [plain] + [held for _, _, held in found[9:]]
     right = [repack(name, raw, (held.shape[0], 512)) for name, raw, held in found]
@@ -86,23 +86,23 @@ def test_the_first_plan_takes_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     model, logits = loaded(tmp_path), []
-    for ahead in (True, False):
+    for prefetcher in (True, False):
         with vs.Scheduler([name]) as sched:
-            if not ahead:
+            if not prefetcher:
                 monkeypatch.setattr("vksched.generation.generator.takes_all", lambda *_: False)
-            reader, store = Reader(sched, model, 16), store_of(sched)
-            assert (reader._ahead is not None) is ahead
-            if reader._ahead is not None:
-                reader._ahead.wait()
+            reader, store = Generator(sched, model, 16), store_of(sched)
+            assert (reader._background_task is not None) is prefetcher
+            if reader._background_task is not None:
+                reader._background_task.wait()
                 there = store.resident_bytes
                 words = model.weights.words()
                 assert there >= sum(4 * held.size for held in words.values())
                 assert all(sched.devices[0].holds(key) for key in words)
                 uploaded = uploads_of(store, monkeypatch)
-            logits.append(reader.read([3, 1, 4]))
-            if ahead:
+            logits.append(reader.prefill([3, 1, 4]))
+            if prefetcher:
                 assert not words.keys() & set(uploaded)
-            assert reader._ahead is None
+            assert reader._background_task is None
             reader.forget()
             assert store.resident_bytes == 0
     assert np.array_equal(*logits)
@@ -112,9 +112,9 @@ def test_the_first_plan_takes_what_is_there(
 def test_a_reader_that_reads_nothing_gives_back_what_there_is(tmp_path: Path, name: str) -> None:
     model = loaded(tmp_path)
     with vs.Scheduler([name]) as sched:
-        reader = Reader(sched, model, 16)
+        reader = Generator(sched, model, 16)
         reader.forget()
-        assert store_of(sched).resident_bytes == 0 and reader._ahead is None
+        assert store_of(sched).resident_bytes == 0 and reader._background_task is None
 
 
 @on_device
@@ -133,16 +133,16 @@ def test_a_device_that_closes_waits_for_no_more_than_a_piece(
 
     with vs.Scheduler([NAMES[0]]) as sched:
         device, store = sched.devices[0], store_of(sched)
-        assert isinstance(device, Uploads)
-        ahead: Any = device.upload_ahead([("a", Late((50, 64), make))])
+        assert isinstance(device, PrefetchesWeights)
+        prefetcher: Any = device.prefetch_weights([("a", LazyArray((50, 64), make))])
         begun.wait(60)
         closer = threading.Thread(target=device.close)
         closer.start()
-        while not ahead.closing:
+        while not prefetcher.closing:
             closer.join(0.01)
         go_on.set()
         closer.join(60)
-        assert rows == [0] and not store.holds("a") and not ahead._pages
+        assert rows == [0] and not store.holds("a") and not prefetcher._pages
 
 
 @one_device
@@ -151,12 +151,12 @@ def test_what_fails_ahead_fails_again_with_its_reason(tmp_path: Path, name: str)
     with vs.Scheduler([name]) as sched:
         later = (tmp_path / "m.gguf").stat().st_mtime_ns + 10**9
         os.utime(tmp_path / "m.gguf", ns=(later, later))
-        reader = Reader(sched, model, 16)
-        assert reader._ahead is not None
-        reader._ahead.wait()
+        reader = Generator(sched, model, 16)
+        assert reader._background_task is not None
+        reader._background_task.wait()
         assert store_of(sched).resident_bytes == 0
         with pytest.raises(vs.ModelFormatError, match=r"m\.gguf"):
-            reader.read([3, 1, 4])
+            reader.prefill([3, 1, 4])
 
 
 @on_device
@@ -171,5 +171,5 @@ def test_nothing_is_uploaded_where_it_is_not_clear_for_which_device(
             "vksched.generation.layer_placement.place_layers.BESIDE_BYTES", math.inf
         )
     with vs.Scheduler(names, policy="priority" if how == "another policy" else "auto") as sched:
-        reader = Reader(sched, model, 16, {"*": NAMES[0]} if how == "placed" else None)
-        assert reader._ahead is None
+        reader = Generator(sched, model, 16, {"*": NAMES[0]} if how == "placed" else None)
+        assert reader._background_task is None

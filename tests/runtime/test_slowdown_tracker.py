@@ -9,7 +9,7 @@ import pytest
 from graphs import SHAPE, A, B, source, steps
 
 import vksched as vs
-from vksched.runtime.executors.slowdown_tracker import LONGEST_S, Watchdog
+from vksched.runtime.executors.slowdown_tracker import LONGEST_S, SlowdownTracker
 from vksched.runtime.run_stats import SplitStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
@@ -208,7 +208,7 @@ def test_devices_without_a_clock_are_not_judged() -> None:
         run(x=X)
         assert run.stats is not None
         stats = run.stats
-        watchdog = Watchdog(vs.Trace())
+        watchdog = SlowdownTracker(vs.Trace())
         blind = SplitStats(0, A, NODES, 1e3, None)
         seen = SplitStats(0, A, NODES, 1e3, 1e3)
         assert not watchdog.see(run.plan, type(stats)(0, 1.0, 0, 0, 0, 0, 0, (blind,)))

@@ -9,7 +9,7 @@ import pytest
 
 import vksched as vs
 from vksched.plan.costs.node_cost import node_cost
-from vksched.runtime.executors.speed_tracker import EVERY_S, MOST, SHORT_S, Paces
+from vksched.runtime.executors.speed_tracker import EVERY_S, MOST, SHORT_S, SpeedTracker
 from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.topology.limits import Limits
 from vksched.topology.perf_model import ANY, Curve, PerfModel
@@ -124,7 +124,7 @@ def stats_of(
     return RunStats(0, seconds, 0, 0, 0, 0, 0, splits, start_s)
 
 
-class Hands:
+class SteppedClock:
     """A clock that is set by hand."""
 
     def __init__(self) -> None:
@@ -136,8 +136,8 @@ class Hands:
 
 def test_many_short_runs_are_looked_at_now_and_then(slowing: Slowing) -> None:
     slowing.runs(1, 1.0)
-    clock = Hands()
-    paces = Paces(clock)
+    clock = SteppedClock()
+    paces = SpeedTracker(clock)
     for _ in range(100):
         paces.see(slowing.run.plan, stats_of(slowing.run, 8.0, start_s=clock.at_s))
     assert paces.of(A)[ANY] == pytest.approx(8.0, rel=0.1)  # a guess is corrected at once
@@ -179,8 +179,8 @@ def test_a_slow_first_run_or_second_one_changes_nothing() -> None:
 
 def test_paces_stay_within_bounds_and_ignore_what_the_host_saw(slowing: Slowing) -> None:
     slowing.runs(1, 1.0)
-    clock = Hands()
-    paces = Paces(clock)
+    clock = SteppedClock()
+    paces = SpeedTracker(clock)
     for _ in range(50):
         clock.at_s += 1.0
         paces.see(slowing.run.plan, stats_of(slowing.run, 1e9, longest=False, start_s=clock.at_s))
@@ -213,7 +213,9 @@ def test_a_device_without_measured_costs_is_seen_to_be_slow_where_ops_are_small(
         assert all(pace == pytest.approx(1.0, rel=0.15) for pace in made.paces.values())
 
 
-def see(paces: Paces, clock: Hands, made: Slowing, factor: float, count: int = 20) -> float:
+def see(
+    paces: SpeedTracker, clock: SteppedClock, made: Slowing, factor: float, count: int = 20
+) -> float:
     """Returns the pace of the device after some runs that took as many times as long."""
     for _ in range(count):
         clock.at_s += 1.01 * EVERY_S
@@ -222,22 +224,22 @@ def see(paces: Paces, clock: Hands, made: Slowing, factor: float, count: int = 2
 
 
 def test_launches_that_nobody_measured_are_no_slowness() -> None:
-    made, clock = launching(), Hands()
+    made, clock = launching(), SteppedClock()
     with made.sched:
         made.runs(1, 1.0)
-        paces = Paces(clock)
+        paces = SpeedTracker(clock)
         assert see(paces, clock, made, 1.6) == 1.0
         assert see(paces, clock, made, 1.6 * 4) == pytest.approx(4.0, rel=0.2)
         assert see(paces, clock, made, 0.5) < 0.6  # less than the ops alone were thought to take
         # a launch takes less than a submission: the rest is slowness
-        assert see(Paces(clock), clock, made, 8.0) == pytest.approx(4.6, rel=0.2)
+        assert see(SpeedTracker(clock), clock, made, 8.0) == pytest.approx(4.6, rel=0.2)
 
 
 def test_one_run_that_was_held_up_says_nothing_of_launches() -> None:
-    made, clock = launching(), Hands()
+    made, clock = launching(), SteppedClock()
     with made.sched:
         made.runs(1, 1.0)
-        paces = Paces(clock)
+        paces = SpeedTracker(clock)
         see(paces, clock, made, 1.0, 4)
         assert see(paces, clock, made, 0.1, 1) == 1.0
         assert see(paces, clock, made, 1.0, 9) == 1.0

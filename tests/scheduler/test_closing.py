@@ -15,15 +15,15 @@ from test_executor import X, stepped
 import vksched as vs
 from vksched.common.dtypes import Progress
 from vksched.plan.plan import Plan
-from vksched.runtime.device import Session
+from vksched.runtime.device import PreparedPlan
 from vksched.runtime.executors.base_executor import INTERRUPTED_S
-from vksched.runtime.simulated.simulated_device import NullSession
+from vksched.runtime.simulated.simulated_device import SimulatedPreparedPlan
 from vksched.topology.device_spec import DeviceSpec
 
 LIMIT_S = 30.0
 
 
-class GatedSession(NullSession):
+class GatedSession(SimulatedPreparedPlan):
     """Waits for a gate before the end of a split is seen."""
 
     gate: threading.Event
@@ -34,11 +34,11 @@ class GatedSession(NullSession):
     interrupts: int = 0
     interrupts_commit: bool = False
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         if self.interrupts_commit and self._plan.splits[split] in self._plan.commits:
             self.interrupts_commit = False
             raise KeyboardInterrupt
-        super().submit(slot, split, ticket)
+        super().submit(slot, split, sequence_number)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         self.waiting.release()
@@ -49,10 +49,10 @@ class GatedSession(NullSession):
         assert self.gate.wait(LIMIT_S)
         super().wait(slot, split, timeout_s)
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
         if self.drops:
             raise vs.DeviceLost(f"[check] split {split} was dropped")
-        super().check(slot, split, ticket)
+        super().check(slot, split, sequence_number)
 
     def close(self) -> None:
         if self.close_error is not None:
@@ -67,14 +67,14 @@ class GatedDevice(vs.SimulatedDevice):
         super().__init__(DeviceSpec(name, "null"), clock)
         self.gate = threading.Event()
         self.waiting = threading.Semaphore(0)
-        self.sessions: list[GatedSession] = []
+        self.prepared_plans: list[GatedSession] = []
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> GatedSession:
-        session = GatedSession(self, plan, index)
-        session.gate, session.waiting = self.gate, self.waiting
-        session.limits = []
-        self.sessions.append(session)
-        return session
+        prepared = GatedSession(self, plan, index)
+        prepared.gate, prepared.waiting = self.gate, self.waiting
+        prepared.limits = []
+        self.prepared_plans.append(prepared)
+        return prepared
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_runs_behind_a_failed_one_are_carried_out_elsewhere(device: GatedDevice)
     sched, run = compiled(device)
     runners, results = in_threads(3, lambda: run(x=X))
     assert device.waiting.acquire(timeout=LIMIT_S)
-    device.sessions[0].drops = True
+    device.prepared_plans[0].drops = True
     with pytest.warns(vs.VkschedWarning, match="null:0 failed") as caught:
         device.gate.set()
         assert joined(runners)
@@ -207,7 +207,7 @@ def test_runs_behind_a_failed_one_say_what_failed_where_plans_may_not_change(
     sched, run = compiled(device, on_device_failure="raise")
     runners, results = in_threads(3, lambda: run(x=X))
     assert device.waiting.acquire(timeout=LIMIT_S)
-    device.sessions[0].drops = True
+    device.prepared_plans[0].drops = True
     device.gate.set()
     assert joined(runners)
     assert sorted(type(r).__name__ for r in results) == ["DeviceError", "DeviceError", "DeviceLost"]
@@ -224,7 +224,7 @@ def test_what_cannot_be_closed_is_a_warning_and_the_rest_is_closed() -> None:
     y = stepped(vs.input("x", X.shape), "a", "b")[-1]
     for _ in range(2):
         sched.compile(y, placement={"a": "null:0", "b": "null:1"})
-    devices[0].sessions[0].close_error = vs.DeviceTimeout("[close] null:0 does not answer")
+    devices[0].prepared_plans[0].close_error = vs.DeviceTimeout("[close] null:0 does not answer")
     closed: list[str] = []
     devices[1].close = lambda: closed.append("null:1")  # type: ignore[method-assign]
     with pytest.warns(vs.VkschedWarning, match="null:0 does not answer"):
@@ -240,7 +240,7 @@ def test_dropped_submission_is_found_before_its_data_is_used() -> None:
     y = vs.gather(vs.weight(X), ids, name="rows")
     with vs.Scheduler([device], on_device_failure="raise") as sched:
         run = sched.compile(y, placement={"ids": "null:0", "rows": "cpu"})
-        device.sessions[0].drops = True
+        device.prepared_plans[0].drops = True
         with pytest.raises(vs.DeviceLost, match="dropped"):
             run(x=np.full(3, 99, np.float32))  # rows would raise IndexOutOfRange
         with pytest.raises(vs.DeviceError, match="failed earlier"):
@@ -250,11 +250,11 @@ def test_dropped_submission_is_found_before_its_data_is_used() -> None:
 def test_ctrl_c_waits_shortly_and_the_graph_stays_usable(device: GatedDevice) -> None:
     sched, run = compiled(device)
     device.gate.set()
-    session = device.sessions[0]
-    session.interrupts = 1
+    prepared = device.prepared_plans[0]
+    prepared.interrupts = 1
     with pytest.raises(KeyboardInterrupt):
         run(x=X)
-    assert session.limits == [INTERRUPTED_S]
+    assert prepared.limits == [INTERRUPTED_S]
     assert np.array_equal(run(x=X), X + 1)
     sched.close()
 
@@ -265,12 +265,12 @@ def test_ctrl_c_twice_leaves_what_may_be_at_work_alone(device: GatedDevice) -> N
     """
     sched, run = compiled(device)
     device.gate.set()
-    device.sessions[0].interrupts = 2
+    device.prepared_plans[0].interrupts = 2
     with pytest.raises(KeyboardInterrupt):
         run(x=X)
     assert np.array_equal(run(x=X), X + 1)
-    assert len(device.sessions) == 2 and not sched.failed_devices
-    assert device.sessions[0].limits == [] and len(device.sessions[1].limits) == 1
+    assert len(device.prepared_plans) == 2 and not sched.failed_devices
+    assert device.prepared_plans[0].limits == [] and len(device.prepared_plans[1].limits) == 1
     sched.close()
 
 
@@ -318,11 +318,11 @@ def test_ctrl_c_before_a_device_got_its_commit_costs_neither_state_nor_device(
     with vs.Scheduler([device]) as sched:
         run = sched.compile(vs.neg(held), {"held": "null:0"}, updates={held: held + 1.0})
         run()
-        device.sessions[0].interrupts_commit = True
+        device.prepared_plans[0].interrupts_commit = True
         with pytest.raises(KeyboardInterrupt):
             run()
         assert np.array_equal(sched.read(held), X + 2) and not sched.failed_devices
-        assert np.array_equal(run(), -X - 2) and len(device.sessions) == 1
+        assert np.array_equal(run(), -X - 2) and len(device.prepared_plans) == 1
 
 
 @pytest.mark.parametrize("name", ["cpu", *vulkan_names()])
@@ -335,17 +335,17 @@ def test_ctrl_c_when_a_device_has_got_its_commit_costs_neither_state_nor_device(
     with vs.Scheduler([name]) as sched:
         run = sched.compile(vs.neg(held), {"held": name}, updates={held: held + 1.0})
         run()
-        session = next(iter(run._compiled._executor._sessions.values()))
-        session = getattr(session, "_session", session)  # behind what the tests watch
-        begin = type(session).submit
+        prepared = next(iter(run._compiled._executor._prepared_plans.values()))
+        prepared = getattr(prepared, "_prepared", prepared)  # behind what the tests watch
+        begin = type(prepared).submit
 
-        def submit(self: Session, slot: int, split: int, ticket: int) -> None:
-            begin(self, slot, split, ticket)
+        def submit(self: PreparedPlan, slot: int, split: int, sequence_number: int) -> None:
+            begin(self, slot, split, sequence_number)
             if run.plan.splits[split] in run.plan.commits and not left:
                 left.append(split)
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(type(session), "submit", submit)
+        monkeypatch.setattr(type(prepared), "submit", submit)
         with pytest.raises(KeyboardInterrupt):
             run()
         assert left and not sched.failed_devices
@@ -371,7 +371,7 @@ def test_a_close_that_was_interrupted_can_be_called_again(
             patch.setattr(run._compiled._state, "wait_for", interrupt)
         else:
             device.gate.set()
-            device.sessions[0].close_error = KeyboardInterrupt()
+            device.prepared_plans[0].close_error = KeyboardInterrupt()
         sched.close()
     device.gate.set()
     assert np.array_equal(future.result(LIMIT_S), X + 1)

@@ -21,7 +21,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
-from vksched.runtime.simulated.simulated_device import NullSession
+from vksched.runtime.simulated.simulated_device import SimulatedPreparedPlan
 from vksched.runtime.vulkan import binding, device_handle
 from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
@@ -275,15 +275,15 @@ def test_budget_is_back_after_each_with(devices: list[str]) -> None:
             context.close()
 
 
-class Failing(NullSession):
-    """A session that fails where it is told to."""
+class Failing(SimulatedPreparedPlan):
+    """A prepared plan that fails where it is told to."""
 
     fails: str = ""
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         if self.fails == "submit":
             raise vs.DeviceLost("[submit] it is lost")
-        super().submit(slot, split, ticket)
+        super().submit(slot, split, sequence_number)
 
 
 class FailingDevice(vs.SimulatedDevice):
@@ -297,9 +297,9 @@ class FailingDevice(vs.SimulatedDevice):
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> Failing:
         if self.fails == "prepare":
             raise vs.OutOfMemory("[storage] null:0 is full")
-        session = Failing(self, plan, index)
-        session.fails = self.fails
-        return session
+        prepared = Failing(self, plan, index)
+        prepared.fails = self.fails
+        return prepared
 
     def close(self) -> None:
         self.closed += 1

@@ -13,7 +13,7 @@ from gguf_models import Tiny, write
 import vksched as vs
 from vksched.importers.gguf.model import LanguageModel
 from vksched.storage import model_file
-from vksched.storage.lazy_array import Joined, Late, as_array
+from vksched.storage.lazy_array import ConcatBytes, LazyArray, as_array
 from vksched.storage.model_file import FileBytes, open_model
 
 KINDS = ["Q8_0", "F16", "F32"]
@@ -103,15 +103,15 @@ def test_parts_of_a_file_are_those_of_its_map(
     assert isinstance(tensor.blocks, FileBytes) and tensor.blocks.size == tensor.nbytes
     held = model.weights.take(tensor.name, tensor.shape)
     held = held.inputs[0] if held.op == "dequantize" else held
-    assert isinstance(held.held, Late) and held.held.dtype.name == held.dtype
+    assert isinstance(held.held, LazyArray) and held.held.dtype.name == held.dtype
     whole = as_array(held.held).reshape(-1).view(np.uint32)
     for read in (True, False):
         if not read:  # as on Windows
             monkeypatch.delattr(model_file.os, "preadv")
         part = np.empty(whole.size - 3, np.uint32)
-        held.held.into(part, 2)
+        held.held.write_to(part, 2)
         assert np.array_equal(part, whole[2:-1])
-        both, out = Joined([tensor.blocks] * 3), np.empty(2 * tensor.nbytes, np.uint8)
+        both, out = ConcatBytes([tensor.blocks] * 3), np.empty(2 * tensor.nbytes, np.uint8)
         both.read(tensor.nbytes - 5, out)
         data = np.frombuffer(tensor.data, np.uint8)
         assert np.array_equal(out, np.concatenate([data[-5:], data, data[:-5]]))

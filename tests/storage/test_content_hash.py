@@ -12,7 +12,7 @@ from conftest import needs_posix
 
 import vksched.storage.content_hash as digests
 from vksched.storage.content_hash import digest_of
-from vksched.storage.lazy_array import Late, late_bytes
+from vksched.storage.lazy_array import LazyArray, lazy_bytes
 from vksched.storage.model_file import open_model
 
 SIZE = 1 << 17
@@ -24,19 +24,19 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(digests, "SETTLED_NS", 0)
     out: list[int] = []
-    into = Late.into
+    write_to = LazyArray.write_to
 
-    def noting(self: Late, to: np.ndarray, start: int = 0) -> None:
+    def noting(self: LazyArray, to: np.ndarray, start: int = 0) -> None:
         out.append(to.nbytes)
-        into(self, to, start)
+        write_to(self, to, start)
 
-    monkeypatch.setattr(Late, "into", noting)
+    monkeypatch.setattr(LazyArray, "write_to", noting)
     return out
 
 
-def weight(path: Path, start: int = 0) -> Late:
+def weight(path: Path, start: int = 0) -> LazyArray:
     part = open_model(path, "test").part(start, start + 1024)
-    return late_bytes(part, (4, 64), np.float32)  # type: ignore[arg-type]
+    return lazy_bytes(part, (4, 64), np.float32)  # type: ignore[arg-type]
 
 
 def write(path: Path, seed: int = 0) -> bytes:
@@ -53,8 +53,8 @@ def test_it_is_known_to_the_next_process_and_told_of_that_place_alone(
         want = hashlib.sha256(data[start : start + 1024]).hexdigest()
         assert digest_of(weight(tmp_path / "w", start)) == want
     assert sum(read) == 2 * 1024
-    late = weight(tmp_path / "w", 8192)
-    assert digest_of(late) == digest_of(late)
+    lazy = weight(tmp_path / "w", 8192)
+    assert digest_of(lazy) == digest_of(lazy)
     assert sum(read) == 3 * 1024
 
 

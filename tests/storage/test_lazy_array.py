@@ -1,4 +1,4 @@
-"""Late arrays: the same words wherever they are made, and none where nobody has them."""
+"""LazyArray arrays: the same words wherever they are made, and none where nobody has them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ops.quantized.gguf_formats import pack_u32, repack
-from vksched.storage.lazy_array import Late, as_array, leave_maps, place_of
+from vksched.storage.lazy_array import LazyArray, as_array, buffer_of, drop_mapped_pages
 from vksched.storage.model_file import open_model
 from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 
-class Counting(Late):
+class Counting(LazyArray):
     """A table of rows, which counts how often all of it was made."""
 
     def __init__(self, table: NDArray) -> None:
@@ -42,39 +42,39 @@ def test_any_part_is_that_of_the_whole(rows: int, row: int, ends: tuple[float, f
     table = np.arange(rows * row, dtype=np.uint32).reshape(rows, row)
     start, end = sorted(round(end * table.size) for end in ends)
     out = np.full(table.size + 2, 7, np.uint32)
-    Counting(table).into(out[1 : 1 + end - start], start)
+    Counting(table).write_to(out[1 : 1 + end - start], start)
     assert np.array_equal(out[1 : 1 + end - start], table.reshape(-1)[start:end])
     assert out[0] == 7 and (out[1 + end - start :] == 7).all()
 
 
 def test_an_array_is_made_once_for_those_who_have_it() -> None:
-    late = Counting(np.arange(12, dtype=np.uint32).reshape(3, 4))
-    first, again = np.asarray(late), as_array(late)
-    assert again is first and late.rows == 3 and not first.flags.writeable
+    lazy = Counting(np.arange(12, dtype=np.uint32).reshape(3, 4))
+    first, again = np.asarray(lazy), as_array(lazy)
+    assert again is first and lazy.rows == 3 and not first.flags.writeable
     gone = weakref.ref(first)
     del first, again
     gc.collect()
     assert gone() is None
-    assert as_array(late)[2, 3] == 11 and late.rows == 6
+    assert as_array(lazy)[2, 3] == 11 and lazy.rows == 6
 
 
 def test_an_array_has_a_room_before_it_is_made() -> None:
-    late = Counting(np.arange(12, dtype=np.uint32).reshape(3, 4))
-    room = late.room()
-    assert late.room(np.zeros((3, 4), np.uint32)) is room is place_of(late) and late.rows == 0
-    assert as_array(late) is room and late.rows == 3 and not room.flags.writeable
-    del room
+    lazy = Counting(np.arange(12, dtype=np.uint32).reshape(3, 4))
+    buffer = lazy.buffer()
+    assert lazy.buffer(np.zeros((3, 4), np.uint32)) is buffer is buffer_of(lazy) and lazy.rows == 0
+    assert as_array(lazy) is buffer and lazy.rows == 3 and not buffer.flags.writeable
+    del buffer
     gc.collect()
     offered = np.zeros((3, 4), np.uint32)
-    assert late.room(offered) is offered and late.rows == 3
-    assert as_array(late) is offered and offered[2, 3] == 11 and late.rows == 6
+    assert lazy.buffer(offered) is offered and lazy.rows == 3
+    assert as_array(lazy) is offered and offered[2, 3] == 11 and lazy.rows == 6
 
 
 def test_words_are_made_of_the_blocks_as_they_are() -> None:
     raw = blocks("q4_K", 6, 512)
-    late = pack_u32("q4_K", raw, (2, 3, 512))
-    assert isinstance(late, Late) and late.shape == (2, 3, late.shape[-1])
-    assert np.array_equal(as_array(late), repack("q4_K", raw, (2, 3, 512)))
+    lazy = pack_u32("q4_K", raw, (2, 3, 512))
+    assert isinstance(lazy, LazyArray) and lazy.shape == (2, 3, lazy.shape[-1])
+    assert np.array_equal(as_array(lazy), repack("q4_K", raw, (2, 3, 512)))
     floats = pack_u32("f16", blocks("f16", 3, 64), (3, 64))
     assert isinstance(floats, np.ndarray)
 
@@ -82,17 +82,17 @@ def test_words_are_made_of_the_blocks_as_they_are() -> None:
 def test_host_keeps_no_words_but_for_the_cpu(devices: list[str]) -> None:
     w = vs.quantized_weight(blocks("q8_0", 64, 256), "q8_0", (64, 256))
     (words,) = w.inputs
-    late = words.held
-    assert isinstance(late, Late)
+    lazy = words.held
+    assert isinstance(lazy, LazyArray)
     x = np.ones((3, 256), np.float32)
     with vs.Scheduler(devices) as sched:
         run = sched.compile(vs.linear(vs.input("x", (3, 256)), w))
         expected = run(x=x)
-        assert (late._made() is not None) == (devices == ["cpu"])
+        assert (lazy._made() is not None) == (devices == ["cpu"])
         run.close()
         del run
         gc.collect()
-        assert late._made() is None
+        assert lazy._made() is None
         again = sched.compile(vs.linear(vs.input("x", (3, 256)), w))
         assert np.array_equal(again(x=x), expected)  # made anew of the same blocks
 
@@ -100,20 +100,20 @@ def test_host_keeps_no_words_but_for_the_cpu(devices: list[str]) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_makes_what_was_being_made() -> None:
-    late = Counting(np.arange(6, dtype=np.uint32).reshape(2, 3))
-    assert late.begin(pytest.fail)
+    lazy = Counting(np.arange(6, dtype=np.uint32).reshape(2, 3))
+    assert lazy.begin(pytest.fail)
     child = os.fork()
     if not child:
         signal.alarm(60)  # where it waits for ever
         total = 0
         try:
-            total = int(as_array(late).sum())
+            total = int(as_array(lazy).sum())
         finally:
             os._exit(total)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 15
-    late.end(False)
-    assert late.begin(pytest.fail)
-    late.end(False)
+    lazy.end(False)
+    assert lazy.begin(pytest.fail)
+    lazy.end(False)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="no account of mapped pages")
@@ -128,6 +128,6 @@ def test_pages_of_mapped_files_are_let_go(tmp_path: Path) -> None:
         return int(re.findall(r"Rss: +([0-9]+) kB", told)[0])
 
     assert resident_kib() == size >> 10
-    leave_maps()
+    drop_mapped_pages()
     assert resident_kib() == 0
     assert bytes(file.content[:4]) == b"abab"

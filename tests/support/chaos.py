@@ -1,6 +1,6 @@
-"""What may go wrong between a caller and two nodes, and what must hold whatever does.
+"""What may go wrong between a driver and two nodes, and what must hold whatever does.
 
-    Lab: caller --Wire--> node1 --Wire--> node2 <--Wire-- caller, each node a process
+    Lab: driver --Wire--> node1 --Wire--> node2 <--Wire-- driver, each node a process
     converse: connect, prepare, three runs; a Fault comes before frame `at`
 
 Right results, or one clear error; nothing takes longer than it may; nothing is left.
@@ -27,7 +27,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, StateLost, VkschedError
 from vksched.distributed.driver import client
-from vksched.distributed.driver.client import Node, Nodes
+from vksched.distributed.driver.client import RemoteWorker, RemoteWorkers
 from vksched.distributed.wire import link_benchmark
 
 NAMES = ("node1", "node2")
@@ -41,7 +41,7 @@ STATES = ("none", "plain", "backup")
 PLACES = {"a": "node1/cpu", "total": "node2/cpu", "after": "node2/cpu", "out": "node2/cpu"}
 
 LABS: dict[str, Lab] = {}
-"""By the addresses of its wires: whose addresses a caller tells to nodes."""
+"""By the addresses of its wires: whose addresses a driver tells to nodes."""
 
 
 class Lab:
@@ -51,29 +51,29 @@ class Lab:
         self.states, self.forked, self._begun = states, forked, threading.Lock()
         self.nodes: dict[str, ForkedNode] = {n: forked.start(n, brief=True, **how) for n in NAMES}
         targets = {name: node.address for name, node in self.nodes.items()}
-        self.own = {n: Wire(f"caller-{n}", targets[n], counter) for n in NAMES}
+        self.own = {n: Wire(f"driver-{n}", targets[n], counter) for n in NAMES}
         self.peers = {n: Wire(f"peer-{n}", targets[n], counter) for n in NAMES}
 
         LABS.update((wire.address, self) for wire in self.own.values())
 
-        self.caller: ForkedNode | None = None
+        self.driver: ForkedNode | None = None
 
     def begin_caller(self) -> None:
         """Has a process converse with the nodes, until it ends or something happens to it."""
         with self._begun:
             about = {"addresses": self.addresses, "peers": self.peer_addresses}
-            self.caller = self.forked.start("caller", states=self.states, **about)
-        while self.caller.alive and not is_stopped(self.caller):
+            self.driver = self.forked.start("driver", states=self.states, **about)
+        while self.driver.alive and not is_stopped(self.driver):
             time.sleep(TICK_S)
 
     def signal_caller(self, number: int) -> None:
         with self._begun:
-            assert self.caller is not None
-            self.caller.signal(number)
+            assert self.driver is not None
+            self.driver.signal(number)
 
     @property
     def addresses(self) -> list[str]:
-        """Where the caller reaches the nodes."""
+        """Where the driver reaches the nodes."""
         return [self.own[name].address for name in NAMES]
 
     @property
@@ -93,7 +93,7 @@ class Lab:
             wires[name].target = self.nodes[name].address
 
     def close(self) -> list[str]:
-        """Ends it, and returns what did not end in time. Each node is free of callers before its
+        """Ends it, and returns what did not end in time. Each node is free of drivers before its
         network is whole again.
         """
         found: list[str] = []
@@ -102,9 +102,9 @@ class Lab:
         for wire in self.wires:
             wire.cut, wire.slow_bytes, wire.delay_s = False, 0, 0.0
         found += [wrong for node in nodes for wrong in node.wrong_in(node.end, LIMIT_S)]
-        if self.caller is not None and self.caller.alive:
-            self.caller.signal(signal.SIGCONT)
-            found += self.caller.wrong_in(self.caller.wait_free, LIMIT_S)
+        if self.driver is not None and self.driver.alive:
+            self.driver.signal(signal.SIGCONT)
+            found += self.driver.wrong_in(self.driver.wait_free, LIMIT_S)
         for wire in self.wires:
             wire.close()
         return found
@@ -135,7 +135,7 @@ def _of(name: str) -> dict[str, Fault]:
         f"kill {name}": lambda lab: lab.nodes[name].signal(signal.SIGKILL),
         f"stop {name}": lambda lab: lab.nodes[name].signal(signal.SIGSTOP),
         f"cut {name} off": _set(lambda lab: [lab.own[name], lab.peers[name]], cut=True),
-        f"cut {name} off the caller": _set(lambda lab: [lab.own[name]], cut=True),
+        f"cut {name} off the driver": _set(lambda lab: [lab.own[name]], cut=True),
         f"restart {name}": lambda lab: lab.replace(name),
         f"another version of {name}": lambda lab: lab.replace(name, version="0"),
         f"slow way to {name}": _set(lambda lab: [lab.own[name]], slow_bytes=SLOW_BYTES),
@@ -150,8 +150,8 @@ FAULTS: dict[str, Fault] = {
     "long way everywhere": _set(lambda lab: lab.wires, delay_s=0.1),
 }
 OF_CALLERS: dict[str, Fault] = {
-    "kill caller": lambda lab: lab.signal_caller(signal.SIGKILL),
-    "stop caller": lambda lab: lab.signal_caller(signal.SIGSTOP),
+    "kill driver": lambda lab: lab.signal_caller(signal.SIGKILL),
+    "stop driver": lambda lab: lab.signal_caller(signal.SIGSTOP),
 }
 FAULTS.update(OF_CALLERS)
 HARMLESS = ("slow", "long")
@@ -288,26 +288,26 @@ def tried(forked: Forked, fault: str, states: str, at: int) -> tuple[list[str], 
     return found + lab.close(), counter.frames
 
 
-def _hosts(nodes: Nodes, at: Node, names: Iterable[str]) -> dict[str, list[str]]:
-    first = next(iter(nodes._nodes.values()))
+def _hosts(nodes: RemoteWorkers, at: RemoteWorker, names: Iterable[str]) -> dict[str, list[str]]:
+    first = next(iter(nodes._workers.values()))
     return hosts_behind(LABS[first.address].peer_addresses, nodes, at, names)
 
 
 def hosts_behind(
-    peers: Mapping[str, str], nodes: Nodes, at: Node, names: Iterable[str]
+    peers: Mapping[str, str], nodes: RemoteWorkers, at: RemoteWorker, names: Iterable[str]
 ) -> dict[str, list[str]]:
     """Returns what nodes are told of where others are: at these addresses."""
-    known = {name: nodes._nodes[name] for name in names if name in nodes._nodes}
+    known = {name: nodes._workers[name] for name in names if name in nodes._workers}
     return {name: [peers[name], nodes._pair(at, node)] for name, node in known.items()}
 
 
 @contextmanager
 def chaotic(hosts: Callable[..., dict[str, list[str]]] = _hosts) -> Iterator[None]:
-    """Callers of this process use wires, few messages before plans, and say nothing of losses."""
+    """Drivers of this process use wires, few messages before plans, and say nothing of losses."""
     with ExitStack() as made:
         made.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        made.enter_context(patch.object(Nodes, "hosts", hosts))
+        made.enter_context(patch.object(RemoteWorkers, "hosts", hosts))
         made.enter_context(patch.dict(link_benchmark.TRIES, BRIEF, clear=True))
         made.enter_context(patch.object(client, "CLOCK_TRIES", 1))
         yield

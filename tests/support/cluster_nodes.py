@@ -9,22 +9,22 @@ from typing import Any
 import clusters
 
 import vksched as vs
-from vksched.cluster.worker_process import ClusterNode
+from vksched.cluster.worker_process import ClusterWorker
 
 
-class Nodes:
+class StartedWorkers:
     """Starts nodes that serve the CPU, and closes them all."""
 
     def __init__(self, folder: Path, models: Sequence[Path] = (), onnx_ops: bool = False) -> None:
         self._folder = folder
         self._options: dict[str, Any] = {"models": models, "onnx_ops": onnx_ops}
-        self._made: list[ClusterNode] = []
+        self._made: list[ClusterWorker] = []
 
-    def __call__(self, name: str, address: str = "127.0.0.1:0") -> ClusterNode:
+    def __call__(self, name: str, address: str = "127.0.0.1:0") -> ClusterWorker:
         """Returns a new node. address: of one that was, where it is to come back."""
         about = clusters.made(), "tls", ["cpu"]
         cache = self._folder / name
-        self._made.append(ClusterNode(name, address, *about, cache_folder=cache, **self._options))
+        self._made.append(ClusterWorker(name, address, *about, cache_folder=cache, **self._options))
         return self._made[-1]
 
     def close(self) -> None:
@@ -32,10 +32,10 @@ class Nodes:
             node.close()
 
 
-def on_cpus(nodes: Sequence[ClusterNode], **more: Any) -> vs.Scheduler:
+def on_cpus(nodes: Sequence[ClusterWorker], **more: Any) -> vs.Scheduler:
     """Returns a scheduler whose results are numpy's, wherever they are computed."""
     return vs.Scheduler([f"{node.name}/cpu" for node in nodes], cluster=cluster(nodes), **more)
 
 
-def cluster(nodes: Sequence[ClusterNode]) -> vs.Cluster:
+def cluster(nodes: Sequence[ClusterWorker]) -> vs.Cluster:
     return vs.Cluster([node.address for node in nodes], clusters.made())

@@ -1,4 +1,4 @@
-"""Messages as a hostile caller draws them: those of an honest one, with something wrong in them.
+"""Messages as a hostile driver draws them: those of an honest one, with something wrong in them.
 
     conversation --lose, say twice, turn round, change a field, a payload, a document--> messages
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from hostile import Caller, Said
+from hostile import Driver, Said
 
 from vksched.distributed.wire.channel import BEAT, DATA, FRAME, HEAD
 from vksched.distributed.wire.messages import MESSAGES
@@ -40,16 +40,16 @@ def drawn(rng: random.Random, said: Sequence[Said]) -> Drawn:
     return out
 
 
-def say(caller: Caller, messages: Drawn, waits: bool = True) -> None:
+def say(driver: Driver, messages: Drawn, waits: bool = True) -> None:
     """Say messages, each once the answer to the one before is there, until the node hangs up.
     waits: else all are said at once.
     """
     for each in messages:
         if isinstance(each, bytes):
-            caller.send_bytes(each)
+            driver.send_bytes(each)
         elif not (waits and each.ask):
-            caller.send(each)
-        elif caller.answer_to(each) is None:
+            driver.send(each)
+        elif driver.answer_to(each) is None:
             return
 
 

@@ -148,7 +148,7 @@ class Forked:
 def main() -> None:
     import chaos  # noqa: F401  what nodes and callers need is imported once
 
-    from vksched.cluster.worker_process import ClusterNode  # noqa: F401
+    from vksched.cluster.worker_process import ClusterWorker  # noqa: F401
 
     running: dict[int, Path] = {}
     if sys.platform == "linux":  # what a node leaves behind becomes a child of this process
@@ -226,7 +226,7 @@ def _be_caller(asked: dict[str, Any]) -> None:
 
 
 def _be_node(asked: dict[str, Any]) -> None:
-    from vksched.cluster.worker_process import ClusterNode
+    from vksched.cluster.worker_process import ClusterWorker
     from vksched.common.errors import DeviceError
     from vksched.distributed.wire import handshake, link_benchmark
     from vksched.distributed.wire.credentials import Credentials
@@ -250,7 +250,7 @@ def _be_node(asked: dict[str, Any]) -> None:
     while node is None:
         try:
             where = asked.get("address", "127.0.0.1:0")
-            node = ClusterNode(asked["name"], where, *given, cache_folder=Path(asked["cache"]))
+            node = ClusterWorker(asked["name"], where, *given, cache_folder=Path(asked["cache"]))
         except DeviceError:  # its network is not there yet, or the address not free
             if time.monotonic() > until_s:
                 raise
@@ -258,7 +258,7 @@ def _be_node(asked: dict[str, Any]) -> None:
     told: dict[str, Any] = {}
     while not ended:
         time.sleep(TICK_S)
-        now = {"address": node.address, "callers": node.callers}
+        now = {"address": node.address, "callers": node.drivers}
         if now != told:
             _note(about, now)
             told = now

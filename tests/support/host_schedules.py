@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from vksched.common.dtypes import NDArray, Progress
-from vksched.distributed.protocols import Caller, Post, RunKey
+from vksched.distributed.protocols import Driver, RunKey, TensorTransport
 from vksched.distributed.wire.channel import Payload
 from vksched.distributed.worker.weight_cache import hash_of
 from vksched.plan.multi_host.host_plan import HostPlan, Send
@@ -21,7 +21,9 @@ from vksched.runtime.run_stats import RunStats
 TAKE_S = 60.0
 
 
-def walk(part: HostPlan, run: RunKey, feeds: Mapping[int, NDArray], post: Post) -> list[NDArray]:
+def walk(
+    part: HostPlan, run: RunKey, feeds: Mapping[int, NDArray], transport: TensorTransport
+) -> list[NDArray]:
     """Carries out a part and returns its outputs."""
     graph, values = part.plan.graph, Values(part.plan.graph)
     for node, array in feeds.items():
@@ -29,21 +31,21 @@ def walk(part: HostPlan, run: RunKey, feeds: Mapping[int, NDArray], post: Post) 
     for position in range(len(part.plan.splits) + 1):
         for step in part.steps.get(position, ()):
             if isinstance(step, Send):
-                post.send(run, step.value, step.host, np.ascontiguousarray(values[step.value]))
+                transport.send(run, step.value, step.host, np.ascontiguousarray(values[step.value]))
             else:
-                values[step.value] = post.take(run, step.value, step.host, TAKE_S)
+                values[step.value] = transport.recv(run, step.value, step.host, TAKE_S)
         for node in part.plan.splits[position].nodes if position < len(part.plan.splits) else ():
             operands = tuple(values[i] for i in graph.nodes[node].inputs)
             values[node] = evaluate_node(graph, node, operands)
-    post.end(run)
+    transport.end(run)
     return [np.array(values[node]) for _, node in graph.outputs[: part.results]]
 
 
 class Walker:
-    """Implements `session.Served`. hold: cleared, parts stand still before they begin."""
+    """Implements `session.WorkerService`. hold: cleared, parts stand still before they begin."""
 
-    def __init__(self, post: Post, caller: Caller) -> None:
-        self.post, self.caller = post, caller
+    def __init__(self, transport: TensorTransport, driver: Driver) -> None:
+        self.transport, self.driver = transport, driver
         self.parts: dict[int, HostPlan] = {}
         self.hold = threading.Event()
         self.hold.set()
@@ -69,27 +71,29 @@ class Walker:
             assert self.hold.wait(TAKE_S)
             if self.fails is not None:
                 raise self.fails
-            walk(self.parts[run.plan], run, feeds, self.post)
-            self.caller.ready(run)
-            self.caller.done(run, RunStats(run.ticket, 0.5, 1, 2, 3, 4, 5, start_s=7.0), ())
+            walk(self.parts[run.plan], run, feeds, self.transport)
+            self.driver.ready(run)
+            self.driver.done(
+                run, RunStats(run.sequence_number, 0.5, 1, 2, 3, 4, 5, start_s=7.0), ()
+            )
         except BaseException as error:
-            self.post.end(run)
-            self.caller.failed(run, error)
+            self.transport.end(run)
+            self.driver.failed(run, error)
 
     def commit(self, run: RunKey) -> None:
         self.commits.append(run)
 
     def abort(self, run: RunKey) -> None:
-        self.post.abort(run)
+        self.transport.abort(run)
 
-    def retire(self, number: int) -> None:
+    def release_plan(self, number: int) -> None:
         self.parts.pop(number)
 
     def close(self) -> None:
         self.hold.set()
         for number in self.parts:
-            for slot, ticket in itertools.product(range(4), range(64)):
-                self.post.abort(RunKey(number, slot, ticket))
+            for slot, sequence_number in itertools.product(range(4), range(64)):
+                self.transport.abort(RunKey(number, slot, sequence_number))
         for thread in self.runs:
             thread.join()
         self.closed.set()

@@ -1,4 +1,4 @@
-"""A caller that has the key and says what it likes, and what a node holds when it has gone."""
+"""A driver that has the key and says what it likes, and what a node holds when it has gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cluster.worker_process import ClusterNode
+from vksched.cluster.worker_process import ClusterWorker
 from vksched.distributed.wire.channel import CHUNK_BYTES, DATA, FRAME, HEAD, Channel, Payload, flat
 from vksched.distributed.wire.handshake import exchange, hello
 from vksched.distributed.wire.messages import encode
@@ -42,18 +42,18 @@ class Said:
     ask: bool = False
 
 
-class Caller:
+class Driver:
     """Connects to a node by itself, and knows nothing of what may be said. security: "plain"."""
 
-    def __init__(self, address: str, role: str = "caller", name: str = "", **about: str) -> None:
-        self.name = about.pop("caller", f"hostile{next(_names)}")
+    def __init__(self, address: str, role: str = "driver", name: str = "", **about: str) -> None:
+        self.name = about.pop("driver", f"hostile{next(_names)}")
         stream = Security(clusters.made(), "plain").connect(place_of(address), WAIT_S)
         exchange(stream, {**hello(role, name, self.name), **about})
         self._stream: Stream = stream
         self._numbers = itertools.count(1)
 
     def send(self, said: Said) -> int:
-        """Say a message, in frames as a caller does; return the number of its question."""
+        """Say a message, in frames as a driver does; return the number of its question."""
         number = next(self._numbers)
         text = encode(said.kind, said.fields, number if said.ask else None)
         self.send_bytes(FRAME.pack(HEAD, number, len(text), len(said.payload)) + text)
@@ -64,7 +64,7 @@ class Caller:
 
     def send_bytes(self, data: bytes) -> None:
         """Say any bytes; raise Closed where the node has hung up, or reads no more for long."""
-        with self._stream.turn:
+        with self._stream.lock:
             self._stream.send(data, until_s=time.monotonic() + WAIT_S)
 
     def answers(self) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -104,7 +104,7 @@ class Caller:
 
 @contextmanager
 def recorded(node: str) -> Iterator[list[Said]]:
-    """Note what callers of this process say to a node."""
+    """Note what drivers of this process say to a node."""
     said: list[Said] = []
     send = Channel._send
 
@@ -121,8 +121,8 @@ def recorded(node: str) -> Iterator[list[Said]]:
         yield said
 
 
-def conversation(node: ClusterNode, device: str = "cpu") -> list[Said]:
-    """Have an honest caller use a device of a node, and return what it said: weights, states,
+def conversation(node: ClusterWorker, device: str = "cpu") -> list[Said]:
+    """Have an honest driver use a device of a node, and return what it said: weights, states,
     plans, runs.
     """
     weight = np.arange(64, dtype=np.float32).reshape(8, 8)
@@ -152,7 +152,7 @@ def conversation(node: ClusterNode, device: str = "cpu") -> list[Said]:
 class Watched:
     """What one node held at first, and what it holds now."""
 
-    def __init__(self, node: ClusterNode) -> None:
+    def __init__(self, node: ClusterWorker) -> None:
         self.node = node
         self._sessions: list[weakref.ref[Session]] = []
         self._patch = pytest.MonkeyPatch()
@@ -185,7 +185,7 @@ class Watched:
         gc.collect()
         if sum(live_bytes.values()) > self.bytes_before:
             out.append(f"{sum(live_bytes.values()) - self.bytes_before} B of devices")
-        out += [f"a session of {s.caller}" for ref in self._sessions if (s := ref()) is not None]
+        out += [f"a session of {s.driver}" for ref in self._sessions if (s := ref()) is not None]
         return out
 
     def _threads(self) -> set[threading.Thread]:
@@ -197,16 +197,16 @@ class Watched:
         self._patch.undo()
 
 
-def play(caller: Caller, said: Sequence[Said], ends: bool = True) -> None:
+def play(driver: Driver, said: Sequence[Said], ends: bool = True) -> None:
     """Say messages one after the other, each once its answer is there; then hang up."""
     with suppress(Closed):
         for each in said:
             if not each.ask:
-                caller.send(each)
-            elif caller.answer_to(each) is None:
+                driver.send(each)
+            elif driver.answer_to(each) is None:
                 break
     if ends:
-        caller.close()
+        driver.close()
 
 
 def numbered(said: Sequence[Said], plan: int) -> list[Said]:

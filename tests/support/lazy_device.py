@@ -24,7 +24,7 @@ from vksched.plan.types.plan_types import (
 )
 from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.runtime.device import Times, TransferTimes
-from vksched.runtime.state_store import HostStates
+from vksched.runtime.state_store import CpuStates
 from vksched.runtime.vulkan.word_view import read_words, write_words
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
@@ -42,7 +42,7 @@ class LazyDevice:
     def __init__(self, spec: DeviceSpec, seed: int = 0, eager: bool = False) -> None:
         self._spec = spec
         self.eager = eager
-        self.states = HostStates()
+        self.states = CpuStates()
         self.queue: list[Sent] = []
         self.lock = threading.RLock()
         self.rng = np.random.default_rng(seed)
@@ -62,8 +62,8 @@ class LazyDevice:
     def holds(self, key: object) -> bool:
         return self.states.holds(key)
 
-    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> LazySession:
-        return LazySession(self, plan, index)
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> LazyPreparedPlan:
+        return LazyPreparedPlan(self, plan, index)
 
     def close(self) -> None:
         self.queue.clear()
@@ -87,23 +87,23 @@ class LazyDevice:
             if (other.stage == COMPUTE) == (sent.stage == COMPUTE):
                 self.finish(other)
         for other in before:
-            same = (other.session, other.slot) == (sent.session, sent.slot)
+            same = (other.prepared, other.slot) == (sent.prepared, sent.slot)
             if same and (other.stage, other.split) in sent.after:
                 self.finish(other)
         self.queue.remove(sent)
-        sent.session.carry_out(sent.slot, sent.split, sent.stage)
+        sent.prepared.carry_out(sent.slot, sent.split, sent.stage)
         if sent.stage == COMPUTE:
-            sent.session.echo[sent.slot, sent.split] = sent.ticket
+            sent.prepared.echo[sent.slot, sent.split] = sent.sequence_number
 
 
 class Sent(NamedTuple):
     """A submission that waits to be carried out. after: stages and splits that it waits for."""
 
-    session: LazySession
+    prepared: LazyPreparedPlan
     slot: int
     split: int
     stage: str
-    ticket: int
+    sequence_number: int
     after: tuple[tuple[str, int], ...]
 
 
@@ -111,7 +111,7 @@ def pages(words: Sequence[int]) -> list[NDArray]:
     return [np.full(count, GARBAGE, np.uint32) for count in words]
 
 
-class LazySession:
+class LazyPreparedPlan:
     """One plan's share of a lazy device."""
 
     def __init__(self, device: LazyDevice, plan: Plan, index: int) -> None:
@@ -130,26 +130,26 @@ class LazySession:
     def begin(self, slot: int) -> None:
         return None
 
-    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
+    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
         write_words(words(self.upload_buffers[slot], copy.staging), array)
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         made = self.plan.splits[split]
         with self.device.lock:
             if UPLOAD in made.async_transfers:
-                self.send(slot, split, UPLOAD, ticket)
-            self.send(slot, split, COMPUTE, ticket)
+                self.send(slot, split, UPLOAD, sequence_number)
+            self.send(slot, split, COMPUTE, sequence_number)
             for number in made.deferred_downloads:
-                self.send(slot, number, DOWNLOAD, ticket)
+                self.send(slot, number, DOWNLOAD, sequence_number)
             if self.device.eager or self.device.rng.random() < 0.3:
                 queue = list(self.device.queue)
                 self.device.work(queue if self.device.eager else self.device.some())
 
-    def send(self, slot: int, split: int, stage: str, ticket: int) -> None:
+    def send(self, slot: int, split: int, stage: str, sequence_number: int) -> None:
         after = self.plan.splits[split].after(stage)
-        self.device.queue.append(Sent(self, slot, split, stage, ticket, after))
+        self.device.queue.append(Sent(self, slot, split, stage, sequence_number, after))
         if stage == DOWNLOAD:
-            self.given[slot, split] = ticket
+            self.given[slot, split] = sequence_number
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         own = [s for s in self.plan.splits if s.device == self.index and s.id <= split]
@@ -157,14 +157,14 @@ class LazySession:
         with self.device.lock:
             self.device.work([s for s in self.sent(slot) if (s.split, s.stage) == (split, COMPUTE)])
             for number in sorted(leaving):
-                ticket = self.echo.get((slot, number), -1)
-                if ticket != -1 and self.given.get((slot, number)) != ticket:
-                    self.send(slot, number, DOWNLOAD, ticket)
+                sequence_number = self.echo.get((slot, number), -1)
+                if sequence_number != -1 and self.given.get((slot, number)) != sequence_number:
+                    self.send(slot, number, DOWNLOAD, sequence_number)
             out = [s for s in self.sent(slot) if s.stage == DOWNLOAD and s.split in leaving]
             self.device.work(out)
 
     def sent(self, slot: int) -> list[Sent]:
-        return [s for s in self.device.queue if (s.session, s.slot) == (self, slot)]
+        return [s for s in self.device.queue if (s.prepared, s.slot) == (self, slot)]
 
     def ends_s(self, slot: int, split: int) -> float | None:
         with self.device.lock:
@@ -172,8 +172,8 @@ class LazySession:
             left = any(s.split == split for s in self.sent(slot))
             return None if left else -np.inf
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
-        if self.echo.get((slot, split)) != ticket:
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
+        if self.echo.get((slot, split)) != sequence_number:
             raise vs.DeviceLost(f"[check] split {split} of {self.device.name} did not run")
 
     def fetch(self, slot: int, node: int) -> NDArray:
@@ -187,7 +187,7 @@ class LazySession:
 
     def close(self) -> None:
         with self.device.lock:
-            self.device.queue[:] = [s for s in self.device.queue if s.session is not self]
+            self.device.queue[:] = [s for s in self.device.queue if s.prepared is not self]
 
     # -- the device's side -------------------------------------------------------------------------
 

@@ -17,14 +17,14 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import DeviceTimeout, HostLost, RunAborted
 from vksched.distributed.driver.cluster_executor import ClusterExecutor
-from vksched.distributed.protocols import Ran, RunKey
-from vksched.distributed.worker.worker import PartHost
+from vksched.distributed.protocols import RunKey, WorkerRunResult
+from vksched.distributed.worker.worker import PlanRunner
 from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
 from vksched.runtime.run_stats import RunStats
-from vksched.runtime.state_store import HostStates
+from vksched.runtime.state_store import CpuStates
 from vksched.topology.host_names import device_of, host_of
 from vksched.trace import Event
 
@@ -49,7 +49,7 @@ class Network:
         self.fails_at: tuple[str, int] | None = None
         """A host, and which of the values that it sends it is lost at."""
 
-    def lose(self, host: str) -> None:
+    def mark_lost(self, host: str) -> None:
         with self.changed:
             self.lost.add(host)
             self.changed.notify_all()
@@ -75,11 +75,11 @@ class MemoryPost:
             if (run, self._host) in network.aborted:
                 raise RunAborted("[run] given up")
             network.messages.append((self._host, host, value))
-            if run.ticket > network.ended.get((run.plan, run.slot, host), -1):
+            if run.sequence_number > network.ended.get((run.plan, run.slot, host), -1):
                 network.values[run, self._host, host, value] = np.array(array, order="C")
             network.changed.notify_all()
 
-    def take(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
+    def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
         network, key = self._network, (run, host, self._host, value)
         until_s = time.monotonic() + timeout_s
         with network.changed:
@@ -94,19 +94,19 @@ class MemoryPost:
                     raise error
             return network.values.pop(key)
 
-    def came(self, run: RunKey, value: int, host: str) -> bool:
+    def has_arrived(self, run: RunKey, value: int, host: str) -> bool:
         return (run, host, self._host, value) in self._network.values
 
     def abort(self, run: RunKey) -> None:
         with self._network.changed:
-            if run.ticket > self._network.ended.get((run.plan, run.slot, self._host), -1):
+            if run.sequence_number > self._network.ended.get((run.plan, run.slot, self._host), -1):
                 self._network.aborted.add((run, self._host))
             self._network.changed.notify_all()
 
     def end(self, run: RunKey) -> None:
         network = self._network
         with network.changed:
-            network.ended[run.plan, run.slot, self._host] = run.ticket
+            network.ended[run.plan, run.slot, self._host] = run.sequence_number
             network.aborted.discard((run, self._host))
             for key in [k for k in network.values if k[2] == self._host and k[0] == run]:
                 del network.values[key]
@@ -138,8 +138,8 @@ class MemoryHost:
     def __post_init__(self) -> None:
         self._runs: dict[RunKey, _Told] = {}
         self._changed = self.network.changed
-        post, trace = MemoryPost(self.network, self.name), vs.Trace()
-        self.parts = PartHost(self.devices, post, _Telling(self), trace, self.timeout_s)
+        transport, trace = MemoryPost(self.network, self.name), vs.Trace()
+        self.parts = PlanRunner(self.devices, transport, _MemoryDriver(self), trace, self.timeout_s)
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         self._require()
@@ -172,18 +172,18 @@ class MemoryHost:
         if self.name not in self.network.lost:
             self.parts.commit(run)
 
-    def finish(self, run: RunKey, timeout_s: float) -> Ran:
+    def finish(self, run: RunKey, timeout_s: float) -> WorkerRunResult:
         told = self._wait(run, lambda told: told.stats is not None, timeout_s)
         assert told.stats is not None
-        return Ran(told.stats, told.events)
+        return WorkerRunResult(told.stats, told.events)
 
     def abort(self, run: RunKey) -> None:
         self.parts.abort(run)
 
-    def retire(self, number: int) -> None:
+    def release_plan(self, number: int) -> None:
         if self.name in self.network.lost:  # which it sees by itself
             self.parts.close()
-        self.parts.retire(number)
+        self.parts.release_plan(number)
 
     def close(self) -> None:
         self.parts.close()
@@ -208,7 +208,7 @@ class MemoryHost:
                     raise DeviceTimeout(f"[cluster] {self.name} says nothing")
             return told
 
-    # -- ports.Caller ------------------------------------------------------------------------------
+    # -- ports.Driver ------------------------------------------------------------------------------
 
     def _note(self, run: RunKey, what: str, value: object) -> None:
         with self._changed:
@@ -234,15 +234,15 @@ class MemoryHost:
             told.failed(error)
 
 
-class _Telling:
-    """`ports.Caller` of a host; `ready` means another thing on the other side."""
+class _MemoryDriver:
+    """`ports.Driver` of a host; `ready` means another thing on the other side."""
 
     def __init__(self, host: MemoryHost) -> None:
         self.ready, self.done, self.failed = host.tell_ready, host.done, host.failed
 
 
 class Cluster:
-    """A caller and its hosts. devices: all that a plan's machine has, in its order, named as there;
+    """A driver and its hosts. devices: all that a plan's machine has, in its order, named as there;
     those of other hosts are made anew by `make`, which is given their names there.
     """
 
@@ -272,11 +272,11 @@ class Cluster:
                 if all(device.name != "cpu" for device in devices):
                     devices.append(make(host, "cpu"))
                 self.hosts[host] = MemoryHost(host, self.network, devices, timeout_s)
-        post = MemoryPost(self.network, "")
+        transport = MemoryPost(self.network, "")
         names = [spec.name for spec in plan.topology.devices]
         seen = [d if not host_of(n) else _Named(n) for n, d in zip(names, self.real, strict=True)]
         self.executor = ClusterExecutor(
-            plan, self.hosts, seen, post, trace or vs.Trace(), timeout_s, progress
+            plan, self.hosts, seen, transport, trace or vs.Trace(), timeout_s, progress
         )
 
     def run(self, feeds: Mapping[str, NDArray]) -> tuple[NDArray, ...]:
@@ -307,7 +307,7 @@ class Cluster:
 class _Named:
     """Stands for a device of another host."""
 
-    states = HostStates()
+    states = CpuStates()
 
     def __init__(self, name: str) -> None:
         self.name = name

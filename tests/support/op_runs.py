@@ -23,7 +23,7 @@ from vksched.common.errors import UnsupportedOp
 from vksched.ir.op import computing_ops, get_op
 from vksched.ops.lowering.lower import CONVERTER_SHADERS, Lowering
 from vksched.testing.kernel_runner import lowering_of
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 from vksched.testing.op_table import (
     CASES,
     FP16,
@@ -66,7 +66,7 @@ class OpRun:
         OWN_TYPES, OTHER_TYPES or PRECISION: the part of the case table that it is of.
     """
 
-    case: Case
+    case: OpSample
     limits: str
     variant: str
     lowering: Lowering
@@ -91,7 +91,7 @@ def large_gpu(own: Limits) -> Limits:
     return replace(Limits(), max_local_size=own.max_local_size, **fitting)
 
 
-def _limits_of_case(case: Case, own: Limits) -> dict[str, Limits]:
+def _limits_of_case(case: OpSample, own: Limits) -> dict[str, Limits]:
     """Return the limits that a float32 or int32 case runs with, its device's own first."""
     if case.large:
         return {"its own limits": own}
@@ -111,7 +111,7 @@ def _limits_of_precision(own: Limits) -> dict[str, Limits]:
     return {name: limits for name, limits in sets.items() if own.float16 or not limits.float16}
 
 
-def _lowered(case: Case, sets: Mapping[str, Limits], source: str) -> Iterator[OpRun]:
+def _lowered(case: OpSample, sets: Mapping[str, Limits], source: str) -> Iterator[OpRun]:
     """Yield a case's runs. Limits that give dispatches seen before give no run; numpy computes
     what limits refuse.
     """
@@ -142,7 +142,7 @@ def runs_of(op: str, own: Limits) -> tuple[OpRun, ...]:
     return tuple(runs)
 
 
-def cases_of(op: str, cases: Iterable[Case] = CASES) -> list[Case]:
+def cases_of(op: str, cases: Iterable[OpSample] = CASES) -> list[OpSample]:
     """Return the cases of an op, of the case table or of a part of it."""
     return [case for case in cases if case.op == op]
 
@@ -164,7 +164,7 @@ def features_of(run: OpRun) -> frozenset[tuple[Hashable, ...]]:
     return frozenset(found)
 
 
-def features_of_case(case: Case) -> set[tuple[Hashable, ...]]:
+def features_of_case(case: OpSample) -> set[tuple[Hashable, ...]]:
     """Return all that a case covers of its op, whatever computes it."""
     found: set[tuple[Hashable, ...]] = set()
     for name, value in case.attrs.items():
@@ -281,7 +281,7 @@ def choose_function_cases(function: str, device: int, devices: int) -> list[int]
     return chosen[device::devices] or chosen[:1]
 
 
-def _features_of_graph(case: FunctionCase) -> frozenset[Hashable]:
+def _features_of_graph(case: FunctionSample) -> frozenset[Hashable]:
     """Return what a case of a function covers: ops, their switches, types and ranks."""
     found: set[Hashable] = set()
     for node in case.graph.nodes:

@@ -23,7 +23,7 @@ from vksched.runtime.vulkan import device_probe
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import Curve, PerfModel
 from vksched.trace import SystemClock
-from vksched.tuning.benchmarker import SessionRig, Transfer
+from vksched.tuning.benchmarker import DeviceBenchmarker, Transfer
 from vksched.tuning.calibrate_device import (
     MAX_PASSES,
     PASSES,
@@ -33,9 +33,9 @@ from vksched.tuning.calibrate_device import (
     Clocked,
     calibrate,
 )
-from vksched.tuning.calibration_samples import typical_samples, wanted_of
+from vksched.tuning.calibration_samples import calibration_samples, typical_samples
 from vksched.tuning.calibration_types import Calibration, Overheads, speeds_of
-from vksched.tuning.calibrator import open_rig_of
+from vksched.tuning.calibrator import open_benchmarker_of
 
 pytestmark = pytest.mark.own_devices
 
@@ -53,15 +53,19 @@ def small(size: int = 64) -> vs.Graph:
     return vs.build_graph([vs.softmax(x), vs.relu(x), x @ w, vs.transpose(x, (1, 0))])[0]
 
 
-def simulated(spec: DeviceSpec, slowdown: float = 1.0, link: vs.Link | None = None) -> SessionRig:
+def simulated(
+    spec: DeviceSpec, slowdown: float = 1.0, link: vs.Link | None = None
+) -> DeviceBenchmarker:
     clock = vs.SimulatedClock()
     device = vs.SimulatedDevice(spec, clock, link=link, slowdown=slowdown)
-    return SessionRig(device, CpuDevice(CPU), clock)
+    return DeviceBenchmarker(device, CpuDevice(CPU), clock)
 
 
-def measured(rig: SessionRig, graph: vs.Graph) -> Calibration:
-    wanted = wanted_of(graph, rig.spec)
-    return calibrate(rig, wanted, Calibration(speeds_of(rig.spec)), Clocked(), silent)
+def measured(benchmarker: DeviceBenchmarker, graph: vs.Graph) -> Calibration:
+    wanted = calibration_samples(graph, benchmarker.spec)
+    return calibrate(
+        benchmarker, wanted, Calibration(speeds_of(benchmarker.spec)), Clocked(), silent
+    )
 
 
 @pytest.mark.parametrize("slowdown", spread([4.0, 1.0, 0.25], 1))
@@ -107,7 +111,7 @@ def test_the_link_of_a_simulated_device_comes_back(link: vs.Link) -> None:
 
 
 class Scripted:
-    """A rig that tells what it is asked, and fails as told."""
+    """A benchmarker that tells what it is asked, and fails as told."""
 
     name = "null:0"
     quick, readied_s = False, 0.0
@@ -134,28 +138,30 @@ class Scripted:
 
 
 def test_overheads_and_links_come_before_calls() -> None:
-    rig = Scripted()
+    benchmarker = Scripted()
     known = Calibration(speeds_of(SPEC))
-    wanted = wanted_of(small(), SPEC)
-    found = calibrate(rig, wanted, known, Clocked(0.0), silent)
-    assert rig.asked == ["overheads"] and found and not found.samples  # nothing else is left of it
-    again = calibrate(rig, wanted, found, Clocked(), silent)
-    assert rig.asked[1:] == ["transfers"] * len(SIZES) + [call.op.name for call in wanted]
+    wanted = calibration_samples(small(), SPEC)
+    found = calibrate(benchmarker, wanted, known, Clocked(0.0), silent)
+    assert (
+        benchmarker.asked == ["overheads"] and found and not found.samples
+    )  # nothing else is left of it
+    again = calibrate(benchmarker, wanted, found, Clocked(), silent)
+    assert benchmarker.asked[1:] == ["transfers"] * len(SIZES) + [call.op.name for call in wanted]
     assert again.link_in is not None and again.link_out is not None
     assert again.link_in.bytes_per_s == pytest.approx(0.8e9)
     assert again.link_out.bytes_per_s == pytest.approx(2e9)
     ways = {sample.op for sample in again.samples}
     assert "copy in" in ways and "copy out" not in ways
-    rig.asked.clear()
-    calibrate(rig, wanted[:1], again, Clocked(), silent)
-    assert rig.asked == [wanted[0].op.name]  # the rest is known
-    rig.asked.clear()
-    sure = calibrate(rig, [], replace(again, guessed=True), Clocked(), silent)
-    assert rig.asked == ["overheads"] and not sure.guessed
+    benchmarker.asked.clear()
+    calibrate(benchmarker, wanted[:1], again, Clocked(), silent)
+    assert benchmarker.asked == [wanted[0].op.name]  # the rest is known
+    benchmarker.asked.clear()
+    sure = calibrate(benchmarker, [], replace(again, guessed=True), Clocked(), silent)
+    assert benchmarker.asked == ["overheads"] and not sure.guessed
 
 
 class Disturbed(Scripted):
-    """A rig beside which another program works while some passes go on."""
+    """A benchmarker beside which another program works while some passes go on."""
 
     def __init__(self, bad: Collection[int]) -> None:
         super().__init__()
@@ -168,11 +174,11 @@ class Disturbed(Scripted):
 
 @pytest.mark.parametrize("bad", [range(0), range(1), range(10, 20), range(0, MAX_PASSES, 3)])
 def test_passes_that_were_disturbed_do_not_count(bad: range) -> None:
-    rig, known = Disturbed(bad), Calibration(speeds_of(SPEC))
-    wanted = wanted_of(small(), SPEC)
-    found = calibrate(rig, wanted, known, Clocked(), silent, thorough=True)
+    benchmarker, known = Disturbed(bad), Calibration(speeds_of(SPEC))
+    wanted = calibration_samples(small(), SPEC)
+    found = calibrate(benchmarker, wanted, known, Clocked(), silent, thorough=True)
     calls = [call.op.name for call in wanted]
-    asked = rig.asked[1 + len(SIZES) :]
+    asked = benchmarker.asked[1 + len(SIZES) :]
     assert len(asked) == MAX_PASSES * len(calls), "time hardly passes here"
     assert asked == MAX_PASSES * calls, "once for all before twice for one"
     quiet = calibrate(Disturbed(()), wanted, known, Clocked(), silent)
@@ -184,31 +190,31 @@ def test_passes_that_were_disturbed_do_not_count(bad: range) -> None:
 def test_passes_go_on_until_there_are_enough_and_time_has_passed(
     pass_s: float, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig, wanted = Scripted(), wanted_of(small(), SPEC)
+    benchmarker, wanted = Scripted(), calibration_samples(small(), SPEC)
     calls = {call.op.name for call in wanted}
 
     def spent_s(_: Clocked) -> float:
-        return sum(name in calls for name in rig.asked) * pass_s / len(wanted)
+        return sum(name in calls for name in benchmarker.asked) * pass_s / len(wanted)
 
     monkeypatch.setattr(Clocked, "spent_s", property(spent_s))
-    calibrate(rig, wanted, Calibration(speeds_of(SPEC)), Clocked(), silent, thorough=True)
-    assert sum(name in calls for name in rig.asked) == passes * len(wanted)
+    calibrate(benchmarker, wanted, Calibration(speeds_of(SPEC)), Clocked(), silent, thorough=True)
+    assert sum(name in calls for name in benchmarker.asked) == passes * len(wanted)
 
 
 def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rig, known, budget = Scripted(), Calibration(speeds_of(SPEC)), Clocked()
-    wanted, told = wanted_of(small(), SPEC), list[tuple[int, int]]()
+    benchmarker, known, budget = Scripted(), Calibration(speeds_of(SPEC)), Clocked()
+    wanted, told = calibration_samples(small(), SPEC), list[tuple[int, int]]()
 
     def tell(what: str, done: int, total: int) -> None:
         told.append((done, total))
         if done == len(wanted) + 1:
             monkeypatch.setattr(budget, "budget_s", 0.0)
 
-    found = calibrate(rig, wanted, known, budget, tell, thorough=True)
-    assert sum(call.op.name in rig.asked for call in wanted) == len(wanted)
-    assert len(rig.asked) - 1 - len(SIZES) == len(wanted) + 2
+    found = calibrate(benchmarker, wanted, known, budget, tell, thorough=True)
+    assert sum(call.op.name in benchmarker.asked for call in wanted) == len(wanted)
+    assert len(benchmarker.asked) - 1 - len(SIZES) == len(wanted) + 2
     assert found.samples == calibrate(Scripted(), wanted, known, Clocked(), silent).samples
     assert all(done <= total for done, total in told) and told[-1] == (1, 1)
 
@@ -216,27 +222,43 @@ def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
 @pytest.mark.parametrize("error", [OutOfMemory("full"), UnsupportedOp("no")])
 def test_a_call_that_cannot_be_measured_is_left_out(error: Exception) -> None:
     found = calibrate(
-        Scripted(error), wanted_of(small(), SPEC), Calibration(speeds_of(SPEC)), Clocked(), silent
+        Scripted(error),
+        calibration_samples(small(), SPEC),
+        Calibration(speeds_of(SPEC)),
+        Clocked(),
+        silent,
     )
     assert found and {sample.op for sample in found.samples} == {"copy in"}
 
 
 def test_a_device_that_fails_is_reported() -> None:
-    rig = Scripted(DeviceLost("gone"))
+    benchmarker = Scripted(DeviceLost("gone"))
     with pytest.raises(DeviceLost):
-        calibrate(rig, wanted_of(small(), SPEC), Calibration(speeds_of(SPEC)), Clocked(), silent)
+        calibrate(
+            benchmarker,
+            calibration_samples(small(), SPEC),
+            Calibration(speeds_of(SPEC)),
+            Clocked(),
+            silent,
+        )
 
 
 def test_long_calls_are_not_tried() -> None:
-    rig = Scripted()
+    benchmarker = Scripted()
     slow = replace(SPEC, bytes_per_s=1e3, flops_per_s=1e3)
-    rig.spec = slow
-    calibrate(rig, wanted_of(small(), slow), Calibration(speeds_of(slow)), Clocked(), silent)
-    assert set(rig.asked) == {"overheads", "transfers"}
+    benchmarker.spec = slow
+    calibrate(
+        benchmarker,
+        calibration_samples(small(), slow),
+        Calibration(speeds_of(slow)),
+        Clocked(),
+        silent,
+    )
+    assert set(benchmarker.asked) == {"overheads", "transfers"}
 
 
 def test_typical_samples_have_all_families_and_sizes() -> None:
-    wanted = wanted_of(typical_samples(), SPEC)
+    wanted = calibration_samples(typical_samples(), SPEC)
     families = [family_of(call.op) for call in wanted]
     assert set(families[:10]) >= {"elementwise", "products", "rows", "windows", "moves"}
     for family in set(families):
@@ -247,7 +269,7 @@ def test_typical_samples_have_all_families_and_sizes() -> None:
 def test_equal_calls_of_a_graph_are_measured_once() -> None:
     x = vs.input("x", (64, 64))
     graph = vs.build_graph(vs.relu(vs.relu(vs.relu(vs.reshape(x, (16, 256))))))[0]
-    found = wanted_of(graph, SPEC)
+    found = calibration_samples(graph, SPEC)
     assert [call.op.name for call in found] == ["relu"]
     assert found[0].seconds == pytest.approx(3 * found[0].estimate_s)
 
@@ -263,7 +285,7 @@ def test_numpy_is_measured_like_other_devices() -> None:
     device = CpuDevice(CPU)
     try:
         # so large that other programs of the machine do not hide what a call takes
-        found = measured(open_rig_of(device, device, SystemClock()), small(512))
+        found = measured(open_benchmarker_of(device, device, SystemClock()), small(512))
     finally:
         device.close()
     assert found.overheads is not None and found.link_in is None
@@ -275,8 +297,8 @@ def test_numpy_is_measured_like_other_devices() -> None:
 def test_vulkan_devices_are_measured(name: str) -> None:
     with vs.Scheduler([name], tune=False) as sched:
         device, host = sched.devices
-        rig = open_rig_of(device, host, SystemClock())
-        found = measured(rig, small())
+        benchmarker = open_benchmarker_of(device, host, SystemClock())
+        found = measured(benchmarker, small())
         check(found, 4)
         assert found.link_in is not None and found.link_out is not None
         assert all(sample.shaders for sample in found.samples if "copy" not in sample.op)
@@ -287,7 +309,7 @@ def test_vulkan_devices_are_measured(name: str) -> None:
 def test_operands_that_nothing_computes_are_weights() -> None:
     x, w = vs.input("x", (8, 64)), vs.weight(np.ones((64, 64), np.float32), name="w")
     graph, _ = vs.build_graph(vs.softmax(x @ vs.transpose(w, (1, 0))))
-    weights = {call.op.name: call.weights for call in wanted_of(graph, SPEC)}
+    weights = {call.op.name: call.weights for call in calibration_samples(graph, SPEC)}
     assert weights == {"transpose": (0,), "matmul": (), "softmax": ()}
 
 
@@ -296,10 +318,10 @@ def test_sets_of_weights_take_no_more_memory_than_needed(
     most_bytes: int, sets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w, at = vs.weight(np.ones((256, 256), np.float32)), vs.input("at", (2,), "int32")
-    (wanted,) = wanted_of(vs.build_graph(vs.gather(w, at))[0], SPEC)
+    (wanted,) = calibration_samples(vs.build_graph(vs.gather(w, at))[0], SPEC)
     assert wanted.weights == (0,)
-    rig, found = simulated(SPEC), [0]
-    taken = rig._taken
+    benchmarker, found = simulated(SPEC), [0]
+    taken = benchmarker._taken
 
     def spied(graph: vs.Graph, *args: Any, **given: Any) -> Any:
         large = [array for array in graph.data.values() if array.nbytes == w.type.host_bytes]
@@ -307,21 +329,21 @@ def test_sets_of_weights_take_no_more_memory_than_needed(
         return taken(graph, *args, **given)
 
     monkeypatch.setattr("vksched.tuning.benchmarker.COLD_BYTES", most_bytes, raising=False)
-    monkeypatch.setattr(rig, "_taken", spied)
-    rig.seconds(wanted.op, wanted.call, wanted.weights)
+    monkeypatch.setattr(benchmarker, "_taken", spied)
+    benchmarker.seconds(wanted.op, wanted.call, wanted.weights)
     assert max(found) == sets
 
 
 @pytest.mark.parametrize("name", vulkan_names())
 def test_sets_of_weights_on_vulkan_fit_in_a_buffer(name: str) -> None:
-    from vksched.tuning.vulkan_benchmarker import VulkanRig  # needs the native modules
+    from vksched.tuning.vulkan_benchmarker import VulkanBenchmarker  # needs the native modules
 
     with vs.Scheduler([name], tune=False) as sched:
-        rig = open_rig_of(*sched.devices, SystemClock())
-        assert isinstance(rig, VulkanRig)
-        rig.spec = replace(rig.spec, max_buffer_bytes=1 << 20)
+        benchmarker = open_benchmarker_of(*sched.devices, SystemClock())
+        assert isinstance(benchmarker, VulkanBenchmarker)
+        benchmarker.spec = replace(benchmarker.spec, max_buffer_bytes=1 << 20)
         for words in (1, 2097, 4033, 1 << 17, 1 << 18):
-            sets = rig._sets([vs.TensorType((words,), "float32")])
+            sets = benchmarker._sets([vs.TensorType((words,), "float32")])
             assert 1 <= sets and 4 * sets * aligned(words) <= 1 << 20
 
 
@@ -343,10 +365,10 @@ def test_calls_on_vulkan_take_their_weights_in_turn(
     monkeypatch.setattr(Singles, "record", spied)
     with vs.Scheduler([name], tune=False) as sched:
         device, host = sched.devices
-        rig = open_rig_of(device, host, SystemClock())
-        (wanted,) = wanted_of(vs.build_graph(x @ w)[0], device.spec)
+        benchmarker = open_benchmarker_of(device, host, SystemClock())
+        (wanted,) = calibration_samples(vs.build_graph(x @ w)[0], device.spec)
         assert wanted.weights == (1,)
-        assert rig.seconds(wanted.op, wanted.call, wanted.weights) > 0
+        assert benchmarker.seconds(wanted.op, wanted.call, wanted.weights) > 0
     assert offsets[0] == {0} and len(offsets[1]) > 3
     apart = sorted(offsets[1])
     assert all(b - a >= 60 * 60 for a, b in itertools.pairwise(apart))
@@ -355,13 +377,13 @@ def test_calls_on_vulkan_take_their_weights_in_turn(
 def test_a_quick_measurement_leaves_out_calls_that_are_long_or_large() -> None:
     h = vs.input("x", (64, 1 << 17))
     large = vs.exp(vs.input("y", (1 << 10, 1 << 15)))
-    wanted = wanted_of(vs.build_graph([vs.exp(h), vs.tanh(h), large])[0], SPEC)
-    rig = Scripted()
-    rig.quick = True
+    wanted = calibration_samples(vs.build_graph([vs.exp(h), vs.tanh(h), large])[0], SPEC)
+    benchmarker = Scripted()
+    benchmarker.quick = True
     slow = [replace(w, each_s=0.2 if w.op.name == "tanh" else 0.0) for w in wanted]
     none = Calibration(speeds_of(SPEC))
-    found = calibrate(rig, slow, none, Clocked(0.5), silent)
-    assert rig.asked.count("exp") == QUICK_PASSES and "tanh" not in rig.asked
+    found = calibrate(benchmarker, slow, none, Clocked(0.5), silent)
+    assert benchmarker.asked.count("exp") == QUICK_PASSES and "tanh" not in benchmarker.asked
     assert len(found.samples) == 1 + len([s for s in found.samples if s.op.startswith("copy")])
 
 
@@ -375,7 +397,7 @@ def test_the_shortest_of_quick_passes_counts() -> None:
 
     graph = vs.build_graph(vs.exp(vs.input("x", (256, 256))))[0]
     found = calibrate(
-        Busy(), wanted_of(graph, SPEC), Calibration(speeds_of(SPEC)), Clocked(), silent
+        Busy(), calibration_samples(graph, SPEC), Calibration(speeds_of(SPEC)), Clocked(), silent
     )
     (sample,) = (sample for sample in found.samples if sample.op == "exp")
     assert sample.seconds(1e-6) == pytest.approx(1e-3)

@@ -44,8 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Rig:
-    """A rig for which no time passes. busy: how many times longer all takes."""
+class Benchmarker:
+    """A benchmarker for which no time passes. busy: how many times longer all takes."""
 
     busy = 1.0
 
@@ -76,10 +76,10 @@ class Rigs:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
         self.error: Exception | None = None
-        monkeypatch.setattr(calibrator_module, "open_rig_of", self.open)
+        monkeypatch.setattr(calibrator_module, "open_benchmarker_of", self.open)
 
     def open(self, device: Device, host: Device, clock: object, quick: bool) -> Any:
-        return Rig(device, self.asked, self.error, quick)
+        return Benchmarker(device, self.asked, self.error, quick)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_of_two_starts_the_one_that_was_not_busy_counts(
     rigs: Rigs, monkeypatch: pytest.MonkeyPatch, busy: Sequence[float]
 ) -> None:
     for times in busy:
-        monkeypatch.setattr(Rig, "busy", times)
+        monkeypatch.setattr(Benchmarker, "busy", times)
         with vs.Scheduler([Hardware("vulkan:0", software=True, launch_s=1e-6)]) as sched:
             graph, topology = relu(sched).plan.graph, sched.topology
             assert topology.devices[0].costs.launch_s <= 1e-5  # as it is right to a factor of ten
@@ -258,12 +258,12 @@ def test_a_measurement_that_fails_is_paid_from_the_same_time(
 ) -> None:
     began = time.monotonic()
 
-    def fail(self: Rig) -> Overheads:
+    def fail(self: Benchmarker) -> Overheads:
         self._asked.append("overheads")
         time.sleep(0.12)
         raise DeviceTimeout("slow")
 
-    monkeypatch.setattr(Rig, "overheads", fail)
+    monkeypatch.setattr(Benchmarker, "overheads", fail)
     with vs.Scheduler([Hardware("vulkan:0", software=True)]) as sched:
         for op in (vs.relu, vs.exp, vs.tanh, vs.neg, vs.sqrt, vs.abs, vs.sin, vs.cos):
             sched.compile(op(vs.input("x", X.shape)))
@@ -306,9 +306,9 @@ def test_a_device_that_fails_while_it_is_measured_is_left_out(rigs: Rigs) -> Non
 def test_what_took_the_device_with_it_is_not_tried_again(rigs: Rigs, folder: Path) -> None:
     identity = kept_as(Hardware("vulkan:0").spec)
     assert identity is not None
-    attempt = CostStore().attempt(identity)
-    attempt.begin("relu", "bytes", "")
-    attempt.close(failed=True)
+    marker = CostStore().crash_marker(identity)
+    marker.begin("relu", "bytes", "")
+    marker.close(failed=True)
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
         relu(sched)
     assert "vulkan:0 relu" not in rigs.asked and "cpu relu" in rigs.asked
@@ -317,9 +317,9 @@ def test_what_took_the_device_with_it_is_not_tried_again(rigs: Rigs, folder: Pat
 def test_a_device_on_which_submissions_ended_a_program_is_let_be(rigs: Rigs) -> None:
     identity = kept_as(Hardware("vulkan:0").spec)
     assert identity is not None
-    attempt = CostStore().attempt(identity)
-    attempt.begin("submissions", "", "")
-    attempt.close(failed=True)
+    marker = CostStore().crash_marker(identity)
+    marker.begin("submissions", "", "")
+    marker.close(failed=True)
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
         relu(sched)
     assert not any(what.startswith("vulkan:0") for what in rigs.asked)

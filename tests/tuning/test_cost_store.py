@@ -100,7 +100,7 @@ def test_a_damaged_file_is_a_warning_and_is_written_anew(tmp_path: Path, text: s
     assert path is not None
     path.parent.mkdir()
     path.write_text(text)
-    device_cache._told.clear()
+    device_cache._warned.clear()
     with pytest.warns(VkschedWarning, match="is not used: .*try `vksched calibrate`"):
         assert store.load(CARD) is None
     with warnings.catch_warnings():
@@ -132,10 +132,10 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
 
 
 def test_what_took_the_device_with_it_is_told(tmp_path: Path) -> None:
-    attempt = CostStore(tmp_path).attempt(CARD)
-    attempt.begin("conv", "flops", "")
-    assert CostStore(tmp_path).lost(CARD) == frozenset()  # it is being measured
-    attempt.close(failed=True)
-    assert CostStore(tmp_path).lost(CARD) == {("conv", "flops")}
+    marker = CostStore(tmp_path).crash_marker(CARD)
+    marker.begin("conv", "flops", "")
+    assert CostStore(tmp_path).crashed_variants(CARD) == frozenset()  # it is being measured
+    marker.close(failed=True)
+    assert CostStore(tmp_path).crashed_variants(CARD) == {("conv", "flops")}
     CostStore(tmp_path).clear(CARD)
-    assert CostStore(tmp_path).lost(CARD) == frozenset()
+    assert CostStore(tmp_path).crashed_variants(CARD) == frozenset()

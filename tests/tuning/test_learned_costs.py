@@ -51,7 +51,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def refuse(*given: object) -> Any:
         raise UnsupportedOp("[calibrate] expected no measurement")
 
-    monkeypatch.setattr(calibrator_module, "open_rig_of", refuse)
+    monkeypatch.setattr(calibrator_module, "open_benchmarker_of", refuse)
     yield
 
 
@@ -134,7 +134,7 @@ def test_measurements_that_are_wrong_are_corrected_for_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Wrong:
-        """A rig for which each call takes as long on any device."""
+        """A benchmarker for which each call takes as long on any device."""
 
         quick, readied_s = True, 0.0
 
@@ -150,7 +150,7 @@ def test_measurements_that_are_wrong_are_corrected_for_the_next_start(
         def transfers(self, size_bytes: int) -> Any:
             raise UnsupportedOp("[calibrate] expected no transfers")
 
-    monkeypatch.setattr(calibrator_module, "open_rig_of", Wrong)
+    monkeypatch.setattr(calibrator_module, "open_benchmarker_of", Wrong)
     with Cards(8.0, 1.0) as cards:
         assert set(placed(cards.run.plan).values()) == {A}
         wanted = placed(cards.true_plan())
@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_run(
     unmeasured: None, folder: Path
 ) -> None:
     (folder / "costs" / "lock").mkdir(parents=True)  # where the lock is to be
-    device_cache._told.clear()
+    device_cache._warned.clear()
     with pytest.warns(vs.VkschedWarning, match="results are not kept"):
         with Cards(8.0, 1.0) as cards:
             cards.runs(5)

@@ -37,13 +37,13 @@ from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.tuning import autotuner as tuner_module
 from vksched.tuning import crash_marker
 from vksched.tuning.autotuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
-from vksched.tuning.calibration_samples import wanted_of
-from vksched.tuning.crash_marker import Attempt
+from vksched.tuning.calibration_samples import calibration_samples
+from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.kernel_benchmark import BLOCK_WORDS, CallBench
 from vksched.tuning.search import GivenUp, search
 from vksched.tuning.tunable_calls import Tunable, calls_of, shader_hash, typical_graph
-from vksched.tuning.variant_cache import Found, Store
+from vksched.tuning.variant_cache import Store, TuningResult
 
 pytestmark = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 SHAPES = (8, 16), (16, 32)
@@ -110,7 +110,7 @@ def keep(device: Device, variants: tuple[str, ...]) -> Identity:
     assert identity is not None
     static, best = variants[0], variants[-1]
     seconds = {static: 2e-3, best: 1e-3}
-    Store().add(identity, [Found(CALL, best, static, seconds, {}, shader_hash("matmul"))])
+    Store().add(identity, [TuningResult(CALL, best, static, seconds, {}, shader_hash("matmul"))])
     return identity
 
 
@@ -253,24 +253,24 @@ def test_variant_that_loses_the_device_is_not_tried_again(
     assert identity is not None
     (found,) = Store().load(identity).values()
     assert found.dropped == {deadly: tuner_module.LOST}
-    assert Store().clear(identity) and not Store().lost(identity)
+    assert Store().clear(identity) and not Store().crashed_variants(identity)
 
 
 def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
     store, device = Store(tmp_path), Identity("00ff", "driver", "card")
-    attempt = store.attempt(device)
-    attempt.begin("op f[1]", "b", "1234")
-    attempt.begin("op f[1]", "a", "1234")
-    assert store.lost(device) == {}, "it is at it"
-    attempt.close(failed=False)
-    assert store.lost(device) == {} and not list(tmp_path.glob("tuned/*"))
+    marker = store.crash_marker(device)
+    marker.begin("op f[1]", "b", "1234")
+    marker.begin("op f[1]", "a", "1234")
+    assert store.crashed_variants(device) == {}, "it is at it"
+    marker.close(failed=False)
+    assert store.crashed_variants(device) == {} and not list(tmp_path.glob("tuned/*"))
     dying = "\n".join(
         [
             "import os, sys; from pathlib import Path",
             "from vksched.tuning.device_cache import Identity",
             "from vksched.tuning.variant_cache import Store",
-            "attempt = Store(Path(sys.argv[1])).attempt(Identity('00ff', 'driver', 'card'))",
-            "attempt.begin('op f[1]', 'a', '1234'); print('begun', flush=True)",
+            "marker = Store(Path(sys.argv[1])).crash_marker(Identity('00ff', 'driver', 'card'))",
+            "marker.begin('op f[1]', 'a', '1234'); print('begun', flush=True)",
             "sys.stdin.read(); os._exit(1)",
         ]
     )
@@ -280,13 +280,13 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None and process.stdout.readline().strip() == b"begun"
-        assert store.lost(device) == {}, "another process is at it"
+        assert store.crashed_variants(device) == {}, "another process is at it"
         process.communicate()
-    assert store.lost(device) == {"op f[1]": {"a": "1234"}}
-    assert store.lost(replace(device, driver="another")) == {}
+    assert store.crashed_variants(device) == {"op f[1]": {"a": "1234"}}
+    assert store.crashed_variants(replace(device, driver="another")) == {}
     (note,) = tmp_path.glob("tuned/*.trying")
     note.write_text("[" * 200_000)
-    assert store.lost(device) == {}
+    assert store.crashed_variants(device) == {}
     assert not store.clear(device) and not list(tmp_path.glob("tuned/*")), "results: none"
 
 
@@ -294,15 +294,15 @@ def test_looking_for_a_note_that_goes_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, device = Store(tmp_path), Identity("00ff", "driver", "card")
-    attempt, notes = store.attempt(device), crash_marker._notes
+    marker, notes = store.crash_marker(device), crash_marker._notes
 
     def notes_then_close(results: Path | None) -> list[Path]:
         found = list(notes(results))
-        attempt.close(failed=False)
+        marker.close(failed=False)
         return found
 
     monkeypatch.setattr(crash_marker, "_notes", notes_then_close)
-    assert store.lost(device) == {} and not list(tmp_path.glob("tuned/*"))
+    assert store.crashed_variants(device) == {} and not list(tmp_path.glob("tuned/*"))
 
 
 def test_device_that_is_at_work_is_not_measured(name: str, opened: Opened) -> None:
@@ -411,7 +411,7 @@ def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> 
     def bench(device: Device, call: Tunable) -> Iterator[Told]:
         yield told
 
-    found = tuner_module._measure(CpuDevice(spec), known, {}, bench, Attempt(None), lambda: 9)
+    found = tuner_module._measure(CpuDevice(spec), known, {}, bench, CrashMarker(None), lambda: 9)
     assert found is not None and found.dropped == {}
     assert not found.best.startswith("fp16acc")
     assert known.names[0].startswith("fp16acc") == (word == HALF)
@@ -433,7 +433,7 @@ def test_scratch_holds_usual_numbers_whatever_was_there_before(name: str) -> Non
     with vs.Scheduler([name], tune=False) as sched:
         device = sched.devices[0]
         assert isinstance(device, VulkanDevice)
-        (conv,) = wanted_of(graph, device.spec)
+        (conv,) = calibration_samples(graph, device.spec)
         with OnDirtyMemory(device, conv.op, conv.call) as bench:
             bench.run(choice_of(conv.op, conv.call).variant, 1)
             words = min(bench._scratch.words, BLOCK_WORDS)
@@ -481,7 +481,7 @@ def test_command_that_is_stopped_says_where_its_results_are(
 
     most = 0
 
-    def some(*args: Any) -> Found | None:
+    def some(*args: Any) -> TuningResult | None:
         if len(opened.keys) >= most:
             raise KeyboardInterrupt
         return measure(*args)

@@ -12,7 +12,7 @@ import pytest
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.tuning.search import CALL_S, LONGEST_S, ROUND_S, ROUNDS, search
-from vksched.tuning.variant_cache import Found
+from vksched.tuning.variant_cache import TuningResult
 
 RIGHT = np.array([1, 2, np.inf, np.nan], np.float32)
 
@@ -48,13 +48,13 @@ class Told:
     def result(self) -> NDArray:
         return self.results.get(self._last, RIGHT)
 
-    def search(self, budget_s: float = math.inf) -> Found | None:
+    def search(self, budget_s: float = math.inf) -> TuningResult | None:
         left: Callable[[], float] = lambda: budget_s - self.now_s  # noqa: E731
         names = dict.fromkeys([*self.seconds, *self.errors])
         return search("op x", tuple(names), self, left)
 
 
-def found_by(bench: Told, budget_s: float = math.inf) -> Found:
+def found_by(bench: Told, budget_s: float = math.inf) -> TuningResult:
     found = bench.search(budget_s)
     assert found is not None
     return found

@@ -20,11 +20,11 @@ from vksched.storage import disk_cache
 from vksched.storage.disk_cache import default_folder
 from vksched.topology.tuned_variants import Choices
 from vksched.tuning.device_cache import MAX_FILES, Identity
-from vksched.tuning.variant_cache import Found, Store, choices
+from vksched.tuning.variant_cache import Store, TuningResult, choices
 
 DEVICE = Identity("00ff", "driver 1.2", "card")
-ONE = Found("op f[1]", "b", "a", {"a": 2e-3, "b": 1e-3}, {"c": "wrong"}, "1234")
-TWO = Found("op f[2]", "a", "a", {"a": 1e-3, "b": 2e-3}, {}, "1234")
+ONE = TuningResult("op f[1]", "b", "a", {"a": 2e-3, "b": 1e-3}, {"c": "wrong"}, "1234")
+TWO = TuningResult("op f[2]", "a", "a", {"a": 1e-3, "b": 2e-3}, {}, "1234")
 
 
 def file_of(store: Store, device: Identity) -> Path:
@@ -132,12 +132,16 @@ def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(platformdirs, "user_cache_path", fail)
     store = Store()
     assert store.folder is None and store.path(DEVICE) is None
-    assert store.load(DEVICE) == {} and not store.clear(DEVICE) and store.lost(DEVICE) == {}
+    assert (
+        store.load(DEVICE) == {}
+        and not store.clear(DEVICE)
+        and store.crashed_variants(DEVICE) == {}
+    )
     with pytest.warns(VkschedWarning, match="not kept: the user has no home"):
         assert not store.add(DEVICE, [ONE])
-    attempt = store.attempt(DEVICE)
-    attempt.begin("op f[1]", "a", "")
-    attempt.close(failed=True)
+    marker = store.crash_marker(DEVICE)
+    marker.begin("op f[1]", "a", "")
+    marker.close(failed=True)
 
 
 @needs_posix

@@ -33,12 +33,15 @@ def shown(
 
 @pytest.mark.parametrize(("columns", "lines"), SIZES)
 @pytest.mark.parametrize("count", [0, 1, 3, 40])
-@pytest.mark.parametrize("helping", [False, True])
+@pytest.mark.parametrize("show_help", [False, True])
 def test_it_is_never_larger_than_the_window(
-    columns: int, lines: int, count: int, helping: bool
+    columns: int, lines: int, count: int, show_help: bool
 ) -> None:
     processes = [process_now(pid, device_now(), WIDE, device_now("cpu")) for pid in range(count)]
-    for state in (State(helping=helping), State(helping=helping, chosen=count - 1, first=7)):
+    for state in (
+        State(show_help=show_help),
+        State(show_help=show_help, selected_pid=count - 1, first=7),
+    ):
         found = shown(processes, state, Window(columns, lines))
         assert len(found) <= lines
         assert max(map(cell_len, found), default=0) <= columns
@@ -63,7 +66,7 @@ def test_devices_of_other_computers_are_told_apart(lines: int, processes: int) -
     for first in range(processes * len(names)):
         found = shown(
             [process_now(4711 + at, *map(device_now, names)) for at in range(processes)],
-            State(chosen=4711, alone=True, first=first),
+            State(selected_pid=4711, solo=True, first=first),
             window,
         )
         told |= {word for line in found for word in line.split() if "/vulkan:" in word}
@@ -86,7 +89,7 @@ def test_faults_and_devices_out_of_use_are_said_with_words_and_marks() -> None:
 
 
 def test_a_pause_and_the_order_are_said() -> None:
-    text = "\n".join(shown([process_now()], State(paused=True, order="memory")))
+    text = "\n".join(shown([process_now()], State(is_paused=True, order="memory")))
     assert "PAUSED" in text and "s sort: memory" in text
 
 
@@ -94,8 +97,8 @@ def test_a_pause_and_the_order_are_said() -> None:
 def test_figures_of_the_title_are_whole_or_not_there(columns: int) -> None:
     window, device = Window(columns, 24), device_now(copied_bytes_per_s=40e6)
     processes = [process_now(1, device), process_now(2, device)]
-    whole = shown(processes, State(paused=True), Window(132, 24))[0].partition(" PAUSED")[0]
-    said = shown(processes, State(paused=True), window)[0].partition(" PAUSED")[0].split("  ")
+    whole = shown(processes, State(is_paused=True), Window(132, 24))[0].partition(" PAUSED")[0]
+    said = shown(processes, State(is_paused=True), window)[0].partition(" PAUSED")[0].split("  ")
     assert len(said) >= 1 and said[0].strip() == "vksched top"
     assert {each.strip() for each in said} <= {each.strip() for each in whole.split("  ")}
 
@@ -120,12 +123,12 @@ def test_each_row_says_whose_device_it_is_where_there_are_several() -> None:
 
 def test_the_marked_process_has_a_mark_and_stays_in_sight() -> None:
     processes = [process_now(pid) for pid in range(100, 120)]
-    lines = shown(processes, State(chosen=117))
+    lines = shown(processes, State(selected_pid=117))
     assert any(line.startswith(">     117") for line in lines)
 
 
 def test_help_names_every_figure() -> None:
-    text = "\n".join(shown([], State(helping=True)))
+    text = "\n".join(shown([], State(show_help=True)))
     assert all(key in text for key, _ in HELP)
 
 
@@ -135,7 +138,7 @@ def test_without_processes_it_says_how_to_start_one() -> None:
 
 
 def test_terminals_without_such_characters_get_ascii() -> None:
-    for state in (State(), State(helping=True)):
+    for state in (State(), State(show_help=True)):
         text = "\n".join(shown([process_now(1, WIDE)], state, Window(80, 24, ascii_only=True)))
         assert text.isascii()
 

@@ -28,7 +28,7 @@ def after(*keys: str, pids: list[int] = PIDS) -> State:
         (b"\x1b", ["other"]),
         (b"\x1b[", ["other"]),
         ("é".encode(), ["other", "other"]),
-        (b"\r", ["alone"]),
+        (b"\r", ["solo"]),
         (b"", []),
     ],
 )
@@ -42,20 +42,20 @@ def test_orders_follow_each_other_and_begin_again() -> None:
 
 
 def test_any_key_leaves_the_help_and_does_nothing_else() -> None:
-    assert after("help").helping
+    assert after("help").show_help
     assert after("help", "sort") == State()
-    assert after("help", "quit").ended
+    assert after("help", "quit").done
 
 
 def test_arrows_go_around_the_processes() -> None:
-    assert [after(*["down"] * n).chosen for n in range(5)] == [None, 3, 5, 9, 3]
-    assert [after(*["up"] * n).chosen for n in range(3)] == [None, 9, 5]
-    assert after("down", pids=[]).chosen is None
+    assert [after(*["down"] * n).selected_pid for n in range(5)] == [None, 3, 5, 9, 3]
+    assert [after(*["up"] * n).selected_pid for n in range(3)] == [None, 9, 5]
+    assert after("down", pids=[]).selected_pid is None
 
 
 def test_a_marked_process_that_is_gone_makes_room_for_the_first() -> None:
-    gone = press(after("down", "down"), "alone", [7])
-    assert (gone.chosen, gone.alone) == (7, True)
+    gone = press(after("down", "down"), "solo", [7])
+    assert (gone.selected_pid, gone.solo) == (7, True)
 
 
 def test_scrolling_stops_at_the_first_device() -> None:
@@ -73,6 +73,6 @@ def test_devices_are_sorted_and_those_of_other_processes_left_out() -> None:
 
     assert names(State()) == ["vulkan:0", "cpu", "vulkan:1"]
     assert names(State(order="busy")) == ["vulkan:0", "vulkan:1", "cpu"]
-    assert names(State(chosen=5, alone=True)) == ["vulkan:1"]
+    assert names(State(selected_pid=5, solo=True)) == ["vulkan:1"]
     for order in ORDERS:
         assert len(names(State(order=order))) == 3

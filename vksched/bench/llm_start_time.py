@@ -22,7 +22,7 @@ from typing import Any
 
 from ..common.errors import VkschedError
 from ..common.user_warning import warn_user
-from ..storage.lazy_array import leave_maps
+from ..storage.lazy_array import drop_mapped_pages
 from .baselines.workloads import Spec
 from .extra_metrics import Fact
 
@@ -71,7 +71,7 @@ def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
         try:
             first, *later = [_start(device, spec, caches) for _ in range(1 + SECOND)]
             rounds = SECOND if hasattr(os, "posix_fadvise") else 0
-            leave_maps()
+            drop_mapped_pages()
             from_disk = [_start(device, spec, caches, "from disk") for _ in range(rounds)]
         except VkschedError as error:
             warn_user(str(error))

@@ -23,7 +23,7 @@ from ..plan.simulation.predict import predict
 from ..scheduler.scheduler import Scheduler
 from ..trace import SystemClock
 from ..tuning.autotuner import Mode, Tuner
-from ..tuning.calibration_samples import wanted_of
+from ..tuning.calibration_samples import calibration_samples
 from ..tuning.calibrator import Calibrator
 from ..tuning.cost_cache import CostStore
 from ..tuning.variant_cache import Store
@@ -120,7 +120,7 @@ def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
         mode = Mode(True, BUDGET_S, software=True)
         tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
         first, host = sched.devices[0], sched.devices[-1]
-        wanted = wanted_of(graph, tuner.tuned(first.spec))
+        wanted = calibration_samples(graph, tuner.tuned(first.spec))
         calibrator.measure(
             first, host, wanted, budget_s, lambda *_: None, SystemClock(), again=True
         )

@@ -125,5 +125,5 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 def main() -> None:
     """Run ONNX models, talk with language models, see which devices there are and what they do,
-    measure and tune them, plan graphs, prove and time kernels.
+    measure and tune them, plan graphs, check and time kernels.
     """

@@ -1,1 +1,1 @@
-"""Several computers as one: nodes, which serve their devices, and how a scheduler comes to them."""
+"""Several computers as one: workers, which serve their devices, and how a scheduler comes to them."""

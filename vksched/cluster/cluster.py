@@ -20,22 +20,22 @@ from ..trace.events import Clock, SystemClock
 
 if TYPE_CHECKING:
     from ..distributed.wire.credentials import Credentials
-    from .connections import Joined
+    from .connections import ClusterConnections
 
 
 @dataclass(frozen=True)
 class Cluster:
     """Nodes by their addresses.
 
-    nodes: HOST:PORT of each. credentials: the cluster's key, or the file that holds it. security:
-    "tls", or "plain" for a wire that nobody else reaches; as the nodes have it. locate: returns
-    where a node is now that was lost, by its name; None: it is nowhere. Without it, where it was.
+    workers: HOST:PORT of each. credentials: the cluster's key, or the file that holds it. security:
+    "tls", or "plain" for a wire that nobody else reaches; as the workers have it. locate: returns
+    where a worker is now that was lost, by its name; None: it is nowhere. Without it, where it was.
 
     Raises:
-        DeviceError: there is no node. VkschedError: what is no address, key or security.
+        DeviceError: there is no worker. VkschedError: what is no address, key or security.
     """
 
-    nodes: Sequence[str]
+    workers: Sequence[str]
     credentials: Credentials | str | os.PathLike[str]
     security: str = "tls"
     locate: Callable[[str], str | None] | None = None
@@ -46,13 +46,13 @@ class Cluster:
         )
         from ..distributed.wire.tls import place_of
 
-        texts = not isinstance(self.nodes, str) and all(isinstance(a, str) for a in self.nodes)
-        if not texts or not self.nodes:
+        texts = not isinstance(self.workers, str) and all(isinstance(a, str) for a in self.workers)
+        if not texts or not self.workers:
             raise DeviceError(
-                f'[cluster] expected the addresses of nodes, as ["10.0.0.2:7700"], got '
-                f"{self.nodes!r}"
+                f'[cluster] expected the addresses of workers, as ["10.0.0.2:7700"], got '
+                f"{self.workers!r}"
             )
-        for address in self.nodes:
+        for address in self.workers:
             place_of(address)
         if not isinstance(self.credentials, (str, os.PathLike, Credentials)):
             raise DeviceError(
@@ -60,17 +60,17 @@ class Cluster:
                 f"{self.credentials!r}; try `vksched cluster key FILE`"
             )
 
-    def join(self, clock: Clock | None = None) -> Joined:
-        """Connects to all nodes, and measures the links between them.
+    def join(self, clock: Clock | None = None) -> ClusterConnections:
+        """Connects to all workers, and measures the links between them.
 
         Raises:
             DeviceError: one cannot be reached, or is none of this cluster.
         """
         from ..distributed.wire.credentials import Credentials
         from ..distributed.wire.tls import Security
-        from .connections import Joined
+        from .connections import ClusterConnections
 
         given = self.credentials
         key = given if isinstance(given, Credentials) else Credentials.load(Path(given))
         security = Security(key, self.security)
-        return Joined(self.nodes, security, clock or SystemClock(), self.locate)
+        return ClusterConnections(self.workers, security, clock or SystemClock(), self.locate)

@@ -1,7 +1,7 @@
-"""Joined: the nodes of a cluster that one scheduler is connected to.
+"""ClusterConnections: the workers of a cluster that one scheduler is connected to.
 
-    Cluster --join--> Joined --devices, hosts, post, links--> engine
-                        '-- a thread looks after nodes that are lost, and tells of those that return
+    Cluster --join--> ClusterConnections --devices, hosts, transport, links--> engine
+                        '-- a thread looks after workers that are lost, and tells of those that return
 
 Examples: tests/cluster/test_schedulers.py.
 """
@@ -15,29 +15,29 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..common.errors import DeviceError, DeviceTimeout, HostLost, VkschedError
 from ..common.user_warning import warn
-from ..distributed.driver.client import Node, Nodes
+from ..distributed.driver.client import RemoteWorker, RemoteWorkers
 from ..distributed.driver.remote_device import RemoteDevice
-from ..distributed.protocols import Post
+from ..distributed.protocols import TensorTransport
 from ..distributed.wire.tls import Security
 from ..plan.multi_host.host_plan_codec import HostPlanCodec
-from ..topology.host_names import CALLER, CPU, on
+from ..topology.host_names import CPU, DRIVER, on
 from ..topology.links import Link
 from ..trace.events import Clock
 
 LOOK_S = 1.0
-"""How long a node is lost at least before it is looked for, and between two looks."""
+"""How long a worker is lost at least before it is looked for, and between two looks."""
 LOOK_TIMEOUT_S = 2.0
 LOOK_LESS = 64
 """Looks at most until one that comes and goes again and again is looked for."""
 MAX_MEASURED = 8
-"""Of so many nodes each pair is measured; of more, only the ways from and to the caller."""
+"""Of so many workers each pair is measured; of more, only the ways from and to the driver."""
 
 MAX_CONCURRENT = 64
-"""Of ways that nodes try."""
+"""Of ways that workers try."""
 
 
-class Joined:
-    """Connections to nodes; see `Hosts` in engine/remote_hosts.py.
+class ClusterConnections:
+    """Connections to workers; see `Hosts` in engine/remote_hosts.py.
 
     Raises:
         DeviceError: one cannot be reached; there is no connection left then.
@@ -51,35 +51,35 @@ class Joined:
         locate: Callable[[str], str | None] | None = None,
     ) -> None:
         self._locate = locate
-        self._nodes = Nodes(security, HostPlanCodec(), clock)
-        self._by_name: dict[str, Node] = {}
+        self._workers = RemoteWorkers(security, HostPlanCodec(), clock)
+        self._by_name: dict[str, RemoteWorker] = {}
         self._links: dict[tuple[str, str], Link] = {}
         self._waits: dict[str, int] = {}
-        """Of nodes that are here and were out of use: after how many looks they are looked for."""
+        """Of workers that are here and were out of use: after how many looks they are looked for."""
         self._ended = threading.Event()
         self._watcher: threading.Thread | None = None
         self._turn = threading.Lock()
-        """Held while a lost node is connected anew."""
+        """Held while a lost worker is connected anew."""
         try:
             with ThreadPoolExecutor(len(addresses), "vksched-join") as threads:
-                for node in threads.map(self._nodes.connect, addresses):
-                    self._by_name[node.name] = node
+                for worker in threads.map(self._workers.connect, addresses):
+                    self._by_name[worker.name] = worker
             self._measure(self._by_name)
         except BaseException:
-            self._nodes.close()
+            self._workers.close()
             raise
 
     @property
     def devices(self) -> Sequence[RemoteDevice]:
-        return [device for node in self._by_name.values() for device in node.devices]
+        return [device for worker in self._by_name.values() for device in worker.devices]
 
     @property
-    def hosts(self) -> Mapping[str, Node]:
+    def hosts(self) -> Mapping[str, RemoteWorker]:
         return self._by_name
 
     @property
-    def post(self) -> Post:
-        return self._nodes.mail
+    def transport(self) -> TensorTransport:
+        return self._workers.transport
 
     def links(self) -> tuple[tuple[str, str, Link], ...]:
         known = list(self._links.items())  # the thread that looks may add some
@@ -87,21 +87,21 @@ class Joined:
 
     def rejoin(self, host: str) -> Sequence[RemoteDevice]:
         with self._turn:
-            node = self._by_name[host]
+            worker = self._by_name[host]
             if self._ended.is_set():
                 raise DeviceError("[cluster] expected an open scheduler, got a closed one")
-            if node.error is not None:
-                address = self._locate(host) if self._locate else node.address
+            if worker.error is not None:
+                address = self._locate(host) if self._locate else worker.address
                 if address is None:
                     raise DeviceError(f"[cluster] expected {host} to run somewhere, it does not")
-                node = self._nodes.connect(address, LOOK_TIMEOUT_S)
-                self._by_name[host] = node
+                worker = self._workers.connect(address, LOOK_TIMEOUT_S)
+                self._by_name[host] = worker
                 try:
                     self._measure([host])
                 except BaseException:
-                    node.close()  # so that it is looked for again
+                    worker.close()  # so that it is looked for again
                     raise
-            return node.devices
+            return worker.devices
 
     def watch(
         self, returned: Callable[[str], None], left_out: Callable[[], Collection[str]]
@@ -113,9 +113,9 @@ class Joined:
 
     def close(self) -> None:
         self._ended.set()
-        self._nodes.close()
+        self._workers.close()
         with self._turn:  # of what was connected meanwhile; nothing is from now on
-            self._nodes.close()
+            self._workers.close()
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
 
@@ -126,7 +126,7 @@ class Joined:
         for turn in itertools.count():
             if self._ended.wait(LOOK_S):
                 return
-            lost = {name for name, node in self._by_name.items() if node.error is not None}
+            lost = {name for name, worker in self._by_name.items() if worker.error is not None}
             here = {name for name in left_out() if not turn % self._waits.get(name, 1)} - lost
             for name in [*sorted(lost & missing), *filter(self._is_reached, sorted(here))]:
                 try:
@@ -137,8 +137,8 @@ class Joined:
                     warn(f"[cluster] looking for {name} failed: {error!r}")
             missing = lost
 
-    def _measure(self, names: Sequence[str] | Mapping[str, Node]) -> None:
-        """Measures the links of some nodes, one after the other, so that none disturbs another."""
+    def _measure(self, names: Sequence[str] | Mapping[str, RemoteWorker]) -> None:
+        """Measures the links of some workers, one after the other, so that none disturbs another."""
         others = self._here() if len(self._by_name) <= MAX_MEASURED else ()
         pairs = [(a, b) for a in names for b in others if a != b]
         apart = self._apart(pairs)
@@ -149,7 +149,7 @@ class Joined:
                     f"the other will fail; try opening the ports of both"
                 )
         for name in names:
-            self._links[CALLER, name] = self._by_name[name].measure()
+            self._links[DRIVER, name] = self._by_name[name].measure()
         for a, b in pairs:
             if apart.keys().isdisjoint({(a, b), (b, a)}):
                 try:
@@ -158,10 +158,10 @@ class Joined:
                     apart[a, b] = error
 
     def _here(self) -> set[str]:
-        return {name for name, node in self._by_name.items() if node.error is None}
+        return {name for name, worker in self._by_name.items() if worker.error is None}
 
     def _is_reached(self, name: str) -> bool:
-        """Whether a node and all others that are here reach each other."""
+        """Whether a worker and all others that are here reach each other."""
         others = self._here() - {name}
         reached = not self._apart([p for each in others for p in ((name, each), (each, name))])
         if reached:  # but not by what a run sends, where it is here again soon
@@ -169,7 +169,7 @@ class Joined:
         return reached
 
     def _apart(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], DeviceError]:
-        """Returns which nodes do not reach which others, and why. All try at once, as each that
+        """Returns which workers do not reach which others, and why. All try at once, as each that
         fails takes seconds.
         """
 

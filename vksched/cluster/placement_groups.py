@@ -1,6 +1,6 @@
-"""Room on a Ray cluster: what nodes reserve there, so that Ray gives it to nobody else.
+"""Room on a Ray cluster: what workers reserve there, so that Ray gives it to nobody else.
 
-    computer --reserved-> placement group of one bundle there --its bundle--> actor of the node
+    computer --reserved-> placement group of one bundle there --its bundle--> actor of the worker
     stop, or the computer is gone --release--> the group is removed, and its actor with it
 
 A group is of one computer and not of all: computers come and go one at a time, and Ray places a
@@ -85,7 +85,7 @@ def release(computers: Sequence[Computer] = ()) -> None:
 
 
 def _needs(computer: Computer) -> dict[str, float]:
-    """Returns what a node takes: a CPU for its process, and all cards that Ray counts."""
+    """Returns what a worker takes: a CPU for its process, and all cards that Ray counts."""
     has = computer["Resources"]
     needs = {"CPU": min(1.0, has.get("CPU", 0.0)), "GPU": has.get("GPU", 0.0)}
     return {name: count for name, count in needs.items() if count} or {
@@ -98,17 +98,17 @@ def _text(needs: Mapping[str, float]) -> str:
 
 
 def _groups() -> dict[str, Any]:
-    """Returns the groups of nodes by the id of their computer."""
+    """Returns the groups of workers by the id of their computer."""
     from ray._raylet import PlacementGroupID
     from ray.util import placement_group_table
     from ray.util.placement_group import PlacementGroup
 
     return {
-        told["name"].removeprefix(PREFIX): PlacementGroup(
-            PlacementGroupID(bytes.fromhex(id_)), list(told["bundles"].values())
+        group["name"].removeprefix(PREFIX): PlacementGroup(
+            PlacementGroupID(bytes.fromhex(id_)), list(group["bundles"].values())
         )
-        for id_, told in placement_group_table().items()
-        if told["name"].startswith(PREFIX) and told["state"] != "REMOVED"
+        for id_, group in placement_group_table().items()
+        if group["name"].startswith(PREFIX) and group["state"] != "REMOVED"
     }
 
 

@@ -1,11 +1,11 @@
 """Nodes on a Ray cluster: an actor on each computer opens its devices and serves them.
 
     ray start --head | --address          Ray's own: the computers of the cluster
-    start --room on each computer--> one actor in each, with the key--> nodes
+    start --room on each computer--> one actor in each, with the key--> workers
     find --addresses, key--> Cluster
 
 Ray starts the processes, keeps room for them, hands out the key, and says who is alive. Values
-go from node to node, not through Ray. Whoever may use the Ray cluster may ask an actor for the key.
+go from worker to worker, not through Ray. Whoever may use the Ray cluster may ask an actor for the key.
 Examples: tests/cluster/test_on_ray.py.
 """
 
@@ -29,64 +29,64 @@ from .ray_address import AUTO, CLIENT, find_ray
 MODELS = "VKSCHED_MODELS"
 """Variable of a computer's owner: folders of models, with commas between."""
 ONNX_OPS = "VKSCHED_ONNX_OPS"
-"""Switch of a computer's owner: whether its node computes nodes of ONNX files for callers."""
+"""Switch of a computer's owner: whether its worker computes nodes of ONNX files for drivers."""
 NAMESPACE = "vksched"
 """Of the actors' names in Ray."""
 ASK_S = 5.0
-"""Between two times that Ray is asked for a node that is lost: each connects anew."""
+"""Between two times that Ray is asked for a worker that is lost: each connects anew."""
 ANSWER_S = 120.0
 """A process has to start, and may compile pipelines."""
 
 
-class RayNode(NamedTuple):
-    """A node that runs in an actor. computer: Ray's own id of where it is."""
+class RayWorker(NamedTuple):
+    """A worker that runs in an actor. computer: Ray's own id of where it is."""
 
     name: str
     computer: str
     address: str
     devices: tuple[str, ...]
-    callers: int
+    drivers: int
 
 
-class _Served:
+class _WorkerActor:
     """What an actor does. address: of its computer, as others of the cluster reach it."""
 
     def __init__(self, name: str, key: str, security: str, address: str) -> None:
-        from .worker_process import ClusterNode
+        from .worker_process import ClusterWorker
 
         self._key, self._security = key, security
         models = [Path(each) for each in names_in(MODELS)]
         about = name, f"{address}:0", Credentials.of_text(key), security
-        self._node = ClusterNode(*about, models=models, onnx_ops=is_on(ONNX_OPS))
+        self._worker = ClusterWorker(*about, models=models, onnx_ops=is_on(ONNX_OPS))
 
     def about(self) -> tuple[str, str, str, tuple[str, ...], int]:
         import ray
 
-        node, computer = self._node, ray.get_runtime_context().get_node_id()
-        return node.name, computer, node.address, node.devices, node.callers
+        worker, computer = self._worker, ray.get_runtime_context().get_node_id()
+        return worker.name, computer, worker.address, worker.devices, worker.drivers
 
     def credentials(self) -> tuple[str, str]:
         return self._key, self._security
 
 
-def start(address: str = AUTO, security: str = SECURITY[0]) -> list[RayNode]:
-    """Starts a node on each computer of a Ray cluster that has none; they stay until `stop`.
+def start(address: str = AUTO, security: str = SECURITY[0]) -> list[RayWorker]:
+    """Starts a worker on each computer of a Ray cluster that has none; they stay until `stop`.
 
     Raises:
-        VkschedError: Ray is missing, there is no such cluster, or a node cannot start.
+        VkschedError: Ray is missing, there is no such cluster, or a worker cannot start.
     """
     with _ray(address) as ray:
-        return _started(ray, security).nodes
+        return _started(ray, security).workers
 
 
-def nodes(address: str = AUTO) -> list[RayNode]:
-    """Returns the nodes that run on a Ray cluster now."""
+def workers(address: str = AUTO) -> list[RayWorker]:
+    """Returns the workers that run on a Ray cluster now."""
     with _ray(address) as ray:
         return sorted(_about(ray, _actors(ray)))
 
 
 def stop(address: str = AUTO) -> list[str]:
-    """Ends all nodes on a Ray cluster, and returns their names."""
+    """Ends all workers on a Ray cluster, and returns their names."""
     with _ray(address) as ray:
         known = _actors(ray)
         for actor in known.values():
@@ -96,16 +96,16 @@ def stop(address: str = AUTO) -> list[str]:
 
 
 def find(address: str = AUTO) -> Cluster:
-    """Returns the nodes of a Ray cluster, started where they do not run; but not the one of this
-    very computer, whose devices the caller has anyway.
+    """Returns the workers of a Ray cluster, started where they do not run; but not the one of this
+    very computer, whose devices the driver has anyway.
 
     Raises:
-        VkschedError: Ray is missing, there is no such cluster, or a node cannot start.
+        VkschedError: Ray is missing, there is no such cluster, or a worker cannot start.
     """
     with _ray(address) as ray:
         here = "" if address.startswith(CLIENT) else ray.get_runtime_context().get_node_id()
         there = _started(ray, SECURITY[0], here)
-    wanted = [node for node in there.nodes if node.computer != here]
+    wanted = [worker for worker in there.workers if worker.computer != here]
     if not wanted:
         raise DeviceError(
             "[cluster] expected another computer in the Ray cluster, got this one alone; try "
@@ -114,24 +114,24 @@ def find(address: str = AUTO) -> Cluster:
 
     key = Credentials.of_text(there.key, "the Ray cluster")
     locate = _Locating(address, here, wanted).locate
-    return Cluster([node.address for node in wanted], key, there.security, locate)
+    return Cluster([worker.address for worker in wanted], key, there.security, locate)
 
 
 class _Locating:
-    """Where nodes are that were lost, and started again where they are not."""
+    """Where workers are that were lost, and started again where they are not."""
 
-    def __init__(self, address: str, here: str, nodes: Sequence[RayNode]) -> None:
+    def __init__(self, address: str, here: str, workers: Sequence[RayWorker]) -> None:
         self._address = address
         self._here = here
-        self._places = {node.name: node.address for node in nodes}
+        self._places = {worker.name: worker.address for worker in workers}
         self._asked_s = -math.inf
 
     def locate(self, name: str) -> str | None:
         if time.monotonic() - self._asked_s >= ASK_S:
             try:
                 with _ray(self._address) as ray:
-                    found = _started(ray, SECURITY[0], self._here).nodes
-                self._places = {node.name: node.address for node in found}
+                    found = _started(ray, SECURITY[0], self._here).workers
+                self._places = {worker.name: worker.address for worker in found}
             finally:
                 self._asked_s = time.monotonic()
         return self._places.get(name)
@@ -139,7 +139,7 @@ class _Locating:
 
 @contextmanager
 def _ray(address: str) -> Iterator[Any]:
-    """The package, connected. A connection that the caller has already is used, and stays."""
+    """The package, connected. An existing connection is used, and stays."""
     try:
         import ray
     except ImportError as error:
@@ -165,15 +165,15 @@ def _ray(address: str) -> Iterator[Any]:
 
 
 class _Started(NamedTuple):
-    """The nodes of a Ray cluster, with their key and security."""
+    """The workers of a Ray cluster, with their key and security."""
 
-    nodes: list[RayNode]
+    workers: list[RayWorker]
     key: str
     security: str
 
 
 def _started(ray: Any, security: str, besides: str = "") -> _Started:
-    """Returns a node for each computer, started where there is none. security: of the first one.
+    """Returns a worker for each computer, started where there is none. security: of the first one.
     besides: the id of a computer that needs none.
     """
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -181,7 +181,7 @@ def _started(ray: Any, security: str, besides: str = "") -> _Started:
     known = _actors(ray)
     key, security = _credentials(ray, known) or (Credentials.make().text(), security)
     found = _about(ray, known)
-    names, taken = {node.name for node in found}, {node.computer for node in found}
+    names, taken = {worker.name for worker in found}, {worker.computer for worker in found}
     free = (name for number in range(1, 1 << 20) if (name := f"node{number}") not in names)
     begun: dict[str, Any] = {}
     computers = _computers(ray)
@@ -191,7 +191,7 @@ def _started(ray: Any, security: str, besides: str = "") -> _Started:
         for computer in bare:
             name = next(free)
             where = PlacementGroupSchedulingStrategy(groups[computer["NodeID"]], 0)
-            made = ray.remote(_Served).options(
+            made = ray.remote(_WorkerActor).options(
                 name=name,
                 namespace=NAMESPACE,
                 lifetime="detached",
@@ -222,7 +222,7 @@ def _computers(ray: Any) -> list[dict[str, Any]]:
 
 
 def _actors(ray: Any) -> dict[str, Any]:
-    """Returns the actors of all nodes that live, by name."""
+    """Returns the actors of all workers that live, by name."""
     found: dict[str, Any] = {}
     for each in ray.util.list_named_actors(all_namespaces=True):
         if each["namespace"] == NAMESPACE:
@@ -233,13 +233,13 @@ def _actors(ray: Any) -> dict[str, Any]:
     return found
 
 
-def _about(ray: Any, actors: dict[str, Any]) -> list[RayNode]:
+def _about(ray: Any, actors: dict[str, Any]) -> list[RayWorker]:
     asked = [actor.about.remote() for actor in actors.values()]
-    return [RayNode(*each) for each in ray.get(asked, timeout=ANSWER_S)]
+    return [RayWorker(*each) for each in ray.get(asked, timeout=ANSWER_S)]
 
 
 def _credentials(ray: Any, actors: dict[str, Any]) -> tuple[str, str] | None:
-    """Returns the key of the nodes that run, and their security."""
+    """Returns the key of the workers that run, and their security."""
     for actor in actors.values():
         text, security = ray.get(actor.credentials.remote(), timeout=ANSWER_S)
         return text, security

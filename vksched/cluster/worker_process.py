@@ -1,7 +1,7 @@
-"""Node: the process that serves the devices of a computer to callers elsewhere.
+"""Node: the process that serves the devices of a computer to drivers elsewhere.
 
-    vksched worker --> ClusterNode: devices opened, described as the tuner and calibration know them
-                       '--> Server --sessions--> PartHost: parts of plans on these devices
+    vksched worker --> ClusterWorker: devices opened, described as the tuner and calibration know them
+                       '--> Server --sessions--> PlanRunner: parts of plans on these devices
 
 Examples: tests/cluster/test_node.py.
 """
@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 
 from ..common.errors import VkschedError
-from ..distributed.protocols import Caller, Post
+from ..distributed.protocols import Driver, TensorTransport
 from ..distributed.wire.credentials import Credentials
 from ..distributed.wire.handshake import NAME
 from ..distributed.wire.peer_list import PeerList
-from ..distributed.wire.stats_codec import Told
+from ..distributed.wire.stats_codec import RemoteDeviceInfo
 from ..distributed.wire.tls import Security, place_of, place_text
 from ..distributed.worker.local_weights import ModelFolders
 from ..distributed.worker.server import Server
-from ..distributed.worker.session import Here
+from ..distributed.worker.session import WorkerContext
 from ..distributed.worker.weight_cache import MAX_BYTES, WeightCache
-from ..distributed.worker.worker import PartHost
+from ..distributed.worker.worker import PlanRunner
 from ..engine.device_set import DeviceSet, Wanted
 from ..plan.multi_host.host_plan_codec import HostPlanCodec
 from ..storage.disk_cache import folder_of
@@ -38,15 +38,15 @@ from ..tuning.variant_cache import Store
 TIMEOUT_S = 300.0
 
 
-class ClusterNode:
+class ClusterWorker:
     """Opens devices and serves them until it is closed.
 
     name: as plans have it before the slash. listen: HOST:PORT; port 0 stands for a free one.
     devices: as a Scheduler takes them. timeout_s: how long a run may wait for one submission.
-    cache_bytes: what weights of callers may take on disk. models: folders whose files callers may
-    have read as weights. onnx_ops: callers may have nodes of ONNX files computed here that no op of
+    cache_bytes: what weights of drivers may take on disk. models: folders whose files drivers may
+    have read as weights. onnx_ops: drivers may have nodes of ONNX files computed here that no op of
     vksched expresses. The onnx package computes them, which cannot be ended, and may take any time
-    and memory. peers: the only addresses that it connects to for callers, as `PeerList` takes them;
+    and memory. peers: the only addresses that it connects to for drivers, as `PeerList` takes them;
     None: all.
 
     Raises:
@@ -69,7 +69,7 @@ class ClusterNode:
     ) -> None:
         if not NAME.fullmatch(name):
             raise VkschedError(
-                f"[node] expected a name of letters, digits, dots and dashes, got {name!r}; try "
+                f"[worker] expected a name of letters, digits, dots and dashes, got {name!r}; try "
                 "--name node1"
             )
         address, trace, mode = place_of(listen), Trace(), mode_of("auto")
@@ -78,11 +78,11 @@ class ClusterNode:
         self._tuner, self._calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
         self._opened = DeviceSet()
         try:
-            self._opened.open(devices, robust=True)  # several callers have memory there
-            here = Here(
+            self._opened.open(devices, robust=True)  # several drivers have memory there
+            here = WorkerContext(
                 name,
                 tuple(self._opened.devices),
-                self._told,
+                self._device_infos,
                 Security(credentials, security),
                 HostPlanCodec(onnx_ops),
                 WeightCache(cache_folder or folder_of("weights"), cache_bytes),
@@ -98,7 +98,7 @@ class ClusterNode:
 
     @property
     def address(self) -> str:
-        """Where callers and other nodes reach it, as HOST:PORT."""
+        """Where drivers and other workers reach it, as HOST:PORT."""
         return place_text(self._server.address)
 
     @property
@@ -107,12 +107,12 @@ class ClusterNode:
         return tuple(device.name for device in self._opened.devices)
 
     @property
-    def callers(self) -> int:
-        """How many callers have something here."""
-        return self._server.callers
+    def drivers(self) -> int:
+        """How many drivers have something here."""
+        return self._server.drivers
 
     def wait_until_free(self) -> None:
-        """Waits until no caller has anything here."""
+        """Waits until no driver has anything here."""
         self._server.wait_until_free()
 
     def close(self) -> None:
@@ -120,13 +120,15 @@ class ClusterNode:
         self._server.close()
         self._opened.close()
 
-    def _serve(self, trace: Trace, timeout_s: float, post: Post, caller: Caller) -> PartHost:
-        return PartHost(self._opened.devices, post, caller, trace, timeout_s)
+    def _serve(
+        self, trace: Trace, timeout_s: float, transport: TensorTransport, driver: Driver
+    ) -> PlanRunner:
+        return PlanRunner(self._opened.devices, transport, driver, trace, timeout_s)
 
-    def _told(self) -> Iterator[Told]:
-        """Yields what callers may know of each device now."""
+    def _device_infos(self) -> Iterator[RemoteDeviceInfo]:
+        """Yields what drivers may know of each device now."""
         links = {a: link for a, b, link in self._calibrator.links(self._opened.devices) if b == CPU}
         for device in self._opened.devices:
             spec = self._calibrator.costed(self._tuner.tuned(device.spec))
             spec = replace(spec, onnx_ops=self._onnx_ops)
-            yield Told(spec, links.get(device.name, device.link))
+            yield RemoteDeviceInfo(spec, links.get(device.name, device.link))

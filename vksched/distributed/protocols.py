@@ -1,15 +1,15 @@
 """What the parts of a plan over several computers ask of each other and of the network.
 
-    caller --Host.prepare(part)--> each host                      once per plan
-    caller --Host.start(run, feeds)--> each host                  one message per host and run
-           host --Post.send--> host <--Post.take--                one message per value that crosses
-    caller <--Caller.ready-- host   --Host.commit--> host         only where a host has states
-    caller <--Caller.done-- host                                  times of its splits
+    driver --Worker.prepare(part)--> each host                      once per plan
+    driver --Worker.start(run, feeds)--> each host                  one message per host and run
+           host --TensorTransport.send--> host <--TensorTransport.recv--                one message per value that crosses
+    driver <--Driver.ready-- host   --Worker.commit--> host         only where a host has states
+    driver <--Driver.done-- host                                  times of its splits
 
-Of a run that fails anywhere every host is told by `Host.abort`; each part then waits for what its
-devices have under way, and says `failed`. Only when all have, the caller gives the slot to another
-run. `PartHost` in served.py carries parts out on the side of a host; who moves messages implements
-`Host`, `Post` and `Caller`, as tests do in memory.
+Of a run that fails anywhere every host is told by `Worker.abort`; each part then waits for what its
+devices have under way, and says `failed`. Only when all have, the driver gives the slot to another
+run. `PlanRunner` in served.py carries parts out on the side of a host; who moves messages implements
+`Worker`, `TensorTransport` and `Driver`, as tests do in memory.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from ..trace import Event
 
 
 class RunKey(NamedTuple):
-    """One run of one plan, the same on all hosts. plan: its number, by the caller's own counting.
-    slot: the set of memory that it has on every host. ticket: grows with each run of the plan.
+    """One run of one plan, the same on all hosts. plan: its number, by the driver's own counting.
+    slot: the set of memory that it has on every host. sequence_number: grows with each run of the plan.
     """
 
     plan: int
     slot: int
-    ticket: int
+    sequence_number: int
 
 
-class Ran(NamedTuple):
-    """What a host tells of a run that is done there, as `Caller.done` is told, but by the caller's
-    clock. within_s: by how much its times may be off.
+class WorkerRunResult(NamedTuple):
+    """What a host tells of a run that is done there, as `Driver.done` is told, but by the driver's
+    clock. error_s: by how much its times may be off.
     """
 
     stats: RunStats
     events: Sequence[Event] = ()
-    within_s: float = 0.0
+    error_s: float = 0.0
 
 
-class Post(Protocol):
+class TensorTransport(Protocol):
     """Values that go from host to host. Threads of several runs use it at once.
 
     A value may come before its run has started here: it is kept. One that comes after `end`, or for
-    a smaller ticket than that of a run that has ended in this plan and slot, is dropped.
+    a smaller sequence number than that of a run that has ended in this plan and slot, is dropped.
     """
 
     def send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
         """Sends a value; returns once the array may change again, and does not wait for the
-        receiver's `take`.
+        receiver's `recv`.
 
         Raises:
             HostLost: there is no way to that host; its `host` says whom. RunAborted.
         """
 
-    def take(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
+    def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
         """Returns a value that a host has sent or will send. It is taken once, and is the taker's.
 
         Raises:
@@ -66,21 +66,21 @@ class Post(Protocol):
             RunAborted: by `abort`, before or meanwhile.
         """
 
-    def came(self, run: RunKey, value: int, host: str) -> bool:
-        """Returns whether a value is there that `take` would return; it does not wait."""
+    def has_arrived(self, run: RunKey, value: int, host: str) -> bool:
+        """Returns whether a value is there that `recv` would return; it does not wait."""
 
     def abort(self, run: RunKey) -> None:
-        """Has every `take` and `send` of a run raise RunAborted, those that wait now, too."""
+        """Has every `recv` and `send` of a run raise RunAborted, those that wait now, too."""
 
     def end(self, run: RunKey) -> None:
         """Drops what is left of a run, and what comes later of it."""
 
 
-class Caller(Protocol):
+class Driver(Protocol):
     """Whom a host tells how its part of a run goes on. Nothing of it waits or raises."""
 
     def ready(self, run: RunKey) -> None:
-        """All but the commits is done. Told only where the part has commits."""
+        """All but the commits is done. RemoteDeviceInfo only where the part has commits."""
 
     def done(self, run: RunKey, stats: RunStats, events: Sequence[Event]) -> None:
         """The part is done. stats, events: splits by their numbers in the part, devices by their
@@ -95,8 +95,8 @@ class Caller(Protocol):
         """
 
 
-class Host(Protocol):
-    """A computer that carries out parts, as the caller sees it."""
+class Worker(Protocol):
+    """A computer that carries out parts, as the driver sees it."""
 
     @property
     def name(self) -> str: ...
@@ -104,7 +104,7 @@ class Host(Protocol):
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         """Makes a part ready to run there: memory, weights that are not there, recordings.
 
-        number: of the plan, by the caller's counting; `RunKey.plan` of its runs.
+        number: of the plan, by the driver's counting; `RunKey.plan` of its runs.
 
         Raises:
             HostLost. OutOfMemory, DeviceError: what went wrong there; nothing is left of it.
@@ -131,23 +131,23 @@ class Host(Protocol):
         """Waits until all but the commits is done there; of a part without commits do not ask.
 
         Raises:
-            HostLost. DeviceTimeout. What `Caller.failed` was told there.
+            HostLost. DeviceTimeout. What `Driver.failed` was told there.
         """
 
     def commit(self, run: RunKey) -> None:
         """Has a part that is ready write its states; does not wait. It may be said twice."""
 
-    def finish(self, run: RunKey, timeout_s: float) -> Ran:
+    def finish(self, run: RunKey, timeout_s: float) -> WorkerRunResult:
         """Waits until the part is done, and returns its times. After a DeviceTimeout one may wait
         again.
 
         Raises:
-            HostLost. DeviceTimeout: it says nothing. What `Caller.failed` was told there.
+            HostLost. DeviceTimeout: it says nothing. What `Driver.failed` was told there.
             RunAborted: the run is not known, as an interrupt came before its start.
         """
 
     def abort(self, run: RunKey) -> None:
         """Has a part give up; does not wait, and raises nothing. `finish` tells when it has."""
 
-    def retire(self, number: int) -> None:
+    def release_plan(self, number: int) -> None:
         """Frees what a plan holds there, once its runs have ended; raises nothing."""

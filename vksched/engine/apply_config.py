@@ -15,7 +15,7 @@ from dataclasses import replace
 from ..common.errors import OutOfMemory, VkschedError
 from ..common.user_warning import VkschedWarning
 from ..ir.graph import Graph
-from ..ir.graph_builder import Made
+from ..ir.graph_builder import BuildResult
 from ..ir.tensor import Tensor
 from ..ops.creation.state import StatePiece
 from ..parallel.apply_config import Applied, Pieces, apply_config
@@ -49,7 +49,7 @@ class Costs:
             self._known[key] = node_seconds(spec, graph, graph.nodes[node])
         return self._known[key]
 
-    def run_seconds(self, made: Made) -> float:
+    def run_seconds(self, made: BuildResult) -> float:
         """Returns the expected seconds of a run of a graph; infinite where it cannot run."""
         try:
             plan = plan_graph(

@@ -8,7 +8,7 @@ its inputs. The CPU is the end of that ladder.
 
     run 0  gpu:0 -> gpu:1 lost        |  plan without  | gpu:0 -> cpu   result
     run 1  gpu:0 -> gpu:1 lost        |  gpu:1, once   | gpu:0 -> cpu   result
-    run 2  waits for a slot, Retired  |  for all       | gpu:0 -> cpu   result
+    run 2  waits for a slot, ExecutorClosed  |  for all       | gpu:0 -> cpu   result
 
 A device that is lost, does not end in time, drops a submission or fails otherwise is quarantined:
 no graph of the scheduler is placed on it any more. A device without memory is not quarantined, as
@@ -37,8 +37,8 @@ from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Closing
-from ..runtime.executors.base_executor import Carrier, CommitFailed, Retired, close_all
-from ..runtime.executors.run_record import AtWork, Observers
+from ..runtime.executors.base_executor import BaseExecutor, CommitFailed, ExecutorClosed, close_all
+from ..runtime.executors.run_record import InFlightSplit, Observers
 from ..runtime.run_stats import RunStats
 from ..runtime.simulated.simulated_device import stream_on
 from .faults import Faults, Quarantine
@@ -90,7 +90,7 @@ class GraphExecutionState:
         self._watched: weakref.WeakSet[Plan] = weakref.WeakSet()  # a run by each has ended
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
-        self._executor: Carrier | None = None
+        self._executor: BaseExecutor | None = None
         self._stale = ""  # or why the next run begins a generation: "slow", "restore_device"
         self._drift = Drift(preparing.paces.of)
         self._measured = False
@@ -208,7 +208,7 @@ class GraphExecutionState:
                 self._state.wait_for(lambda: not self._callers and not self._accepted)
             self._pool.close()
             if self._executor is not None:
-                self._unanswered += self._executor.retire()
+                self._unanswered += self._executor.shutdown()
             self._release()
             close_all(self._unanswered)
             self._closed = True
@@ -253,7 +253,7 @@ class GraphExecutionState:
                 graph = executor.plan.graph
                 with self._states.running(graph) if graph.states else NO_TURN:
                     if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
-                        raise Retired  # while this run waited for its turn
+                        raise ExecutorClosed  # while this run waited for its turn
                     try:
                         given = self._request.given(graph, feeds, observers or {})
                         results, failed = executor.run(*given), None
@@ -261,32 +261,32 @@ class GraphExecutionState:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
                     settled = executor.plan, executor.devices, results.kept, failed
-                    broken = self._states.settle(*settled) if graph.states else []
-            except Retired:
+                    broken = self._states.finish_run(*settled) if graph.states else []
+            except ExecutorClosed:
                 continue
             except DeviceError as error:
                 with self._changing:
-                    self._faults.take_in(executor.take_faults(), executor.devices)
+                    self._faults.record(executor.take_faults(), executor.devices)
                 failures += 1
                 if failures > MAX_FAILURES or not self._faults.may_retry(error):
                     raise
                 continue
             if broken:
                 with self._changing:
-                    self._faults.take_in(broken)
-            if results.ran is not None:
-                self.history.add(*results.ran)
+                    self._faults.record(broken)
+            if results.plan_and_stats is not None:
+                self.history.add(*results.plan_and_stats)
                 if isinstance(executor.plan, DynamicPlan):  # which each run makes anew
-                    self.plan = results.ran[0]
-                self._watch(executor, *results.ran)
+                    self.plan = results.plan_and_stats[0]
+                self._watch(executor, *results.plan_and_stats)
             if late is not None:
                 with self._changing:
-                    self._faults.take_in(executor.take_faults(), executor.devices)
+                    self._faults.record(executor.take_faults(), executor.devices)
                 if not isinstance(late, DeviceError) or not self._faults.may_retry(late):
                     raise late
                 with suppress(VkschedError):  # the next run says it; this one has what it needs
                     self._ready()
-            return results.outputs, results.ran
+            return results.outputs, results.plan_and_stats
 
     def reconsider(self) -> None:
         """Has the next run begin a generation, as a device has come back."""
@@ -298,7 +298,7 @@ class GraphExecutionState:
         while self._placed:
             self._states.release(self._placed.pop())
 
-    def _watch(self, executor: Carrier, plan: Plan, stats: RunStats) -> None:
+    def _watch(self, executor: BaseExecutor, plan: Plan, stats: RunStats) -> None:
         """Takes in what a run measured. plan: what it did, which may be not the executor's plan."""
         own = plan if executor.plan.replicas else executor.plan
         first = own not in self._watched
@@ -309,24 +309,24 @@ class GraphExecutionState:
                 self._stale = self._stale or ("slow" if too_slow else "")
                 self._drift.see(self._preparing.trace.clock.now(), stats)
 
-    def _ready(self, progress: Progress | None = None) -> Carrier:
+    def _ready(self, progress: Progress | None = None) -> BaseExecutor:
         """Returns the generation to run on, made anew where a device of the last one is out of use.
 
         The last one's runs under way end first, as what they hold may be needed.
         """
-        told: list[str] = []
+        warnings: list[str] = []
         failed: VkschedError | None = None
         try:
             with self._changing:
                 last = self._executor
                 again: ReplanReason | None = None
                 if last is not None:
-                    if not (last.retired or self._stale):
+                    if not (last.is_shut_down or self._stale):
                         again = self._preparing.look(self._request, self._drift, self._faults)
                         if again is None and _works(last, self._quarantine):
                             return last
-                    self._unanswered += last.retire()
-                    self._faults.take_in(last.take_faults(), last.devices)
+                    self._unanswered += last.shutdown()
+                    self._faults.record(last.take_faults(), last.devices)
                     self._executor = None
                 try:
                     cause, self._stale = _cause(last, again, self._stale), ""
@@ -345,14 +345,18 @@ class GraphExecutionState:
                     raise
                 finally:
                     now = self._executor
-                    told = self._faults.tell(None if now is None else now.device_names, failed)
+                    warnings = self._faults.report(
+                        None if now is None else now.device_names, failed
+                    )
         finally:
             failed = None  # else it and this frame hold each other
-            for text in told:
+            for text in warnings:
                 warn(text)
         return executor
 
-    def _prepare(self, progress: Progress | None, why: tuple[ReplanReason | None, str]) -> Carrier:
+    def _prepare(
+        self, progress: Progress | None, why: tuple[ReplanReason | None, str]
+    ) -> BaseExecutor:
         preparing, request = self._preparing, self._request
         failures = 0
         while True:
@@ -368,22 +372,22 @@ class GraphExecutionState:
                     about = progress, self._drift, *why, self._pool.stream
                     return preparing.executor(request, left_out, small, *about)
             except DeviceError as error:
-                self._faults.take_in([error], devices)
+                self._faults.record([error], devices)
                 failures += 1
                 if failures > MAX_FAILURES or not self._faults.may_retry(error):
                     self._faults.forget_memory()  # the next run tries again
                     raise
 
 
-def _works(executor: Carrier | None, quarantine: Quarantine) -> TypeGuard[Carrier]:
+def _works(executor: BaseExecutor | None, quarantine: Quarantine) -> TypeGuard[BaseExecutor]:
     """Whether there is a generation that takes runs, on devices that are in use."""
-    if executor is None or executor.retired:
+    if executor is None or executor.is_shut_down:
         return False
     reasons = quarantine.reasons
     return not reasons or reasons.keys().isdisjoint(executor.device_names)
 
 
-def _cause(last: Carrier | None, again: ReplanReason | None, stale: str) -> str:
+def _cause(last: BaseExecutor | None, again: ReplanReason | None, stale: str) -> str:
     """Returns why there has to be another plan, for events."""
     if last is None:
         return "compile"
@@ -402,7 +406,7 @@ class Load(NamedTuple):
 
     running: int
     waiting: int
-    at_work: list[AtWork]
+    at_work: list[InFlightSplit]
 
 
 def load_of(compiled: GraphExecutionState) -> Load:
@@ -412,4 +416,4 @@ def load_of(compiled: GraphExecutionState) -> Load:
     if executor is None:
         return Load(0, asked, [])
     running = executor.under_way
-    return Load(running, max(0, asked - running), executor.at_work())
+    return Load(running, max(0, asked - running), executor.in_flight_splits())

@@ -17,7 +17,7 @@ from ..runtime.vulkan import device_probe
 from ..runtime.vulkan.binding import drivers_kept, robust_access
 from ..runtime.vulkan.open_device import open_device
 from ..topology.device_spec import GRANULARITIES
-from ..topology.host_names import CALLER, CPU, host_of, on
+from ..topology.host_names import CPU, DRIVER, host_of, on
 from ..topology.links import Link
 from .remote_hosts import Hosts
 
@@ -70,13 +70,13 @@ class DeviceSet:
         for item in given:
             if isinstance(item, device_probe.DeviceInfo):
                 item = item.name
-            if isinstance(item, str) and host_of(item) != CALLER:
+            if isinstance(item, str) and host_of(item) != DRIVER:
                 item = _known(remote, item)
             if not isinstance(item, str):
                 if not hasattr(item, "spec"):
                     raise DeviceError(f"[Scheduler] expected names or devices, got {item!r}")
                 _check_distinct(item, [*self.devices, *([] if cpu is None else [cpu])])
-                if item.spec.kind == "cpu" and host_of(item.name) == CALLER:
+                if item.spec.kind == "cpu" and host_of(item.name) == DRIVER:
                     cpu, self.with_cpu = item, True
                 else:
                     self.devices.append(item)
@@ -134,7 +134,7 @@ class DeviceSet:
     @property
     def own(self) -> list[Device]:
         """The devices of this computer."""
-        return [device for device in self.devices if host_of(device.name) == CALLER]
+        return [device for device in self.devices if host_of(device.name) == DRIVER]
 
     def links(self) -> tuple[tuple[str, str, Link], ...]:
         """Returns what is known of links to other computers, and of theirs to their devices."""
@@ -143,7 +143,7 @@ class DeviceSet:
         ends = [
             (device.name, on(host_of(device.name), CPU), device.link)
             for device in self.devices
-            if host_of(device.name) != CALLER and device.spec.kind != "cpu"
+            if host_of(device.name) != DRIVER and device.spec.kind != "cpu"
         ]
         return (*[(a, b, link) for a, b, link in ends if link is not None], *self.hosts.links())
 

@@ -105,7 +105,7 @@ class CompiledGraph(OfProcess):
         outputs, _ = self._compiled.run(feeds, self._observers)
         return self._done(feeds, outputs)
 
-    def run_told(self, inputs: Mapping[str, Any]) -> tuple[Result, GraphRun | None]:
+    def run_with_stats(self, inputs: Mapping[str, Any]) -> tuple[Result, GraphRun | None]:
         """Runs once, as a call does; returns what that cost, too, where it is known."""
         feeds = self._feeds((), inputs, copy=False)
         outputs, ran = self._compiled.run(feeds, self._observers)

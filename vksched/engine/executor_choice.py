@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from ..common.dtypes import Progress
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
-from ..runtime.executors.base_executor import Carrier, close_all
+from ..runtime.executors.base_executor import BaseExecutor, close_all
 from ..runtime.executors.cpu_executor import SingleExecutor, is_single
 from ..runtime.executors.dynamic_executor import DynamicExecutor
 from ..runtime.executors.plan_executor import Executor
 from ..runtime.executors.replica_executor import Replicas
 from ..runtime.simulated_clock import SimulatedStream
-from ..topology.host_names import CALLER, host_of
+from ..topology.host_names import DRIVER, host_of
 from ..trace import Trace
 from .device_set import DeviceSet
 
@@ -40,11 +40,11 @@ class Making:
 
     def carrier(
         self, plan: Plan, numbers: Sequence[int], progress: Progress | None = None
-    ) -> Carrier:
+    ) -> BaseExecutor:
         """Returns a plan made ready to run, with its replicas. numbers: of these plans, for
         events.
         """
-        each: list[Carrier] = []
+        each: list[BaseExecutor] = []
         try:
             for own, number in zip((plan, *plan.replicas), numbers, strict=True):
                 each.append(self._one(own, number, progress))
@@ -57,20 +57,20 @@ class Making:
         executor.stream = self.stream
         return executor
 
-    def _one(self, plan: Plan, number: int, progress: Progress | None) -> Carrier:
+    def _one(self, plan: Plan, number: int, progress: Progress | None) -> BaseExecutor:
         devices, hosts = self.opened.devices, self.opened.hosts
         about = self.trace, self.timeout_s, progress, self.numbers, number
-        executor: Carrier
+        executor: BaseExecutor
         if isinstance(plan, DynamicPlan):
             executor = DynamicExecutor(plan, devices, *about)
         elif hosts is None or all(
-            host_of(plan.topology.devices[split.device].name) == CALLER for split in plan.splits
+            host_of(plan.topology.devices[split.device].name) == DRIVER for split in plan.splits
         ):
             executor = (SingleExecutor if is_single(plan) else Executor)(plan, devices, *about)
         else:
             # as for schedulers without a cluster: not imported there
             from ..distributed.driver.cluster_executor import ClusterExecutor
 
-            return ClusterExecutor(plan, hosts.hosts, devices, hosts.post, *about)
+            return ClusterExecutor(plan, hosts.hosts, devices, hosts.transport, *about)
         executor.stream = self.stream
         return executor

@@ -1,6 +1,6 @@
 r"""Faults: which devices of a scheduler are out of use, and what a failure means for one graph.
 
-    error of a device --take_in--> quarantine (all graphs)      lost, hangs, drops a submission
+    error of a device --record--> quarantine (all graphs)      lost, hangs, drops a submission
                                \-> this graph: less memory, then without the device    out of memory
 
 One without memory is not quarantined, as memory comes back.
@@ -42,7 +42,7 @@ class Quarantine:
             return sorted(name for name in self.names if host_of(name) == error.host)
         return [error.device] if error.device in self.names else []
 
-    def put_out(self, name: str, reason: str, error: DeviceError) -> None:
+    def disable_device(self, name: str, reason: str, error: DeviceError) -> None:
         """Takes a device out of use; the first reason stays."""
         self.reasons.setdefault(name, reason)
         if isinstance(error, HostLost):
@@ -87,7 +87,7 @@ class Faults:
         self._plans = plans
         self._without: dict[str, str] = {}
         """Devices that had too little memory twice: this graph does without them."""
-        self._untold: list[tuple[DeviceError, str]] = []
+        self._unreported: list[tuple[DeviceError, str]] = []
 
     @property
     def plan(self) -> int:
@@ -102,7 +102,7 @@ class Faults:
     @property
     def last(self) -> DeviceError | None:
         """The last failure that nobody was told of."""
-        return self._untold[-1][0] if self._untold else None
+        return self._unreported[-1][0] if self._unreported else None
 
     def forget_memory(self) -> None:
         """Forgets which devices had no memory, as memory may come back."""
@@ -113,11 +113,11 @@ class Faults:
         """Returns whether a run that failed so is to be carried out again."""
         return self._is_fault(error) and self._quarantine.on_device_failure == "retry"
 
-    def take_in(self, errors: Iterable[DeviceError], devices: Sequence[Device] = ()) -> None:
+    def record(self, errors: Iterable[DeviceError], devices: Sequence[Device] = ()) -> None:
         """Notes what failures mean for the next plan. devices: those that failed; of one that has
         come back meanwhile it is no news.
         """
-        gone = {device.name for device in devices if not self._states.serves(device)}
+        gone = {device.name for device in devices if not self._states.is_in_use(device)}
         for error in filter(self._is_fault, errors):
             if error.device in gone:
                 continue
@@ -130,9 +130,9 @@ class Faults:
             known = self._quarantine.reasons.keys() >= set(names)  # by another graph, and told
             remedy = [self._remedy(error, name) for name in names][-1]
             if self.may_retry(error) and not known:
-                self._untold.append((error, remedy))
+                self._unreported.append((error, remedy))
 
-    def tell(self, devices: Iterable[str] | None, failed: Exception | None = None) -> list[str]:
+    def report(self, devices: Iterable[str] | None, failed: Exception | None = None) -> list[str]:
         """Returns a warning for each failure since the last time, and what happens now.
 
         devices: on which the graph runs from now on; None where it cannot, as `failed` says.
@@ -146,9 +146,9 @@ class Faults:
         texts = [
             f"[fault] {error.host or error.device} failed in {error.during}: {error}; {remedy}, "
             f"{now}"
-            for error, remedy in self._untold
+            for error, remedy in self._unreported
         ]
-        self._untold.clear()
+        self._unreported.clear()
         return texts
 
     def _is_fault(self, error: DeviceError) -> bool:
@@ -158,8 +158,8 @@ class Faults:
         replay, kind = self.may_retry(error), type(error).__name__
         reason = f"{kind}: {str(error).split('; try')[0]}"
         if not isinstance(error, OutOfMemory):
-            self._states.lose(name)  # first, so that a device out of use never holds a state
-            self._quarantine.put_out(name, reason, error)
+            self._states.mark_lost(name)  # first, so that a device out of use never holds a state
+            self._quarantine.disable_device(name, reason, error)
             lasts = "until it is back" if isinstance(error, HostLost) else "for this scheduler"
             return f"it is out of use {lasts}"
         if replay and name in self.short:

@@ -49,7 +49,7 @@ class OverflowWatch:
         self.rounds = any(allows_half(node.attrs) for node in graph.nodes)
         """Whether there is anything to look at."""
         self._searches = self.rounds and is_on(SWITCH)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self, feeds: Mapping[int, NDArray], results: Sequence[NDArray]) -> None:
         """Warns of an overflow, of each one once. feeds: the inputs of a run, by node."""
@@ -74,8 +74,8 @@ class OverflowWatch:
 
     def _tell(self, text: str, about: str = "") -> None:
         """Warns once of what it is about, by default of the text."""
-        if text and (about or text) not in self._told:
-            self._told.add(about or text)
+        if text and (about or text) not in self._reported:
+            self._reported.add(about or text)
             warn_user(text)
 
     def _states(self) -> dict[int, NDArray]:

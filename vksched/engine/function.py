@@ -74,7 +74,7 @@ class Function(OfProcess):
         try:
             return run(**arrays)
         finally:
-            self._give_back(key)
+            self._release(key)
 
     def submit(self, /, **inputs: Any) -> Future[Result]:
         """Starts a run and returns at once, as `CompiledGraph.submit` does; compiles first where needed."""
@@ -83,9 +83,9 @@ class Function(OfProcess):
         try:
             future = run.submit(**arrays)
         except BaseException:
-            self._give_back(key)
+            self._release(key)
             raise
-        future.add_done_callback(lambda _: self._give_back(key))
+        future.add_done_callback(lambda _: self._release(key))
         return future
 
     @property
@@ -115,7 +115,7 @@ class Function(OfProcess):
             self._busy[key] += 1
         return key, run
 
-    def _give_back(self, key: _Key) -> None:
+    def _release(self, key: _Key) -> None:
         with self._lock:
             self._busy[key] -= 1
             idle = [k for k in self._runs if not self._busy[k]]

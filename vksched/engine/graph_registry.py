@@ -52,7 +52,7 @@ class _Entry:
 class Graphs:
     """The compiled graphs of one scheduler.
 
-    configuring: applies the config of the scheduler, where there is one. told: the fallbacks that a
+    configuring: applies the config of the scheduler, where there is one. warned: the fallbacks that a
     warning was given for. lock: held while a graph is compiled, else
     only for moments.
     """
@@ -60,7 +60,7 @@ class Graphs:
     def __init__(self, preparing: Preparing, configuring: Configuring | None = None) -> None:
         self.preparing = preparing
         self.configuring = configuring
-        self.told: set[str] = set()
+        self.warned: set[str] = set()
         self.lock = threading.RLock()
         self.owner = Owner()
         self.closing = False
@@ -84,9 +84,11 @@ class Graphs:
             request = self._request(outputs, placement, updates, observe, precision, progress)
             pack = make_packer(outputs, request.graph)
             run = self._run_of(request, pack, self.preparing.lighten, progress)
-        return self._told(run)
+        return self._warn_of_fallbacks(run)
 
-    def compile_kept(self, kept: CachedPlan, progress: Progress | None = None) -> CompiledGraph:
+    def compile_cached_plan(
+        self, kept: CachedPlan, progress: Progress | None = None
+    ) -> CompiledGraph:
         """Returns a run of a graph of one output that was rewritten, as `Plan.graph` is, where
         `rewriting` was the same; it is not rewritten again, and not planned again where the plan
         that `keep` returned is still the right one.
@@ -96,7 +98,7 @@ class Graphs:
             self._require_open()
             request = Request(kept.graph, (), {}, cached_plan=kept)
             run = self._run_of(request, lambda arrays: arrays[0], lambda same: same, progress)
-        return self._told(run)
+        return self._warn_of_fallbacks(run)
 
     def keep(self, plan: Plan) -> dict[str, Any] | None:
         """Returns a plan of a graph that was compiled with nothing else said, as plain data; None
@@ -144,10 +146,10 @@ class Graphs:
         entry.runs.append(run)
         return run
 
-    def _told(self, run: CompiledGraph) -> CompiledGraph:
+    def _warn_of_fallbacks(self, run: CompiledGraph) -> CompiledGraph:
         """Returns a run after warning of what falls back to numpy in it."""
         try:
-            warn_of_fallbacks(run.plan, self.told)
+            warn_of_fallbacks(run.plan, self.warned)
         except BaseException:  # where warnings are errors
             run.close()
             raise

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from weakref import WeakMethod
 
 from ..common.errors import DeviceError
-from ..topology.host_names import CALLER, host_of
+from ..topology.host_names import DRIVER, host_of
 from .graph_registry import Graphs
 from .plan_builder import Preparing
 
@@ -37,7 +37,7 @@ class Membership:
             DeviceError: there is no such computer or device, or it cannot be reached.
         """
         opened, host = self._preparing.opened, host_of(name) or name
-        known = [device.name for device in opened.devices if host_of(device.name) != CALLER]
+        known = [device.name for device in opened.devices if host_of(device.name) != DRIVER]
         names = [each for each in known if name in (each, host_of(each))]
         if self._hosts is None or not names:
             raise DeviceError(
@@ -49,7 +49,7 @@ class Membership:
             for each in opened.devices:
                 new = there.get(each.name)
                 if new is not None and new is not each:
-                    self._preparing.states.lose(each.name)
+                    self._preparing.states.mark_lost(each.name)
                     opened.replace(new)
                     self._preparing.specs[new.name] = new.spec
             back = [known for known in names if known in there]
@@ -59,7 +59,7 @@ class Membership:
                     f"{', '.join(there) or 'no device'}; try a new Scheduler"
                 )
             for returned in back:
-                self._preparing.states.regain(returned)
+                self._preparing.states.recover(returned)
             self._preparing.quarantine.restore_device(back)
             self._graphs.reconsider()
 

@@ -29,9 +29,9 @@ from ..planner.memory.fit import LEAST
 from ..planner.plan_cache import serialize_cached_plan
 from ..planner.planner import STATIC, answer
 from ..runtime.device import Device
-from ..runtime.executors.base_executor import Carrier
-from ..runtime.executors.slowdown_tracker import Watchdog
-from ..runtime.executors.speed_tracker import Paces
+from ..runtime.executors.base_executor import BaseExecutor
+from ..runtime.executors.slowdown_tracker import SlowdownTracker
+from ..runtime.executors.speed_tracker import SpeedTracker
 from ..runtime.run_stats import RunStats
 from ..runtime.simulated_clock import SimulatedStream
 from ..schedule import Objective
@@ -116,7 +116,7 @@ class Preparing:
         states: StateTable,
         tuner: Tuner,
         first_use: FirstUse,
-        watchdog: Watchdog,
+        watchdog: SlowdownTracker,
         trace: Trace,
     ) -> None:
         self.opened = opened
@@ -124,7 +124,7 @@ class Preparing:
         self.quarantine = quarantine
         self.states = states
         self.watchdog = watchdog
-        self.paces = Paces(trace.clock)
+        self.paces = SpeedTracker(trace.clock)
         self.lessons = Lessons(self.paces, first_use.calibrator)
         self.trace = trace
         self.lock = threading.RLock()
@@ -260,7 +260,7 @@ class Preparing:
         again: ReplanReason | None = None,
         cause: str = "compile",
         stream: SimulatedStream | None = None,
-    ) -> Carrier:
+    ) -> BaseExecutor:
         """Plans a request on the devices as they are now, and makes the plan ready.
 
         left_out: devices not to be used, with the reasons. small: whether to make do with one copy.

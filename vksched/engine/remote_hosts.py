@@ -1,7 +1,7 @@
 """The other computers of a scheduler, as the engine sees them: devices, links, and who carries out
 their parts of a plan.
 
-    vksched/cluster --join--> Hosts --devices--> DeviceSet        --host, post--> ClusterExecutor
+    vksched/cluster --join--> Hosts --devices--> DeviceSet        --host, transport--> ClusterExecutor
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from ..distributed.protocols import Host, Post
+from ..distributed.protocols import TensorTransport, Worker
 from ..runtime.device import Device
 from ..topology.links import Link
 
@@ -22,11 +22,11 @@ class Hosts(Protocol):
         """The devices of all computers, also of those that are lost now."""
 
     @property
-    def hosts(self) -> Mapping[str, Host]:
+    def hosts(self) -> Mapping[str, Worker]:
         """The computers, by name."""
 
     @property
-    def post(self) -> Post:
+    def transport(self) -> TensorTransport:
         """The way of values to this process and from it."""
 
     def links(self) -> tuple[tuple[str, str, Link], ...]:

@@ -88,7 +88,7 @@ class ReplanReason:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured(ReplanReason):
+class MeasuredReplanReason(ReplanReason):
     """The same, where runs took more than they were to take. device: the one that is to be faster
     alone, or proved not to be. ratio: how many times longer runs took than the next ones should.
     """
@@ -202,7 +202,7 @@ class Drift:
         self.alone.follow(found)
         how = "has all of the work" if found.only else "is not faster alone"
         about = self.runs, objective_of(old).name, found.before_s, found.after_s, how
-        return Measured(found.device, ratio, found.before_s, found.after_s, *about)
+        return MeasuredReplanReason(found.device, ratio, found.before_s, found.after_s, *about)
 
     def _center(self, topology: Topology) -> None:
         self._middle = _costs(topology)

@@ -110,7 +110,7 @@ class StateTable:
 
     # -- for compiled graphs -----------------------------------------------------------------------
 
-    def lie(self, state: Tensor) -> tuple[tuple[StatePiece, str | None], ...] | None:
+    def locations(self, state: Tensor) -> tuple[tuple[StatePiece, str | None], ...] | None:
         """Returns how a state lies that somebody uses: its pieces with the names of their devices,
         none where it lies whole. None where a graph is free to choose.
         """
@@ -164,7 +164,7 @@ class StateTable:
         with self._lock:
             self._users.subtract(_states(plan))
 
-    def settle(
+    def finish_run(
         self,
         plan: Plan,
         devices: Sequence[Device],
@@ -204,7 +204,7 @@ class StateTable:
                         broken.append(_out_of_use(now, error))
         return broken
 
-    def lose(self, name: str) -> None:
+    def mark_lost(self, name: str) -> None:
         """Notes that a device has failed: of its states the host's copies are left."""
         device = next(d for d in self._devices() if d.name == name)
         with self._lock:
@@ -215,11 +215,11 @@ class StateTable:
                     self._lost.setdefault(key, f"it lived on {device.name}, which failed")
                 device.states.remove(key)
 
-    def serves(self, device: Device) -> bool:
+    def is_in_use(self, device: Device) -> bool:
         """Whether a device is in use; in place of one that came back there is another."""
         return any(known is device for known in self._devices())
 
-    def regain(self, name: str) -> None:
+    def recover(self, name: str) -> None:
         """Notes that a device has come back, without the states that it had."""
         with self._lock:
             self._failed.discard(name)

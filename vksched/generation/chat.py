@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator as PyGenerator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from reprlib import repr as shortened
@@ -13,7 +14,7 @@ from ..common.dtypes import Progress
 from ..common.errors import DTypeError, ShapeError, VkschedError
 from ..common.fork_guard import OfProcess
 from ..common.gc_pause import resting_collector
-from .generator import Compiles, Reader
+from .generator import CompilingScheduler, Generator
 from .sampling import Sampling
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Prompt = str | Sequence[Mapping[str, object]]
 
 
 @dataclass
-class _Made:
+class _AnswerState:
     """What there is of an answer. Who drops a TextStream ends it: so nothing in it refers to it."""
 
     prompt: list[int]
@@ -39,7 +40,7 @@ class _Made:
 class TextStream(Iterator[str]):
     """The pieces of text of an answer, in whole characters, as they come."""
 
-    def __init__(self, pieces: Generator[str, None, None], made: _Made) -> None:
+    def __init__(self, pieces: PyGenerator[str, None, None], made: _AnswerState) -> None:
         self._pieces = pieces
         self._made = made
 
@@ -96,7 +97,7 @@ class Chat(OfProcess):
 
     def __init__(
         self,
-        scheduler: Compiles,
+        scheduler: CompilingScheduler,
         model: LanguageModel,
         ctx: int | None = None,
         *,
@@ -108,19 +109,19 @@ class Chat(OfProcess):
         self.model = model
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
         # first, as it has weights made ready meanwhile
-        self._reader = Reader(
+        self._generator = Generator(
             scheduler, model, self.ctx, placement, progress, cache_type, precision
         )
         try:
             with resting_collector(model.hyper.vocabulary):
                 self.tokenizer = model.tokenizer
         except BaseException:
-            self._reader.forget()
+            self._generator.forget()
             raise
         self._busy = threading.Lock()
 
     def prepare(self, prompt: Prompt | None = None) -> None:
-        """Compiles all steps now, or those that read a prompt; else steps are compiled when they
+        """CompilingScheduler all steps now, or those that read a prompt; else steps are compiled when they
         are first needed.
 
         Raises:
@@ -128,19 +129,19 @@ class Chat(OfProcess):
         """
         tokens = None if prompt is None else len(self._tokens_of(prompt))
         with self._alone():
-            self._reader.prepare(tokens)
+            self._generator.prepare(tokens)
 
     @property
     def layers(self) -> dict[str, int]:
         """How many layers each device has, as keys and values lie; empty before anything is
         compiled.
         """
-        return self._reader.layers
+        return self._generator.layers
 
     @property
     def n_cpu_moe(self) -> int:
         """How many of them have their experts on the CPU, as there is no room beside them."""
-        return self._reader.away
+        return self._generator.away
 
     def close(self) -> None:
         """Frees its graphs, keys and values, which otherwise stay until the scheduler is closed.
@@ -150,7 +151,7 @@ class Chat(OfProcess):
             VkschedError: an answer is under way.
         """
         with self._alone():
-            self._reader.close()
+            self._generator.close()
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns the tokens of a text, or of messages as the model's template writes them.
@@ -180,7 +181,7 @@ class Chat(OfProcess):
             ShapeError: the prompt has no tokens, or more than ctx. VkschedError, as pieces are
                 asked for: another answer is under way.
         """
-        made = _Made(self._tokens_of(prompt))
+        made = _AnswerState(self._tokens_of(prompt))
         chats = not isinstance(prompt, str)
         return TextStream(self._pieces(made, n, sampling or Sampling(), chats), made)
 
@@ -195,8 +196,8 @@ class Chat(OfProcess):
         return tokens
 
     def _pieces(
-        self, made: _Made, n: int, sampling: Sampling, chats: bool
-    ) -> Generator[str, None, None]:
+        self, made: _AnswerState, n: int, sampling: Sampling, chats: bool
+    ) -> PyGenerator[str, None, None]:
         from ..importers.gguf.tokenizer.tokenizer import StreamDecoder
 
         decoder, text = StreamDecoder(self.tokenizer), list(made.prompt)
@@ -205,7 +206,7 @@ class Chat(OfProcess):
         with self._alone():
             try:
                 while len(made.tokens) < n and len(text) <= self.ctx:
-                    logits = self._reader.read(text)
+                    logits = self._generator.prefill(text)
                     if made.is_closed:
                         break
                     token = sampling.choose(logits, text)

@@ -17,7 +17,7 @@ from ..common.dtypes import INT32, NDArray, Progress
 from ..common.errors import DTypeError, ShapeError
 from ..common.fork_guard import OfProcess
 from ..ir.tensor import input
-from .generator import Compiles
+from .generator import CompilingScheduler
 
 if TYPE_CHECKING:
     from ..engine.executable import CompiledGraph
@@ -52,7 +52,7 @@ class Embedder(OfProcess):
 
     def __init__(
         self,
-        scheduler: Compiles,
+        scheduler: CompilingScheduler,
         model: LanguageModel,
         pooling: str | None = None,
         ctx: int | None = None,

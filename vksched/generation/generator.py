@@ -22,11 +22,11 @@ from ..common.gc_pause import resting_collector
 from ..common.user_warning import warn_user
 from ..engine.request_precision import check_precision
 from ..ir.precision import BYTES, PRECISIONS, SINGLE
-from ..ops.quantized.weight_repack import Ahead as MadeAhead
+from ..ops.quantized.weight_repack import WeightRepackThread
 from ..planner.plan_cache import DamagedPlan
-from ..runtime.device import Ahead, Uploads
-from .graph_cache import KeptStep
-from .layer_placement.place_layers import Places, place_layers, takes_all
+from ..runtime.device import BackgroundTask, PrefetchesWeights
+from .graph_cache import CachedStepGraph
+from .layer_placement.place_layers import LayerScheduler, place_layers, takes_all
 
 if TYPE_CHECKING:
     from ..engine.executable import CompiledGraph
@@ -61,18 +61,20 @@ def sizes_of(length: int) -> list[int]:
     return [size for size in SIZES if size <= length]
 
 
-class CompilesKept(Protocol):
+class CompilesCachedPlans(Protocol):
     """What is used of a scheduler's graphs."""
 
     @property
     def rewriting(self) -> str | None: ...
 
-    def compile_kept(self, kept: CachedPlan, progress: Progress | None = None) -> CompiledGraph: ...
+    def compile_cached_plan(
+        self, kept: CachedPlan, progress: Progress | None = None
+    ) -> CompiledGraph: ...
 
     def keep(self, plan: Plan) -> dict[str, Any] | None: ...
 
 
-class Compiles(Places, Protocol):
+class CompilingScheduler(LayerScheduler, Protocol):
     """What is used of a scheduler."""
 
     @property
@@ -90,7 +92,7 @@ class Compiles(Places, Protocol):
     ) -> CompiledGraph: ...
 
     @property
-    def graphs(self) -> CompilesKept: ...
+    def graphs(self) -> CompilesCachedPlans: ...
 
     @property
     def failed_devices(self) -> Mapping[str, str]: ...
@@ -98,7 +100,7 @@ class Compiles(Places, Protocol):
     def delete_state(self, state: Tensor) -> None: ...
 
 
-class Reader:
+class Generator:
     """A text and what follows it; a text that begins like the one before goes on from there.
 
     tokens: the text whose keys and values are kept. length: how many tokens fit. placement: what
@@ -108,7 +110,7 @@ class Reader:
 
     def __init__(
         self,
-        scheduler: Compiles,
+        scheduler: CompilingScheduler,
         model: LanguageModel,
         length: int,
         placement: Placements | None = None,
@@ -141,20 +143,20 @@ class Reader:
         """Devices that turned out to have no room."""
         self._runs: dict[int, CompiledGraph] = {}
         model.file.read_ahead()
-        self._ahead = self._begin_ahead()
+        self._background_task = self._start_background_tasks()
 
-    def _begin_ahead(self) -> Ahead | None:
+    def _start_background_tasks(self) -> BackgroundTask | None:
         """Has weights made ready from now on, where it is clear for which device."""
         first, *others = self._scheduler.devices
         if not others:
-            return MadeAhead(self._model.weights.held())
-        if isinstance(first, Uploads) and self._is_alone():
-            return first.upload_ahead(list(self._model.weights.words().items()))
+            return WeightRepackThread(self._model.weights.held())
+        if isinstance(first, PrefetchesWeights) and self._is_alone():
+            return first.prefetch_weights(list(self._model.weights.words().items()))
         return None
 
     def prepare(self, tokens: int | None = None) -> None:
-        """Compiles steps now: all of them, or those that read a text of so many tokens."""
-        self._anew_where_lost(lambda: self._prepare(tokens))
+        """CompilingScheduler steps now: all of them, or those that read a text of so many tokens."""
+        self._retry_if_lost(lambda: self._prepare(tokens))
 
     def _prepare(self, tokens: int | None) -> None:
         self._decide()
@@ -171,7 +173,7 @@ class Reader:
         keys = (name for name in self._cache.states if name.endswith(".keys"))
         return dict(Counter(map(plan.device_of, keys)))
 
-    def read(self, text: Sequence[int]) -> NDArray:
+    def prefill(self, text: Sequence[int]) -> NDArray:
         """Returns the logits of what follows a text, (vocabulary,).
 
         Where devices fail, or have no memory left, layers are placed anew, and the text is read
@@ -180,9 +182,9 @@ class Reader:
         gone = set(self._scheduler.failed_devices)
         if self._given is None and self._sizes and gone != self._without:
             self.forget()
-        return self._anew_where_lost(lambda: self._read(text))
+        return self._retry_if_lost(lambda: self._prefill(text))
 
-    def _anew_where_lost(self, work: Callable[[], T]) -> T:
+    def _retry_if_lost(self, work: Callable[[], T]) -> T:
         """Returns what comes of some work, done again without what a device took along or has no
         memory for.
         """
@@ -200,7 +202,7 @@ class Reader:
                 self.forget()
         return work()
 
-    def _read(self, text: Sequence[int]) -> NDArray:
+    def _prefill(self, text: Sequence[int]) -> NDArray:
         del self.tokens[min(_shared(self.tokens, text), len(text) - 1) :]
         self._decide()
         logits: Any = None
@@ -242,12 +244,14 @@ class Reader:
         self._sizes = sizes_of(self.length)
         if self._given is None:
             about = self._scheduler, self._model, self._cache, self._sizes
-            layout = place_layers(*about, self._full)
-            self.placement = layout.placement if layout else {}
-            self.away = layout.n_cpu_moe if layout else 0
+            layer_placement = place_layers(*about, self._full)
+            self.placement = layer_placement.placement if layer_placement else {}
+            self.away = layer_placement.n_cpu_moe if layer_placement else 0
             part = SIZES[-1]
             longer = (n for n in LONGER if n * part <= self.length)
-            flowing = [n for n in longer if layout and layout.flows(n, self.length)]
+            flowing = [
+                n for n in longer if layer_placement and layer_placement.flows(n, self.length)
+            ]
             self._parts = {n * part: n for n in flowing}
             if not flowing and self.length >= WIDE and self._has_a_card():
                 self._parts = {WIDE: 1}
@@ -278,12 +282,12 @@ class Reader:
         rewriting = self._scheduler.graphs.rewriting if parts == 1 and self._is_alone() else None
         if rewriting is not None and self._precision is not None:
             rewriting += repr(self._precision)
-        file = KeptStep(self._model, self._cache, size, rewriting)
+        file = CachedStepGraph(self._model, self._cache, size, rewriting)
         with resting_collector(NODES * self._model.hyper.layers * parts):
             kept, run = file.read(), None
             if kept is not None:
                 try:
-                    run = self._scheduler.graphs.compile_kept(kept, self._progress)
+                    run = self._scheduler.graphs.compile_cached_plan(kept, self._progress)
                 except DamagedPlan as error:  # then its graph is not trusted, either
                     file.set_aside(error)
                     kept = None
@@ -315,9 +319,9 @@ class Reader:
         return spec.kind == "vulkan" and not spec.limits.software and self._is_alone()
 
     def _make_no_more(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
+        if self._background_task is not None:
+            self._background_task.close()
+            self._background_task = None
 
     def close(self) -> None:
         """Frees all; what is read next may go to devices again that had no room."""

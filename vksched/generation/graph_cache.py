@@ -62,7 +62,7 @@ from ..storage.disk_cache import (
     replace_whole,
     set_aside,
 )
-from ..storage.lazy_array import Held, as_array
+from ..storage.lazy_array import ArrayLike, as_array
 
 if TYPE_CHECKING:
     from ..importers.gguf.kv_cache import KeyValueCache
@@ -95,7 +95,7 @@ type, and name. leaves: node, kind, and name or place of what it holds. The rest
 """
 
 
-class KeptStep:
+class CachedStepGraph:
     """The file of one step. rewriting: what the scheduler tells of it; None: nothing is kept."""
 
     def __init__(
@@ -122,12 +122,12 @@ class KeptStep:
             return None
         try:
             document = _document_of(self._content)
-            if document.told["key"] != self._key:
+            if document.fields["key"] != self._key:
                 raise ValueError("it is of another model, or of a step of another size")
-            if not is_code(document.told["code"]):
+            if not is_code(document.fields["code"]):
                 return None
             graph = _graph(document, self._model, self._cache)
-            kept = CachedPlan(graph, document.told["plan"])
+            kept = CachedPlan(graph, document.fields["plan"])
             self._read = document
             return kept
         except NONSENSE as error:
@@ -154,9 +154,9 @@ class KeptStep:
         if document is None or code is None:
             return
         # those that made a graph that was read, and those that made a plan of it
-        made_by = sorted({*map(tuple, document.told.get("code", ())), *code})
-        told = {**document.told, "key": self._key, "plan": plan, "code": made_by}
-        whole = replace(document, told=told)
+        made_by = sorted({*map(tuple, document.fields.get("code", ())), *code})
+        fields = {**document.fields, "key": self._key, "plan": plan, "code": made_by}
+        whole = replace(document, fields=fields)
         with kept_if_room(self._path.parent):
             make_folder(self._path.parent)
             with locked(self._path.parent / "lock"):
@@ -172,7 +172,7 @@ def cache_key(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: 
     about = about_loaded(native) if native else None
     if model.file.identity is None or (native and about is None):
         return None
-    told = (
+    fields = (
         *(FORMAT, str(PACKAGE), __version__),
         *(sys.version, np.__version__, platform.machine()),
         (native, about),
@@ -180,7 +180,7 @@ def cache_key(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: 
         (model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)),
         (cache.length, cache.dtype, size, rewriting),
     )
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
 
 
 # -- graphs as plain data --------------------------------------------------------------------------
@@ -190,12 +190,12 @@ def cache_key(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: 
 class Document:
     """A graph as plain data, and the bytes of its constants, one behind the other."""
 
-    told: Mapping[str, Any]
+    fields: Mapping[str, Any]
     constants: bytes | memoryview
 
 
 def _bytes_of(document: Document) -> bytes:
-    text = json.dumps(document.told, separators=(",", ":")).encode()
+    text = json.dumps(document.fields, separators=(",", ":")).encode()
     before = len(_digest(b"")) + len(text) + 2  # both ends of lines
     text += b" " * (-before % ALIGN)
     content = b"".join([text, b"\n", document.constants])
@@ -208,9 +208,9 @@ def _document_of(content: bytes) -> Document:
     if content[: size + 1] != _digest(whole[size + 1 :]) + b"\n":
         raise ValueError("another digest")
     end = content.index(b"\n", size + 1)
-    told = json.loads(content[size + 1 : end])
-    check(told, STEP, "the step")
-    return Document(told, whole[end + 1 :])
+    fields = json.loads(content[size + 1 : end])
+    check(fields, STEP, "the step")
+    return Document(fields, whole[end + 1 :])
 
 
 def _digest(content: bytes | memoryview) -> bytes:
@@ -257,7 +257,7 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Docum
         )
         for n in graph.nodes
     ]
-    told = {
+    fields = {
         "nodes": nodes,
         "attrs": [dict(each) for each in attrs],
         "types": [(each.shape, each.dtype) for each in types],
@@ -266,7 +266,7 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Docum
         "backed_up_states": graph.backed_up_states,
         "aliases": dict(graph.aliases),
     }
-    return Document(told, b"".join(constants))
+    return Document(fields, b"".join(constants))
 
 
 def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Graph:
@@ -275,19 +275,19 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
     Raises:
         One of NONSENSE: it does not fit the model.
     """
-    told = document.told
-    attrs = [Attrs({k: _attr(v) for k, v in each.items()}) for each in told["attrs"]]
-    types = [TensorType(tuple(shape), dtype) for shape, dtype in told["types"]]
+    fields = document.fields
+    attrs = [Attrs({k: _attr(v) for k, v in each.items()}) for each in fields["attrs"]]
+    types = [TensorType(tuple(shape), dtype) for shape, dtype in fields["types"]]
     nodes = tuple(
         [
             Node(at, op, tuple(inputs), attrs[attr], types[kind], name)
-            for at, (op, inputs, attr, kind, name) in enumerate(told["nodes"])
+            for at, (op, inputs, attr, kind, name) in enumerate(fields["nodes"])
         ]
     )
-    data: dict[int, Held] = {}
+    data: dict[int, ArrayLike] = {}
     keys: dict[int, object] = {}
     initial: dict[int, NDArray] = {}
-    for node_id, kind, given in told["leaves"]:
+    for node_id, kind, given in fields["leaves"]:
         wanted = nodes[node_id].type
         if kind == "constant":
             data[node_id] = _array_of(document.constants, given, wanted)
@@ -305,9 +305,9 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
             data[node_id] = leaf.held
         else:
             initial[node_id] = as_array(leaf.held)
-    outputs = tuple((name, node_id) for name, node_id in told["outputs"])
+    outputs = tuple((name, node_id) for name, node_id in fields["outputs"])
     maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
-    kept, merged = tuple(told["backed_up_states"]), MappingProxyType(dict(told["aliases"]))
+    kept, merged = tuple(fields["backed_up_states"]), MappingProxyType(dict(fields["aliases"]))
     return Graph(nodes, outputs, *maps, kept, merged).verify()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..common.dtypes import INT64, NDArray, TensorType, numpy_dtype
 from ..common.errors import GraphError, VkschedError
-from ..storage.lazy_array import Held, as_array
+from ..storage.lazy_array import ArrayLike, as_array
 from .attrs import Attrs
 from .evaluate import infer
 from .op import Op, get_op, view_offset
@@ -59,7 +59,7 @@ class Graph:
 
     nodes: tuple[Node, ...]
     outputs: tuple[tuple[str, int], ...]
-    data: Mapping[int, Held]
+    data: Mapping[int, ArrayLike]
     keys: Mapping[int, object]
     initial: Mapping[int, NDArray] = field(default_factory=dict)
     backed_up_states: tuple[int, ...] = ()

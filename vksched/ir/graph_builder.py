@@ -1,4 +1,4 @@
-"""Maker: a graph under construction that computes what another one does, in other pieces.
+"""Graph builder: a graph under construction that computes what another one does, in other pieces.
 
 The passes of this room walk over a graph as it was written, and emit nodes here. A node of the new
 graph may have a device and a turn; names of the old graph stay as long as one value has them.
@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ..common.dtypes import NDArray, TensorType, numpy_dtype
-from ..storage.lazy_array import Held, as_array
+from ..storage.lazy_array import ArrayLike, as_array
 from .attrs import Attrs, AttrValue
 from .evaluate import infer
 from .graph import Graph, Node
@@ -21,7 +21,7 @@ from .op import get_op
 
 
 @dataclass(frozen=True)
-class Made:
+class BuildResult:
     """A new graph. pinned_devices: the device of nodes that have one. pipeline_order: likewise, by name. all_reduce_nodes: names
     of nodes that are terms or results of sums over devices.
     """
@@ -32,7 +32,7 @@ class Made:
     all_reduce_nodes: frozenset[str] = frozenset()
 
 
-class Maker:
+class GraphBuilder:
     """The new graph as far as it is made."""
 
     def __init__(self, old: Graph) -> None:
@@ -40,7 +40,7 @@ class Maker:
         self._nodes: list[Node] = []
         self._names: dict[str, int] = {}
         self._reserved = {node.name for node in old.nodes}
-        self._data: dict[int, Held] = {}
+        self._data: dict[int, ArrayLike] = {}
         self._keys: dict[int, object] = {}
         self._initial: dict[int, NDArray] = {}
         self._pinned_devices: dict[int, str] = {}
@@ -120,7 +120,7 @@ class Maker:
 
     def finish(
         self, outputs: Mapping[str, int], shown: Iterable[int], old: Mapping[str, Sequence[int]]
-    ) -> Made:
+    ) -> BuildResult:
         """Returns the graph without what nobody needs. shown: nodes that stay. old: for names of
         the old graph the nodes that have a part of the value, the best one first.
         """
@@ -153,7 +153,7 @@ class Maker:
         all_reduce_nodes = frozenset(
             self._nodes[i].name for i in self._all_reduce_nodes if i in ids
         )
-        return Made(graph.verify(), pinned_devices, pipeline_order, all_reduce_nodes)
+        return BuildResult(graph.verify(), pinned_devices, pipeline_order, all_reduce_nodes)
 
     def _living(self, wanted: Iterable[int]) -> list[int]:
         """Returns in their order the nodes that something wanted is made of, or that are kept."""

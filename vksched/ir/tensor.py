@@ -25,7 +25,7 @@ from ..common.dtypes import (
     numpy_dtype,
 )
 from ..common.errors import DTypeError, ShapeError, VkschedError
-from ..storage.lazy_array import Held, Late, as_array
+from ..storage.lazy_array import ArrayLike, LazyArray, as_array
 from .attr_domains import leaf_attrs
 from .attrs import Attrs, AttrValue
 from .evaluate import infer
@@ -53,7 +53,7 @@ class Tensor:
         attrs: Attrs,
         type: TensorType,
         name: str | None = None,
-        data: Held | None = None,
+        data: ArrayLike | None = None,
     ) -> None:
         self.op = op
         self.inputs = inputs
@@ -378,7 +378,7 @@ def _leaf(
     op: str,
     type_: TensorType,
     name: str | None,
-    data: Held | None,
+    data: ArrayLike | None,
     more: Mapping[str, AttrValue] | None = None,
 ) -> Tensor:
     attrs = Attrs({**_attrs_of(type_), **more}) if more else _attrs_of(type_)
@@ -428,7 +428,7 @@ def weight(array: Any, name: str | None = None) -> Tensor:
     The array is not copied when it is C-contiguous; do not change it afterwards. Integers of 8 and
     16 bits are held as they are, for `vs.dequantize_linear` alone to read.
     """
-    if isinstance(array, Late):
+    if isinstance(array, LazyArray):
         return _leaf("weight", TensorType(array.shape, canonical_dtype(array.dtype)), name, array)
     return from_array("weight", array, name)
 

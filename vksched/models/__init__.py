@@ -1,1 +1,1 @@
-"""A model of several stages, with steps of the host between them."""
+"""A model of several segments, with steps of the host between them."""

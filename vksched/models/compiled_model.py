@@ -27,13 +27,13 @@ from ..engine.request import Placements
 from ..engine.request_precision import Precision
 from ..importers.onnx.lower.frame import NeedsInputs
 from ..importers.onnx.model import Model, ModelValue, Types, types_of
-from ..importers.onnx.nodes.values import HostValue
+from ..importers.onnx.nodes.values import CpuValue
 from ..plan.plan import Plan
 from ..trace import Tape
-from .host_events import explain_stages
-from .program import Program, StageCompiler
-from .run_history import Diary
-from .segments import CLOSED, Stage, StageCache
+from .host_events import explain_segments
+from .program import Program, SegmentCompiler
+from .run_history import RunHistoryRecorder
+from .segments import CLOSED, CompiledSegment, SegmentCache
 
 
 class CompiledModel(OfProcess):
@@ -58,19 +58,19 @@ class CompiledModel(OfProcess):
         if not isinstance(limit, int) or limit < 1:
             raise PlanError(f"[compile] expected a limit of at least 1, got {limit!r}")
         self.model = model
-        self._cache = StageCache(limit)
-        told = graphs.told if warns else None
-        self._diary = Diary(graphs.preparing.trace)
+        self._cache = SegmentCache(limit)
+        warned = graphs.warned if warns else None
+        self._history = RunHistoryRecorder(graphs.preparing.trace)
         words = precision if precision is None or isinstance(precision, str) else dict(precision)
-        self._compiler = StageCompiler(
-            graphs, dict(placement.items()), progress, told, self._diary, words
+        self._compiler = SegmentCompiler(
+            graphs, dict(placement.items()), progress, warned, self._history, words
         )
         self._programs: dict[frozenset[str], Program] = {}
         self._owner = Owner()
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
         self._workers: set[int] = set()
-        self._submitted: set[Future[dict[str, HostValue]]] = set()
+        self._submitted: set[Future[dict[str, CpuValue]]] = set()
         self._closed = False
         self._direct: Direct | None = None
         self._looked_at: object = None
@@ -84,7 +84,7 @@ class CompiledModel(OfProcess):
     def outputs(self) -> tuple[ModelValue, ...]:
         return self.model.outputs
 
-    def __call__(self, /, *unnamed: Any, **inputs: Any) -> dict[str, HostValue]:
+    def __call__(self, /, *unnamed: Any, **inputs: Any) -> dict[str, CpuValue]:
         """Runs once and returns the outputs by name.
 
         Raises:
@@ -99,28 +99,28 @@ class CompiledModel(OfProcess):
         self._require_open()
         return self._run(inputs)
 
-    def _run(self, inputs: Mapping[str, Any]) -> dict[str, HostValue]:
+    def _run(self, inputs: Mapping[str, Any]) -> dict[str, CpuValue]:
         direct = self._direct
-        if direct is not None and direct.stage is self._cache.newest and direct.fits(inputs):
+        if direct is not None and direct.segment is self._cache.newest and direct.fits(inputs):
             try:
-                return direct.run(inputs, self._diary)
+                return direct.run(inputs, self._history)
             except PlanError:
-                if direct.stage is self._cache.newest:
+                if direct.segment is self._cache.newest:
                     raise  # else another thread has closed it
         types = types_of(inputs)
-        with self._diary.one_run():
+        with self._history.one_run():
             arrays = self.model.check_inputs(inputs)
             program = self._program_of(frozenset(arrays.keys() & self.model.defaults.keys()))
             found = program(arrays)
             given = [a for value in arrays.values() for a in _arrays(value)]
             made = {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
         if types is not None and (direct is not None or types != self._looked_at):
-            stage = program.whole(arrays)
-            self._direct = None if stage is None else Direct(types, stage, self.outputs)
+            segment = program.whole(arrays)
+            self._direct = None if segment is None else Direct(types, segment, self.outputs)
             self._looked_at = types
         return made
 
-    def submit(self, /, **inputs: Any) -> Future[dict[str, HostValue]]:
+    def submit(self, /, **inputs: Any) -> Future[dict[str, CpuValue]]:
         """Starts a run and returns at once; runs that were submitted go one after the other."""
         self._require_open()
         copied = {name: _copied(value) for name, value in inputs.items()}
@@ -154,12 +154,12 @@ class CompiledModel(OfProcess):
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans of all compiled graphs, the one used last at the end."""
-        return tuple(s.run.plan for s in self._cache.stages if s.run is not None)
+        return tuple(s.run.plan for s in self._cache.segments if s.run is not None)
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        """All stages that are kept, those without a graph too."""
-        return self._cache.stages
+    def segments(self) -> tuple[CompiledSegment, ...]:
+        """All segments that are kept, those without a graph too."""
+        return self._cache.segments
 
     @property
     def plan(self) -> Plan:
@@ -170,21 +170,21 @@ class CompiledModel(OfProcess):
         return plans[-1]
 
     def explain(self) -> str:
-        """Returns as text what the last run did, or what is prepared: the plans of its stages in
+        """Returns as text what the last run did, or what is prepared: the plans of its segments in
         order, and what the host does between them, with the reasons.
         """
         with self._cache.lock, self._lock:
-            kept = self._cache.stages
-            age = {stage: number for number, stage in enumerate(kept)}
+            kept = self._cache.segments
+            age = {segment: number for number, segment in enumerate(kept)}
             used = [
-                (age[stage], program.start)
+                (age[segment], program.start)
                 for program in self._programs.values()
-                for stages in program.start.stages.values()
-                for stage in stages
+                for segments in program.start.segments.values()
+                for segment in segments
             ]
             if not used:
                 raise self._nothing_yet()
-            return explain_stages(max(used, key=lambda pair: pair[0])[1], kept)
+            return explain_segments(max(used, key=lambda pair: pair[0])[1], kept)
 
     @property
     def trace(self) -> Tape:
@@ -194,7 +194,7 @@ class CompiledModel(OfProcess):
         Raises:
             PlanError: the scheduler has no tape.
         """
-        return self._diary.trace
+        return self._history.trace
 
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
         """Returns where the time of the last runs of the model went, as medians: all graphs that a
@@ -206,7 +206,7 @@ class CompiledModel(OfProcess):
         Raises:
             PlanError: there was no run yet.
         """
-        return report_last(self._diary.history, runs, advice)
+        return report_last(self._history.history, runs, advice)
 
     def close(self) -> None:
         """Waits for its runs, those submitted too, and frees its memory on the devices; safe to
@@ -250,12 +250,14 @@ class Direct:
     tells them.
     """
 
-    def __init__(self, types: Types, stage: Stage, outputs: Sequence[ModelValue]) -> None:
-        assert stage.run is not None
-        self.stage = stage
+    def __init__(
+        self, types: Types, segment: CompiledSegment, outputs: Sequence[ModelValue]
+    ) -> None:
+        assert segment.run is not None
+        self.segment = segment
         self._types = types
-        self._run, self._reads = stage.run, stage.reads
-        slots = [value.slot or "" for value in stage.lowered.results]
+        self._run, self._reads = segment.run, segment.reads
+        slots = [value.slot or "" for value in segment.lowered.results]
         self._reads_all = {name for name, *_ in types} == set(self._reads)
         self._names = [(v.name, slot) for v, slot in zip(outputs, slots, strict=True)]
         self._wanted = [v.name for v in outputs]
@@ -270,25 +272,25 @@ class Direct:
                 return False
         return True
 
-    def run(self, inputs: Mapping[str, Any], diary: Diary) -> dict[str, HostValue]:
+    def run(self, inputs: Mapping[str, Any], history: RunHistoryRecorder) -> dict[str, CpuValue]:
         """Runs once; what others drop meanwhile is closed when this has ended."""
-        start_s = diary.now()
+        start_s = history.now()
         read = inputs if self._reads_all else {name: inputs[name] for name in self._reads}
-        found, cost = self._run.run_told(read)
+        found, cost = self._run.run_with_stats(read)
         assert isinstance(found, dict)
-        diary.add_alone(start_s, cost)
+        history.add_alone(start_s, cost)
         if list(found) == self._wanted:
             return found
         return {name: found[slot] for name, slot in self._names}
 
 
-def _arrays(value: HostValue) -> list[NDArray]:
+def _arrays(value: CpuValue) -> list[NDArray]:
     if isinstance(value, (list, tuple)):
         return [array for item in value for array in _arrays(item)]
     return [value] if isinstance(value, np.ndarray) else []
 
 
-def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
+def _owned(value: CpuValue, given: list[NDArray]) -> CpuValue:
     """Returns a result that shares no memory with what the caller gave, with other results or with
     what the model keeps. given: what it must not share, to which it is added.
     """

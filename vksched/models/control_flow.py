@@ -1,7 +1,7 @@
-"""Control flow: what the host does between the stages of a program.
+"""Control flow: what the host does between the segments of a program.
 
 A node without subgraphs is evaluated; the body of a loop is a program of its own, run turn by turn,
-whose stages are kept beside those of the model.
+whose segments are kept beside those of the model.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from onnx import GraphProto, NodeProto
 
 from ..common.dtypes import NDArray, normalize_axis
 from ..common.errors import ModelFormatError, ShapeError
-from ..importers.onnx.lower.frame import Frame, HostStep
+from ..importers.onnx.lower.frame import CpuStep, Frame
 from ..importers.onnx.nodes.cpu_node import describe, naming
 from ..importers.onnx.nodes.elements import numpy_of
 from ..importers.onnx.nodes.names import subgraphs
 from ..importers.onnx.nodes.node import attribute_value
-from ..importers.onnx.nodes.values import HostValue, Value
-from .segments import AnyProgram, Step, StepFunction
+from ..importers.onnx.nodes.values import CpuValue, Value
+from .segments import AnyProgram, CpuStepFunction, StepFn
 
 
-def make_step(program: AnyProgram, step: HostStep) -> Step:
+def make_step(program: AnyProgram, step: CpuStep) -> CpuStepFunction:
     """Returns what a step computes.
 
     Raises:
@@ -30,19 +30,19 @@ def make_step(program: AnyProgram, step: HostStep) -> Step:
     """
     node = step.node
     if not subgraphs(node):
-        return Step(_evaluation(program, step))
+        return CpuStepFunction(_evaluation(program, step))
     make = {"Loop": _loop, "Scan": _scan}.get(node.op_type)
     if make is None or len(subgraphs(node)) != 1:
         raise ModelFormatError(f"[onnx] {describe(node)}: no such control flow; {step.reason}")
     body = _Body(program, subgraphs(node)[0], step)
-    return Step(make(node, body), (body.program,))
+    return CpuStepFunction(make(node, body), (body.program,))
 
 
-def _evaluation(program: AnyProgram, step: HostStep) -> StepFunction:
+def _evaluation(program: AnyProgram, step: CpuStep) -> StepFn:
     with naming(step.reason):
         evaluate = program.context.host_node(step.node.SerializeToString(deterministic=True))
 
-    def run(inputs: Sequence[HostValue], captured: Mapping[str, HostValue]) -> list[HostValue]:
+    def run(inputs: Sequence[CpuValue], captured: Mapping[str, CpuValue]) -> list[CpuValue]:
         with naming(step.reason):
             return evaluate(inputs)
 
@@ -54,7 +54,7 @@ class _Body:
     in.
     """
 
-    def __init__(self, program: AnyProgram, graph: GraphProto, step: HostStep) -> None:
+    def __init__(self, program: AnyProgram, graph: GraphProto, step: CpuStep) -> None:
         self.graph = graph
         self.inputs = [str(i.name) for i in graph.input]
         env = {name: v if v.is_known else Value(0, slot=name) for name, v in step.captured.items()}
@@ -65,8 +65,8 @@ class _Body:
         self.program = program.of(frame)
 
     def __call__(
-        self, inputs: Sequence[HostValue], captured: Mapping[str, HostValue]
-    ) -> list[HostValue]:
+        self, inputs: Sequence[CpuValue], captured: Mapping[str, CpuValue]
+    ) -> list[CpuValue]:
         held = {name: captured[name] for name in self.captured if name in captured}
         held.update(zip(self.inputs, inputs, strict=False))
         return self.program(held)
@@ -75,14 +75,14 @@ class _Body:
 # -- loop ----------------------------------------------------------------------------------------
 
 
-def _loop(node: NodeProto, body: _Body) -> StepFunction:
+def _loop(node: NodeProto, body: _Body) -> StepFn:
     """Runs a Loop, or its last turns where the first ones are part of the graph already."""
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     carried = len(body.inputs) - 2
     scans = len(body.graph.output) - 1 - carried
     first, limit = attributes.get("turn", 0), attributes.get("count")
 
-    def run(inputs: Sequence[HostValue], captured: Mapping[str, HostValue]) -> list[HostValue]:
+    def run(inputs: Sequence[CpuValue], captured: Mapping[str, CpuValue]) -> list[CpuValue]:
         given = list(inputs) + [None] * (2 + carried - len(inputs))
         count = limit
         if limit is None:
@@ -105,13 +105,13 @@ def _loop(node: NodeProto, body: _Body) -> StepFunction:
     return run
 
 
-def _one(value: HostValue, node: NodeProto) -> NDArray:
+def _one(value: CpuValue, node: NodeProto) -> NDArray:
     if not isinstance(value, np.ndarray) or value.size != 1:
         raise ModelFormatError(f"[onnx] {describe(node)}: expected one number, got {value!r}")
     return value.reshape(())
 
 
-def _stacked(line: Sequence[HostValue], body: _Body, index: int, axis: int) -> NDArray:
+def _stacked(line: Sequence[CpuValue], body: _Body, index: int, axis: int) -> NDArray:
     """Returns what all turns gave to a scan output; after no turns, sizes not declared are 0."""
     output = body.graph.output[index]
     if line:
@@ -132,7 +132,7 @@ def _stacked(line: Sequence[HostValue], body: _Body, index: int, axis: int) -> N
 # -- scan ----------------------------------------------------------------------------------------
 
 
-def _scan(node: NodeProto, body: _Body) -> StepFunction:
+def _scan(node: NodeProto, body: _Body) -> StepFn:
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     count = attributes["num_scan_inputs"]
     carried = len(body.inputs) - count
@@ -145,8 +145,8 @@ def _scan(node: NodeProto, body: _Body) -> StepFunction:
     """Opset 8: lengths first, and the first axis of all operands is that of the batches."""
 
     def once(
-        inputs: Sequence[HostValue], length: int | None, captured: Mapping[str, HostValue]
-    ) -> list[HostValue]:
+        inputs: Sequence[CpuValue], length: int | None, captured: Mapping[str, CpuValue]
+    ) -> list[CpuValue]:
         states = list(inputs[:carried])
         lines = [
             _line(node, value, axis, length, bool(back))
@@ -154,7 +154,7 @@ def _scan(node: NodeProto, body: _Body) -> StepFunction:
         ]
         if len({len(line) for line in lines}) > 1:
             raise ModelFormatError(f"[onnx] {describe(node)}: scans inputs of different lengths")
-        made: list[list[HostValue]] = [[] for _ in range(scans)]
+        made: list[list[CpuValue]] = [[] for _ in range(scans)]
         for items in zip(*lines, strict=True):
             found = body([*states, *items], captured)
             states = found[:carried]
@@ -165,7 +165,7 @@ def _scan(node: NodeProto, body: _Body) -> StepFunction:
             for k, line in enumerate(made)
         ]
 
-    def run(inputs: Sequence[HostValue], captured: Mapping[str, HostValue]) -> list[HostValue]:
+    def run(inputs: Sequence[CpuValue], captured: Mapping[str, CpuValue]) -> list[CpuValue]:
         if not batched:
             return once(inputs, None, captured)
         operands = [np.asarray(value) for value in inputs[1:]]
@@ -185,7 +185,7 @@ def _scan(node: NodeProto, body: _Body) -> StepFunction:
 
 
 def _line(
-    node: NodeProto, value: HostValue, axis: int, length: int | None, backward: bool
+    node: NodeProto, value: CpuValue, axis: int, length: int | None, backward: bool
 ) -> list[NDArray]:
     """Returns the slices of an array along an axis, without it."""
     array = np.asarray(value)

@@ -1,6 +1,6 @@
-"""Between: what is told of the host's work between the stages of a program.
+"""Between: what is told of the host's work between the segments of a program.
 
-    stage 1 | Unique: a warning once per kind, an event with its time, a line in explain() | stage 2
+    segment 1 | Unique: a warning once per kind, an event with its time, a line in explain() | segment 2
 
 Control flow is not warned of, nor is what the host does with a few numbers that no device had.
 Examples: tests/models/test_host_events.py.
@@ -12,49 +12,51 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..common.dtypes import NDArray
 from ..common.user_warning import warn_user
-from ..importers.onnx.lower.frame import HostStep
+from ..importers.onnx.lower.frame import CpuStep
 from ..importers.onnx.lower.frame_lowering import scope_name
 from ..importers.onnx.nodes.cpu_node import describe
 from ..importers.onnx.nodes.elements import element_name
 from ..importers.onnx.nodes.names import slots_of
-from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey
+from ..importers.onnx.nodes.values import CpuValue, CpuValueType, TypeKey
 from ..plan.explain.cpu_fallback import FEW_ELEMENTS
 from ..trace import Event, Trace
-from .segments import Junction, Stage
+from .segments import BranchPoint, CompiledSegment
 
 SLOTS = 6
-"""Slots that the text names, of a stage."""
+"""Slots that the text names, of a segment."""
 
 
-def step_kind(step: HostStep) -> str:
+def step_kind(step: CpuStep) -> str:
     """Returns the kind of a step, named as host nodes of a graph are."""
     domain = f"{step.node.domain}." if step.node.domain else ""
     return f"onnx.{domain}{step.node.op_type}"
 
 
-def emit_step(trace: Trace, step: HostStep, start_s: float, plan: int) -> None:
-    """Emits the event of a step that ends now. plan: the number of that of the stage before."""
+def emit_step(trace: Trace, step: CpuStep, start_s: float, plan: int) -> None:
+    """Emits the event of a step that ends now. plan: the number of that of the segment before."""
     fields = {"op": step_kind(step), "node": scope_name(step.node), "cause": step.reason}
     trace.emit(Event("host_op", "cpu", start_s, trace.clock.now(), -1, fields, plan))
 
 
-def warn_of_step(stage: Stage, step: HostStep, values: Sequence[HostValue], told: set[str]) -> None:
+def warn_of_step(
+    segment: CompiledSegment, step: CpuStep, values: Sequence[CpuValue], warned: set[str]
+) -> None:
     """Warns of a kind of steps that is not yet in `told`, and adds it.
 
     values: the operands and results.
     """
-    kind = f"{step_kind(step)} between stages"
-    if kind in told or (all(map(_is_few, values)) and not _from_device(stage, step)):
+    kind = f"{step_kind(step)} between segments"
+    if kind in warned or (all(map(_is_few, values)) and not _from_device(segment, step)):
         return
-    told.add(kind)
+    warned.add(kind)
     warn_user(
         f"[fallback] the host runs {step_kind(step).removeprefix('onnx.')} (node "
-        f"{scope_name(step.node)!r}) between two stages, as {step.reason}; the second one waits "
+        f"{scope_name(step.node)!r}) between two segments, as {step.reason}; the second one waits "
         "for it, and is planned for the shapes that come out; try print(run.explain())"
     )
 
 
-def _is_few(value: HostValue) -> bool:
+def _is_few(value: CpuValue) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_few, value))
     if isinstance(value, dict):
@@ -62,11 +64,11 @@ def _is_few(value: HostValue) -> bool:
     return value is None or value.size <= FEW_ELEMENTS
 
 
-def _from_device(stage: Stage, step: HostStep) -> bool:
-    """Returns whether a device has computed an operand in this stage."""
-    if stage.run is None:
+def _from_device(segment: CompiledSegment, step: CpuStep) -> bool:
+    """Returns whether a device has computed an operand in this segment."""
+    if segment.run is None:
         return False
-    plan = stage.run.plan
+    plan = segment.run.plan
     placements, is_cpu = plan.placements, plan.topology.is_cpu
     read = {slot for value in step.inputs if value is not None for slot in slots_of(value)}
     roots = {plan.graph.view_base(node) for name, node in plan.graph.outputs if name in read}
@@ -78,49 +80,54 @@ def _from_device(stage: Stage, step: HostStep) -> bool:
 # -- as text -------------------------------------------------------------------------------------
 
 
-def explain_stages(start: Junction, kept: Iterable[Stage]) -> str:
-    """Returns the stages that were used last, in their order, with the steps between them.
+def explain_segments(start: BranchPoint, kept: Iterable[CompiledSegment]) -> str:
+    """Returns the segments that were used last, in their order, with the steps between them.
 
-    kept: all stages, the one used last at the end.
+    kept: all segments, the one used last at the end.
     """
-    age = {stage: number for number, stage in enumerate(kept)}
+    age = {segment: number for number, segment in enumerate(kept)}
     return "\n".join(_lines(start, age, ""))
 
 
-def _lines(start: Junction, age: Mapping[Stage, int], prefix: str) -> list[str]:
+def _lines(start: BranchPoint, age: Mapping[CompiledSegment, int], prefix: str) -> list[str]:
     out: list[str] = []
-    junction: Junction | None = start
+    branch_point: BranchPoint | None = start
     number = 1
-    while junction is not None:
-        name = f"{prefix}stage {number}"
-        found = [(key, s) for key, stages in junction.stages.items() for s in stages if s in age]
+    while branch_point is not None:
+        name = f"{prefix}segment {number}"
+        found = [
+            (key, s)
+            for key, segments in branch_point.segments.items()
+            for s in segments
+            if s in age
+        ]
         if not found:
             return [*out, f"{name}: not made yet; a run plans it for the shapes it meets"]
-        key, stage = max(found, key=lambda pair: age[pair[1]])
+        key, segment = max(found, key=lambda pair: age[pair[1]])
         assert isinstance(key, tuple)
-        types = dict(zip(junction.frame.slots, key, strict=True))
-        out += [f"{name}{_made_for(types, stage.lowered.guards)}"]
-        out += [stage.run.plan.explain() if stage.run else "nothing to compute", ""]
-        if stage.then is not None:
-            out += _between(stage, age, name)
-        junction, number = stage.then, number + 1
+        types = dict(zip(branch_point.frame.slots, key, strict=True))
+        out += [f"{name}{_made_for(types, segment.lowered.guards)}"]
+        out += [segment.run.plan.explain() if segment.run else "nothing to compute", ""]
+        if segment.then is not None:
+            out += _between(segment, age, name)
+        branch_point, number = segment.then, number + 1
     return out[:-1]
 
 
-def _between(stage: Stage, age: Mapping[Stage, int], name: str) -> list[str]:
-    step, then = stage.lowered.step, stage.lowered.then
+def _between(segment: CompiledSegment, age: Mapping[CompiledSegment, int], name: str) -> list[str]:
+    step, then = segment.lowered.step, segment.lowered.then
     if step is None:
         node = f" of {describe(then.nodes[0])}" if then and then.nodes else ""
         return [f"after {name}: its results decide on the shapes{node}", ""]
-    what = "goes through" if stage.step and stage.step.programs else "runs"
+    what = "goes through" if segment.step and segment.step.programs else "runs"
     out = [f"after {name}: the host {what} {describe(step.node)}, as {step.reason}", ""]
-    for program in stage.step.programs if stage.step else ():
+    for program in segment.step.programs if segment.step else ():
         out += [*_lines(program.start, age, f"{scope_name(step.node)}, "), ""]
     return out
 
 
 def _made_for(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> str:
-    """Returns for which slots a stage was made, and for which elements of them."""
+    """Returns for which slots a segment was made, and for which elements of them."""
     shown = [f"{slot} {_type(kind)}" for slot, kind in types.items()][:SLOTS]
     more = [f"{len(types) - SLOTS} more"] if len(types) > SLOTS else []
     given = f", for {', '.join([*shown, *more])}" if shown else ""
@@ -129,7 +136,7 @@ def _made_for(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> st
 
 
 def _type(kind: TypeKey) -> str:
-    if isinstance(kind, HostType):
+    if isinstance(kind, CpuValueType):
         return f"{element_name(kind.elem_type)}[{','.join(map(str, kind.shape))}]"
     if isinstance(kind, str):
         return kind

@@ -1,9 +1,9 @@
-"""Diary: what was measured of a model's runs: its graphs, and the host's steps between them.
+"""Run history: what was measured of a model's runs: its graphs, and the host's steps between them.
 
-    run of the model  | stage 1 | Unique | stage 2 |       one WholeRun, when it is done
+    run of the model  | segment 1 | Unique | segment 2 |       one WholeRun, when it is done
 
 A run of a model stays on the thread that asked for it, bodies of loops and branches too, so each
-thread writes on a page of its own. A run that fails leaves nothing.
+thread writes on a entries of its own. A run that fails leaves nothing.
 Complexity: O(1) for each entry. Examples: tests/models/test_model_report.py.
 """
 
@@ -12,46 +12,46 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from ..engine.report.run_history import GraphRun, HostStep, ModelHistory, WholeRun
+from ..engine.report.run_history import CpuStepTime, GraphRun, RunHistory, WholeRun
 from ..trace import Tape, Trace, find_tape
 
 
-class _Page:
+class _RunEntries:
     __slots__ = ("first", "graphs", "steps")
 
     def __init__(self) -> None:
         self.graphs: list[GraphRun] = []
-        self.steps: list[HostStep] = []
+        self.steps: list[CpuStepTime] = []
         self.first = False
 
 
 class _OneRun:
     """Is entered for each run, so it takes no generator."""
 
-    __slots__ = ("_before", "_history", "_page", "_start_s", "_thread", "_trace")
+    __slots__ = ("_before", "_history", "_entries", "_start_s", "_thread", "_trace")
 
-    def __init__(self, thread: threading.local, trace: Trace, history: ModelHistory) -> None:
+    def __init__(self, thread: threading.local, trace: Trace, history: RunHistory) -> None:
         self._thread, self._trace, self._history = thread, trace, history
 
     def __enter__(self) -> None:
-        self._before: _Page | None = getattr(self._thread, "page", None)
-        self._page = self._thread.page = _Page()
+        self._before: _RunEntries | None = getattr(self._thread, "entries", None)
+        self._entries = self._thread.entries = _RunEntries()
         self._start_s = self._trace.clock.now()
 
     def __exit__(self, error: object, *_: object) -> None:
-        self._thread.page = self._before
+        self._thread.entries = self._before
         if error is not None:
             return
-        page, end_s = self._page, self._trace.clock.now()
-        graphs, steps = tuple(page.graphs), tuple(page.steps)
-        self._history.add(WholeRun(self._start_s, end_s, graphs, steps, page.first))
+        entries, end_s = self._entries, self._trace.clock.now()
+        graphs, steps = tuple(entries.graphs), tuple(entries.steps)
+        self._history.add(WholeRun(self._start_s, end_s, graphs, steps, entries.first))
 
 
-class Diary:
+class RunHistoryRecorder:
     """The runs of one model that are done, and those under way."""
 
     def __init__(self, trace: Trace) -> None:
-        self.history = ModelHistory()
+        self.history = RunHistory()
         self._plans: list[Sequence[int]] = []
         """Of each graph so far the numbers of its plans, which grow."""
         self._trace = trace
@@ -69,15 +69,15 @@ class Diary:
 
     def add_graph(self, run: GraphRun | None) -> None:
         """Adds a graph that has run; None: nothing is known of it."""
-        page = self._page
-        if page is not None and run is not None:
-            page.graphs.append(run)
+        entries = self._entries
+        if entries is not None and run is not None:
+            entries.graphs.append(run)
 
     def add_step(self, op: str, start_s: float) -> None:
         """Adds what the host did until now."""
-        page = self._page
-        if page is not None:
-            page.steps.append(HostStep(op, start_s, self._trace.clock.now()))
+        entries = self._entries
+        if entries is not None:
+            entries.steps.append(CpuStepTime(op, start_s, self._trace.clock.now()))
 
     @property
     def trace(self) -> Tape:
@@ -90,11 +90,11 @@ class Diary:
         self._plans.append(numbers)
 
     def add_compiled(self) -> None:
-        """Notes that a stage had to be made."""
-        page = self._page
-        if page is not None:
-            page.first = True
+        """Notes that a segment had to be made."""
+        entries = self._entries
+        if entries is not None:
+            entries.first = True
 
     @property
-    def _page(self) -> _Page | None:
-        return getattr(self._thread, "page", None)
+    def _entries(self) -> _RunEntries | None:
+        return getattr(self._thread, "entries", None)

@@ -58,7 +58,7 @@ class Server:
         self._wake, self._woken = socket.socketpair()
         self._clients: dict[int, _Client] = {}
         self._ending = False
-        self._told: tuple[float, bytes] = (0.0, b"")
+        self._line_cache: tuple[float, bytes] = (0.0, b"")
         self._thread = threading.Thread(target=self._work, name="vksched-monitor", daemon=True)
         self._thread.start()
 
@@ -163,12 +163,12 @@ class Server:
     def _line(self) -> bytes:
         """Returns what there is to tell; made anew once in a tick at most, whoever connects."""
         now_s = time.monotonic()
-        if now_s - self._told[0] > TICK_S / 2 or not self._told[1]:
+        if now_s - self._line_cache[0] > TICK_S / 2 or not self._line_cache[1]:
             looks = map(_look, list(self.watches)[:SCHEDULERS])
             told = tuple(look for look in looks if look is not None)
             about = os.getpid(), _program(), _STARTED_S, time.time(), TICK_S
-            self._told = now_s, encode(ProcessNow(FORMAT, __version__, *about, told))
-        return self._told[1]
+            self._line_cache = now_s, encode(ProcessNow(FORMAT, __version__, *about, told))
+        return self._line_cache[1]
 
 
 def _look(watch: Watch) -> SchedulerNow | None:

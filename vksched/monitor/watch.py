@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from ..common.errors import DeviceError
 from ..engine.compiled_graph import load_of
 from ..engine.graph_registry import Graphs
-from ..runtime.device import Device, Gauge, Gauged
-from ..runtime.executors.run_record import AtWork
+from ..runtime.device import Device, MemoryUsage, ReportsMemory
+from ..runtime.executors.run_record import InFlightSplit
 from ..trace import SystemClock
 from . import sensors
 from .activity import Activity, rate
@@ -40,7 +40,7 @@ class Watch:
         self.policy = policy
         self.activity = Activity(preparing.trace.clock, preparing.specs)
         self._graphs = weakref.ref(graphs)
-        self._gauges: dict[str, tuple[Gauge, float | None]] = {}
+        self._memory: dict[str, tuple[MemoryUsage, float | None]] = {}
         self._looks = 0
         preparing.seen = self.activity.ran
 
@@ -57,9 +57,9 @@ class Watch:
         loads = [load_of(compiled) for compiled in list(graphs.compiled)]
         devices = graphs.preparing.opened.devices[:DEVICES]
         if self._looks % GAUGE_TICKS == 0:
-            self._gauges = {device.name: _gauge(device) for device in devices}
+            self._memory = {device.name: _memory_usage(device) for device in devices}
         self._looks += 1
-        at_work: dict[str, list[AtWork]] = {device.name: [] for device in devices}
+        at_work: dict[str, list[InFlightSplit]] = {device.name: [] for device in devices}
         for load in loads:
             for each in load.at_work:
                 at_work.get(each.device, []).append(each)
@@ -81,10 +81,10 @@ class Watch:
             )
 
     def _device(
-        self, device: Device, graphs: Graphs, at_work: Sequence[AtWork], now_s: float
+        self, device: Device, graphs: Graphs, at_work: Sequence[InFlightSplit], now_s: float
     ) -> DeviceNow:
         name, preparing = device.name, graphs.preparing
-        did, (gauge, temperature_c) = self.activity.devices[name], self._gauges[name]
+        did, (usage, temperature_c) = self.activity.devices[name], self._memory[name]
         since_s = min((each.since_s for each in at_work), default=None)
         history, busy = did.shares(now_s, since_s)
         for ticks in did.lately.values():
@@ -99,9 +99,9 @@ class Watch:
             history=tuple(round(100 * share) for share in history[:-1]),  # that one is not over
             now=_words(min(at_work, key=lambda each: each.since_s)) if at_work else "",
             queue=len(at_work),
-            memory_used_bytes=None if gauge.used_bytes is None else max(0, gauge.used_bytes),
-            memory_total_bytes=gauge.total_bytes,
-            memory_own_bytes=gauge.own_bytes,
+            memory_used_bytes=None if usage.used_bytes is None else max(0, usage.used_bytes),
+            memory_total_bytes=usage.total_bytes,
+            memory_own_bytes=usage.own_bytes,
             temperature_c=temperature_c,
             runs=did.runs,
             runs_per_s=lately["runs"],
@@ -114,16 +114,16 @@ class Watch:
         )
 
 
-def _gauge(device: Device) -> tuple[Gauge, float | None]:
+def _memory_usage(device: Device) -> tuple[MemoryUsage, float | None]:
     """Returns what a device tells, and how warm it is."""
     try:
-        gauge = device.gauge() if isinstance(device, Gauged) else Gauge()
+        usage = device.memory_usage() if isinstance(device, ReportsMemory) else MemoryUsage()
     except DeviceError:  # closed, or lost
-        gauge = Gauge()
-    return gauge, sensors.temperature_c(gauge.pci)
+        usage = MemoryUsage()
+    return usage, sensors.temperature_c(usage.pci)
 
 
-def _words(work: AtWork) -> str:
+def _words(work: InFlightSplit) -> str:
     """Returns what a device works on, as a person reads it."""
     ops = ", ".join(work.ops[:OPS]) + (", ..." if len(work.ops) > OPS else "")
     nodes = "1 node" if work.nodes == 1 else f"{work.nodes} nodes"

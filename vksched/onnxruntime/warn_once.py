@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..common.user_warning import warn_user
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def say_once(what: str) -> None:
     """Warns that a setting has no effect, the first time."""
-    if what not in _told:
-        _told.add(what)
+    if what not in _warned:
+        _warned.add(what)
         warn_user(f"[session] {what} has no effect here")

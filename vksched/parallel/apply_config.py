@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from ..common.errors import PlanError
 from ..ir.graph import Graph
-from ..ir.graph_builder import Made
+from ..ir.graph_builder import BuildResult
 from ..topology.topology import Topology
 from .config.config_types import AUTO, Config, Section, Shard
 from .config.match_sections import sections_of, unmatched
@@ -115,7 +115,12 @@ def _in_time(
 
 
 def _after(
-    made: Made, old: Graph, topology: Topology, oracle: CostOracle, shown: list[int], pieces: Pieces
+    made: BuildResult,
+    old: Graph,
+    topology: Topology,
+    oracle: CostOracle,
+    shown: list[int],
+    pieces: Pieces,
 ) -> _Work:
     """Returns what is to be done with a graph of microbatches, in its own ids."""
     graph = made.graph
@@ -127,7 +132,7 @@ def _after(
 
 
 def _placed(
-    made: Made, config: Config, topology: Topology
+    made: BuildResult, config: Config, topology: Topology
 ) -> tuple[list[Section | None], dict[str, str]]:
     """Returns the sections of a graph of microbatches: a node stays on the device of its stage,
     unless its section cuts it; and a warning for each section whose devices have no effect so.
@@ -161,13 +166,13 @@ class _Work:
     def seconds(self, node: int, device: str) -> float:
         return self.oracle.seconds(self.graph, node, device)
 
-    def shard(self, sections: list[Section | None]) -> Made:
+    def shard(self, sections: list[Section | None]) -> BuildResult:
         return self.made_by(self.sharder(sections))
 
     def sharder(self, sections: list[Section | None]) -> Sharder:
         return Sharder(self.graph, sections, self.topology, self, self.pieces, self.pipeline_order)
 
-    def made_by(self, sharder: Sharder) -> Made:
+    def made_by(self, sharder: Sharder) -> BuildResult:
         made = sharder.run(self.shown)
         return replace(made, pipeline_order=find_steps(made))
 

@@ -25,7 +25,7 @@ from typing import NoReturn
 
 from ..common.dtypes import NDArray
 from ..ir.graph import Graph, Node
-from ..storage.lazy_array import Held, Late
+from ..storage.lazy_array import ArrayLike, LazyArray
 from .constraints import RewriteConstraints
 from .layer_signatures import ELSEWHERE, LAYER, LayerNames, Layers, Place, Signature
 
@@ -41,10 +41,10 @@ class WeightInspected(Exception):
     """A rule wants the elements of a weight: layers with other elements may come out otherwise."""
 
 
-class _OpaqueWeight(Late):
+class _OpaqueWeight(LazyArray):
     """Stands for a weight of a layer."""
 
-    def __init__(self, node: Node, held: Held) -> None:
+    def __init__(self, node: Node, held: ArrayLike) -> None:
         super().__init__(node.type.shape, _refuse, held.dtype, _refuse)
         self.name = node.name
 
@@ -139,7 +139,7 @@ class _Expansion:
         size = len(layers.members[collapsed.first + 1])
         self._copies = {number: [-1] * size for number in collapsed.left_out}
         self._owners = {node.name: node.id for node in collapsed.whole.nodes}
-        self._data: dict[int, Held] = {}
+        self._data: dict[int, ArrayLike] = {}
         self._keys: dict[int, object] = {}
         self._initial: dict[int, NDArray] = {}
 
@@ -335,7 +335,7 @@ def _without(layers: Layers, kept: Sequence[int], collapsed: CollapsedGraph) -> 
     )
 
 
-def _hidden(layers: Layers, node_id: int, collapsed: CollapsedGraph) -> Held:
+def _hidden(layers: Layers, node_id: int, collapsed: CollapsedGraph) -> ArrayLike:
     """Returns what a leaf holds, hidden in weights of the run."""
     node, held = layers.graph.nodes[node_id], layers.graph.data[node_id]
     number = layers.numbers[node_id]

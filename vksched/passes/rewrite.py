@@ -23,7 +23,7 @@ from ..ir.attrs import Attrs, AttrValue
 from ..ir.evaluate import infer
 from ..ir.graph import INLINE_BYTES, Graph, Node
 from ..ir.op import Op, get_op
-from ..storage.lazy_array import Held, as_array
+from ..storage.lazy_array import ArrayLike, as_array
 from .constraints import RewriteConstraints
 
 Rule = Callable[["Rewriter", Node], "int | None"]
@@ -44,7 +44,7 @@ class Rewriter:
         self._observed = constraints.observed
         self._limits = constraints.limits
         self._nodes: list[Node] = []
-        self._data: dict[int, Held] = {}
+        self._data: dict[int, ArrayLike] = {}
         self._keys: dict[int, object] = {}
         self._readers: list[int] = []
         self._pinned_device: list[str | None] = []
@@ -241,7 +241,7 @@ class Rewriter:
         attrs: Attrs,
         type_: TensorType,
         name: str,
-        array: Held | None,
+        array: ArrayLike | None,
         key: object,
     ) -> int:
         """A leaf; small constants of the same elements are one."""

@@ -49,7 +49,7 @@ def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Op
     """
     graph = support.graph
     _require_plain(support)
-    maker = _Maker(support, overrides, with_cpu)
+    maker = _OptionsBuilder(support, overrides, with_cpu)
     pieces = maker.pieces
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
     on: dict[int, Recorded] = {}
@@ -95,7 +95,7 @@ def _require_plain(support: OpSupport) -> None:
         )
 
 
-class _Maker:
+class _OptionsBuilder:
     """The pieces of one graph, and the devices that have them."""
 
     def __init__(self, support: OpSupport, overrides: Overrides, with_cpu: bool) -> None:

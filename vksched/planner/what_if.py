@@ -30,7 +30,7 @@ from ..plan.types.plan_types import PlanValue
 from ..plan.types.query import buffers
 from ..schedule import Metrics
 from ..topology.edit import alone, changed, some, with_device, without
-from ..topology.host_names import CALLER, device_of, host_of
+from ..topology.host_names import DRIVER, device_of, host_of
 from ..topology.power import watts_of
 from ..topology.topology import Topology
 from .planner import plan_graph
@@ -329,7 +329,7 @@ def compare(
     if each:
         disabled_reason = {spec.name for spec in topology.devices if spec.disabled_reason}
         hosts = equal_hosts(topology, pinned)
-        asked = {CALLER, *(group[0] for group in hosts)}
+        asked = {DRIVER, *(group[0] for group in hosts)}
         groups = [
             group
             for group in equal_devices(topology, pinned)
@@ -464,7 +464,7 @@ def equal_hosts(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[s
     for a, b, link in topology.links.pairs:
         if a in host_by_memory and b in host_by_memory:
             for end, other in ((a, b), (b, a)):
-                own = f"{link} {other if host_by_memory[other] == CALLER else ''}"
+                own = f"{link} {other if host_by_memory[other] == DRIVER else ''}"
                 wires[host_by_memory[end]].append(own)
     devices: dict[str, list[object]] = {host: [] for host in topology.hosts}
     for device, spec in enumerate(topology.devices):
@@ -473,7 +473,7 @@ def equal_hosts(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[s
     alone_ = set(map(host_of, pinned))
     groups: dict[object, list[str]] = {}
     for host in topology.hosts:
-        if host != CALLER:
+        if host != DRIVER:
             key = host if host in alone_ else (tuple(devices[host]), tuple(sorted(wires[host])))
             groups.setdefault(key, []).append(host)
     return tuple(map(tuple, groups.values()))

@@ -1,7 +1,7 @@
 """What the executor asks of a device. `vulkan`, `cpu` and `null` implement it; tests may too.
 
-    Device --prepare(plan, index)--> Session               (memory, uploads, recordings: once)
-    Session: stage inputs -> submit split -> wait -> check -> fetch results     (per run, in one
+    Device --prepare(plan, index)--> PreparedPlan               (memory, uploads, recordings: once)
+    PreparedPlan: upload inputs -> submit split -> wait -> check -> fetch results     (per run, in one
     slot)
 
 A slot is one of the plan's `copies` sets of memory; a slot carries one run at a time.
@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..common.dtypes import NDArray, Progress
 from ..plan.types.plan_types import PlanValue, Upload
-from ..storage.lazy_array import Held
+from ..storage.lazy_array import ArrayLike
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from .state_store import StateStore
@@ -35,17 +35,17 @@ class Closing(Protocol):
         """Waits for what is pending and frees everything; safe to call twice."""
 
 
-class Session(Closing, Protocol):
+class PreparedPlan(Closing, Protocol):
     """One plan's share of one device."""
 
     def begin(self, slot: int) -> None:
         """Forgets what an earlier run left in this slot."""
 
-    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
+    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
         """Puts a value where the next submission of this slot finds it. Host work only."""
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
-        """Starts a split, or leaves it to `wait`, and returns at once. ticket: a number that this
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
+        """Starts a split, or leaves it to `wait`, and returns at once. sequence_number: a number that this
         run has alone on this slot. Asked again with the same one, as after an interrupt, it starts
         what has not begun.
         """
@@ -63,7 +63,7 @@ class Session(Closing, Protocol):
         past once it has, and None until then. It does not wait.
         """
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
         """Raises unless the complete split really ran to its end in this run: DeviceLost, or
         IndexOutOfRange where its data is at fault.
         """
@@ -101,7 +101,9 @@ class Device(Protocol):
     def holds(self, key: object) -> bool:
         """Returns whether a weight or state (one of `Graph.keys`) is on the device now."""
 
-    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> Session:
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> PreparedPlan:
         """Allocates, uploads the weights that are not there yet, and records the splits of device
         `index`.
         """
@@ -110,7 +112,7 @@ class Device(Protocol):
         """Frees the device; safe to call twice."""
 
 
-class Ahead(Protocol):
+class BackgroundTask(Protocol):
     """What makes weights ready before a plan asks for them, on a thread of its own."""
 
     def wait(self) -> None:
@@ -121,14 +123,14 @@ class Ahead(Protocol):
 
 
 @runtime_checkable
-class Uploads(Protocol):
+class PrefetchesWeights(Protocol):
     """A device with memory of its own that takes weights before a plan needs them."""
 
-    def upload_ahead(self, weights: Sequence[tuple[object, Held]]) -> Ahead:
+    def prefetch_weights(self, weights: Sequence[tuple[object, ArrayLike]]) -> BackgroundTask:
         """Begins to upload weights, by their keys in graphs; what fails is left to the plan."""
 
 
-class Gauge(NamedTuple):
+class MemoryUsage(NamedTuple):
     """What a device tells of itself at one moment; None where it does not tell.
 
     used_bytes: of total_bytes of its memory, by all programs. own_bytes: by this process. pci: its
@@ -142,8 +144,8 @@ class Gauge(NamedTuple):
 
 
 @runtime_checkable
-class Gauged(Protocol):
+class ReportsMemory(Protocol):
     """A device that tells how full its memory is."""
 
-    def gauge(self) -> Gauge:
+    def memory_usage(self) -> MemoryUsage:
         """Returns what there is to tell; raises DeviceError where it is closed."""

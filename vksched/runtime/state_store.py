@@ -42,7 +42,7 @@ class StateStore(Protocol):
         """Returns the keys of the states that are there."""
 
 
-class HostValues(Protocol):
+class CpuValues(Protocol):
     """What numpy asks of states while it computes."""
 
     def view(self, key: object) -> NDArray: ...
@@ -59,7 +59,7 @@ def _own(array: NDArray) -> NDArray:
     return np.array(array, order="C")
 
 
-class HostStates:
+class CpuStates:
     """States as numpy arrays, for the cpu and null devices. Zeros take memory once a run uses them,
     and then as they are written.
     """

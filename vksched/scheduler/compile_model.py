@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from ..engine.request import Placements
     from ..engine.request_precision import Precision
     from ..generation.chat import Chat
-    from ..generation.generator import Compiles
+    from ..generation.generator import CompilingScheduler
     from ..importers.base import ImportedModel
     from ..models.compiled_model import CompiledModel
 
 
 def chat_of(
-    scheduler: Compiles,
+    scheduler: CompilingScheduler,
     model: ImportedModel,
     placement: Placements | None,
     progress: Progress | None,

@@ -30,7 +30,7 @@ from ..monitor.start import watch
 from ..plan.plan import Plan
 from ..planner.planner import check_objective
 from ..runtime.device import Device
-from ..runtime.executors.slowdown_tracker import Watchdog
+from ..runtime.executors.slowdown_tracker import SlowdownTracker
 from ..runtime.vulkan import device_probe
 from ..topology.topology import Topology
 from ..trace import Sink, Trace, as_trace, with_tape, write_tape
@@ -43,7 +43,7 @@ from .compile_model import chat_of, run_of_model
 
 if TYPE_CHECKING:
     from ..cluster.cluster import Cluster
-    from ..cluster.connections import Joined
+    from ..cluster.connections import ClusterConnections
     from ..engine.apply_config import Configuring
     from ..generation.chat import Chat
     from ..importers.gguf.model import LanguageModel
@@ -119,7 +119,7 @@ class Scheduler(OfProcess):
         check_settings(copies, timeout_s, on_device_failure, policy, cluster is not None)
         check_switches(offload=offload, optimize=optimize, monitor=monitor or False)
         goal, mode = check_objective(objective, policy, "Scheduler"), mode_of(tune)
-        self.policy, told = policy, None if config is None else _read(config)
+        self.policy, parsed = policy, None if config is None else _read(config)
         self.trace = with_tape(as_trace(trace))
         self._lock = threading.RLock()
         self._closed = False
@@ -150,10 +150,10 @@ class Scheduler(OfProcess):
                 self._states,
                 Tuner(mode, Store()),
                 FirstUse(mode, Calibrator(mode, CostStore())),
-                Watchdog(self.trace),
+                SlowdownTracker(self.trace),
                 self.trace,
             )
-            configured = _configuring(told, self._preparing, self._states, policy)
+            configured = _configuring(parsed, self._preparing, self._states, policy)
             self.graphs = Graphs(self._preparing, configured)
             self._membership = Membership(self._preparing, self.graphs)
             self._unwatch = watch(self.graphs, policy, monitor)
@@ -364,17 +364,17 @@ def _read(config: str | PathLike[str] | Mapping[str, Any]) -> Config:
 
 
 def _configuring(
-    told: Config | None, preparing: Preparing, states: StateTable, policy: str
+    parsed: Config | None, preparing: Preparing, states: StateTable, policy: str
 ) -> Configuring | None:
-    if told is None:
+    if parsed is None:
         return None
     from ..engine.apply_config import Configuring  # as for `_read`
 
     about = preparing.topology, policy, preparing.opened.with_cpu
-    return Configuring(told, states.lie, *about)
+    return Configuring(parsed, states.locations, *about)
 
 
-def _join(cluster: Cluster | str, trace: Trace) -> Joined:
+def _join(cluster: Cluster | str, trace: Trace) -> ClusterConnections:
     from ..cluster.from_argument import as_cluster  # without a cluster nothing of it is imported
 
     return as_cluster(cluster).join(trace.clock)

@@ -29,8 +29,8 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from .disk_cache import folder_of, kept_if_room, make_folder, read_whole, remove_old
-from .lazy_array import Extent, Held, Late, Origin, origin_of
-from .weak_map import Notes
+from .lazy_array import ArrayLike, FileExtent, LazyArray, Origin, origin_of
+from .weak_map import WeakIdMap
 
 PIECE_BYTES = 1 << 24
 SETTLED_NS = 2 * 10**9
@@ -42,26 +42,26 @@ MAX_TEXT = 1 << 24
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
-_digests: Notes[str] = Notes()
+_digests: WeakIdMap[str] = WeakIdMap()
 
 
-def hash_of(array: Held) -> str:
+def hash_of(array: ArrayLike) -> str:
     """Returns the beginning of `digest_of`, enough to tell the weights of a tape apart."""
     return digest_of(array)[:16]
 
 
-def digest_of(array: Held) -> str:
+def digest_of(array: ArrayLike) -> str:
     """Returns the SHA-256 of the bytes of an array; the same array is read once, and what a file
     holds once for all processes, as long as the file stays as it is.
     """
-    found = _digests.of(array)
+    found = _digests.get(array)
     if found is None:
         found = _of_file(array) or _computed(array)
-        _digests.note(array, found)
+        _digests.set(array, found)
     return found
 
 
-def _computed(array: Held) -> str:
+def _computed(array: ArrayLike) -> str:
     made = hashlib.sha256()
     for piece in pieces_of(array):
         made.update(piece.data)
@@ -72,15 +72,15 @@ def _computed(array: Held) -> str:
     return found
 
 
-def pieces_of(array: Held, size_bytes: int = PIECE_BYTES) -> Iterator[NDArray]:
+def pieces_of(array: ArrayLike, size_bytes: int = PIECE_BYTES) -> Iterator[NDArray]:
     """Returns the bytes of an array in order, a piece at a time: also of one that takes less memory
     than it shows, or that is made when it is needed, of which no more is made than a piece.
     """
     count = max(1, size_bytes // array.dtype.itemsize)
-    if isinstance(array, Late):
+    if isinstance(array, LazyArray):
         for start in range(0, array.size, count):
             piece = np.empty(min(count, array.size - start), array.dtype)
-            array.into(piece, start)
+            array.write_to(piece, start)
             yield piece.view(np.uint8)
         return
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
@@ -91,7 +91,7 @@ def pieces_of(array: Held, size_bytes: int = PIECE_BYTES) -> Iterator[NDArray]:
 # -- on disk ---------------------------------------------------------------------------------------
 
 
-def _of_file(array: Held) -> str | None:
+def _of_file(array: ArrayLike) -> str | None:
     """Returns the hash that is known of the bytes of a file."""
     origin = origin_of(array)
     path = None if origin is None else _path_of(origin.extent)
@@ -133,7 +133,7 @@ def _keep(origin: Origin, digest: str) -> None:
             os.close(file)
 
 
-def _path_of(extent: Extent) -> Path | None:
+def _path_of(extent: FileExtent) -> Path | None:
     folder = folder_of("hashes")
     name = hashlib.sha256(repr(extent.identity).encode()).hexdigest()[:32]
     return None if folder is None else folder / f"{name}.txt"

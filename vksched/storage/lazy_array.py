@@ -1,7 +1,7 @@
-"""Late: an array that is made when it is needed, of what takes no memory of its own.
+"""Lazy arrays: an array that is made when it is needed, of what takes no memory of its own.
 
-    blocks of a file --into--> memory of a device
-                     '-take--> an array, as long as somebody has it
+    blocks of a file --write_to--> memory of a device
+                     '-materialize--> an array, as long as somebody has it
 
 Weights are such arrays where a device holds them in another form than their file, or the file may
 change: the host keeps none that is not in use. Examples: tests/storage/test_lazy_array.py.
@@ -22,7 +22,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray, Shape
 from ..common.fork_guard import in_child
-from .weak_map import Notes
+from .weak_map import WeakIdMap
 
 Make = Callable[[int, NDArray], None]
 """(first row, (rows, words)) -> None, which writes so many rows."""
@@ -36,9 +36,9 @@ def _unknown() -> Origin | None:
     return None
 
 
-class Late:
+class LazyArray:
     """An array of a 32-bit type with two axes or more. make: writes rows of it; to any memory, by
-    any threads, and the same ones each time. lying: returns all of it where it lies already, None
+    any threads, and the same ones each time. resident: returns all of it where it lies already, None
     where it does not. origin: returns of which bytes of a file it is made.
     """
 
@@ -47,7 +47,7 @@ class Late:
         shape: Shape,
         make: Make,
         dtype: Any = np.uint32,
-        lying: Callable[[], NDArray | None] = _nothing,
+        resident: Callable[[], NDArray | None] = _nothing,
         origin: Callable[[], Origin | None] = _unknown,
     ) -> None:
         self.shape = shape
@@ -55,43 +55,43 @@ class Late:
         self.size = math.prod(shape)
         self.nbytes = self.size * self.dtype.itemsize
         self._make = make
-        self._lying = lying
+        self._resident = resident
         self.origin = origin
-        self._room = self._made = _nothing
+        self._buffer = self._made = _nothing
         self._help: Callable[[], object] = _nothing
         self._making = threading.Lock()
-        _LATES.add(self)
+        _LAZY_ARRAYS.add(self)
 
-    def take(self) -> NDArray:
+    def materialize(self) -> NDArray:
         """Returns all of it, read-only: the array that is there, as long as somebody has it."""
         self._help()
         with self._making:
-            lying = self._lying()
-            if lying is not None:
-                return lying
+            resident = self._resident()
+            if resident is not None:
+                return resident
             made = self._made()
             if made is None:
-                made = self.room()
-                self.into(made.reshape(-1))
+                made = self.buffer()
+                self.write_to(made.reshape(-1))
                 self._fill(made)
             return made
 
-    def room(self, offered: NDArray | None = None) -> NDArray:
-        """Returns the array that `take` returns to those who have this one, with any content until
+    def buffer(self, offered: NDArray | None = None) -> NDArray:
+        """Returns the array that `materialize` returns to those who have this one, with any content until
         then. offered: it, where there is none yet.
         """
-        lying = self._lying()
-        if lying is not None:
-            return lying
+        resident = self._resident()
+        if resident is not None:
+            return resident
         with _PLACING:
-            room = self._room()
-            if room is None:
-                room = np.empty(self.shape, self.dtype) if offered is None else offered
-                self._room = weakref.ref(room)
-            return room
+            buffer = self._buffer()
+            if buffer is None:
+                buffer = np.empty(self.shape, self.dtype) if offered is None else offered
+                self._buffer = weakref.ref(buffer)
+            return buffer
 
     def begin(self, help: Callable[[], object]) -> bool:
-        """Whether the caller is to fill the room, and to call `end`: nobody does, or did. help: has
+        """Whether the caller is to fill the buffer, and to call `end`: nobody does, or did. help: has
         the work done sooner, by who waits for it.
         """
         if not self._making.acquire(blocking=False):
@@ -104,17 +104,17 @@ class Late:
 
     def end(self, filled: bool) -> None:
         """Ends what was begun. filled: whether all of it is there."""
-        room = self._room()
-        if filled and room is not None:
-            self._fill(room)
+        buffer = self._buffer()
+        if filled and buffer is not None:
+            self._fill(buffer)
         self._help = _nothing
         self._making.release()
 
-    def _fill(self, room: NDArray) -> None:
-        room.flags.writeable = False
-        self._made = self._room
+    def _fill(self, buffer: NDArray) -> None:
+        buffer.flags.writeable = False
+        self._made = self._buffer
 
-    def into(self, out: NDArray, start: int = 0) -> None:
+    def write_to(self, out: NDArray, start: int = 0) -> None:
         """Writes elements from `start` on, as many as `out` has, which is flat, has no gaps, and
         takes them as words or as what they are.
         """
@@ -133,15 +133,15 @@ class Late:
             out, start = out[count:], start + count
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NDArray:
-        made = self.take()
+        made = self.materialize()
         if dtype is not None and np.dtype(dtype) != self.dtype:  # type: ignore[call-overload]
             return made.astype(dtype)  # type: ignore[call-overload, no-any-return]
         return made.copy() if copy else made
 
 
-_LATES: weakref.WeakSet[Late] = weakref.WeakSet()
+_LAZY_ARRAYS: weakref.WeakSet[LazyArray] = weakref.WeakSet()
 _PLACING = threading.Lock()
-"""Held while an array without content is made."""
+"""ArrayLike while an array without content is made."""
 
 
 @in_child
@@ -149,12 +149,12 @@ def _renew_locks() -> None:
     """A child of a process that forked makes what another thread was making there."""
     global _PLACING
     _PLACING = threading.Lock()
-    for late in _LATES:
-        late._making, late._help = threading.Lock(), _nothing
+    for lazy in _LAZY_ARRAYS:
+        lazy._making, lazy._help = threading.Lock(), _nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class FileExtent:
     """Some bytes of a file. path: absolute, as it was opened. identity: what tells the file from
     others, and from itself when it changes; its third number is the size of the file. start, size:
     of these bytes.
@@ -166,7 +166,7 @@ class Extent:
     size: int
 
 
-class Apart(ABC):
+class FileSlice(ABC):
     """Bytes that lie elsewhere, as in a file, and are read when they are needed. size: how many.
     place: the descriptor of a file and the first byte there; None where they are in no file.
     extent: the same for other processes.
@@ -176,7 +176,7 @@ class Apart(ABC):
     place: tuple[int, int] | None = None
 
     @property
-    def extent(self) -> Extent | None:
+    def extent(self) -> FileExtent | None:
         return None
 
     def origin(self, shape: Shape, dtype: str = "uint32", blocks: str = "") -> Origin | None:
@@ -197,10 +197,10 @@ class Apart(ABC):
         return None
 
 
-class Joined(Apart):
+class ConcatBytes(FileSlice):
     """Bytes of several places, one behind the other; each place has as many."""
 
-    def __init__(self, parts: Sequence[Apart]) -> None:
+    def __init__(self, parts: Sequence[FileSlice]) -> None:
         self._parts, self._each = parts, parts[0].size
         self.size = len(parts) * self._each
 
@@ -218,29 +218,29 @@ class Origin:
     the file as they are; where these are blocks, blocks: their format, and shape that of values.
     """
 
-    extent: Extent
+    extent: FileExtent
     shape: Shape
     dtype: str = "uint32"
     blocks: str = ""
 
 
-ORIGINS: Notes[Origin] = Notes()
+ORIGINS: WeakIdMap[Origin] = WeakIdMap()
 """Of arrays in memory that are made of files; see `origin_of`."""
-_maps: dict[int, tuple[weakref.ref[mmap.mmap], Extent]] = {}
+_maps: dict[int, tuple[weakref.ref[mmap.mmap], FileExtent]] = {}
 """Of files, by the address where they lie."""
 
 
-def note_map(mapped: mmap.mmap, path: str, identity: tuple[int, ...]) -> None:
+def register_map(mapped: mmap.mmap, path: str, identity: tuple[int, ...]) -> None:
     """Notes where a mapped file lies, so that arrays in it are found. path, identity: as in
-    `Extent`.
+    `FileExtent`.
     """
     address: int = np.frombuffer(mapped, np.uint8).ctypes.data
     for gone in [at for at, (ref, _) in list(_maps.items()) if ref() is None]:
         _maps.pop(gone, None)
-    _maps[address] = weakref.ref(mapped), Extent(path, identity, 0, len(mapped))
+    _maps[address] = weakref.ref(mapped), FileExtent(path, identity, 0, len(mapped))
 
 
-def leave_maps() -> None:
+def drop_mapped_pages() -> None:
     """Lets go of the pages of mapped files, which are read again when they are needed: the system
     cannot forget a file of which a process has pages.
     """
@@ -249,49 +249,49 @@ def leave_maps() -> None:
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def origin_of(held: Held) -> Origin | None:
+def origin_of(held: ArrayLike) -> Origin | None:
     """Returns of which bytes of a file an array is made; None where it is of none, or in another
     order than they.
     """
-    if isinstance(held, Late):
+    if isinstance(held, LazyArray):
         return held.origin()
-    noted = ORIGINS.of(held)
+    noted = ORIGINS.get(held)
     if noted is not None or not held.flags.c_contiguous:
         return noted
     begin, size = held.ctypes.data, held.nbytes
     for address, (ref, whole) in list(_maps.items()):
         if address <= begin < begin + size <= address + whole.size and ref() is not None:
-            extent = Extent(whole.path, whole.identity, begin - address, size)
+            extent = FileExtent(whole.path, whole.identity, begin - address, size)
             return Origin(extent, held.shape, held.dtype.name)
     return None
 
 
-def late_bytes(blocks: Apart, shape: Shape, dtype: Any) -> Late:
+def lazy_bytes(blocks: FileSlice, shape: Shape, dtype: Any) -> LazyArray:
     """Returns an array whose elements are bytes as they lie."""
     row_bytes = shape[-1] * np.dtype(dtype).itemsize
 
     def make(start: int, out: NDArray) -> None:
         blocks.read(start * row_bytes, out.reshape(-1).view(np.uint8))
 
-    def lying() -> NDArray | None:
+    def resident() -> NDArray | None:
         found = blocks.view()
         return None if found is None else found.view(dtype).reshape(shape)
 
     name = np.dtype(dtype).name
-    return Late(shape, make, dtype, lying, lambda: blocks.origin(shape, name))
+    return LazyArray(shape, make, dtype, resident, lambda: blocks.origin(shape, name))
 
 
-Held: TypeAlias = NDArray | Late
+ArrayLike: TypeAlias = NDArray | LazyArray
 """What a leaf of a graph holds."""
 
 
-def as_array(held: Held) -> NDArray:
+def as_array(held: ArrayLike) -> NDArray:
     """Returns what a leaf holds as an array."""
-    return held.take() if isinstance(held, Late) else held
+    return held.materialize() if isinstance(held, LazyArray) else held
 
 
-def place_of(held: Held) -> NDArray:
+def buffer_of(held: ArrayLike) -> NDArray:
     """Returns the array that `as_array` returns to those who have this one, which may not be filled
     before.
     """
-    return held.room() if isinstance(held, Late) else held
+    return held.buffer() if isinstance(held, LazyArray) else held

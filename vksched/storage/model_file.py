@@ -21,7 +21,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..common.errors import ModelFormatError
-from .lazy_array import Apart, Extent, note_map
+from .lazy_array import FileExtent, FileSlice, register_map
 
 MIN_MAPPED_BYTES = 1 << 16
 """Files up to this size are read, not mapped."""
@@ -85,7 +85,7 @@ class Unchanged:
             )
 
 
-class FileBytes(Apart):
+class FileBytes(FileSlice):
     """A part of a mapped file. content: as it lies in the map."""
 
     def __init__(self, content: memoryview, file: Unchanged, start: int) -> None:
@@ -94,8 +94,8 @@ class FileBytes(Apart):
         self.place = file.descriptor, start
 
     @property
-    def extent(self) -> Extent:
-        return Extent(self._file.path, self._file.identity, self._start, self.size)
+    def extent(self) -> FileExtent:
+        return FileExtent(self._file.path, self._file.identity, self._start, self.size)
 
     def read(self, start: int, out: NDArray) -> None:
         if hasattr(os, "preadv"):
@@ -187,7 +187,7 @@ def content_of(
         raise ModelFormatError(f"{where}: expected a regular file, got something else at {name!r}")
     if mapped and about.st_size > MIN_MAPPED_BYTES:
         made = mmap.mmap(file, about.st_size, access=mmap.ACCESS_READ)
-        note_map(made, os.path.abspath(path or name), identity_of(about))
+        register_map(made, os.path.abspath(path or name), identity_of(about))
         return memoryview(made)
     with open(file, "rb", closefd=False) as stream:
         return memoryview(stream.read(about.st_size))

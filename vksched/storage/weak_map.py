@@ -1,4 +1,4 @@
-"""Notes: what is known of an object, as long as it lives, by what it is and not by what it holds.
+"""Weak maps: what is known of an object, as long as it lives, by what it is and not by what it holds.
 
 Arrays have no hash, and nobody may write to one of a graph, so a note about its bytes stays true.
 Examples: tests/storage/test_lazy_array.py.
@@ -9,16 +9,16 @@ from __future__ import annotations
 import weakref
 from typing import Any, Generic, TypeVar
 
-About = TypeVar("About")
+Value = TypeVar("Value")
 
 
-class Notes(Generic[About]):
+class WeakIdMap(Generic[Value]):
     """One note for each object. May be used from any number of threads."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], About]] = {}
+        self._known: dict[int, tuple[weakref.ref[Any], Value]] = {}
 
-    def note(self, of: object, about: About) -> None:
+    def set(self, of: object, about: Value) -> None:
         """Notes something of an object, in place of what was noted before."""
         key = id(of)
 
@@ -29,7 +29,7 @@ class Notes(Generic[About]):
 
         self._known[key] = weakref.ref(of, gone), about
 
-    def of(self, of: object) -> About | None:
+    def get(self, of: object) -> Value | None:
         """Returns what was noted of an object."""
         found = self._known.get(id(of))
         return found[1] if found is not None and found[0]() is of else None

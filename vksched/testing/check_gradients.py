@@ -35,7 +35,7 @@ from .numeric_gradient import (
     why_not_compared,
     why_not_second,
 )
-from .op_cases.op_sample import Case
+from .op_cases.op_sample import OpSample
 from .op_table import CASES
 
 DIFFERENCES, SECOND = "differences", "second order"
@@ -72,13 +72,13 @@ class Outcome:
     wrong: str = ""
 
 
-def cases_of(names: Sequence[str]) -> list[Case]:
+def cases_of(names: Sequence[str]) -> list[OpSample]:
     """Returns the cases of some ops, or of all that have a gradient rule.
 
     Raises:
         UnsupportedOp: there is no such op. VkschedError: one of them has no gradient.
     """
-    wanted = {case.op for case in select(names) if isinstance(case, Case)}
+    wanted = {case.op for case in select(names) if isinstance(case, OpSample)}
     for op in sorted(wanted) if names else ():
         if rule_of(op) is None:
             why = why_no_gradient(op) or "has no rule yet"
@@ -91,21 +91,21 @@ def reasons() -> dict[str, str]:
     return {op: why_no_gradient(op) for op in computing_ops() if rule_of(op) is None}
 
 
-def spread(cases: Sequence[Case], count: int) -> list[Case]:
+def spread(cases: Sequence[OpSample], count: int) -> list[OpSample]:
     """Returns so many of the cases, taken evenly."""
     taken = min(count, len(cases))
     return [cases[i * len(cases) // taken] for i in range(taken)]
 
 
-def by_differences(cases: Iterable[Case], second: int = SECOND_CASES) -> Iterator[Outcome]:
+def by_differences(cases: Iterable[OpSample], second: int = SECOND_CASES) -> Iterator[Outcome]:
     """Yields the outcome of each case by differences, op by op, and then so many of the second
     order.
     """
-    groups: dict[str, list[Case]] = {}
+    groups: dict[str, list[OpSample]] = {}
     for case in cases:
         groups.setdefault(case.op, []).append(case)
     for group in groups.values():
-        able: list[Case] = []
+        able: list[OpSample] = []
         for case in group:
             found = first_order(case)
             yield found
@@ -114,14 +114,14 @@ def by_differences(cases: Iterable[Case], second: int = SECOND_CASES) -> Iterato
         yield from map(second_order, spread(able, second))
 
 
-def first_order(case: Case) -> Outcome:
+def first_order(case: OpSample) -> Outcome:
     """Returns the outcome of a case by differences."""
     if reason := why_not_compared(case):
         return Outcome(case.op, case.id, DIFFERENCES, reason=reason)
     return _outcome(case, DIFFERENCES, compare)
 
 
-def second_order(case: Case) -> Outcome:
+def second_order(case: OpSample) -> Outcome:
     """Returns the outcome of a case's gradient by differences of that; `first_order` had one."""
     try:
         reason = why_not_second(case)
@@ -132,7 +132,7 @@ def second_order(case: Case) -> Outcome:
     return _outcome(case, SECOND, compare_second)
 
 
-def _outcome(case: Case, by: str, run: Callable[[Case], Compared]) -> Outcome:
+def _outcome(case: OpSample, by: str, run: Callable[[OpSample], Compared]) -> Outcome:
     try:
         found = run(case)
     except VkschedError as wrong:
@@ -140,14 +140,14 @@ def _outcome(case: Case, by: str, run: Callable[[Case], Compared]) -> Outcome:
     return Outcome(case.op, case.id, by, **dataclasses.asdict(found))
 
 
-def on_device(device: str, cases: Iterable[Case]) -> Iterator[Outcome]:
+def on_device(device: str, cases: Iterable[OpSample]) -> Iterator[Outcome]:
     """Yields the outcome of each case on one device, in a scheduler of it alone."""
     with Scheduler([device], tune=False) as sched:
         for case in cases:
             yield on_scheduler(sched, device, case)
 
 
-def why_not_on_devices(case: Case) -> str:
+def why_not_on_devices(case: OpSample) -> str:
     """Returns why the gradient of a case is not compared on devices; "" where it is."""
     if reason := why_not_compared(case):
         return reason
@@ -155,7 +155,7 @@ def why_not_on_devices(case: Case) -> str:
     return "" if finite else "the result is not finite in float32"
 
 
-def on_scheduler(sched: Scheduler, by: str, case: Case) -> Outcome:
+def on_scheduler(sched: Scheduler, by: str, case: OpSample) -> Outcome:
     """Returns the outcome of a case on a scheduler's devices. by: what they are called."""
     if reason := why_not_on_devices(case):
         return Outcome(case.op, case.id, by, reason=reason)

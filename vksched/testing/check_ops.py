@@ -10,7 +10,7 @@ from .. import ops
 from ..common.errors import UnsupportedOp, close_text
 from .coopmat_tolerance import coopmat_tolerance
 from .kernel_runner import Runner, check_device, check_function, nmse_of
-from .op_cases.op_sample import Case, FunctionCase, Mismatch
+from .op_cases.op_sample import FunctionSample, Mismatch, OpSample
 from .op_table import CASES, FP16, FUNCTIONS, LONGS, UNSIGNED, fits_32_bits
 
 
@@ -29,13 +29,13 @@ class Outcome:
     nmse: float | None = None
 
 
-def select(names: Sequence[str]) -> list[Case | FunctionCase]:
+def select(names: Sequence[str]) -> list[OpSample | FunctionSample]:
     """Returns the cases of some ops and functions, or all.
 
     Raises:
         UnsupportedOp: there is no such op.
     """
-    cases: list[Case | FunctionCase] = [*CASES, *FP16, *LONGS, *UNSIGNED, *FUNCTIONS]
+    cases: list[OpSample | FunctionSample] = [*CASES, *FP16, *LONGS, *UNSIGNED, *FUNCTIONS]
     known = {_op(case) for case in cases}
     names = [_resolve(name, known) for name in names]
     for name in names:
@@ -51,17 +51,17 @@ def _resolve(name: str, known: Collection[str]) -> str:
     return name if name in known or found not in known else str(found)
 
 
-def _op(case: Case | FunctionCase) -> str:
-    return case.op if isinstance(case, Case) else case.function
+def _op(case: OpSample | FunctionSample) -> str:
+    return case.op if isinstance(case, OpSample) else case.function
 
 
-def prove(runner: Runner, cases: Iterable[Case | FunctionCase]) -> Iterator[Outcome]:
+def check_samples(runner: Runner, cases: Iterable[OpSample | FunctionSample]) -> Iterator[Outcome]:
     """Yields the outcome of each case on one device with its own limits, by every variant."""
     limits, device = runner.device.limits, runner.device.name
     for case in cases:
         about = (_op(case), case.id, device)
         try:
-            if isinstance(case, FunctionCase):
+            if isinstance(case, FunctionSample):
                 results, reasons = runner.run_function(case, limits)
                 wanted = case.expected()
                 check_function(case, results, wanted, device)

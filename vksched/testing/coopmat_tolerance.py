@@ -9,7 +9,7 @@ import numpy as np
 from ..common.dtypes import NDArray
 from ..ops.lowering.variants import COOPMAT
 from ..ops.quantized.gguf_formats import unpacked
-from .op_cases.op_sample import Case
+from .op_cases.op_sample import OpSample
 
 CUT = 2.0**-22
 """Of the sum so far and of what a step adds to it. Units may cut off digits where others round: one
@@ -19,7 +19,7 @@ WEIGHT = 2.0**-10
 """Of a weight of attention, which units take as float16: where a driver cuts digits off."""
 
 
-def coopmat_tolerance(case: Case, variant: str) -> NDArray | float:
+def coopmat_tolerance(case: OpSample, variant: str) -> NDArray | float:
     """Returns by how much each value of a result may be off for this; 0 of all other variants.
 
     Of a product: the digits that each step along k cuts off. Of attention: the share of weights,
@@ -37,7 +37,7 @@ def coopmat_tolerance(case: Case, variant: str) -> NDArray | float:
     return 0.0
 
 
-def _factors(case: Case) -> tuple[NDArray, NDArray]:
+def _factors(case: OpSample) -> tuple[NDArray, NDArray]:
     """Returns both factors of a product as they are multiplied, in float64."""
     left, right = case.inputs[:2]
     if case.op == "quantized_linear":

@@ -20,7 +20,7 @@ from ..runtime.vulkan.single_dispatch import Place, Singles
 from ..runtime.vulkan.vulkan_device import VulkanDevice
 from ..runtime.vulkan.word_view import read_words, write_words
 from ..topology.limits import Limits
-from .op_cases.op_sample import Case, FunctionCase, Mismatch
+from .op_cases.op_sample import FunctionSample, Mismatch, OpSample
 
 SENTINEL = 0xDEADBEEF
 GAP = 12
@@ -45,7 +45,7 @@ class Runner:
         self._recording = device.context.recording()
         self._singles = Singles(device.context, device.disable_aliasing)
 
-    def run(self, case: Case, limits: Limits, variant: str = "") -> NDArray:
+    def run(self, case: OpSample, limits: Limits, variant: str = "") -> NDArray:
         """Returns the op's result, computed by one of the variants of its kernel.
 
         Raises:
@@ -54,7 +54,7 @@ class Runner:
         """
         return self.run_lowered(case, lowering_of(case, limits, variant))
 
-    def run_lowered(self, case: Case, lowering: Lowering) -> NDArray:
+    def run_lowered(self, case: OpSample, lowering: Lowering) -> NDArray:
         """As `run`, with what the call was lowered to."""
         call = case.call(Limits())
         view = view_offset(case.declaration, case.types, call.attrs)
@@ -84,7 +84,7 @@ class Runner:
             )
         return read_words(words, numpy_dtype(call.output.dtype), call.output.shape)
 
-    def time(self, case: Case, limits: Limits, repeat: int) -> list[float]:
+    def time(self, case: OpSample, limits: Limits, repeat: int) -> list[float]:
         """Returns the seconds of several submissions of one call, by the device where it tells.
 
         Raises:
@@ -102,7 +102,7 @@ class Runner:
             times.append(on_host_s if on_device_s is None else on_device_s)
         return times[1:]
 
-    def _load(self, case: Case, result_words: int, lowering: Lowering) -> list[int]:
+    def _load(self, case: OpSample, result_words: int, lowering: Lowering) -> list[int]:
         """Fills the page; returns the words at which operands, result, scratch and status lie."""
         page, at, places = self._page.array, GAP, []
         for words in (*(t.words for t in case.types), result_words, lowering.scratch_words, 4):
@@ -123,12 +123,12 @@ class Runner:
         self._singles.close()
 
     def run_function(
-        self, case: FunctionCase, limits: Limits
+        self, case: FunctionSample, limits: Limits
     ) -> tuple[tuple[NDArray, ...], tuple[str, ...]]:
         """Returns the results, and why numpy computed what the device cannot run of it."""
         reasons: dict[str, None] = {}
 
-        def run_node(node: Case) -> NDArray:
+        def run_node(node: OpSample) -> NDArray:
             try:
                 return self.run(node, limits)
             except UnsupportedOp as reason:
@@ -156,7 +156,7 @@ class Runner:
         self._recording.wait(TIMEOUT_S)
 
 
-def lowering_of(case: Case, limits: Limits, variant: str = "") -> Lowering:
+def lowering_of(case: OpSample, limits: Limits, variant: str = "") -> Lowering:
     """Returns the dispatches of a case on a device with these limits; of a view there are none.
 
     Raises:
@@ -169,7 +169,7 @@ def lowering_of(case: Case, limits: Limits, variant: str = "") -> Lowering:
 
 
 def check_device(
-    case: Case, got: NDArray, expected: NDArray, what: str, lost: NDArray | float = 0.0
+    case: OpSample, got: NDArray, expected: NDArray, what: str, lost: NDArray | float = 0.0
 ) -> None:
     """As `check`, and bit for bit where the case says so."""
     check(case, got, expected, what, lost)
@@ -179,7 +179,7 @@ def check_device(
 
 def nmse_of(got: NDArray, expected: NDArray, terms: NDArray | float = 0.0) -> float | None:
     """Returns the normalised squared error of the finite values; None where there are none. terms:
-    as in `Case`.
+    as in `OpSample`.
     """
     finite = np.isfinite(expected)
     if got.dtype.kind != "f" or not finite.any():
@@ -190,7 +190,7 @@ def nmse_of(got: NDArray, expected: NDArray, terms: NDArray | float = 0.0) -> fl
 
 
 def check_function(
-    case: FunctionCase, got: tuple[NDArray, ...], expected: tuple[NDArray, ...], what: str
+    case: FunctionSample, got: tuple[NDArray, ...], expected: tuple[NDArray, ...], what: str
 ) -> None:
     """As `check`, for each of several results."""
     if len(got) != len(expected):
@@ -200,7 +200,7 @@ def check_function(
 
 
 def check(
-    case: Case | FunctionCase,
+    case: OpSample | FunctionSample,
     got: NDArray,
     expected: NDArray,
     what: str,
@@ -225,7 +225,7 @@ def check(
     for kind in (np.isnan, np.isposinf, np.isneginf):
         if not np.array_equal(kind(got), kind(expected)):
             raise Mismatch(f"{where}: {kind.__name__} differs")
-    terms = case.terms if isinstance(case, Case) and case.terms is not None else 0.0
+    terms = case.terms if isinstance(case, OpSample) and case.terms is not None else 0.0
     error, half = nmse_of(got, expected, terms), got.dtype == np.float16
     if error is None:
         return
@@ -234,10 +234,10 @@ def check(
     finite = np.isfinite(expected)
     a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
     # value by value; what is added up may cancel, so there the largest counts
-    apart = isinstance(case, Case) and case.op in VALUE_BY_VALUE
-    share = case.of_largest if isinstance(case, Case) else None
+    apart = isinstance(case, OpSample) and case.op in VALUE_BY_VALUE
+    share = case.of_largest if isinstance(case, OpSample) else None
     if share is None:
-        share = OF_THE_LARGEST.get(case.op, 1e-6) if isinstance(case, Case) else 1e-6
+        share = OF_THE_LARGEST.get(case.op, 1e-6) if isinstance(case, OpSample) else 1e-6
     atol = (MIN_HALF if half else MIN_NORMAL) if apart else share * np.abs(b).max()
     atol = atol + np.broadcast_to(lost + 1e-6 * terms, expected.shape)[finite]
     far = np.flatnonzero(np.abs(a - b) > (HALF_STEP if half else 1e-4) * np.abs(b) + atol)

@@ -40,7 +40,7 @@ from ..ir.op import EPILOGUE
 from ..ir.tensor import Tensor, apply, constant, input, weight
 from ..ir.vjp import is_smooth, rule_of
 from .directional_slope import Slope
-from .op_cases.op_sample import Case
+from .op_cases.op_sample import OpSample
 from .op_table import is_taken
 
 STEP = 1e-5
@@ -128,7 +128,7 @@ class Function:
         return _function(self.inputs, results, self.feeds)
 
 
-def why_not_compared(case: Case) -> str:
+def why_not_compared(case: OpSample) -> str:
     """Returns why a case cannot be compared: its op has no rule, or differences say nothing."""
     if rule_of(case.op) is None:
         return "the op has no rule"
@@ -154,22 +154,22 @@ def why_not_compared(case: Case) -> str:
     return "" if np.isfinite(result).all() else "the result is not finite"
 
 
-def is_compared(case: Case) -> bool:
+def is_compared(case: OpSample) -> bool:
     """Returns whether a case can be compared."""
     return not why_not_compared(case)
 
 
-def in_float64(case: Case) -> Case:
+def in_float64(case: OpSample) -> OpSample:
     """Returns a case with all its floats in float64, those that attributes name too."""
     return _in_floats(case, FLOAT64)
 
 
-def in_float32(case: Case) -> Case:
+def in_float32(case: OpSample) -> OpSample:
     """Returns a case with all its floats in float32, as devices compute them."""
     return _in_floats(case, FLOAT32)
 
 
-def _in_floats(case: Case, dtype: str) -> Case:
+def _in_floats(case: OpSample, dtype: str) -> OpSample:
     attrs = {
         name: dtype if name in ("to", "dtype") and value in FLOATS else value
         for name, value in case.attrs.items()
@@ -177,7 +177,7 @@ def _in_floats(case: Case, dtype: str) -> Case:
     return replace(case, attrs=attrs).as_dtypes(dict.fromkeys(FLOATS, dtype))
 
 
-def function_of(case: Case) -> Function:
+def function_of(case: OpSample) -> Function:
     """Returns the op of a case as a function of its operands.
 
     Positions are constants, as their values decide what is legal.
@@ -250,17 +250,17 @@ def _values(
     return values
 
 
-def compare(case: Case) -> Compared:
+def compare(case: OpSample) -> Compared:
     """Compares the gradient rule of a case's op with central differences."""
     return compare_function(function_of(in_float64(case)))
 
 
-def compare_second(case: Case) -> Compared:
+def compare_second(case: OpSample) -> Compared:
     """Compares the gradient of the rule itself with central differences of the rule."""
     return compare_function(function_of(in_float64(case)).second)
 
 
-def why_not_second(case: Case) -> str:
+def why_not_second(case: OpSample) -> str:
     """Returns why the gradient of a case's gradient is not compared: it is one of steps, as that of
     fmod(a, b), and more of them lie between two values than differences can tell.
     """

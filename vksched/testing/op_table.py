@@ -35,7 +35,7 @@ from .op_cases.linalg.attention_with_kvcache import OF_PROMPTS
 from .op_cases.linalg.matmul import FP16 as FP16_OF_MATMUL
 from .op_cases.linalg.matmul import LONG_K
 from .op_cases.linalg.quantized_linear import OF_MANY_ROWS
-from .op_cases.op_sample import Case, ErrorCase, FunctionCase
+from .op_cases.op_sample import ErrorSample, FunctionSample, OpSample
 from .op_cases.reduction import arg, batch_norm, norm, reduce, scan, softmax, sort
 
 FAMILIES: tuple[ModuleType, ...] = (
@@ -78,11 +78,11 @@ FAMILIES: tuple[ModuleType, ...] = (
     softmax,
     sort,
 )
-CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
-FUNCTIONS: list[FunctionCase] = [
+CASES: list[OpSample] = [case for family in FAMILIES for case in family.CASES]
+FUNCTIONS: list[FunctionSample] = [
     case for family in FAMILIES for case in getattr(family, "FUNCTIONS", ())
 ]
-ERRORS: list[ErrorCase] = [case for family in FAMILIES for case in family.ERRORS]
+ERRORS: list[ErrorSample] = [case for family in FAMILIES for case in family.ERRORS]
 
 
 def fits_32_bits(array: NDArray) -> bool:
@@ -94,12 +94,12 @@ DERIVED_PER_OP = 4
 """How many cases of each op are run again with wider and narrower types."""
 
 
-def derived(cases: Iterable[Case], change: Mapping[str, str]) -> list[Case]:
+def derived(cases: Iterable[OpSample], change: Mapping[str, str]) -> list[OpSample]:
     """Returns some cases of every op on other element types, such as float16 for float32.
 
     Taken evenly from those that such types can hold; casts name their types themselves.
     """
-    able: dict[str, list[Case]] = {}
+    able: dict[str, list[OpSample]] = {}
     for case in cases:
         named = case.op == "cast" or "dtype" in case.attrs
         if not case.large and not named and any(a.dtype.name in change for a in case.inputs):
@@ -111,7 +111,7 @@ def derived(cases: Iterable[Case], change: Mapping[str, str]) -> list[Case]:
     return [case for case in picked if is_taken(case)]
 
 
-def is_taken(case: Case) -> bool:
+def is_taken(case: OpSample) -> bool:
     """Returns whether the op takes operands of these types: nextafter refuses float16, and no
     uint32 is padded with -1.
     """

@@ -29,7 +29,7 @@ from ..ir.value_range import bounds_of_data, bounds_of_result, fits
 from ..ir.vjp import rule_of, why_no_gradient
 from ..ops.lowering.lower import lower
 from ..topology.limits import Limits
-from .op_cases.op_sample import Case
+from .op_cases.op_sample import OpSample
 from .op_table import CASES, FUNCTIONS, is_taken
 
 KINDS = {
@@ -63,14 +63,14 @@ class Support:
 @cache
 def find_support() -> tuple[Support, ...]:
     """Returns the support of every op, in order of name."""
-    by_op: dict[str, list[Case]] = {}
+    by_op: dict[str, list[OpSample]] = {}
     for case in CASES:
         by_op.setdefault(case.op, []).append(case)
     names = computing_ops()
     return tuple(_support_of(name, by_op.get(name, [])) for name in names)
 
 
-def _support_of(name: str, cases: list[Case]) -> Support:
+def _support_of(name: str, cases: list[OpSample]) -> Support:
     on: dict[str, list[str]] = {kind: [] for kind in KINDS}
     dtypes: list[str] = []
     gaps: dict[tuple[str, str, str], None] = {}
@@ -91,7 +91,7 @@ def _support_of(name: str, cases: list[Case]) -> Support:
     return Support(name, tuple(dtypes), found, tuple(gaps), why)
 
 
-def _cases_of(cases: Iterable[Case], dtype: str) -> Iterable[Case]:
+def _cases_of(cases: Iterable[OpSample], dtype: str) -> Iterable[OpSample]:
     """The cases whose data has a type, or could have it."""
     for case in cases:
         if _data_type(case) == dtype:
@@ -102,7 +102,7 @@ def _cases_of(cases: Iterable[Case], dtype: str) -> Iterable[Case]:
                 yield other
 
 
-def _data_type(case: Case) -> str:
+def _data_type(case: OpSample) -> str:
     """The type of the first operand that holds no positions, or of the result."""
     indices = get_op(case.op).indices
     data = [t.dtype for i, t in enumerate(case.types) if i not in indices]
@@ -110,7 +110,7 @@ def _data_type(case: Case) -> str:
     return numbers[0] if numbers else case.result_type().dtype
 
 
-def _why_not(case: Case, limits: Limits) -> str | None:
+def _why_not(case: OpSample, limits: Limits) -> str | None:
     call, op = case.call(limits), case.declaration
     if view_offset(op, call.inputs, call.attrs) is not None:
         return None

@@ -13,7 +13,7 @@ from ..ir.attrs import Attrs
 from ..ir.op import view_offset
 from .check_ops import select
 from .kernel_runner import Runner
-from .op_cases.op_sample import Case, FunctionCase
+from .op_cases.op_sample import FunctionSample, OpSample
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class Timing:
     bytes_per_s: float
 
 
-def largest(names: Sequence[str]) -> list[Case]:
+def largest(names: Sequence[str]) -> list[OpSample]:
     """Returns of each op the case that moves and computes most, by the names of the ops.
 
     Raises:
         UnsupportedOp: there is no such op, or all are functions, which other ops express.
     """
-    found: dict[str, tuple[float, Case]] = {}
+    found: dict[str, tuple[float, OpSample]] = {}
     selected = select(names)
-    functions = [case for case in selected if isinstance(case, FunctionCase)]
+    functions = [case for case in selected if isinstance(case, FunctionSample)]
     if len(functions) == len(selected):
         asked = ", ".join(sorted({case.function for case in functions}))
         used = {node.op for case in functions for node in case.graph.ops}
@@ -46,7 +46,7 @@ def largest(names: Sequence[str]) -> list[Case]:
             f"come to: {', '.join(sorted(used))}"
         )
     for case in selected:
-        if not isinstance(case, Case):
+        if not isinstance(case, OpSample):
             continue
         attrs = Attrs(case.attrs)
         if view_offset(case.declaration, case.types, attrs) is not None:
@@ -63,7 +63,7 @@ def largest(names: Sequence[str]) -> list[Case]:
     return [case for _, (_, case) in sorted(found.items())]
 
 
-def measure(case: Case, runners: Iterable[Runner], repeat: int) -> list[Timing]:
+def measure(case: OpSample, runners: Iterable[Runner], repeat: int) -> list[Timing]:
     """Returns the times of one case; devices that cannot run it are left out."""
     attrs, out = Attrs(case.attrs), []
     work = case.declaration.work(case.types, case.result_type(), attrs)

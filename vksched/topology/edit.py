@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from ..common.errors import PlanError
 from .device_spec import DeviceSpec
-from .host_names import CALLER, host_of
+from .host_names import DRIVER, host_of
 from .link_presets import slower, way
 from .links import Link
 from .presets import PREFIX, card, card_names
@@ -31,7 +31,7 @@ def without(topology: Topology, name: str) -> Topology:
         PlanError: there is no such device or host, or it is the CPU.
     """
     names = [spec.name for spec in topology.devices]
-    if name in topology.hosts and name != CALLER and name not in names:
+    if name in topology.hosts and name != DRIVER and name not in names:
         return _only(topology, [each for each in names if host_of(each) != name])
     _find(topology, name)
     return _only(topology, [each for each in names if each != name])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..common.errors import PlanError
 
-CALLER = ""
+DRIVER = ""
 """The name of the caller's own computer."""
 CPU = "cpu"
 """The name of a host's CPU, without the host."""
@@ -19,7 +19,7 @@ CPU = "cpu"
 
 def host_of(name: str) -> str:
     """Returns the host of a device by its name, "" for the caller's own."""
-    return name.partition("/")[0] if "/" in name else CALLER
+    return name.partition("/")[0] if "/" in name else DRIVER
 
 
 def device_of(name: str) -> str:
@@ -29,7 +29,7 @@ def device_of(name: str) -> str:
 
 def on(host: str, name: str) -> str:
     """Returns the name of a host's device in a plan over several hosts."""
-    return f"{host}/{name}" if host != CALLER else name
+    return f"{host}/{name}" if host != DRIVER else name
 
 
 def check_name(name: str) -> str:

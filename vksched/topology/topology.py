@@ -20,7 +20,7 @@ from .device_spec import (
     spec_as_dict,
     spec_from_dict,
 )
-from .host_names import CALLER, CPU, check_name, host_of, on
+from .host_names import CPU, DRIVER, check_name, host_of, on
 from .links import NETWORK, Link, Links
 
 
@@ -70,12 +70,12 @@ class Topology:
         """
         names = [d.name for d in self.devices]
         cpus = [d for d, spec in enumerate(self.devices) if spec.kind == "cpu"]
-        if not names or cpus[-1:] != [self.cpu] or self._hosts[-1] != CALLER:
+        if not names or cpus[-1:] != [self.cpu] or self._hosts[-1] != DRIVER:
             raise PlanError(f"[topology] expected one cpu, as the last device, got {names}")
         last = {host: device for device, host in enumerate(self._hosts)}
         for cpu in cpus:
             host = self._hosts[cpu]
-            if last[host] != cpu or (host != CALLER and names[cpu] != on(host, CPU)):
+            if last[host] != cpu or (host != DRIVER and names[cpu] != on(host, CPU)):
                 expected = f"one cpu of {host}, {on(host, CPU)}," if host else "one cpu,"
                 raise PlanError(
                     f"[topology] expected {expected} as the last device, got {names[cpu]} among "
@@ -221,7 +221,7 @@ class Topology:
                 "as as_dict() gives"
             )
         devices = [spec_from_dict(entry, f"device {i}") for i, entry in enumerate(found)]
-        if all(spec.kind != "cpu" or host_of(spec.name) != CALLER for spec in devices):
+        if all(spec.kind != "cpu" or host_of(spec.name) != DRIVER for spec in devices):
             devices.append(DeviceSpec(CPU, "cpu", "numpy"))
         assert isinstance(data, Mapping)
         topology = Topology(tuple(devices))

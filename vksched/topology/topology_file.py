@@ -39,7 +39,7 @@ from typing import Any
 
 from ..common.errors import PlanError
 from .device_spec import GIB, DeviceSpec, as_number, spec_as_dict
-from .host_names import CALLER, CPU, host_of, on
+from .host_names import CPU, DRIVER, host_of, on
 from .link_presets import slower, way
 from .links import Link
 from .presets import PREFIX, card, topology_data
@@ -103,8 +103,8 @@ def topology_of(data: object) -> Topology:
             if len(devices) > MOST:
                 raise PlanError(f"[topology] expected at most {MOST} devices, got more")
             name = made["name"]
-            host = host_of(name) if isinstance(name, str) else CALLER
-            memory = on(host, CPU) if host != CALLER else cpu
+            host = host_of(name) if isinstance(name, str) else DRIVER
+            memory = on(host, CPU) if host != DRIVER else cpu
             if link is not None and not named & {(name, memory), (memory, name)}:
                 links.append({"between": [name, memory], **asdict(link)})
     for key in data:
@@ -132,7 +132,7 @@ def _cpu(entries: Iterable[object]) -> str:
     for entry in entries:
         if isinstance(entry, Mapping) and entry.get("kind") == "cpu":
             name = str(entry.get("name", CPU))
-            if host_of(name) == CALLER:
+            if host_of(name) == DRIVER:
                 return name
     return CPU
 

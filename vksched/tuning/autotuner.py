@@ -22,7 +22,7 @@ from ..runtime.device import Device
 from ..topology.device_spec import DeviceSpec
 from ..topology.tuned_variants import Choices
 from ..trace import Event, Trace
-from .crash_marker import Attempt
+from .crash_marker import CrashMarker
 from .device_cache import Identity
 from .search import (
     LARGEST_ERROR,
@@ -33,7 +33,7 @@ from .search import (
     search,
 )
 from .tunable_calls import Tunable, calls_of, shader_hash
-from .variant_cache import Found, Store, choices
+from .variant_cache import Store, TuningResult, choices
 
 FIRST_USE_S = 3.0
 """What a scheduler spends by itself, in all, on devices that are hardware."""
@@ -83,7 +83,7 @@ def identity_of(spec: DeviceSpec) -> Identity | None:
 class _Results:
     """lost: by call key, the variants that took the device with them, and how that is told."""
 
-    found: dict[str, Found]
+    found: dict[str, TuningResult]
     lost: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     choices: Choices = field(init=False)
 
@@ -94,13 +94,13 @@ class _Results:
 class _Noted:
     """A bench that notes on disk what it runs."""
 
-    def __init__(self, bench: Bench, attempt: Attempt, call: Tunable) -> None:
-        self._bench, self._attempt, self._call = bench, attempt, call
+    def __init__(self, bench: Bench, marker: CrashMarker, call: Tunable) -> None:
+        self._bench, self._crash_marker, self._call = bench, marker, call
         self._variant: str | None = None
 
     def run(self, variant: str, repeat: int) -> float:
         if variant != self._variant:
-            self._attempt.begin(self._call.key, variant, shader_hash(self._call.op.name))
+            self._crash_marker.begin(self._call.key, variant, shader_hash(self._call.op.name))
             self._variant = variant
         return self._bench.run(variant, repeat)
 
@@ -134,7 +134,7 @@ class Tuner:
         found = self._of(identity).choices
         return replace(spec, limits=replace(spec.limits, tuned=found)) if found else spec
 
-    def results(self, spec: DeviceSpec) -> Mapping[str, Found]:
+    def results(self, spec: DeviceSpec) -> Mapping[str, TuningResult]:
         """Returns what was measured on a device, by call key."""
         identity = identity_of(spec)
         return {} if identity is None else dict(self._of(identity).found)
@@ -162,7 +162,9 @@ class Tuner:
                 out.append(call)
         return out
 
-    def measure(self, device: Device, calls: Iterable[Tunable], tell: Tell) -> tuple[Found, ...]:
+    def measure(
+        self, device: Device, calls: Iterable[Tunable], tell: Tell
+    ) -> tuple[TuningResult, ...]:
         """Measures calls on a device while the budget lasts, those that take long first, and keeps
         what was found.
 
@@ -172,7 +174,7 @@ class Tuner:
         calls = sorted(calls, key=lambda call: -_seconds(device.spec, call))
         made, start = [], time.monotonic()
         budget_s, lost, failed = self._left_s, self._lost(device.spec), False
-        attempt = self._attempt(device.spec)
+        marker = self._crash_marker(device.spec)
 
         def left_s() -> float:
             return budget_s - (time.monotonic() - start)
@@ -182,9 +184,9 @@ class Tuner:
                 if left_s() <= 0 or is_busy(device):
                     break
                 tell(f"{device.name} {call.op.name}", number, len(calls))
-                attempt.end()
+                marker.end()
                 without = lost.get(call.key, {})
-                found = _measure(device, call, without, self._open_bench, attempt, left_s)
+                found = _measure(device, call, without, self._open_bench, marker, left_s)
                 if found is not None:
                     made.append(found)
                 elif left_s() > 0:
@@ -193,7 +195,7 @@ class Tuner:
             failed = True
             raise
         finally:
-            attempt.close(failed)
+            marker.close(failed)
             with self._lock:
                 self._left_s -= time.monotonic() - start
             self._keep(device.spec, made)
@@ -226,7 +228,7 @@ class Tuner:
                 fields = {"calls": len(found), "missing": len(missing) - len(found)}
                 trace.emit(Event("tune", device.name, start, trace.clock.now(), fields=fields))
 
-    def _keep(self, spec: DeviceSpec, made: Iterable[Found]) -> None:
+    def _keep(self, spec: DeviceSpec, made: Iterable[TuningResult]) -> None:
         made = list(made)
         identity = identity_of(spec)
         if identity is None or not made:
@@ -243,22 +245,22 @@ class Tuner:
             if identity not in self._results:
                 read = self._store.load(identity) if self._store is not None else {}
                 found = {key: each for key, each in read.items() if _is_current(each)}
-                lost = self._store.lost(identity) if self._store is not None else {}
-                self._results[identity] = _Results(found, _told(lost))
+                lost = self._store.crashed_variants(identity) if self._store is not None else {}
+                self._results[identity] = _Results(found, _with_reasons(lost))
             return self._results[identity]
 
     def _lost(self, spec: DeviceSpec) -> Mapping[str, Mapping[str, str]]:
         identity = identity_of(spec)
         return {} if identity is None else self._of(identity).lost
 
-    def _attempt(self, spec: DeviceSpec) -> Attempt:
+    def _crash_marker(self, spec: DeviceSpec) -> CrashMarker:
         identity = identity_of(spec)
         if identity is None or self._store is None:
-            return Attempt(None)
-        return self._store.attempt(identity)
+            return CrashMarker(None)
+        return self._store.crash_marker(identity)
 
 
-def _told(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+def _with_reasons(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     """Returns what took the device with it, with the shaders that are here, and how to tell."""
     return {
         key: {name: LOST for name, shaders in names.items() if _is_of(key, shaders)}
@@ -266,7 +268,7 @@ def _told(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     }
 
 
-def _is_current(found: Found) -> bool:
+def _is_current(found: TuningResult) -> bool:
     """Whether a result is of the shaders that are here."""
     return _is_of(found.key, found.shaders)
 
@@ -295,16 +297,16 @@ def _measure(
     call: Tunable,
     lost: Mapping[str, str],
     open_bench: OpenBench,
-    attempt: Attempt,
+    marker: CrashMarker,
     left_s: Callable[[], float],
-) -> Found | None:
+) -> TuningResult | None:
     """Returns what one call gave; None where it cannot be compared here. lost: not to be tried."""
     if _seconds(device.spec, call) > LONGEST_S:
         return None  # a submission this long risks the device, and drowns what is to be compared
     try:
         with open_bench(device, call) as bench:
             names = tuple(name for name in call.names if name not in lost)
-            noted = _Noted(bench, attempt, call)
+            noted = _Noted(bench, marker, call)
             found = search(call.key, names, noted, left_s, _largest_error(call.call))
     except (OutOfMemory, UnsupportedOp, GivenUp):
         return None

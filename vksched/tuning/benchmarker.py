@@ -1,4 +1,4 @@
-"""Rig: what can be measured of a device, through the sessions that carry out plans.
+"""Benchmarker: what can be measured of a device, through the sessions that carry out plans.
 
     one call, one split      d1 = start + launch
     n calls in one split     dn = start + n launch                (d: on the device's own clock)
@@ -10,7 +10,7 @@ does not. So calls are measured with other calls between them, which take sets o
     call other call other call other   less   other other other
     set 0      set 1      set 0                                     more sets than a cache holds
 
-Numpy and simulated devices are measured so throughout. Vulkan devices have their own rig for calls
+Numpy and simulated devices are measured so throughout. Vulkan devices have their own benchmarker for calls
 and transfers (rig_vulkan.py). Examples: tests/tuning/test_calibrate.py.
 """
 
@@ -99,7 +99,7 @@ class _Taken:
     waited_s: float
 
 
-class SessionRig:
+class DeviceBenchmarker:
     """Measures one device.
 
     Parameters

@@ -28,7 +28,7 @@ from ..plan.costs.node_cost import COPY_IN, COPY_OUT, call_signature, call_work
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from .benchmarker import Transfer
-from .calibration_samples import Wanted
+from .calibration_samples import CalibrationSample
 from .calibration_types import (
     Calibration,
     Overheads,
@@ -62,8 +62,8 @@ Tell = Callable[[str, int, int], None]
 """Called with (what, done, total), in calls of all passes."""
 
 
-class Rig(Protocol):
-    """What can be measured of a device: rig.SessionRig, or a stand-in of a test."""
+class Benchmarker(Protocol):
+    """What can be measured of a device: benchmarker.DeviceBenchmarker, or a stand-in of a test."""
 
     spec: DeviceSpec
     quick: bool
@@ -80,7 +80,7 @@ class Rig(Protocol):
 
 
 class Note(Protocol):
-    """Tells those who come after a crash what was being measured (attempts.Attempt)."""
+    """Tells those who come after a crash what was being measured (crash_marker.CrashMarker)."""
 
     def begin(self, key: str, variant: str, shaders: str) -> None: ...
 
@@ -110,8 +110,8 @@ class Clocked:
 
 
 def calibrate(
-    rig: Rig,
-    wanted: Iterable[Wanted],
+    benchmarker: Benchmarker,
+    wanted: Iterable[CalibrationSample],
     known: Calibration,
     budget: Clocked,
     tell: Tell,
@@ -126,27 +126,27 @@ def calibrate(
     Raises:
         DeviceError: the device failed.
     """
-    found = Calibration(speeds_of(rig.spec), when=datetime.date.today().isoformat())
+    found = Calibration(speeds_of(benchmarker.spec), when=datetime.date.today().isoformat())
     calls = list(wanted)
     same = known.speeds == found.speeds and not known.guessed
     overheads = known.overheads if same else None
     if overheads is None:
-        tell(f"{rig.name} submissions", 0, len(calls))
+        tell(f"{benchmarker.name} submissions", 0, len(calls))
         _begin(note, SUBMISSIONS)
-        overheads = _believed(rig)
+        overheads = _believed(benchmarker)
         found = replace(found, overheads=overheads)
-    if known.link_in is None and rig.spec.kind != "cpu" and not budget.over:
-        tell(f"{rig.name} transfers", 0, len(calls))
+    if known.link_in is None and benchmarker.spec.kind != "cpu" and not budget.over:
+        tell(f"{benchmarker.name} transfers", 0, len(calls))
         _begin(note, TRANSFERS)
-        found = _with_links(found, rig, budget)
-    taken = _taken(rig, calls, budget, tell, note, thorough)
+        found = _with_links(found, benchmarker, budget)
+    taken = _taken(benchmarker, calls, budget, tell, note, thorough)
     samples: list[Sample] = []
     flops_per_s = bytes_per_s = 0.0
     for call, times in zip(calls, taken, strict=True):
         if not times:
             continue
-        taken_s = min(times) if rig.quick else statistics.median(times)
-        shaders = shader_hash(call.op.name) if rig.spec.kind == "vulkan" else ""
+        taken_s = min(times) if benchmarker.quick else statistics.median(times)
+        shaders = shader_hash(call.op.name) if benchmarker.spec.kind == "vulkan" else ""
         samples.append(
             sample_of(
                 call_signature(call.op, call.call),
@@ -159,10 +159,10 @@ def calibrate(
         )
         if taken_s < LONG_ENOUGH * overheads.launch_s:
             continue
-        work = call_work(rig.spec, call.op, call.call)
+        work = call_work(benchmarker.spec, call.op, call.call)
         flops_per_s = max(flops_per_s, work.flops / taken_s)
         bytes_per_s = max(bytes_per_s, work.bytes_moved / taken_s)
-    tell(rig.name, 1, 1)
+    tell(benchmarker.name, 1, 1)
     return known.plus(
         replace(
             found,
@@ -173,12 +173,12 @@ def calibrate(
     )
 
 
-def _believed(rig: Rig) -> Overheads:
+def _believed(benchmarker: Benchmarker) -> Overheads:
     """Measures overheads. Quick ones are at most some times as long as the rough ones of such a
     device: a launch is a small difference of long times, where other programs are busy.
     """
-    found, spec = rig.overheads(), rig.spec
-    if not rig.quick or not spec.launch_s:
+    found, spec = benchmarker.overheads(), benchmarker.spec
+    if not benchmarker.quick or not spec.launch_s:
         return found
     launch_s, submit_s = FAR_OFF * spec.launch_s, FAR_OFF * spec.submit_s
     return replace(
@@ -193,8 +193,8 @@ def _believed(rig: Rig) -> Overheads:
 
 
 def _taken(
-    rig: Rig,
-    calls: Sequence[Wanted],
+    benchmarker: Benchmarker,
+    calls: Sequence[CalibrationSample],
     budget: Clocked,
     tell: Tell,
     note: Note | None,
@@ -204,7 +204,9 @@ def _taken(
     the budget did not reach.
     """
     taken: list[list[float]] = [[] for _ in calls]
-    least, most = (PASSES, MAX_PASSES) if thorough else (1, QUICK_PASSES if rig.quick else 1)
+    least, most = (
+        (PASSES, MAX_PASSES) if thorough else (1, QUICK_PASSES if benchmarker.quick else 1)
+    )
     start_s, done = budget.spent_s, 0
     while done < least or (done < most and budget.spent_s - start_s < SPREAD_S and any(taken)):
         for number, (call, times) in enumerate(zip(calls, taken, strict=True)):
@@ -213,19 +215,19 @@ def _taken(
             if len(times) < done:
                 continue  # it could not be measured
             at = min(done, least - 1) * len(calls) + number
-            if rig.quick and not _is_quick(call, budget):
+            if benchmarker.quick and not _is_quick(call, budget):
                 continue
-            tell(f"{rig.name} {call.op.name}", at, least * len(calls))
-            readied_s = rig.readied_s
-            taken_s = _seconds(rig, call, note)
-            budget.forgiven_s += rig.readied_s - readied_s
+            tell(f"{benchmarker.name} {call.op.name}", at, least * len(calls))
+            readied_s = benchmarker.readied_s
+            taken_s = _seconds(benchmarker, call, note)
+            budget.forgiven_s += benchmarker.readied_s - readied_s
             if taken_s is not None:
                 times.append(taken_s)
         done += 1
     return taken
 
 
-def _is_quick(wanted: Wanted, budget: Clocked) -> bool:
+def _is_quick(wanted: CalibrationSample, budget: Clocked) -> bool:
     """Whether a call is measured in the time that is left, with operands that are made in no time
     and take little memory.
     """
@@ -238,13 +240,15 @@ def _begin(note: Note | None, what: tuple[str, str]) -> None:
         note.begin(*what, "")
 
 
-def _seconds(rig: Rig, wanted: Wanted, note: Note | None) -> float | None:
+def _seconds(
+    benchmarker: Benchmarker, wanted: CalibrationSample, note: Note | None
+) -> float | None:
     """Returns what one call takes, None where it cannot be measured."""
     if wanted.seconds > LONGEST_S or wanted.estimate_s > LONGEST_S:
         return None  # it risks the device, and the budget
     _begin(note, wanted.kind)
     try:
-        taken_s = rig.seconds(wanted.op, wanted.call, wanted.weights)
+        taken_s = benchmarker.seconds(wanted.op, wanted.call, wanted.weights)
     except OutOfMemory:
         return None
     except DeviceError:
@@ -254,17 +258,17 @@ def _seconds(rig: Rig, wanted: Wanted, note: Note | None) -> float | None:
     return taken_s if taken_s > 0 else None
 
 
-def _with_links(found: Calibration, rig: Rig, budget: Clocked) -> Calibration:
+def _with_links(found: Calibration, benchmarker: Benchmarker, budget: Clocked) -> Calibration:
     """Measures transfers: their links, and the share of the device itself."""
     into: list[tuple[float, float]] = []
     out: list[tuple[float, float]] = []
     samples: list[Sample] = []
-    few = rig.quick and rig.spec.limits.software  # it copies as the host does
+    few = benchmarker.quick and benchmarker.spec.limits.software  # it copies as the host does
     for size in SIZES[:-1] if few else SIZES:
         if budget.over and len(into) > 1:
             break
         try:
-            there, back = rig.transfers(size)
+            there, back = benchmarker.transfers(size)
         except (OutOfMemory, VkschedError) as error:
             if isinstance(error, DeviceError) and not isinstance(error, OutOfMemory):
                 raise
@@ -274,7 +278,7 @@ def _with_links(found: Calibration, rig: Rig, budget: Clocked) -> Calibration:
                 continue
             times.append((size, one.host_s + (one.device_s or 0.0)))
             if one.device_s:
-                estimate_s = 2 * size / rig.spec.bytes_per_s
+                estimate_s = 2 * size / benchmarker.spec.bytes_per_s
                 samples.append(sample_of(way, estimate_s, "bytes", one.device_s, 0.0))
     return replace(
         found, link_in=_fit(into), link_out=_fit(out), samples=(*found.samples, *samples)

@@ -51,7 +51,7 @@ Make = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CalibrationSample:
     """A call to be measured. seconds: what all such calls of a graph are thought to take; each_s:
     what one is. weights: positions of operands that a model reads from memory, as no op has just
     written them.
@@ -80,14 +80,14 @@ class Wanted:
         )
 
 
-def wanted_of(graph: Graph, spec: DeviceSpec) -> list[Wanted]:
+def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSample]:
     """Returns the distinct calls of a graph that a device can run, in order."""
     times: dict[int, int] = {}
     for node in graph.ops:
         if node.id not in graph.views and not node.declaration.stateful:
             signature = graph.signatures[node.id]
             times[signature] = times.get(signature, 0) + 1
-    out: list[Wanted] = []
+    out: list[CalibrationSample] = []
     for signature, number in times.items():
         node = graph.calls[signature]
         if node.id in graph.views or unsupported_reason(spec, graph, node) is not None:
@@ -98,7 +98,7 @@ def wanted_of(graph: Graph, spec: DeviceSpec) -> list[Wanted]:
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
         each_s = call_cost(spec, op, call).seconds
         weights = tuple(i for i, n in enumerate(node.inputs) if graph.view_bases[n] in graph.data)
-        out.append(Wanted(op, call, estimate_s, bound, number * each_s, weights, each_s))
+        out.append(CalibrationSample(op, call, estimate_s, bound, number * each_s, weights, each_s))
     return out
 
 

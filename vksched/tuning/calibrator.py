@@ -25,15 +25,15 @@ from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from ..trace import Clock
 from .autotuner import Mode
-from .benchmarker import SessionRig
+from .benchmarker import DeviceBenchmarker
 from .calibrate_device import FIRST_STEPS, Clocked, Tell, calibrate
-from .calibration_samples import Wanted
+from .calibration_samples import CalibrationSample
 from .calibration_types import Calibration, Overheads, Sample, speeds_of, through
 from .cost_cache import CostStore
-from .crash_marker import Attempt
+from .crash_marker import CrashMarker
 from .device_cache import Identity
 
-OpenRig = Callable[[Device, Device, Clock, bool], SessionRig]
+OpenBenchmarker = Callable[[Device, Device, Clock, bool], DeviceBenchmarker]
 
 
 def kept_as(spec: DeviceSpec) -> Identity | None:
@@ -55,15 +55,18 @@ _UNKEPT: dict[tuple[Path | None, Identity], Calibration] = {}
 class Calibrator:
     """Calibrations by device, from disk and measured. May be used from any number of threads.
 
-    open_rig: what measures a device; tests give another.
+    open_benchmarker: what measures a device; tests give another.
     """
 
     def __init__(
-        self, mode: Mode, store: CostStore | None = None, open_rig: OpenRig | None = None
+        self,
+        mode: Mode,
+        store: CostStore | None = None,
+        open_benchmarker: OpenBenchmarker | None = None,
     ) -> None:
         self._mode = mode
         self._store = store
-        self._open_rig = open_rig or open_rig_of
+        self._open_benchmarker = open_benchmarker or open_benchmarker_of
         self._known: dict[Identity | str, Calibration] = {}
         self._lock = threading.RLock()
 
@@ -135,7 +138,7 @@ class Calibrator:
         self,
         device: Device,
         host: Device,
-        wanted: Iterable[Wanted],
+        wanted: Iterable[CalibrationSample],
         budget_s: float,
         tell: Tell,
         clock: Clock,
@@ -163,10 +166,12 @@ class Calibrator:
         base = replace(known, overheads=None) if again else known
         if again and not quick:
             base = replace(base, link_in=None, link_out=None)
-        attempt, failed = self._attempt(device.spec), False
+        marker, failed = self._crash_marker(device.spec), False
         try:
-            rig = self._open_rig(device, host, clock, quick)
-            found = calibrate(rig, calls, base, budget, tell, attempt, thorough=again and not quick)
+            benchmarker = self._open_benchmarker(device, host, clock, quick)
+            found = calibrate(
+                benchmarker, calls, base, budget, tell, marker, thorough=again and not quick
+            )
         except (OutOfMemory, DeviceTimeout):  # it works for somebody else; a run will see
             return known
         except DeviceError as error:
@@ -176,7 +181,7 @@ class Calibrator:
         except VkschedError:
             return known
         finally:
-            attempt.close(failed)
+            marker.close(failed)
         if quick:
             found = replace(_shorter(known, found), spent_s=budget.spent_s, starts=starts)
         else:  # the user's time: none of what schedulers may spend by themselves
@@ -197,13 +202,13 @@ class Calibrator:
         identity = kept_as(spec)
         if identity is None or self._store is None:
             return frozenset()
-        return self._store.lost(identity)
+        return self._store.crashed_variants(identity)
 
-    def _attempt(self, spec: DeviceSpec) -> Attempt:
+    def _crash_marker(self, spec: DeviceSpec) -> CrashMarker:
         identity = kept_as(spec)
         if identity is None or self._store is None:
-            return Attempt(None)
-        return self._store.attempt(identity)
+            return CrashMarker(None)
+        return self._store.crash_marker(identity)
 
     def _keep(self, spec: DeviceSpec, found: Calibration, merged: Calibration) -> None:
         identity = kept_as(spec)
@@ -238,12 +243,14 @@ def _shorter(known: Calibration, found: Calibration) -> Calibration:
     return replace(found, overheads=least, samples=tuple(samples), pace=known.pace, seen=known.seen)
 
 
-def open_rig_of(device: Device, host: Device, clock: Clock, quick: bool = False) -> SessionRig:
+def open_benchmarker_of(
+    device: Device, host: Device, clock: Clock, quick: bool = False
+) -> DeviceBenchmarker:
     """Returns what measures a device."""
     if device.spec.kind != "vulkan":
-        return SessionRig(device, host, clock, quick)
+        return DeviceBenchmarker(device, host, clock, quick)
     from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
-    from .vulkan_benchmarker import VulkanRig
+    from .vulkan_benchmarker import VulkanBenchmarker
 
-    rig = VulkanRig if isinstance(device, VulkanDevice) else SessionRig
-    return rig(device, host, clock, quick)
+    benchmarker = VulkanBenchmarker if isinstance(device, VulkanDevice) else DeviceBenchmarker
+    return benchmarker(device, host, clock, quick)

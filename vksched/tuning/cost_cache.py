@@ -40,9 +40,9 @@ class CostStore(DeviceFiles[Calibration | None]):
         """
         return self._keep(device, newer)
 
-    def lost(self, device: Identity) -> frozenset[tuple[str, str]]:
+    def crashed_variants(self, device: Identity) -> frozenset[tuple[str, str]]:
         """Returns the ops and bounds during which the device, or the process, was lost."""
-        found = crash_marker.lost(self.path(device))
+        found = crash_marker.crashed_variants(self.path(device))
         return frozenset((op, bound) for op, bounds in found.items() for bound in bounds)
 
     def _nothing(self) -> Calibration | None:

@@ -27,7 +27,7 @@ PROBE_S = 0.1
 """How long a lock is waited for: others look for an instant whether it is held."""
 
 
-class Attempt:
+class CrashMarker:
     """One process's note beside a file of results; where none can be written, none is.
 
     results: None: nothing is kept at all.
@@ -82,7 +82,7 @@ class Attempt:
                 self._file.write(data)
 
 
-def lost(results: Path | None) -> dict[str, dict[str, str]]:
+def crashed_variants(results: Path | None) -> dict[str, dict[str, str]]:
     """Returns what took a device with it: by call key, the variants with a hash of the shaders."""
     out: dict[str, dict[str, str]] = {}
     for path in _notes(results):
@@ -115,7 +115,7 @@ def _lock_path(note: Path) -> Path:
 def _lock_of(note: Path) -> BaseFileLock:
     from filelock import FileLock  # later starts try nothing
 
-    # Any thread may close an attempt, not only the one that began it.
+    # Any thread may close an marker, not only the one that began it.
     return FileLock(_lock_path(note), timeout=PROBE_S, poll_interval=0.01, thread_local=False)
 
 

@@ -34,7 +34,7 @@ from ..storage.disk_cache import (
     warn_full,
 )
 from . import crash_marker
-from .crash_marker import Attempt
+from .crash_marker import CrashMarker
 
 MAX_FILES = 8
 """Of one device: then those of the drivers that were not used for longest are removed."""
@@ -44,7 +44,7 @@ DAMAGE = (
 )  # fmt: skip
 """What reading a file that is damaged raises."""
 
-_told: set[tuple[Path, str]] = set()
+_warned: set[tuple[Path, str]] = set()
 """Files that a warning was given of, and why."""
 
 Kept = TypeVar("Kept")
@@ -84,7 +84,7 @@ class DeviceFiles(ABC, Generic[Kept]):
 
     def __init__(self, folder: Path | None = None) -> None:
         self._given = folder
-        self._told = False
+        self._warned = False
 
     @abstractmethod
     def _nothing(self) -> Kept:
@@ -117,8 +117,8 @@ class DeviceFiles(ABC, Generic[Kept]):
         if path is None:
             return self._nothing()
         found, why = self._read(path, device)
-        if why and (path, why) not in _told:
-            _told.add((path, why))
+        if why and (path, why) not in _warned:
+            _warned.add((path, why))
             warn(f"[{self.command}] {path} is not used: {why}; try `vksched {self.command}`")
         return found
 
@@ -129,8 +129,8 @@ class DeviceFiles(ABC, Generic[Kept]):
         try:
             self._write(device, newer)
         except OSError as error:
-            if not warn_full(self.folder or Path(), error) and not self._told:
-                self._told = True
+            if not warn_full(self.folder or Path(), error) and not self._warned:
+                self._warned = True
                 text = f"results are not kept: {error}; try VKSCHED_CACHE=<folder>"
                 warn(f"[{self.command}] {text}")
             return False
@@ -148,9 +148,9 @@ class DeviceFiles(ABC, Generic[Kept]):
             return False
         return True
 
-    def attempt(self, device: Identity) -> Attempt:
+    def crash_marker(self, device: Identity) -> CrashMarker:
         """Returns a note of what is being measured on a device, to be closed."""
-        return Attempt(self.path(device))
+        return CrashMarker(self.path(device))
 
     def _write(self, device: Identity, newer: Kept) -> None:
         path = self.path(device)

@@ -28,7 +28,7 @@ from ..runtime.simulated.device_wrapper import WrappedDevice
 from ..topology.device_spec import DeviceSpec
 from ..trace import Event, Trace
 from .autotuner import Mode, is_busy
-from .calibration_samples import Wanted, wanted_of
+from .calibration_samples import CalibrationSample, calibration_samples
 from .calibration_types import Calibration
 from .calibrator import Calibrator, kept_as
 
@@ -190,14 +190,14 @@ class FirstUse:
         begun = self._begun.get(spec.name)
         return not self._asked and begun is not None and begun.starts == 1 and not begun.seen
 
-    def _missing(self, graphs: Sequence[Graph], spec: DeviceSpec) -> list[Wanted]:
+    def _missing(self, graphs: Sequence[Graph], spec: DeviceSpec) -> list[CalibrationSample]:
         """Return the calls of graphs whose op, bound and size nobody has measured, the dearest
         first. In the second start those follow that were measured once, where no run has told.
         """
         known = {sample.place for sample in self.calibrator.known(spec).samples}
         once = self._confirms(spec)
-        first: dict[tuple[str, str, int], Wanted] = {}
-        wanted = [call for graph in graphs for call in wanted_of(graph, spec)]
+        first: dict[tuple[str, str, int], CalibrationSample] = {}
+        wanted = [call for graph in graphs for call in calibration_samples(graph, spec)]
         for call in sorted(wanted, key=lambda call: -call.seconds):
             place = call.place
             if (once or place not in known) and (spec.name, *place) not in self._given_up:

@@ -38,10 +38,10 @@ from ..plan.costs.node_cost import (
 )
 from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Device
-from ..runtime.executors.speed_tracker import Paces
+from ..runtime.executors.speed_tracker import SpeedTracker
 from ..runtime.simulated.device_wrapper import WrappedDevice
 from ..topology.device_spec import DeviceSpec
-from ..topology.host_names import CALLER, host_of
+from ..topology.host_names import DRIVER, host_of
 from .calibration_types import Calibration, Overheads, Sample, sample_of, speeds_of
 from .calibrator import Calibrator, kept_as
 from .tunable_calls import shader_hash
@@ -74,7 +74,7 @@ class Seen:
 class Lessons:
     """The lessons of one scheduler's runs. The caller notes plans under a lock, or one by one."""
 
-    def __init__(self, paces: Paces, calibrator: Calibrator) -> None:
+    def __init__(self, paces: SpeedTracker, calibrator: Calibrator) -> None:
         self._paces = paces
         self._calibrator = calibrator
         self._owner = Owner()
@@ -114,7 +114,7 @@ class Lessons:
 
 def _learns(spec: DeviceSpec, device: Device) -> bool:
     """Return True if costs of a device are kept: a real one of this host."""
-    ours = host_of(spec.name) == CALLER and not isinstance(device, WrappedDevice)
+    ours = host_of(spec.name) == DRIVER and not isinstance(device, WrappedDevice)
     return ours and kept_as(spec) is not None
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from ..common.dtypes import NDArray
 from ..common.errors import DeviceError, VkschedError
 from ..ir.precision import BYTES, HALF
-from .variant_cache import Found
+from .variant_cache import TuningResult
 
 ROUNDS = 5
 FAR_SLOWER, SLOWER = 3.0, 1.3
@@ -69,7 +69,7 @@ def search(
     bench: Bench,
     left_s: Callable[[], float],
     largest_error: float = LARGEST_ERROR,
-) -> Found | None:
+) -> TuningResult | None:
     """Returns what the variants of a call take, the static choice first; None where the time was
     over before two could be compared.
 
@@ -108,7 +108,7 @@ def search(
     for of in (statistics.median, min):
         if of(times[best]) * NOISE > of(times[static]):
             best = static
-    return Found(key, best, static, seconds, dropped)
+    return TuningResult(key, best, static, seconds, dropped)
 
 
 def _rounds(

@@ -1,7 +1,7 @@
 """Store: the fastest variants of calls on disk, one JSON file per device and driver version.
 
     <cache>/tuned/<uuid>-<hash of driver and label>.json:
-        {"format", "uuid", "driver", "label", "calls": {key: Found}}
+        {"format", "uuid", "driver", "label", "calls": {key: TuningResult}}
 
 `device_files.py` says when files are read and written. What other shaders gave is kept, and not
 used. Examples: tests/tuning/test_tuner_store.py.
@@ -21,7 +21,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TuningResult:
     """What measuring the variants of one call gave.
 
     key: `variants.call_key`. best: the variant to use. static: the one used without tuning.
@@ -46,52 +46,54 @@ class Found:
         return self.seconds[self.static] / self.seconds[self.best]
 
 
-def choices(found: Iterable[Found]) -> Choices:
+def choices(found: Iterable[TuningResult]) -> Choices:
     """Returns results as what lowering asks."""
     return Choices({each.key: each.best for each in found})
 
 
-class Store(DeviceFiles[dict[str, Found]]):
+class Store(DeviceFiles[dict[str, TuningResult]]):
     """The results on disk, by call key. May be used from any number of threads."""
 
     command = "tune"
     folder_name = "tuned"
     format = FORMAT
 
-    def add(self, device: Identity, found: Iterable[Found]) -> bool:
+    def add(self, device: Identity, found: Iterable[TuningResult]) -> bool:
         """Adds results to those of a device; returns whether they are kept. A warning says why
         not, the first time.
         """
         new = {each.key: each for each in found}
         return self._keep(device, new) if new else True
 
-    def lost(self, device: Identity) -> dict[str, dict[str, str]]:
-        """Returns the variants that took a device with them, as `attempts.lost`."""
-        return crash_marker.lost(self.path(device))
+    def crashed_variants(self, device: Identity) -> dict[str, dict[str, str]]:
+        """Returns the variants that took a device with them, as `crash_marker.crashed_variants`."""
+        return crash_marker.crashed_variants(self.path(device))
 
-    def _nothing(self) -> dict[str, Found]:
+    def _nothing(self) -> dict[str, TuningResult]:
         return {}
 
-    def _parse(self, data: Mapping[str, Any]) -> dict[str, Found]:
+    def _parse(self, data: Mapping[str, Any]) -> dict[str, TuningResult]:
         found = [_found(key, entry) for key, entry in data["calls"].items()]
         return {each.key: each for each in found}
 
-    def _entries(self, kept: dict[str, Found]) -> dict[str, Any]:
+    def _entries(self, kept: dict[str, TuningResult]) -> dict[str, Any]:
         calls = {each.key: found_as_dict(each) for each in kept.values()}
         for entry in calls.values():
             del entry["key"]
         return {"calls": dict(sorted(calls.items()))}
 
-    def _merged(self, known: dict[str, Found], newer: dict[str, Found]) -> dict[str, Found]:
+    def _merged(
+        self, known: dict[str, TuningResult], newer: dict[str, TuningResult]
+    ) -> dict[str, TuningResult]:
         return {**known, **newer}
 
 
-def found_as_dict(found: Found) -> dict[str, Any]:
+def found_as_dict(found: TuningResult) -> dict[str, Any]:
     """Returns a result as plain data."""
     return asdict(found)
 
 
-def _found(key: str, entry: Mapping[str, Any]) -> Found:
+def _found(key: str, entry: Mapping[str, Any]) -> TuningResult:
     """Returns a result of a file; raises one of DAMAGE where it is none."""
     size_class_key(key)
     seconds = {str(name): float(value) for name, value in entry["seconds"].items()}
@@ -99,4 +101,4 @@ def _found(key: str, entry: Mapping[str, Any]) -> Found:
     if not {best, static} <= seconds.keys() or not all(value > 0 for value in seconds.values()):
         raise ValueError(f"no times of {best!r} and {static!r} for {key!r}")
     dropped = {str(name): str(why) for name, why in entry["dropped"].items()}
-    return Found(key, best, static, seconds, dropped, str(entry["shaders"]))
+    return TuningResult(key, best, static, seconds, dropped, str(entry["shaders"]))

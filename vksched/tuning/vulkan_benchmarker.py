@@ -1,4 +1,4 @@
-"""Rig of a Vulkan device: calls in device memory by its own timestamps, transfers window by window.
+"""Benchmarker of a Vulkan device: calls in device memory by its own timestamps, transfers window by window.
 
     into   host: array -> window        device: window -> memory
     out    device: memory -> window     host: window -> new array
@@ -29,7 +29,7 @@ from .benchmarker import (
     ROUNDS,
     SHARE,
     TIMEOUT_S,
-    SessionRig,
+    DeviceBenchmarker,
     Transfer,
     lower_quartile,
 )
@@ -44,7 +44,7 @@ QUICK_SETS = 4
 """The same of a quick measurement of a software device, which takes long to fill them."""
 
 
-class VulkanRig(SessionRig):
+class VulkanBenchmarker(DeviceBenchmarker):
     """Measures one Vulkan device."""
 
     def __init__(self, device: Device, host: Device, clock: Clock, quick: bool = False) -> None:

@@ -80,7 +80,7 @@ def check(case: OneNode, sched: vs.Scheduler) -> None:
     wanted = session.run(None, case.feeds())
     run = sched.compile(vs.load(model))
     got = run(**case.feeds())
-    steps = [stage.lowered.step for stage in run.stages if stage.lowered.step]
+    steps = [segment.lowered.step for segment in run.segments if segment.lowered.step]
     hosts = [n.op for plan in run.plans for n in plan.graph.nodes if n.op.startswith("onnx.")]
     run.close()
     assert not hosts and not steps

@@ -76,7 +76,7 @@ def check(call: Call, sched: vs.Scheduler) -> bool:
         found = run(**call.feeds)
         ours = call.domain.startswith("com.microsoft")  # rules express them all
         if ours and not has_host_op(call.op, call.domain):
-            assert not any(stage.lowered.step for stage in run.stages), call
+            assert not any(segment.lowered.step for segment in run.segments), call
             names = [n.op for plan in run.plans for n in plan.graph.nodes]
             assert not any(name.startswith("onnx.") for name in names), call
         for i, want in enumerate(wanted):

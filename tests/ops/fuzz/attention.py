@@ -5,21 +5,21 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vksched.testing.op_cases.linalg.attention import attributes, of_gradient, rotary, with_layout
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array
 
 
-def _attention(pick: Pick) -> Case:
+def _attention(pick: Pick) -> OpSample:
     turns = tuple(pick(st.integers(0, 1)) for _ in range(4))
     return with_layout(_by_heads(pick), turns)
 
 
-def _gradient(pick: Pick) -> Case:
+def _gradient(pick: Pick) -> OpSample:
     return of_gradient(_by_heads(pick))
 
 
-def _by_heads(pick: Pick) -> Case:
+def _by_heads(pick: Pick) -> OpSample:
     batch, shared, share = (pick(st.integers(1, 3)) for _ in range(3))
     queries, keys = pick(st.integers(0, 20)), pick(st.integers(0, 90))
     depth, columns = (pick(st.sampled_from((*range(21), 4, 8, 32))) for _ in range(2))
@@ -36,10 +36,10 @@ def _by_heads(pick: Pick) -> Case:
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
     attrs |= {"past_len": pick(st.integers(-5, 50))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
-    return Case("attention", tuple(inputs), attrs)
+    return OpSample("attention", tuple(inputs), attrs)
 
 
-def _rotary(pick: Pick) -> Case:
+def _rotary(pick: Pick) -> OpSample:
     batch, heads, length, depth = (pick(st.integers(0, 5)) for _ in range(4))
     turned = 2 * pick(st.integers(0, depth // 2))
     batched = (pick(st.booleans()), pick(st.booleans()))

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from vksched.testing.op_cases.linalg.attention import attributes
 from vksched.testing.op_cases.linalg.attention_with_kvcache import halved, in_q8_0, with_layout
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array
 
 
-def _attention_with_kvcache(pick: Pick) -> Case:
+def _attention_with_kvcache(pick: Pick) -> OpSample:
     batch, shared, share = (pick(st.integers(1, 3)) for _ in range(3))
     queries, keys = pick(st.integers(0, 20)), pick(st.integers(0, 90))
     depth, columns = (pick(st.sampled_from((*range(21), 4, 8, 32))) for _ in range(2))
@@ -29,7 +29,7 @@ def _attention_with_kvcache(pick: Pick) -> Case:
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
     attrs |= {"past_len": pick(st.integers(-20, 20))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
-    case = Case("attention_with_kvcache", tuple(inputs), attrs)
+    case = OpSample("attention_with_kvcache", tuple(inputs), attrs)
     ways = (lambda case: case, halved, *([in_q8_0] if columns else []))
     case = pick(st.sampled_from(ways))(case)
     return with_layout(case, tuple(pick(st.integers(0, 1)) for _ in range(4)))

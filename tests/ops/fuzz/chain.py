@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vksched.ops.elementwise.fused_elementwise import Instr
 from vksched.testing.op_cases.elementwise.fused_elementwise import fused_elementwise, step
-from vksched.testing.op_cases.op_sample import Case, floats
+from vksched.testing.op_cases.op_sample import OpSample, floats
 
 from .common import Draw, Pick, broadcasting
 
@@ -32,7 +32,7 @@ def draw_steps(
     return steps
 
 
-def _fused_elementwise(pick: Pick) -> Case:
+def _fused_elementwise(pick: Pick) -> OpSample:
     shapes = broadcasting(pick, pick(st.integers(1, 6)), 6)
     shapes[0] = np.broadcast_shapes(*shapes)  # so that all steps have the shape of the result
     inputs = [floats(*shape, seed=i) for i, shape in enumerate(shapes)]

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, bools, floats, ints
+from vksched.testing.op_cases.op_sample import OpSample, bools, floats, ints
 
 Pick = Callable[[st.SearchStrategy[Any]], Any]
 """Hypothesis' draw function: a strategy -> one of its values."""
-Draw = Callable[[Pick], Case]
+Draw = Callable[[Pick], OpSample]
 
 
 def shapes(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vksched.ops.conv.winograd import TILES
 from vksched.testing.op_cases.conv.conv import call, sums
 from vksched.testing.op_cases.conv.winograd import call as winograd_call
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array
 from .epilogue import followed
@@ -49,7 +49,7 @@ def _channels(pick: Pick) -> tuple[int, int, int]:
 
 
 def _draw(op: str) -> Draw:
-    def draw(pick: Pick) -> Case:
+    def draw(pick: Pick) -> OpSample:
         axes = pick(st.integers(1, 3))
         more = window(pick, axes)
         groups, channels, rows = _channels(pick)
@@ -78,12 +78,12 @@ def _draw(op: str) -> Draw:
     return draw
 
 
-def _draw_winograd_weights(pick: Pick) -> Case:
+def _draw_winograd_weights(pick: Pick) -> OpSample:
     w = array(pick, "float32", (pick(st.integers(0, 9)), pick(st.integers(1, 9)), 3, 3))
-    return Case("winograd_weights", (w,), {"tile": pick(st.sampled_from(TILES))}, "draw")
+    return OpSample("winograd_weights", (w,), {"tile": pick(st.sampled_from(TILES))}, "draw")
 
 
-def _draw_winograd_conv(pick: Pick) -> Case:
+def _draw_winograd_conv(pick: Pick) -> OpSample:
     begin, end = ((pick(FEW) - 1, pick(FEW) - 1) for _ in range(2))
     least = (max(1, 3 - b - e) for b, e in zip(begin, end, strict=True))
     sizes = (size + pick(st.integers(0, 8)) for size in least)
@@ -94,7 +94,7 @@ def _draw_winograd_conv(pick: Pick) -> Case:
     return followed(pick, winograd_call(x, w, "draw", tile, bias, begin, end))
 
 
-def _draw_depthwise_weights(pick: Pick) -> Case:
+def _draw_depthwise_weights(pick: Pick) -> OpSample:
     axes = pick(st.integers(1, 3))
     more = window(pick, axes)
     kernel = tuple(pick(st.integers(1, 6 - axes)) for _ in range(axes))
@@ -102,11 +102,11 @@ def _draw_depthwise_weights(pick: Pick) -> Case:
     return sums(x, pick(FEW), kernel, "draw", **more)
 
 
-def _draw_turn_kernels(pick: Pick) -> Case:
+def _draw_turn_kernels(pick: Pick) -> OpSample:
     groups, channels, rows = _channels(pick)
     kernel = (pick(FEW) for _ in range(pick(FEW)))
     w = array(pick, pick(st.sampled_from(["float32", "int32"])), (groups * rows, channels, *kernel))
-    return Case("flip_filters", (w,), {"groups": groups}, "draw")
+    return OpSample("flip_filters", (w,), {"groups": groups}, "draw")
 
 
 DRAWS: dict[str, Draw] = {

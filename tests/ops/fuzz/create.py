@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vksched.ir.attrs import AttrValue
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, shapes
 
@@ -18,33 +18,33 @@ def _number(pick: Pick, dtype: str) -> float:
     return number / 100 if dtype == "float32" else number
 
 
-def full(pick: Pick) -> Case:
+def full(pick: Pick) -> OpSample:
     dtype = pick(st.sampled_from(NUMBERS))
     value: AttrValue = pick(st.integers(0, 2**32 - 1 if dtype == "uint32" else 2**31 - 1))
     if dtype == "float32":
         value = pick(st.floats(width=32, allow_subnormal=False))
-    return Case("full", (), {"shape": pick(shapes()), "dtype": dtype, "value": value})
+    return OpSample("full", (), {"shape": pick(shapes()), "dtype": dtype, "value": value})
 
 
-def eye(pick: Pick) -> Case:
+def eye(pick: Pick) -> OpSample:
     shape = (pick(st.integers(0, 20)), pick(st.integers(0, 20)))
     attrs = {"shape": shape, "dtype": pick(st.sampled_from(NUMBERS))}
-    return Case("eye", (), {**attrs, "diagonal": pick(st.integers(-25, 25))})
+    return OpSample("eye", (), {**attrs, "diagonal": pick(st.integers(-25, 25))})
 
 
-def arange(pick: Pick) -> Case:
+def arange(pick: Pick) -> OpSample:
     dtype = pick(st.sampled_from(("float32", "int32")))
     start, step = (_number(pick, dtype) for _ in range(2))
     attrs = {"shape": (pick(st.integers(0, 999)),), "dtype": dtype, "start": start, "step": step}
-    return Case("arange", (), attrs)
+    return OpSample("arange", (), attrs)
 
 
-def linspace(pick: Pick) -> Case:
+def linspace(pick: Pick) -> OpSample:
     count = pick(st.integers(0, 999))
     start, stop = (_number(pick, "float32") for _ in range(2))
     step = (stop - start) / max(1, count - 1)
     attrs = {"start": start, "step": step, "stop": stop, "shape": (count,), "dtype": "float32"}
-    return Case("linspace", (), attrs)
+    return OpSample("linspace", (), attrs)
 
 
 DRAWS: dict[str, Draw] = {"full": full, "eye": eye, "arange": arange, "linspace": linspace}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vksched.ops.elementwise.epilogue import accepts_residual
 from vksched.testing.op_cases.conv.epilogue import behind
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .chain import draw_steps
 from .common import Pick
@@ -14,7 +14,7 @@ from .common import Pick
 ONE = ("relu", "tanh", "silu", "hard_swish")
 
 
-def followed(pick: Pick, case: Case) -> Case:
+def followed(pick: Pick, case: OpSample) -> OpSample:
     """The call alone, or with up to four steps behind it, which may read a residual."""
     made = case.result_type()
     if made.dtype not in ("float32", "float16") or not made.size or pick(st.booleans()):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.layout.index import picks, tuples
-from vksched.testing.op_cases.op_sample import Case, ints
+from vksched.testing.op_cases.op_sample import OpSample, ints
 
 from .common import Draw, Pick, array, shapes
 
@@ -31,34 +31,34 @@ def _indices(pick: Pick, size: int, shape: tuple[int, ...]) -> NDArray:
     return picks(size, *shape).astype(wide)
 
 
-def gather(pick: Pick) -> Case:
+def gather(pick: Pick) -> OpSample:
     shape = pick(shapes(4, min_side=1, min_rank=1))
     axis = pick(st.integers(0, len(shape) - 1))
     where = _indices(pick, shape[axis], pick(shapes(3)))
-    return Case("gather", (table(pick, shape), where), {"axis": axis})
+    return OpSample("gather", (table(pick, shape), where), {"axis": axis})
 
 
-def gather_elements(pick: Pick) -> Case:
+def gather_elements(pick: Pick) -> OpSample:
     shape = pick(shapes(6, 4, 1, 1))
     axis = pick(st.integers(0, len(shape) - 1))
     where = _indices(pick, shape[axis], within(pick, shape, axis))
-    return Case("gather_elements", (table(pick, shape), where), {"axis": axis})
+    return OpSample("gather_elements", (table(pick, shape), where), {"axis": axis})
 
 
-def gather_nd(pick: Pick) -> Case:
+def gather_nd(pick: Pick) -> OpSample:
     shape = pick(shapes(5, 4, 1, 1))
     batch = pick(st.integers(0, len(shape) - 1))
     depth = pick(st.integers(1, len(shape) - batch))
     rows = shape[:batch] + pick(shapes(2))
     where = tuples(shape[batch : batch + depth], *rows)
-    return Case("gather_nd", (table(pick, shape), where), {"batch_dims": batch})
+    return OpSample("gather_nd", (table(pick, shape), where), {"batch_dims": batch})
 
 
-def one_hot(pick: Pick) -> Case:
+def one_hot(pick: Pick) -> OpSample:
     shape = pick(shapes(4))
     depth, axis = pick(st.integers(0, 9)), pick(st.integers(0, len(shape)))
     where = ints(*shape, low=-12, high=12)
-    return Case("one_hot", (where, table(pick, (2,))), {"depth": depth, "axis": axis})
+    return OpSample("one_hot", (where, table(pick, (2,))), {"depth": depth, "axis": axis})
 
 
 DRAWS: dict[str, Draw] = {

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.linalg.int8 import convolution, int8_values, product
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array, shapes
 
@@ -20,7 +20,7 @@ def _zeros(pick: Pick, columns: int) -> NDArray:
     return rng.integers(-128, 128, count).astype(np.int32)
 
 
-def _product(pick: Pick) -> Case:
+def _product(pick: Pick) -> OpSample:
     m, k, n = (pick(SIZES) for _ in range(3))
     signed = pick(st.booleans())
     return product(
@@ -35,7 +35,7 @@ def _product(pick: Pick) -> Case:
     )
 
 
-def _convolution(pick: Pick) -> Case:
+def _convolution(pick: Pick) -> OpSample:
     axes = pick(st.integers(1, 3))
 
     def each(low: int, high: int) -> tuple[int, ...]:
@@ -60,14 +60,14 @@ def _convolution(pick: Pick) -> Case:
     )
 
 
-def _pack(pick: Pick) -> Case:
+def _pack(pick: Pick) -> OpSample:
     signed = pick(st.booleans())
     x = int8_values(pick(SIZES), pick(SIZES), signed=signed)
-    return Case("prepack_int8", (x,), {"signed": signed}, exact=True)
+    return OpSample("prepack_int8", (x,), {"signed": signed}, exact=True)
 
 
 def _quantize(op: str) -> Draw:
-    def draw(pick: Pick) -> Case:
+    def draw(pick: Pick) -> OpSample:
         shape = pick(shapes(4, 5))
         axis = pick(st.integers(0, len(shape) - 1)) if shape else 0
         many = (shape[axis],) if shape and pick(st.booleans()) else ()
@@ -77,7 +77,7 @@ def _quantize(op: str) -> Draw:
         attrs = {"low": -128, "high": 127, "axis": axis}
         more = {} if op == "quantize_linear" else {"zero": pick(st.integers(-128, 127))}
         other = np.random.default_rng(3).integers(-100, 100, many).astype(np.int32)
-        return Case(op, (x, scale, np.asarray(other)), {**attrs, **more}, exact=True)
+        return OpSample(op, (x, scale, np.asarray(other)), {**attrs, **more}, exact=True)
 
     return draw
 

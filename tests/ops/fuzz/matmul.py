@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array, broadcasting
 from .epilogue import followed
 
 
-def _matmul(pick: Pick) -> Case:
+def _matmul(pick: Pick) -> OpSample:
     m, k, n = (pick(st.one_of(st.integers(0, 9), st.integers(10, 70))) for _ in range(3))
     batches = broadcasting(pick, 2, max_rank=4)
     flips = pick(st.booleans()), pick(st.booleans())
@@ -21,7 +21,7 @@ def _matmul(pick: Pick) -> Case:
     if pick(st.booleans()):
         inputs.append(array(pick, dtype, (n,)))
     attrs = {"transpose_a": flips[0], "transpose_b": flips[1]}
-    return followed(pick, Case("matmul", tuple(inputs), dict(attrs)))
+    return followed(pick, OpSample("matmul", tuple(inputs), dict(attrs)))
 
 
 DRAWS: dict[str, Draw] = {"matmul": _matmul}

@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.ir.attrs import AttrValue
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array, shapes
 
 
 def _norm(op: str) -> Draw:
-    def draw(pick: Pick) -> Case:
+    def draw(pick: Pick) -> OpSample:
         shape = pick(shapes(5, 9, min_rank=1))
         axis = pick(st.integers(0, len(shape) - 1))
         scaled, shifted = pick(st.booleans()), op == "layer_norm" and pick(st.booleans())
@@ -25,12 +25,12 @@ def _norm(op: str) -> Draw:
             "scaled": scaled,
             "shifted": shifted,
         }
-        return Case(op, (x, *rest), attrs)
+        return OpSample(op, (x, *rest), attrs)
 
     return draw
 
 
-def _gradient(pick: Pick) -> Case:
+def _gradient(pick: Pick) -> OpSample:
     norm = _norm(pick(st.sampled_from(("layer_norm", "rms_norm"))))(pick)
     x, scale = norm.inputs[0], norm.inputs[1:2] if norm.attrs["scaled"] else ()
     if x[(0,) * int(norm.attrs["axis"])].size <= 2:  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def _gradient(pick: Pick) -> Case:
     g = array(pick, "float32", x.shape) * np.resize(np.float32([1, -2, 0.5, 3, -1]), x.shape)
     attrs = {name: value for name, value in norm.attrs.items() if name != "shifted"}
     attrs["scaled"] = bool(scale)
-    return Case("layer_norm_backward", (g, x, *scale), attrs)
+    return OpSample("layer_norm_backward", (g, x, *scale), attrs)
 
 
 DRAWS: dict[str, Draw] = {

@@ -10,7 +10,7 @@ from vksched.ops.quantized.gguf_formats import FORMATS, unpacked
 from vksched.ops.quantized.merged_linear import GATES
 from vksched.ops.quantized.quant_layout import RUN
 from vksched.testing.op_cases.linalg.quantized_linear import words
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array
 
@@ -22,28 +22,28 @@ def _words(pick: Pick) -> tuple[str, NDArray, int]:
     return name, words(name, pick(st.integers(1, 9)), columns, pick(st.integers(0, 99))), columns
 
 
-def _dequantize(pick: Pick) -> Case:
+def _dequantize(pick: Pick) -> OpSample:
     name, held, columns = _words(pick)
-    return Case("dequantize", (held,), {"format": name, "columns": columns}, exact=True)
+    return OpSample("dequantize", (held,), {"format": name, "columns": columns}, exact=True)
 
 
 def terms(x: NDArray, weights: NDArray) -> NDArray:
-    """Returns `Case.terms` of rows of x (..., k) by rows of weights (..., n, k): (..., n)."""
+    """Returns `OpSample.terms` of rows of x (..., k) by rows of weights (..., n, k): (..., n)."""
     left, right = np.square(x, dtype=np.float64), np.square(weights, dtype=np.float64)
     return np.asarray(np.sqrt(left @ right.swapaxes(-1, -2)))
 
 
-def _linear(pick: Pick) -> Case:
+def _linear(pick: Pick) -> OpSample:
     name, held, columns = _words(pick)
     lead = pick(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     inputs = [array(pick, "float32", (*lead, columns)), held]
     if pick(st.booleans()):
         inputs.append(array(pick, "float32", (len(held),)))
     sums = terms(inputs[0], unpacked(name, held, columns))
-    return Case("quantized_linear", tuple(inputs), {"format": name}, terms=sums)
+    return OpSample("quantized_linear", tuple(inputs), {"format": name}, terms=sums)
 
 
-def _beside(pick: Pick) -> Case:
+def _beside(pick: Pick) -> OpSample:
     name, gate = pick(st.sampled_from(list(FORMATS))), pick(st.sampled_from(list(GATES)))
     kind, normed = FORMATS[name], pick(st.booleans())
     columns = kind.step * pick(st.integers(1, 3 if kind.step > RUN else 17))
@@ -54,7 +54,7 @@ def _beside(pick: Pick) -> Case:
     weights = [words(name, n, columns, seed) for seed, n in enumerate(sizes)]
     attrs = {"format": name, "normed": normed, "gate": gate, "eps": 1e-5}
     inputs = (array(pick, "float32", (*lead, columns)), *scale, *weights)
-    return Case("merged_linear", inputs, attrs)
+    return OpSample("merged_linear", inputs, attrs)
 
 
 DRAWS: dict[str, Draw] = {

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from vksched.testing.op_cases.conv.conv import call
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array
 from .conv import spatial, window
@@ -18,7 +18,7 @@ def _dtype(pick: Pick, op: str) -> str:
 
 
 def _sliding(op: str) -> Draw:
-    def draw(pick: Pick) -> Case:
+    def draw(pick: Pick) -> OpSample:
         axes = pick(st.integers(1, 3))
         more: dict[str, Any] = window(pick, axes)
         more["kernel"] = tuple(pick(st.integers(1, 5 - axes)) for _ in range(axes))
@@ -35,7 +35,7 @@ def _sliding(op: str) -> Draw:
 
 
 def _adaptive(op: str) -> Draw:
-    def draw(pick: Pick) -> Case:
+    def draw(pick: Pick) -> OpSample:
         axes = pick(st.integers(1, 3))
         shape = tuple(pick(st.integers(1, 9)) for _ in range(2 + axes))
         sizes = tuple(pick(st.integers(0 if i else 2, 9)) for i in range(axes))

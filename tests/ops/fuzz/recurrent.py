@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.ops.rnn.cell import DEFAULTS, GATES, NAMED, STATES, Cell
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array
 
 
-def _rnn_scan(pick: Pick) -> Case:
+def _rnn_scan(pick: Pick) -> OpSample:
     kind = pick(st.sampled_from(sorted(GATES)))
     time, batch, hidden = (pick(st.integers(0, most)) for most in (4, 6, 19))
     back = tuple(pick(st.lists(st.booleans(), min_size=1, max_size=2)))
@@ -34,7 +34,7 @@ def _rnn_scan(pick: Pick) -> Case:
     if cell.masked:
         lengths = pick(st.lists(st.integers(-1, time + 1), min_size=batch, max_size=batch))
         inputs.append(np.asarray(lengths, np.int32))
-    return Case("rnn_scan", tuple(inputs), cell.attrs, nmse=1e-8)
+    return OpSample("rnn_scan", tuple(inputs), cell.attrs, nmse=1e-8)
 
 
 DRAWS: dict[str, Draw] = {"rnn_scan": _rnn_scan}

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from vksched.ir.attrs import AttrValue
 from vksched.ops.reduction.arg_reduce import ARG_DTYPES
 from vksched.ops.reduction.reduce import NEEDS_VALUES, REDUCE_DTYPES
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_cases.reduction.reduce import TOLERANCE
 
 from .common import Draw, Pick, array, axes_of, shapes
 
 
 def _reduce(op: str) -> Draw:
-    def draw(pick: Pick) -> Case:
+    def draw(pick: Pick) -> OpSample:
         shape = pick(shapes(6, 6, int(op in NEEDS_VALUES)))
         x = array(pick, pick(st.sampled_from(REDUCE_DTYPES[op])), shape)
         attrs: dict[str, AttrValue] = {
@@ -23,27 +23,27 @@ def _reduce(op: str) -> Draw:
         }
         if op == "reduce_var":
             attrs["correction"] = pick(st.sampled_from((0.0, 1.0, 1.5)))
-        return Case(op, (x,), attrs, nmse=TOLERANCE.get(op, 1e-10))
+        return OpSample(op, (x,), attrs, nmse=TOLERANCE.get(op, 1e-10))
 
     return draw
 
 
 def _arg(op: str) -> Draw:
-    def draw(pick: Pick) -> Case:
+    def draw(pick: Pick) -> OpSample:
         x = array(pick, pick(st.sampled_from(ARG_DTYPES)), pick(shapes(5, 7, 1)))
         axes = tuple(range(x.ndim))
         if x.ndim and pick(st.booleans()):
             axes = (pick(st.integers(0, x.ndim - 1)),)
         options = {"keepdims": pick(st.booleans()), "select_last_index": pick(st.booleans())}
-        return Case(op, (x,), {"axes": axes, **options})
+        return OpSample(op, (x,), {"axes": axes, **options})
 
     return draw
 
 
-def nonzero(pick: Pick) -> Case:
+def nonzero(pick: Pick) -> OpSample:
     x = array(pick, pick(st.sampled_from(("float32", "int32", "bool"))), pick(shapes()))
     size = pick(st.integers(0, x.size + 2))
-    return Case("nonzero", (x,), {"size": size, "fill_value": pick(st.integers(-2, 2))})
+    return OpSample("nonzero", (x,), {"size": size, "fill_value": pick(st.integers(-2, 2))})
 
 
 DRAWS: dict[str, Draw] = {

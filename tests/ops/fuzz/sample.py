@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vksched.testing.op_cases.conv.sample import KINDS, VOLUMES, sample
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array
 
 
-def _grid_sample(pick: Pick) -> Case:
+def _grid_sample(pick: Pick) -> OpSample:
     dims = pick(st.integers(2, 3))
     kind = pick(st.sampled_from(KINDS if dims == 2 else VOLUMES))
     sides = st.integers(1, 4)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array, shapes
 
 
 def _softmax(op: str) -> Draw:
-    def draw(pick: Pick) -> Case:
+    def draw(pick: Pick) -> OpSample:
         shape = pick(shapes(min_rank=1))
         inputs = [array(pick, "float32", shape)]
         kind = pick(st.sampled_from(("", "bool", "float32")))
@@ -19,7 +19,7 @@ def _softmax(op: str) -> Draw:
             mask = tuple(pick(st.sampled_from((1, side))) for side in shape[start:])
             inputs.append(array(pick, kind, mask))
         axis = pick(st.integers(0, len(shape) - 1))
-        return Case(op, tuple(inputs), {"axis": axis}, f"axis {axis}")
+        return OpSample(op, tuple(inputs), {"axis": axis}, f"axis {axis}")
 
     return draw
 

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from vksched.common.dtypes import NARROW
 from vksched.testing.op_cases.elementwise.dequantize_linear import packed
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array, shapes
 
 
-def _dequantize_linear(pick: Pick) -> Case:
+def _dequantize_linear(pick: Pick) -> OpSample:
     shape = pick(shapes(8, 5))
     axis = pick(st.integers(0, len(shape) - 1)) if shape else 0
     x = packed(pick(st.sampled_from(NARROW)), *shape, seed=pick(st.integers(0, 99)))
@@ -20,7 +20,7 @@ def _dequantize_linear(pick: Pick) -> Case:
         if pick(st.booleans()):
             many = pick(st.booleans()) and bool(shape)
             inputs.append(array(pick, dtype, (shape[axis],) if many else ()))
-    return Case("dequantize_linear", tuple(inputs), {"axis": axis}, exact=True)
+    return OpSample("dequantize_linear", tuple(inputs), {"axis": axis}, exact=True)
 
 
 DRAWS: dict[str, Draw] = {"dequantize_linear": _dequantize_linear}

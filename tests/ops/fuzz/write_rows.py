@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array, shapes
 
 
-def _dynamic_update_slice(pick: Pick) -> Case:
+def _dynamic_update_slice(pick: Pick) -> OpSample:
     shape = pick(shapes(4, 6, 1, 1))
     axis = pick(st.integers(0, len(shape) - 1))
     many = pick(st.integers(0, 7))
@@ -20,7 +20,9 @@ def _dynamic_update_slice(pick: Pick) -> Case:
     dtype = pick(st.sampled_from(("float32", "int32", "float16")))
     rows = (*shape[:axis], many, *shape[axis + 1 :])
     inputs = (array(pick, dtype, shape), array(pick, dtype, rows))
-    return Case("dynamic_update_slice", (*inputs, start if batched else start[0]), {"axis": axis})
+    return OpSample(
+        "dynamic_update_slice", (*inputs, start if batched else start[0]), {"axis": axis}
+    )
 
 
 DRAWS: dict[str, Draw] = {"dynamic_update_slice": _dynamic_update_slice}

@@ -19,7 +19,7 @@ from vksched.ops.lowering import native_kernels
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS
 from vksched.testing.op_cases.linalg.int8 import CASES, int8_values, weights
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.topology.limits import Limits
 
 built = pytest.mark.skipif(not native_kernels.has_int8(), reason="the native loops are not built")
@@ -27,7 +27,7 @@ WAYS = getattr(native_kernels.native, "int8_targets", ())
 RNG = np.random.default_rng(5)
 
 
-def host(case: Case, pieces: bool) -> np.ndarray:
+def host(case: OpSample, pieces: bool) -> np.ndarray:
     kernel, attrs = get_op(case.op).cpu, Attrs(case.attrs)
     assert kernel is not None
     out = np.full(case.result_type().shape, 77, np.int32)
@@ -44,7 +44,7 @@ WITH_CPU_KERNEL = [case for case in CASES if get_op(case.op).cpu is not None]
 @pytest.mark.parametrize("case", WITH_CPU_KERNEL, ids=lambda case: case.id)
 @pytest.mark.parametrize("pieces", [False, True])
 def test_the_cpu_gives_what_the_reference_gives(
-    case: Case, pieces: bool, monkeypatch: pytest.MonkeyPatch
+    case: OpSample, pieces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case.result_type().size:
         np.testing.assert_array_equal(host(case, pieces), case.expected())

@@ -18,7 +18,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.native_program import Loop
 from vksched.ops.lowering import native_kernels as loops
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_table import CASES
 
 pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
@@ -49,7 +49,7 @@ class Told:
         return replace(self, loops=(*self.loops[:number], changed, *self.loops[number + 1 :]))
 
 
-def told_of(case: Case) -> tuple[Told, list[NDArray]] | None:
+def told_of(case: OpSample) -> tuple[Told, list[NDArray]] | None:
     """Returns the program of a case, and what its operands hold."""
     make, output = case.declaration.native_program, case.result_type()
     if make is None or not all(t.size for t in (output, *case.types)):

@@ -18,7 +18,7 @@ from vksched.ir.native_program import Loop, NativeProgram
 from vksched.ir.op import all_ops
 from vksched.ops.lowering import native_kernels
 from vksched.testing.kernel_runner import check
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_table import CASES
 
 pytestmark = pytest.mark.skipif(
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 native: Any = native_kernels.native
 
 
-def native_program_of(case: Case) -> NativeProgram | None:
+def native_program_of(case: OpSample) -> NativeProgram | None:
     """Returns the native program of a case whose operands all have elements."""
     make, output = case.declaration.native_program, case.result_type()
     if make is None or not all(t.size for t in (output, *case.types)):
@@ -36,7 +36,7 @@ def native_program_of(case: Case) -> NativeProgram | None:
 
 
 def run(
-    case: Case,
+    case: OpSample,
     native_program: NativeProgram,
     wide: bool = True,
     begin: Callable[[Any], None] | None = None,
@@ -271,7 +271,7 @@ def test_weights_that_count_for_nothing_hide_what_they_weigh() -> None:
     v[0, 0, 1], v[0, 0, 2] = np.inf, np.nan
     k[0, 0, 1] = -np.inf
     told = vs.attention(*map(vs.constant, (q, k, v)), kv_len=vs.constant(np.array(2, np.int32)))
-    case = Case(told.op, (q, k, v, np.array(2, np.int32)), dict(told.attrs))
+    case = OpSample(told.op, (q, k, v, np.array(2, np.int32)), dict(told.attrs))
     native_program = native_program_of(case)
     assert native_program is not None
     np.testing.assert_array_equal(run(case, native_program), np.ones((1, 1, 1, 4), np.float32))

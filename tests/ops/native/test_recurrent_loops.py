@@ -15,7 +15,7 @@ from vksched.ir.attrs import Attrs
 from vksched.ir.op import get_op
 from vksched.ops.lowering import native_kernels
 from vksched.testing.op_cases.linalg.rnn import CASES, layer
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 native: Any = native_kernels.native
 needs_native = pytest.mark.skipif(
@@ -28,25 +28,25 @@ KINDS = [
 ]
 
 
-def host_of(case: Case) -> Any:
+def host_of(case: OpSample) -> Any:
     host = get_op(case.op).cpu
     assert host is not None
     return host
 
 
-def computed(case: Case) -> NDArray:
+def computed(case: OpSample) -> NDArray:
     out = np.full(case.result_type().shape, np.nan, np.float32)
     host_of(case).compute(case.inputs, Attrs(case.attrs), out)
     return out
 
 
-def exact(case: Case) -> NDArray:
+def exact(case: OpSample) -> NDArray:
     """Returns the reference's result in float64."""
     wide = (x.astype(np.float64) if x.dtype == np.float32 else x for x in case.inputs)
     return get_op(case.op).reference(tuple(wide), Attrs(case.attrs))
 
 
-def close(got: NDArray, case: Case) -> None:
+def close(got: NDArray, case: OpSample) -> None:
     np.testing.assert_allclose(got, exact(case), 1e-5, 1e-5)
 
 
@@ -73,7 +73,7 @@ def test_loops_equal_the_reference(
 
 @needs_native
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_loops_run_every_case(case: Case) -> None:
+def test_loops_run_every_case(case: OpSample) -> None:
     if case.result_type().size:
         close(computed(case), case)
 
@@ -121,7 +121,7 @@ def test_nan_and_large_values_stay_in_their_sequence() -> None:
     case = layer("lstm", (3, 5, 16))
     gates = case.inputs[0].copy()
     gates[0, 1, 2, 3], gates[0, 0, 0], gates[0, 0, 4] = np.nan, 1e30, -np.inf
-    changed = Case(case.op, (gates, *case.inputs[1:]), case.attrs)
+    changed = OpSample(case.op, (gates, *case.inputs[1:]), case.attrs)
     got, wanted = computed(changed), changed.expected()
     np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
     assert np.isnan(got[1:, :, 2]).any() and np.isfinite(got[:, :, [0, 1, 3]]).all()

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
 
@@ -16,7 +16,7 @@ def arg(largest: bool) -> Oracle:
     def key(value: float) -> tuple[bool, float]:
         return (value != value, 0 if value != value else value if largest else -value)
 
-    def oracle(case: Case) -> NDArray:
+    def oracle(case: OpSample) -> NDArray:
         x, axes = case.inputs[0], case.attrs["axes"]
         assert isinstance(axes, tuple)
         last = bool(case.attrs["select_last_index"])
@@ -36,7 +36,7 @@ def arg(largest: bool) -> Oracle:
     return oracle
 
 
-def nonzero(case: Case) -> NDArray:
+def nonzero(case: OpSample) -> NDArray:
     x, size = case.inputs[0], int(case.attrs["size"])  # type: ignore[arg-type]
     places = [place for place in product(*map(range, x.shape)) if x[place] != 0][:size]
     padding = [(case.attrs["fill_value"],) * x.ndim] * (size - len(places))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle, onnx
 
@@ -57,7 +57,7 @@ def has_onnx(arrays: list[NDArray], attrs: Any) -> bool:
     )
 
 
-def attention(case: Case) -> NDArray:
+def attention(case: OpSample) -> NDArray:
     """Of operands with heads before length, whichever order the case has them in."""
     attrs = dict(case.attrs)
     *bshd, result_bshd = attrs.pop("is_bshd")
@@ -102,7 +102,7 @@ def by_rows(arrays: list[NDArray], attrs: Any, none: float = 0.0) -> NDArray:
     return out
 
 
-def gradient(case: Case) -> NDArray:
+def gradient(case: OpSample) -> NDArray:
     """Query by query, by the matrix of derivatives of its softmax, written out."""
     q, k, v, g, *masks = (x if x.dtype == bool else x.astype(np.float64) for x in case.inputs)
     attrs: Any = case.attrs
@@ -143,7 +143,7 @@ def visible_range(attrs: Any, mask: NDArray, query: int) -> list[int]:
     return [j for j in range(max(first, 0), min(last + 1, mask.size)) if kept[j]]
 
 
-def joined(case: FunctionCase) -> NDArray:
+def joined(case: FunctionSample) -> NDArray:
     q, k, v = (x.astype(np.float64) for x in case.inputs)
     heads, kv_heads = (4, 2) if case.name == "joined heads" else (3, 3)
     causal = case.name == "joined heads"
@@ -171,14 +171,14 @@ def is_bshd(x: NDArray, cos: NDArray, sin: NDArray, bshd: int, interleaved: bool
     return np.asarray(out, np.float32)
 
 
-def rotary(case: Case) -> NDArray:
+def rotary(case: OpSample) -> NDArray:
     x, cos, sin = (a.astype(np.float64) for a in case.inputs)
     bshd = case.attrs["rotary_dim"]
     assert isinstance(bshd, int)
     return is_bshd(x, cos, sin, bshd, bool(case.attrs["interleaved"]))
 
 
-def cached(case: FunctionCase) -> NDArray:
+def cached(case: FunctionSample) -> NDArray:
     angles = [[p * 100.0 ** (-i / 2) for i in range(2)] for p in range(6)]
     x = case.inputs[0].astype(np.float64)
     return is_bshd(x, np.cos(angles), np.sin(angles), 4, False)

@@ -7,14 +7,14 @@ import math
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .attention import by_rows
 from .common import Oracle
 from .q8_rows import values as unpack_q8_0
 
 
-def attention_with_kvcache(case: Case) -> NDArray:
+def attention_with_kvcache(case: OpSample) -> NDArray:
     attrs = dict(case.attrs)
     *bshd, result_bshd = attrs.pop("is_bshd")  # type: ignore[misc]
     none = math.nan if attrs.pop("fully_masked_is_nan") else 0.0

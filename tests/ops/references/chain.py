@@ -6,12 +6,12 @@ import numpy as np
 
 import references
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
 
 
-def fused_elementwise(case: Case) -> NDArray:
+def fused_elementwise(case: OpSample) -> NDArray:
     values = list(case.inputs)
     constants, steps = case.attrs["constants"], case.attrs["steps"]
     assert isinstance(constants, tuple) and isinstance(steps, tuple)
@@ -19,7 +19,7 @@ def fused_elementwise(case: Case) -> NDArray:
     for _, word in constants:  # type: ignore[misc]
         values.append(np.uint32(word).view(np.float32).astype(float_type))
     for op, registers, attrs in steps:  # type: ignore[misc]
-        one = Case(str(op), tuple(values[r] for r in registers), dict(attrs))  # type: ignore[arg-type,call-overload,union-attr,index]
+        one = OpSample(str(op), tuple(values[r] for r in registers), dict(attrs))  # type: ignore[arg-type,call-overload,union-attr,index]
         made = np.asarray(references.ORACLES[one.op](one))
         values.append(made.astype(float_type) if made.dtype.kind == "f" else made)
     return np.asarray(values[-1])

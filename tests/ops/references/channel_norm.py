@@ -8,13 +8,13 @@ import numpy as np
 
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.function_call import FunctionCall
-from vksched.testing.op_cases.op_sample import FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample
 
 from .common import FunctionOracle
 from .node import run_node
 
 
-def of(case: FunctionCase) -> tuple[list[NDArray], dict[str, Any]]:
+def of(case: FunctionSample) -> tuple[list[NDArray], dict[str, Any]]:
     """The operands as float64, and the other arguments."""
     assert isinstance(case, FunctionCall)
     return [x.astype(np.float64) for x in case.inputs], dict(case.arguments)
@@ -26,7 +26,7 @@ def affine(operands: list[NDArray]) -> list[NDArray]:
     return operands + [np.ones(channels), np.zeros(channels)][len(operands) - 1 :]
 
 
-def group_norm(case: FunctionCase) -> NDArray:
+def group_norm(case: FunctionSample) -> NDArray:
     operands, given = of(case)
     if operands[0].size == 0:
         return case.inputs[0]
@@ -35,27 +35,27 @@ def group_norm(case: FunctionCase) -> NDArray:
     return result.astype(case.inputs[0].dtype)
 
 
-def instance_norm(case: FunctionCase) -> NDArray:
+def instance_norm(case: FunctionSample) -> NDArray:
     operands, given = of(case)
     attrs = {"epsilon": given.get("eps", 1e-5)}
     result = run_node("InstanceNormalization", affine(operands), attrs, opset=6)[0]
     return result.astype(case.inputs[0].dtype)
 
 
-def batch_norm(case: FunctionCase) -> NDArray:
+def batch_norm(case: FunctionSample) -> NDArray:
     operands, given = of(case)
     attrs = {"epsilon": given.get("eps", 1e-5)}
     return run_node("BatchNormalization", operands, attrs, opset=15)[0].astype(case.inputs[0].dtype)
 
 
-def batch_norm_training(case: FunctionCase) -> list[NDArray]:
+def batch_norm_training(case: FunctionSample) -> list[NDArray]:
     operands, given = of(case)
     attrs = {"epsilon": given.get("eps", 1e-5), "momentum": given.get("momentum", 0.9)}
     results = run_node("BatchNormalization", operands, attrs | {"training_mode": 1}, 15, 3)
     return [y.astype(case.inputs[0].dtype) for y in results]
 
 
-def lp_normalize(case: FunctionCase) -> NDArray:
+def lp_normalize(case: FunctionSample) -> NDArray:
     """By numpy.linalg: the ONNX reference sums without absolute values."""
     (x,), given = of(case)
     norm = np.linalg.norm(x, given["p"], given["axis"], keepdims=True)
@@ -65,7 +65,7 @@ def lp_normalize(case: FunctionCase) -> NDArray:
         )
 
 
-def mean_variance_normalize(case: FunctionCase) -> NDArray:
+def mean_variance_normalize(case: FunctionSample) -> NDArray:
     (x,), given = of(case)
     attrs = {"axes": [a % x.ndim for a in given["axes"]]} if "axes" in given else {}
     return run_node("MeanVarianceNormalization", [x.astype(np.float32)], attrs, opset=13)[0].astype(
@@ -73,7 +73,7 @@ def mean_variance_normalize(case: FunctionCase) -> NDArray:
     )
 
 
-def local_response_norm(case: FunctionCase) -> NDArray:
+def local_response_norm(case: FunctionSample) -> NDArray:
     """In plain Python: the ONNX reference counts the batch for the channels."""
     (x,), given = of(case)
     size, alpha = given["size"], given.get("alpha", 1e-4)

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 onnx = pytest.importorskip("onnx")
 
-Oracle = Callable[[Case], NDArray]
-FunctionOracle = Callable[[FunctionCase], "NDArray | tuple[NDArray, ...] | list[NDArray]"]
+Oracle = Callable[[OpSample], NDArray]
+FunctionOracle = Callable[[FunctionSample], "NDArray | tuple[NDArray, ...] | list[NDArray]"]
 
 
 def by_onnx(op_type: str, names: tuple[str, ...] = (), **fixed: Any) -> Oracle:
     """The ONNX reference implementation of one node; names: attributes of the case to hand on."""
 
-    def compute(case: Case) -> NDArray:
+    def compute(case: OpSample) -> NDArray:
         return run_onnx(op_type, case.inputs, {n: case.attrs[n] for n in names} | fixed)
 
     return compute
@@ -49,7 +49,7 @@ def run_onnx(op_type: str, inputs: tuple[NDArray, ...], attrs: dict[str, Any]) -
 def in_double(compute: Callable[..., Any]) -> Oracle:
     """A formula on float64 operands."""
 
-    def oracle(case: Case) -> NDArray:
+    def oracle(case: OpSample) -> NDArray:
         with np.errstate(all="ignore"):
             result = compute(*(x.astype(np.float64) for x in case.inputs))
             return np.asarray(result, np.float32)
@@ -60,7 +60,7 @@ def in_double(compute: Callable[..., Any]) -> Oracle:
 def elementwise(compute: Callable[..., Any]) -> Oracle:
     """A Python function of Python numbers, value by value."""
 
-    def oracle(case: Case) -> NDArray:
+    def oracle(case: OpSample) -> NDArray:
         arrays = np.broadcast_arrays(*case.inputs)
         flat = [compute(*values) for values in zip(*(a.ravel().tolist() for a in arrays))]  # noqa: B905
         dtype = case.expected().dtype

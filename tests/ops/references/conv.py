@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle, run_onnx
 from .epilogue import with_epilogue
@@ -29,11 +29,13 @@ def spread(x: NDArray, steps: tuple[int, ...]) -> NDArray:
     return out
 
 
-def wide(case: Case) -> list[NDArray]:
+def wide(case: OpSample) -> list[NDArray]:
     return [a.astype(np.float64 if a.dtype.kind == "f" else np.int64) for a in case.inputs]
 
 
-def finish(case: Case, out: NDArray, inputs: list[NDArray], op_type: str, **more: Any) -> NDArray:
+def finish(
+    case: OpSample, out: NDArray, inputs: list[NDArray], op_type: str, **more: Any
+) -> NDArray:
     if len(inputs) > 2:
         out = out + inputs[2].reshape(-1, *(1,) * (out.ndim - 2))
     with np.errstate(over="ignore"):
@@ -61,7 +63,7 @@ def finish(case: Case, out: NDArray, inputs: list[NDArray], op_type: str, **more
     return result
 
 
-def conv(case: Case) -> NDArray:
+def conv(case: OpSample) -> NDArray:
     x, w, *_ = inputs = wide(case)
     attrs: Any = case.attrs
     if min(case.expected().shape, default=1) == 0:
@@ -81,7 +83,7 @@ def conv(case: Case) -> NDArray:
     return finish(case, out, inputs, "Conv")
 
 
-def conv_transpose(case: Case) -> NDArray:
+def conv_transpose(case: OpSample) -> NDArray:
     x, w, *_ = inputs = wide(case)
     attrs: Any = case.attrs
     out = np.zeros(case.expected().shape, x.dtype)
@@ -117,7 +119,7 @@ def conv_transpose(case: Case) -> NDArray:
     return finish(case, out, inputs, "ConvTranspose", **extra)
 
 
-def flip_filters(case: Case) -> NDArray:
+def flip_filters(case: OpSample) -> NDArray:
     """Every weight, one after the other."""
     (w,), groups = case.inputs, int(case.attrs["groups"])  # type: ignore[arg-type]
     lines, channels, *kernel = w.shape
@@ -130,7 +132,7 @@ def flip_filters(case: Case) -> NDArray:
     return out
 
 
-def depthwise_conv_weight_grad(case: Case) -> NDArray:
+def depthwise_conv_weight_grad(case: OpSample) -> NDArray:
     """scipy's correlation of each image with the gradients, spread by the stride."""
     x, g = wide(case)
     attrs: Any = case.attrs
@@ -163,14 +165,14 @@ def toom_cook(tile: int) -> NDArray:
     return np.vstack([powers / products, [[0, 0, 1]]])
 
 
-def winograd_weights(case: Case) -> NDArray:
+def winograd_weights(case: OpSample) -> NDArray:
     w, tile = case.inputs[0].astype(np.float64), int(case.attrs["tile"])  # type: ignore[arg-type]
     by = toom_cook(tile)
     points = np.einsum("ia,jb,rcab->ijrc", by, by, w)
     return points.reshape(len(by) ** 2, *w.shape[:2]).astype(np.float32)
 
 
-def winograd_conv(case: Case) -> NDArray:
+def winograd_conv(case: OpSample) -> NDArray:
     """scipy's correlation with the weights that make these points best."""
     x, points, *bias = case.inputs
     by = toom_cook(int(case.attrs["tile"]))  # type: ignore[arg-type]

@@ -8,29 +8,29 @@ from typing import Any
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle
 
 
-def full(case: Case) -> NDArray:
+def full(case: OpSample) -> NDArray:
     values = [case.attrs["value"]] * case.expected().size
     return np.asarray(values, case.attrs["dtype"]).reshape(case.attrs["shape"])  # type: ignore[call-overload, no-any-return]
 
 
-def eye(case: Case) -> NDArray:
+def eye(case: OpSample) -> NDArray:
     (rows, columns), k = case.attrs["shape"], case.attrs["diagonal"]  # type: ignore[misc]
     values = [int(c - r == k) for r in range(rows) for c in range(columns)]  # type: ignore[call-overload]
     return np.asarray(values, case.attrs["dtype"]).reshape(rows, columns)  # type: ignore[call-overload, no-any-return]
 
 
-def arange(case: Case) -> NDArray:
+def arange(case: OpSample) -> NDArray:
     start, step, count = case.attrs["start"], case.attrs["step"], case.attrs["shape"][0]  # type: ignore[index]
     values = [start + i * step for i in range(count)]  # type: ignore[operator, arg-type]
     return np.asarray(values, case.attrs["dtype"])  # type: ignore[call-overload, no-any-return]
 
 
-def linspace(case: Case) -> NDArray:
+def linspace(case: OpSample) -> NDArray:
     count = case.attrs["shape"][0]  # type: ignore[index]
     values = np.linspace(case.attrs["start"], case.attrs["stop"], count)  # type: ignore[call-overload]
     return np.asarray(values, case.attrs["dtype"])  # type: ignore[call-overload, no-any-return]
@@ -39,7 +39,7 @@ def linspace(case: Case) -> NDArray:
 def from_name(function: Any) -> FunctionOracle:
     """numpy's function of the numbers in the row's name; our defaults are 32 bits wide."""
 
-    def oracle(case: FunctionCase) -> NDArray:
+    def oracle(case: FunctionSample) -> NDArray:
         value = np.asarray(function(*literal_eval(f"({case.name},)")))
         return value.astype({"i": np.int32, "f": np.float32}.get(value.dtype.kind, value.dtype))
 

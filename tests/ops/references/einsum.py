@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample
 
 from .common import FunctionOracle
 
 
-def einsum(case: FunctionCase) -> NDArray:
+def einsum(case: FunctionSample) -> NDArray:
     equation = case.name.removesuffix(" int")
     wide = np.float64 if case.inputs[0].dtype == np.float32 else np.int64
     result = np.einsum(equation, *(x.astype(wide) for x in case.inputs))

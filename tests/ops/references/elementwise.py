@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle, by_onnx, elementwise, float_or_int, in_double
 
@@ -40,7 +40,7 @@ def right_shift(a: int, b: int) -> int:
     return a >> (b if 0 <= b < 32 else 99)
 
 
-def cast(case: Case) -> NDArray:
+def cast(case: OpSample) -> NDArray:
     to = case.attrs["to"]
     ranges = {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1)}
 
@@ -158,7 +158,7 @@ NARROW[3, -7] = "float8_e4m3fnuz"
 """Types of ml_dtypes, by their digits behind the point, and the least exponent where it tells."""
 
 
-def reduce_precision(case: Case) -> NDArray:
+def reduce_precision(case: OpSample) -> NDArray:
     x, digits = case.inputs[0], int(str(case.attrs["mantissa_bits"]))
     name = NARROW.get(digits) or NARROW[digits, case.attrs["min_exponent"]]
     narrow = np.dtype(getattr(ml_dtypes, name))
@@ -265,7 +265,7 @@ ORACLES: dict[str, Oracle] = {
 # -- functions ---------------------------------------------------------------------------------
 
 
-def signs(case: FunctionCase) -> NDArray:
+def signs(case: FunctionSample) -> NDArray:
     """The sign bits of numpy's results."""
     names = {"neg": "negative", "round": "rint", "atan2": "arctan2"} | TRIGONOMETRY
     with np.errstate(all="ignore"):
@@ -273,7 +273,7 @@ def signs(case: FunctionCase) -> NDArray:
     return np.asarray(np.signbit(result))
 
 
-def clip_function(case: FunctionCase) -> NDArray:
+def clip_function(case: FunctionSample) -> NDArray:
     x, first = case.inputs[:2]
     bounds = {"both": case.inputs[1:], "low": (first, None), "high": (None, first)}[case.name]
     return np.asarray(np.clip(x, *bounds))

@@ -8,7 +8,7 @@ import numpy as np
 
 from vksched.common.dtypes import NDArray
 from vksched.ir.op import EPILOGUE
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .chain import fused_elementwise
 from .common import Oracle
@@ -17,7 +17,7 @@ from .common import Oracle
 def with_epilogue(oracle: Oracle) -> Oracle:
     """The oracle of an op, for calls with steps behind it, too."""
 
-    def compute(case: Case) -> NDArray:
+    def compute(case: OpSample) -> NDArray:
         if EPILOGUE not in case.attrs:
             return oracle(case)
         operands, steps, constants = case.attrs[EPILOGUE]  # type: ignore[misc]
@@ -26,7 +26,7 @@ def with_epilogue(oracle: Oracle) -> Oracle:
         made = oracle(replace(case, inputs=case.inputs[:count], attrs=attrs))
         inputs = (np.asarray(made), *case.inputs[count:])
         return fused_elementwise(
-            Case("fused_elementwise", inputs, {"steps": steps, "constants": constants})
+            OpSample("fused_elementwise", inputs, {"steps": steps, "constants": constants})
         )
 
     return compute

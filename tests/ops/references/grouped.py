@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
 from .packed import values
@@ -19,11 +19,11 @@ def _rows(x: NDArray, weight: NDArray, expert_ids: NDArray) -> NDArray:
     return out.astype(np.float32)
 
 
-def moe_linear(case: Case) -> NDArray:
+def moe_linear(case: OpSample) -> NDArray:
     return _rows(*case.inputs)
 
 
-def quantized_moe_linear(case: Case) -> NDArray:
+def quantized_moe_linear(case: OpSample) -> NDArray:
     x, words, expert_ids = case.inputs
     flat = values(case.attrs["format"], words.reshape(-1, words.shape[-1]))
     return _rows(x, flat.reshape(*words.shape[:2], -1), expert_ids)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import FunctionOracle, Oracle
 
 
-def first(case: Case) -> NDArray:
+def first(case: OpSample) -> NDArray:
     x = case.inputs[0]
     return np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import FunctionOracle, Oracle, by_onnx, run_onnx
 
 
-def gather_elements(case: Case) -> NDArray:
+def gather_elements(case: OpSample) -> NDArray:
     table, indices = case.inputs
     axis = int(case.attrs["axis"])  # type: ignore[arg-type]
     out = np.empty(indices.shape, table.dtype)
@@ -19,7 +19,7 @@ def gather_elements(case: Case) -> NDArray:
     return out
 
 
-def gather_nd(case: Case) -> NDArray:
+def gather_nd(case: OpSample) -> NDArray:
     table, indices = case.inputs
     batch = int(case.attrs["batch_dims"])  # type: ignore[arg-type]
     if 0 in case.expected().shape or batch == 0:
@@ -32,7 +32,7 @@ def gather_nd(case: Case) -> NDArray:
     return run_onnx("GatherND", (table, wide), {"batch_dims": batch})
 
 
-def one_hot(case: Case) -> NDArray:
+def one_hot(case: OpSample) -> NDArray:
     indices, (off, on) = case.inputs
     depth, axis = case.attrs["depth"], case.attrs["axis"]
     assert isinstance(depth, int)

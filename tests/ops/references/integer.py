@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
 
@@ -47,7 +47,7 @@ def _narrow(x: NDArray, signed: bool) -> NDArray:
     return x.astype(np.int8 if signed else np.uint8)
 
 
-def matmul_integer(case: Case) -> NDArray:
+def matmul_integer(case: OpSample) -> NDArray:
     """Zero points are subtracted by hand, as ONNX has those of b in b's own type."""
     a, words, a_zero, b_zero = case.inputs
     k, n = a.shape[-1], case.attrs["columns"]
@@ -66,7 +66,7 @@ def matmul_integer(case: Case) -> NDArray:
     return _wrapped(np.array(out)).reshape(shape)
 
 
-def conv_integer(case: Case) -> NDArray:
+def conv_integer(case: OpSample) -> NDArray:
     """By the onnx package's convolution of float64, which holds these sums exactly."""
     x, words, x_zero, w_zero = case.inputs
     attrs = case.attrs
@@ -91,7 +91,7 @@ def conv_integer(case: Case) -> NDArray:
     return _wrapped(made)
 
 
-def prepack_int8(case: Case) -> NDArray:
+def prepack_int8(case: OpSample) -> NDArray:
     (x,) = case.inputs
     *batch, k, n = x.shape
     tiles, depth = -(-n // 16), -(-k // 4)
@@ -109,7 +109,7 @@ def _along(part: NDArray, rank: int, axis: int) -> NDArray:
     return part.reshape([-1 if a == axis else 1 for a in range(rank)] if part.size > 1 else ())
 
 
-def quantize_linear(case: Case) -> NDArray:
+def quantize_linear(case: OpSample) -> NDArray:
     """In float64, with the quotient rounded to float32 as ONNX has it."""
     x, scale, zero = case.inputs
     axis = case.attrs["axis"]
@@ -117,7 +117,7 @@ def quantize_linear(case: Case) -> NDArray:
     return _clipped(wide, _along(zero, x.ndim, axis), case)
 
 
-def requantize(case: Case) -> NDArray:
+def requantize(case: OpSample) -> NDArray:
     x, scale, bias = case.inputs
     axis = case.attrs["axis"]
     sums = _wrapped(x.astype(np.int64) + _along(bias, x.ndim, axis)).astype(np.float32)
@@ -125,7 +125,7 @@ def requantize(case: Case) -> NDArray:
     return _clipped(wide, np.asarray(case.attrs["zero"]), case)
 
 
-def _clipped(wide: NDArray, zero: NDArray, case: Case) -> NDArray:
+def _clipped(wide: NDArray, zero: NDArray, case: OpSample) -> NDArray:
     low, high = case.attrs["low"], case.attrs["high"]
     out = np.empty(wide.shape, np.int32)
     zeros = np.broadcast_to(zero, wide.shape)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import FunctionOracle, Oracle, by_onnx, run_onnx
 
 
-def sliced(case: Case) -> NDArray:
+def sliced(case: OpSample) -> NDArray:
     keys: list[slice] = [slice(None)] * case.inputs[0].ndim
     fields = (case.attrs[n] for n in ("axes", "starts", "stops", "steps"))
     for axis, start, stop, step in zip(*fields, strict=True):  # type: ignore[arg-type]
@@ -18,7 +18,7 @@ def sliced(case: Case) -> NDArray:
     return case.inputs[0][tuple(keys)]
 
 
-def transpose(case: Case) -> NDArray:
+def transpose(case: OpSample) -> NDArray:
     if not case.attrs["axes"]:
         return case.inputs[0]
     return run_onnx("Transpose", case.inputs, {"perm": case.attrs["axes"]})

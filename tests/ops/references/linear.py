@@ -9,12 +9,12 @@ import numpy as np
 
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.linalg.linear import GEMM, TENSORDOT
-from vksched.testing.op_cases.op_sample import FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample
 
 from .common import FunctionOracle, run_onnx
 
 
-def wide(case: FunctionCase) -> list[NDArray]:
+def wide(case: FunctionSample) -> list[NDArray]:
     """The inputs in float64, integers as they are."""
     return [x.astype(np.float64) if x.dtype.kind == "f" else x for x in case.inputs]
 
@@ -23,7 +23,7 @@ def by_numpy(compute: Callable[..., Any]) -> FunctionOracle:
     return lambda case: np.asarray(compute(*wide(case)), case.inputs[0].dtype)
 
 
-def gemm(case: FunctionCase) -> NDArray:
+def gemm(case: FunctionSample) -> NDArray:
     onnx_names = {"transpose_a": "transA", "transpose_b": "transB"}
     attrs = {onnx_names.get(k, k): v for k, v in GEMM[case.name].items()}
     attrs = {k: int(v) if k in ("transA", "transB") else v for k, v in attrs.items()}
@@ -35,13 +35,13 @@ def linear(x: NDArray, weight: NDArray, *bias: NDArray) -> NDArray:
     return np.asarray(np.einsum("...k,nk->...n", x, weight) + (bias[0] if bias else 0))
 
 
-def vecdot(case: FunctionCase) -> NDArray:
+def vecdot(case: FunctionSample) -> NDArray:
     a, b = wide(case)
     axis = 0 if case.name == "first axis" else -1
     return np.asarray((a * b).sum(axis), case.inputs[0].dtype)
 
 
-def tensordot(case: FunctionCase) -> NDArray:
+def tensordot(case: FunctionSample) -> NDArray:
     return np.asarray(np.tensordot(*wide(case), TENSORDOT[case.name][2]), np.float32)
 
 

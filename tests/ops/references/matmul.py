@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
 from .epilogue import with_epilogue
 
 
-def matmul(case: Case) -> NDArray:
+def matmul(case: OpSample) -> NDArray:
     a, b = (x.astype(np.float64 if x.dtype == np.float32 else object) for x in case.inputs[:2])
     left = "...km" if case.attrs["transpose_a"] else "...mk"
     right = "...nk" if case.attrs["transpose_b"] else "...kn"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle, run_onnx
 
 
-def layer_norm(case: Case) -> NDArray:
+def layer_norm(case: OpSample) -> NDArray:
     inputs, attrs = list(case.inputs), case.attrs
     axis, eps = attrs["axis"], attrs["eps"]
     shape = inputs[0].shape[int(axis) :]  # type: ignore[arg-type]
@@ -21,7 +21,7 @@ def layer_norm(case: Case) -> NDArray:
     return np.asarray(result, np.float32)
 
 
-def rms_norm(case: Case) -> NDArray:
+def rms_norm(case: OpSample) -> NDArray:
     x = case.inputs[0].astype(np.float64)
     rows = x.reshape(*x.shape[: int(case.attrs["axis"])], -1)  # type: ignore[arg-type]
     with np.errstate(all="ignore"):
@@ -31,7 +31,7 @@ def rms_norm(case: Case) -> NDArray:
     return np.asarray(value * case.inputs[1] if case.attrs["scaled"] else value, np.float32)
 
 
-def layer_norm_backward(case: Case) -> NDArray:
+def layer_norm_backward(case: OpSample) -> NDArray:
     """The product with the matrix of derivatives of each row, written out."""
     g, x = (value.astype(np.float64) for value in case.inputs[:2])
     columns = int(np.prod(x.shape[int(case.attrs["axis"]) :]))  # type: ignore[arg-type]

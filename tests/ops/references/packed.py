@@ -10,7 +10,7 @@ import pytest
 from vksched.common.dtypes import NDArray
 from vksched.ops.quantized.gguf_formats import FORMATS
 from vksched.testing.op_cases.linalg.quantized_linear import BLOCKS, words
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle
 from .epilogue import with_epilogue
@@ -27,7 +27,7 @@ def values(name: str, words: NDArray) -> NDArray:
     return np.asarray(numbers).reshape(len(made), -1)
 
 
-def dequantize(case: Case) -> NDArray:
+def dequantize(case: OpSample) -> NDArray:
     (words,), columns = case.inputs, case.attrs["columns"]
     if not words.size:
         return np.zeros((*words.shape[:-1], columns), np.float32)
@@ -35,7 +35,7 @@ def dequantize(case: Case) -> NDArray:
     return values(case.attrs["format"], rows).reshape(*words.shape[:-1], columns)
 
 
-def quantized_linear(case: Case) -> NDArray:
+def quantized_linear(case: OpSample) -> NDArray:
     x, words, *bias = case.inputs
     weight = values(case.attrs["format"], words).astype(np.float64)
     made = np.einsum("...k,nk->...n", x.astype(np.float64), weight)
@@ -50,7 +50,7 @@ RATES: dict[str, Callable[[NDArray], NDArray]] = {
 """What an activation multiplies its operand by."""
 
 
-def merged_linear(case: Case) -> NDArray:
+def merged_linear(case: OpSample) -> NDArray:
     x, *rest = case.inputs
     made, gate = x.astype(np.float64), case.attrs["gate"]
     if case.attrs["normed"]:
@@ -69,7 +69,7 @@ ORACLES: dict[str, Oracle] = {
 }
 
 
-def tied(case: FunctionCase) -> NDArray:
+def tied(case: FunctionSample) -> NDArray:
     (x,), name = case.inputs, case.name
     weight = values(name, words(name, 5, 512)).astype(np.float64)
     return np.asarray(x @ weight.T + weight.sum(-1)).astype(np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.function_call import FunctionCall
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle
 
@@ -27,12 +27,12 @@ def by_numpy(x: NDArray, pads: Sequence[tuple[int, int]], mode: str, value: obje
     return np.asarray(np.pad(x, over, mode, **extra))  # type: ignore[call-overload]
 
 
-def constant(case: Case) -> NDArray:
+def constant(case: OpSample) -> NDArray:
     pads = list(zip(case.attrs["begins"], case.attrs["ends"], strict=True))  # type: ignore[arg-type]
     return by_numpy(case.inputs[0], pads, "constant", case.attrs["value"])  # type: ignore[arg-type]
 
 
-def any_mode(case: FunctionCase) -> NDArray:
+def any_mode(case: FunctionSample) -> NDArray:
     assert isinstance(case, FunctionCall)
     given, x = case.arguments, case.inputs[0]
     if x.ndim == 0:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle, run_onnx
 
@@ -18,7 +18,7 @@ ONNX_STEPS = 20000
 Values = list[float]
 
 
-def sliding(case: Case, axis: int, index: int) -> Iterator[int]:
+def sliding(case: OpSample, axis: int, index: int) -> Iterator[int]:
     """Places that a window reads along one axis, some of them outside."""
     attrs: Any = case.attrs
     for step in range(attrs["kernel"][axis]):
@@ -26,7 +26,7 @@ def sliding(case: Case, axis: int, index: int) -> Iterator[int]:
         yield place - attrs["begin"][axis]
 
 
-def windows(case: Case) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]], int]]:
+def windows(case: OpSample) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]], int]]:
     """Each result with the places inside x of its window, and how many count with the padding."""
     x, attrs = case.inputs[0], case.attrs
     sizes: Any = attrs["sizes"]
@@ -46,8 +46,8 @@ def windows(case: Case) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]
         yield index, list(itertools.product(*lines)), counted
 
 
-def pool(result: Callable[[Case, Values, int], float]) -> Oracle:
-    def compute(case: Case) -> NDArray:
+def pool(result: Callable[[OpSample, Values, int], float]) -> Oracle:
+    def compute(case: OpSample) -> NDArray:
         x = case.inputs[0]
         out = np.zeros(case.expected().shape, case.expected().dtype)
         table = list(windows(case))
@@ -66,25 +66,25 @@ def pool(result: Callable[[Case, Values, int], float]) -> Oracle:
     return compute
 
 
-def largest(case: Case, values: Values, _counted: int) -> float:
+def largest(case: OpSample, values: Values, _counted: int) -> float:
     if any(v != v for v in values):
         return math.nan
     least = -(2**31) if case.inputs[0].dtype == np.int32 else -math.inf
     return max(values, default=least)
 
 
-def mean(case: Case, values: Values, counted: int) -> float:
+def mean(case: OpSample, values: Values, counted: int) -> float:
     count = counted if case.attrs.get("count_include_pad") else len(values)
     total = math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
     return total / count if count else 0.0
 
 
-def norm(case: Case, values: Values, _counted: int) -> float:
+def norm(case: OpSample, values: Values, _counted: int) -> float:
     p: Any = case.attrs["p"]
     return float(np.linalg.norm(np.asarray(values, np.float64), p)) if values else 0.0
 
 
-def indices(case: Case) -> NDArray:
+def indices(case: OpSample) -> NDArray:
     x, out = case.inputs[0], np.zeros(case.expected().shape, np.int64)
     for lead in np.ndindex(*x.shape[:2]):
         for index, places, _ in windows(case):
@@ -104,7 +104,7 @@ def checked(oracle: Oracle, op_type: str, *names: str) -> Oracle:
     and means of nothing.
     """
 
-    def compute(case: Case) -> NDArray:
+    def compute(case: OpSample) -> NDArray:
         out, attrs = oracle(case), dict(case.attrs)
         kernel: Any = attrs["kernel"]
         small = 0 < out.size * math.prod(kernel) <= ONNX_STEPS
@@ -147,14 +147,14 @@ def by_onnx(op_type: str) -> FunctionOracle:
     return lambda case: run_onnx(op_type, case.inputs, {})
 
 
-def global_max(case: FunctionCase) -> NDArray:
+def global_max(case: FunctionSample) -> NDArray:
     """Not by onnx 1.23, whose GlobalMaxPool keeps the first spatial axis and not the channels."""
     x = case.inputs[0]
     largest = np.sort(x.reshape(*x.shape[:2], -1))[..., -1]
     return np.asarray(largest.reshape(*x.shape[:2], *(1,) * (x.ndim - 2)))
 
 
-def global_lp(case: FunctionCase) -> NDArray:
+def global_lp(case: FunctionSample) -> NDArray:
     p = float(case.name.split()[1]) if case.name else 2.0
     rows = case.inputs[0].astype(np.float64).reshape(*case.inputs[0].shape[:2], -1)
     norms = np.linalg.norm(rows, p, axis=2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
 
@@ -37,7 +37,7 @@ def values(words: NDArray, columns: int) -> NDArray:
     return np.asarray(made).reshape(*lead, -1)[..., :columns]
 
 
-def quantize_q8_0(case: Case) -> NDArray:
+def quantize_q8_0(case: OpSample) -> NDArray:
     gguf = pytest.importorskip("gguf")
     (x,) = case.inputs
     *lead, columns = x.shape
@@ -60,7 +60,7 @@ def quantize_q8_0(case: Case) -> NDArray:
     return words.reshape(*lead, words.shape[1])
 
 
-def dequantize_q8_0(case: Case) -> NDArray:
+def dequantize_q8_0(case: OpSample) -> NDArray:
     (words,), columns = case.inputs, case.attrs["columns"]
     assert isinstance(columns, int)
     return values(words, columns)

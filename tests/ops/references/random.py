@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle
 
@@ -56,7 +56,7 @@ def words(count: int, seed: int, stream: int = 0) -> list[int]:
     return [word for counter in counters for word in philox(counter, key)][:count]
 
 
-def of_case(case: Case) -> tuple[list[int], tuple[int, ...]]:
+def of_case(case: OpSample) -> tuple[list[int], tuple[int, ...]]:
     for counter, key, answer in KNOWN_ANSWERS:
         assert philox(counter, key) == answer
     given = [int(v) for v in case.inputs[0].reshape(-1)]
@@ -66,14 +66,14 @@ def of_case(case: Case) -> tuple[list[int], tuple[int, ...]]:
     return words(int(np.prod(shape)), seed, int(case.attrs["stream"])), shape  # type: ignore[arg-type, return-value]
 
 
-def uniform(case: Case) -> NDArray:
+def uniform(case: OpSample) -> NDArray:
     drawn, shape = of_case(case)
     start, scale = case.attrs["start"], case.attrs["scale"]
     values = [word // 256 / 2**24 * scale + start for word in drawn]  # type: ignore[operator]
     return np.asarray(values, np.float32).astype(case.attrs["dtype"]).reshape(shape)  # type: ignore[arg-type]
 
 
-def normal(case: Case) -> NDArray:
+def normal(case: OpSample) -> NDArray:
     drawn, shape = of_case(case)
     word = np.asarray(drawn, np.int64)
     lower = scipy_special.ndtri((2.0 * (word % 2**31) + 1) / 2**33)
@@ -82,14 +82,14 @@ def normal(case: Case) -> NDArray:
     return np.asarray(z * deviation + mean, case.attrs["dtype"]).reshape(shape)  # type: ignore[call-overload, no-any-return]
 
 
-def integers(case: Case) -> NDArray:
+def integers(case: OpSample) -> NDArray:
     drawn, shape = of_case(case)
     start, scale = case.attrs["start"], case.attrs["scale"]
     values = [word * scale // 2**32 + start for word in drawn]  # type: ignore[operator]
     return np.asarray(values, np.int32).reshape(shape)
 
 
-def bernoulli(case: Case) -> NDArray:
+def bernoulli(case: OpSample) -> NDArray:
     drawn, shape = of_case(case)
     p = case.attrs["scale"] / 2**24  # type: ignore[operator]
     return np.asarray([word // 256 / 2**24 < p for word in drawn], bool).reshape(shape)
@@ -103,7 +103,7 @@ ORACLES: dict[str, Oracle] = {
 }
 
 
-def dropout(case: FunctionCase) -> NDArray:
+def dropout(case: FunctionSample) -> NDArray:
     x = case.inputs[0]
     p, seed, stream = {
         "7": (0.25, 7, 0),

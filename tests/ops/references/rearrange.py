@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle
 
 
-def roll(case: Case) -> NDArray:
+def roll(case: OpSample) -> NDArray:
     x = case.inputs[0]
     for axis, shift in zip(case.attrs["axes"], case.attrs["shifts"], strict=True):  # type: ignore[arg-type]
         x = np.concatenate(np.split(x, [x.shape[axis] - shift], axis)[::-1], axis)
@@ -22,7 +22,7 @@ def roll(case: Case) -> NDArray:
 
 
 def triangle(keeps: Callable[[int, int], bool]) -> Oracle:
-    def oracle(case: Case) -> NDArray:
+    def oracle(case: OpSample) -> NDArray:
         out, k = np.array(case.inputs[0]), case.attrs["k"]
         for row in range(out.shape[-2]):
             for column in range(out.shape[-1]):
@@ -36,7 +36,7 @@ def triangle(keeps: Callable[[int, int], bool]) -> Oracle:
 def named(function: Callable[..., Any]) -> FunctionOracle:
     """The function of the tensor and of the arguments in the row's name."""
 
-    def oracle(case: FunctionCase) -> Any:
+    def oracle(case: FunctionSample) -> Any:
         result = function(*case.inputs, *literal_eval(case.name))
         return tuple(result) if isinstance(result, (list, tuple)) else np.asarray(result)
 

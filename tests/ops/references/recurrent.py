@@ -11,7 +11,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ops.rnn.cell import cell_of, operands_of
 from vksched.testing.op_cases.linalg.rnn import SETTINGS, Setting
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle, onnx
 
@@ -124,7 +124,7 @@ STEPS: dict[str, Callable[..., list[NDArray]]] = {
 }
 
 
-def rnn_scan(case: FunctionCase) -> list[NDArray]:
+def rnn_scan(case: FunctionSample) -> list[NDArray]:
     setting = SETTINGS[case.function, case.id]
     inputs = {n: x.astype(np.float64) for n, x in setting.inputs().items()}
     plain = setting.keywords.keys() <= {"direction", "linear_before_reset"}
@@ -133,7 +133,7 @@ def rnn_scan(case: FunctionCase) -> list[NDArray]:
     return [np.asarray(y, np.float32) for y in result]
 
 
-def op(case: Case) -> NDArray:
+def op(case: OpSample) -> NDArray:
     """By the equations of a layer whose weights of the inputs choose the gates of a direction."""
     cell = cell_of(Attrs(case.attrs))
     given = operands_of(cell, tuple(x.astype(np.float64) for x in case.inputs))

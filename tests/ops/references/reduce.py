@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle, run_onnx, with_nan
 
@@ -20,7 +20,7 @@ scipy_special = pytest.importorskip("scipy.special")
 
 
 def reduce(compute: Callable[..., Any]) -> Oracle:
-    def oracle(case: Case) -> NDArray:
+    def oracle(case: OpSample) -> NDArray:
         x = case.inputs[0]
         axes = case.attrs["axes"]
         assert isinstance(axes, tuple)
@@ -67,7 +67,7 @@ def logsumexp(row: list[float]) -> float:
 SHORT = 300
 
 
-def variance(case: Case) -> NDArray:
+def variance(case: OpSample) -> NDArray:
     correction = case.attrs["correction"]
     assert isinstance(correction, float)
 
@@ -87,20 +87,20 @@ def variance(case: Case) -> NDArray:
     return reduce(compute)(case)
 
 
-def l2(case: FunctionCase) -> NDArray:
+def l2(case: FunctionSample) -> NDArray:
     x = case.inputs[0]
     axis, keep = (1, True) if case.name == "1" else (None, False)
     return np.asarray(np.linalg.norm(x.astype(np.float64), axis=axis, keepdims=keep), x.dtype)
 
 
-def log_sum(case: FunctionCase) -> NDArray:
+def log_sum(case: FunctionSample) -> NDArray:
     attrs = {"keepdims": 1} if case.name == "1" else {"keepdims": 0}
     axes = (np.array([1]),) if case.name == "1" else ()
     x = case.inputs[0]
     return run_onnx("ReduceLogSum", (x.astype(np.float64), *axes), attrs).astype(x.dtype)
 
 
-def deviation(case: FunctionCase) -> NDArray:
+def deviation(case: FunctionSample) -> NDArray:
     rows = case.inputs[0] if case.name != "all" else case.inputs[0].reshape(1, -1)
     middle = statistics.stdev if case.name.endswith("less 1") else statistics.pstdev
     values = [middle(map(Fraction, row)) for row in rows.tolist()]

@@ -6,7 +6,7 @@ import numpy as np
 
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.function_call import FunctionCall
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle
 from .node import run_node
@@ -14,7 +14,7 @@ from .node import run_node
 FLAGS = ("antialias", "exclude_outside")
 
 
-def resample(case: Case) -> NDArray:
+def resample(case: OpSample) -> NDArray:
     """In plain Python."""
     x, indices, weights = case.inputs
     axis = int(case.attrs["axis"])  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def resample(case: Case) -> NDArray:
     return np.moveaxis(result, -1, axis)
 
 
-def resize(case: FunctionCase) -> NDArray:
+def resize(case: FunctionSample) -> NDArray:
     assert isinstance(case, FunctionCall)
     x, given = case.inputs[0], dict(case.arguments)
     if x.ndim == 0:
@@ -51,13 +51,13 @@ def resize(case: FunctionCase) -> NDArray:
     return run_node("Resize", operands, attrs, opset=19)[0].astype(x.dtype)
 
 
-def depth_to_space(case: FunctionCase) -> NDArray:
+def depth_to_space(case: FunctionSample) -> NDArray:
     assert isinstance(case, FunctionCall)
     attrs = {"blocksize": case.arguments["block"], "mode": case.arguments["mode"]}
     return run_node("DepthToSpace", case.inputs, attrs, opset=13)[0]
 
 
-def space_to_depth(case: FunctionCase) -> NDArray:
+def space_to_depth(case: FunctionSample) -> NDArray:
     assert isinstance(case, FunctionCall)
     return run_node("SpaceToDepth", case.inputs, {"blocksize": case.arguments["block"]}, opset=13)[
         0

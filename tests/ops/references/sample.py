@@ -6,13 +6,13 @@ import numpy as np
 
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.function_call import FunctionCall
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle
 from .node import run_node
 
 
-def grid_sample(case: Case) -> NDArray:
+def grid_sample(case: OpSample) -> NDArray:
     x, grid = case.inputs
     shape = (*x.shape[:2], *grid.shape[1:-1])
     if 0 in shape:  # of which the reference forgets the shape
@@ -30,7 +30,7 @@ def grid_sample(case: Case) -> NDArray:
     return run_node("GridSample", (wide, grid), attrs, opset=20)[0].astype(x.dtype)
 
 
-def beyond_numbers(case: Case) -> NDArray:
+def beyond_numbers(case: OpSample) -> NDArray:
     """What ONNX leaves open: NaN gives NaN or, among ints, 0, and so does a reflected infinity;
     others are as far outside as a large number.
     """
@@ -39,12 +39,12 @@ def beyond_numbers(case: Case) -> NDArray:
     if case.attrs["padding_mode"] == "reflection":
         undefined |= np.isinf(grid).any(-1)
     finite = np.nan_to_num(grid, nan=0.0, posinf=9.0, neginf=-9.0)
-    result = grid_sample(Case(case.op, (x, finite), case.attrs))
+    result = grid_sample(OpSample(case.op, (x, finite), case.attrs))
     nothing = np.nan if x.dtype == np.float32 else 0
     return np.where(undefined[:, None], nothing, result).astype(x.dtype)
 
 
-def affine_grid(case: FunctionCase) -> NDArray:
+def affine_grid(case: FunctionSample) -> NDArray:
     assert isinstance(case, FunctionCall)
     size = np.asarray(case.arguments["size"], np.int64)
     attrs = {"align_corners": int(case.arguments["align_corners"])}

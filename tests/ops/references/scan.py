@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle
 
 
 def running(compute: Callable[[Any, Any], Any], neutral: int) -> Oracle:
-    def row_of(row: list[Any], case: Case) -> list[Any]:
+    def row_of(row: list[Any], case: OpSample) -> list[Any]:
         if case.attrs["reverse"]:
             row = row[::-1]
         out = list(accumulate(row, compute))
@@ -24,7 +24,7 @@ def running(compute: Callable[[Any, Any], Any], neutral: int) -> Oracle:
             out = [neutral, *out[:-1]]
         return out[::-1] if case.attrs["reverse"] else out
 
-    def oracle(case: Case) -> NDArray:
+    def oracle(case: OpSample) -> NDArray:
         x = case.inputs[0]
         if x.size == 0:
             return x
@@ -54,7 +54,7 @@ ORACLES: dict[str, Oracle] = {
 
 
 def flattened(compute: Callable[..., Any]) -> FunctionOracle:
-    def oracle(case: FunctionCase) -> NDArray:
+    def oracle(case: FunctionSample) -> NDArray:
         return np.asarray(compute(case.inputs[0].astype(np.float64)), np.float32)
 
     return oracle

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import FunctionOracle, Oracle, run_onnx
 
@@ -36,7 +36,7 @@ def back(values: NDArray, dtype: np.dtype[Any]) -> NDArray:
         )
 
 
-def scatter_elements(case: Case) -> NDArray:
+def scatter_elements(case: OpSample) -> NDArray:
     data, indices, updates = case.inputs
     axis, how = int(case.attrs["axis"]), str(case.attrs["reduction"])  # type: ignore[arg-type]
     out = data.astype(object)
@@ -50,7 +50,7 @@ def scatter_elements(case: Case) -> NDArray:
     return back(out, data.dtype)
 
 
-def scatter_nd(case: Case) -> NDArray:
+def scatter_nd(case: OpSample) -> NDArray:
     data, indices, updates = case.inputs
     how = str(case.attrs["reduction"])
     out = data.astype(object)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
 
 scipy_special = pytest.importorskip("scipy.special")
 
 
-def under_mask(case: Case) -> NDArray:
+def under_mask(case: OpSample) -> NDArray:
     x = case.inputs[0].astype(np.float64)
     if len(case.inputs) == 1:
         return x
@@ -28,7 +28,7 @@ def under_mask(case: Case) -> NDArray:
 
 
 def by_scipy(compute: Callable[..., Any]) -> Oracle:
-    def oracle(case: Case) -> NDArray:
+    def oracle(case: OpSample) -> NDArray:
         x, axis = under_mask(case), int(case.attrs["axis"])  # type: ignore[arg-type]
         if x.size == 0:
             return case.inputs[0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
 from .common import FunctionOracle, Oracle
 
@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx")
 
 
 def by_sorted(values: bool) -> Oracle:
-    def oracle(case: Case) -> NDArray:
+    def oracle(case: OpSample) -> NDArray:
         axis, sign = int(case.attrs["axis"]), -1 if case.attrs["descending"] else 1  # type: ignore[arg-type]
         rows = np.moveaxis(case.inputs[0], axis, -1)
         expected = case.expected()
@@ -35,7 +35,7 @@ def by_sorted(values: bool) -> Oracle:
     return oracle
 
 
-def topk(case: FunctionCase) -> tuple[NDArray, ...]:
+def topk(case: FunctionSample) -> tuple[NDArray, ...]:
     from onnx.reference import ReferenceEvaluator
 
     k, axis, largest = map(int, case.name.split())

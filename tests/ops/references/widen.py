@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
 
 
-def dequantize_linear(case: Case) -> NDArray:
+def dequantize_linear(case: OpSample) -> NDArray:
     x, *rest = case.inputs
     axis = case.attrs["axis"]
     given = {part.dtype.kind: part.reshape(-1) for part in rest}

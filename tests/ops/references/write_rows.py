@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
 
 
-def dynamic_update_slice(case: Case) -> NDArray:
+def dynamic_update_slice(case: OpSample) -> NDArray:
     data, rows, start = case.inputs
     axis = case.attrs["axis"]
     assert isinstance(axis, int)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...common.dtypes import NDArray
-from ...generation.generator import Reader
+from ...generation.generator import Generator
 from ...importers import load_gguf
 from ...ir.precision import SINGLE
 from ...scheduler.scheduler import Scheduler
@@ -47,8 +47,8 @@ class Noting:
     def keep(self, plan: Any) -> Any:
         return self._scheduler.graphs.keep(plan)
 
-    def compile_kept(self, *args: Any) -> Any:
-        return self._noted(self._scheduler.graphs.compile_kept(*args))
+    def compile_cached_plan(self, *args: Any) -> Any:
+        return self._noted(self._scheduler.graphs.compile_cached_plan(*args))
 
     def _noted(self, run: Any) -> Any:
         self.runs.append(run)
@@ -76,7 +76,7 @@ class Model:
         )
         try:
             self._noting: Any = Noting(self._scheduler)
-            self.reader = Reader(self._noting, load_gguf(file), context, cache_type=cache_type)
+            self.reader = Generator(self._noting, load_gguf(file), context, cache_type=cache_type)
         except BaseException:
             self._scheduler.close()
             raise
@@ -137,21 +137,21 @@ class LanguageRun:
         if phase == "load":
             start = time.perf_counter()
             model = self.open()
-            logits = model.reader.read(text)
+            logits = model.reader.prefill(text)
             seconds = time.perf_counter() - start
             self._look_at(model)
             model.close()
             return np.array(logits), seconds
         reader = self.model.reader
         if phase == "prompt":
-            reader.read([text[0] + 1])  # nothing of the text is kept
+            reader.prefill([text[0] + 1])  # nothing of the text is kept
         else:
             if self._turn == 0:
-                reader.read(text)
+                reader.prefill(text)
             text = self._text[: self._tokens + self._turn + 1]
             self._turn = (self._turn + 1) % GENERATED
         start = time.perf_counter()
-        logits = reader.read(text)
+        logits = reader.prefill(text)
         seconds = time.perf_counter() - start
         self._look_at(self.model)
         return np.array(logits), seconds

@@ -12,7 +12,7 @@ import click
 from ...common.errors import GraphError, VkschedError
 from ..bench_clients import client_table
 from ..options import inputs
-from ..options.policy_options import DEFAULT, Aim, aim_options
+from ..options.policy_options import DEFAULT, PlanningOptions, with_planning_options
 from ..options.precision_option import MODES, SINGLE
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "in tokens a second. clients: models of packages that were made for onnxruntime, beside it.",
 )
 @inputs.devices_option
-@aim_options
+@with_planning_options
 @click.option(
     "--peers",
     is_flag=False,
@@ -108,7 +108,7 @@ def bench(
     list_only: bool,
     output: str | None,
     as_json: bool,
-    aim: Aim,
+    planning: PlanningOptions,
 ) -> None:
     """Measure devices in rounds with other runtimes, and hold them against their own ceilings.
 
@@ -121,7 +121,7 @@ def bench(
     """
     if budget_s <= 0:
         raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
-    if aim != DEFAULT and suite != "devices":
+    if planning != DEFAULT and suite != "devices":
         raise click.UsageError("--policy and --objective need --suite devices.")
     if models and suite != "llm":
         raise click.UsageError("--model needs --suite llm.")
@@ -171,8 +171,8 @@ def bench(
         try:
             report = run_suite(
                 *(suite, specs, infos, wanted, pythons, budget_s, tell, advance),
-                policy=aim.policy,
-                objective=aim.objective,
+                policy=planning.policy,
+                objective=planning.objective,
                 tune_s=tune_s,
             )
         except KeyboardInterrupt:

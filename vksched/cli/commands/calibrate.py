@@ -81,10 +81,10 @@ def _measured(
     """Measures one device; returns what is known of it then."""
     from ...trace import SystemClock
     from ...tuning.autotuner import progress_bar
-    from ...tuning.calibration_samples import wanted_of
+    from ...tuning.calibration_samples import calibration_samples
 
     spec = tuner.tuned(calibrator.costed(device.spec))
-    wanted = [call for graph in graphs for call in wanted_of(graph, spec)]
+    wanted = [call for graph in graphs for call in calibration_samples(graph, spec)]
     try:
         with progress_bar(quiet, "calibrating") as tell:
             known = calibrator.measure(

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...cluster.ray_cluster import RayNode
+    from ...cluster.ray_cluster import RayWorker
 
 GIB = 1 << 30
 _address = click.option(
@@ -64,7 +64,7 @@ def status(address: str, as_json: bool) -> None:
     """List the nodes that run on a Ray cluster."""
     from ...cluster import ray_cluster
 
-    _show(ray_cluster.nodes(address), as_json)
+    _show(ray_cluster.workers(address), as_json)
 
 
 @cluster.command()
@@ -136,7 +136,7 @@ def devices(
     console.print(table)
 
 
-def _show(workers: Sequence[RayNode], as_json: bool) -> None:
+def _show(workers: Sequence[RayWorker], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([node._asdict() for node in workers], indent=2))
         return
@@ -146,7 +146,7 @@ def _show(workers: Sequence[RayNode], as_json: bool) -> None:
     from ...common.console import PrintableConsole
     from ..options import inputs
 
-    table = inputs.table("node", "address", "devices", "callers", left=3)
+    table = inputs.table("node", "address", "devices", "drivers", left=3)
     for node in workers:
-        table.add_row(node.name, node.address, ", ".join(node.devices), str(node.callers))
+        table.add_row(node.name, node.address, ", ".join(node.devices), str(node.drivers))
     PrintableConsole().print(table)

@@ -142,12 +142,12 @@ def feature_table(found: tuple[DeviceInfo, ...]) -> RenderableType:
     for info in cards:
         table.add_column(f"\n{info.name}", overflow="fold")
     for name in FEATURES:
-        cells = [_said(getattr(info.limits, name)) for info in cards]
+        cells = [_format_value(getattr(info.limits, name)) for info in cards]
         table.add_row(name.replace("_", " "), *cells)
     return table if cards else ""
 
 
-def _said(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, tuple):
         return "\n".join(map(str, value)) or "no"
     return "yes" if value else "no"

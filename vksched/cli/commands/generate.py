@@ -95,7 +95,7 @@ def generate(
     if system is not None and not chats:
         raise click.UsageError("--system needs --chat.")
     sampling = _sampling(**chosen)
-    asked = [*_told(system), _said(prompt)] if chats else prompt
+    asked = [*_system_message(system), _user_message(prompt)] if chats else prompt
     with _opened(model_file, devices, ctx, cache_type, precision, as_json, asked) as chat:
         answer = chat.generate(asked, n, sampling)
         start = time.perf_counter()
@@ -136,20 +136,20 @@ def chat(
     sampling = _sampling(**chosen)
     with _opened(model_file, devices, ctx, cache_type, precision, False) as talk:
         talk.model.chat_template  # noqa: B018 - an error now, not after the first line
-        messages = _told(system)
+        messages = _system_message(system)
         while (line := _ask()) is not None:
             if line == "/new":
-                messages = _told(system)
+                messages = _system_message(system)
             if line in ("", "/new"):
                 continue
             try:
-                answer = talk.generate([*messages, _said(line)], n, sampling)
+                answer = talk.generate([*messages, _user_message(line)], n, sampling)
             except VkschedError as error:
                 click.echo(" ".join(str(error).split()), err=True)
                 continue
             text = _stream(answer)
             _tell(answer, talk, n)
-            messages += [_said(line), {"role": "assistant", "content": text}]
+            messages += [_user_message(line), {"role": "assistant", "content": text}]
 
 
 def _sampling(seed: int | None, **chosen: Any) -> Sampling:
@@ -237,9 +237,9 @@ def _tell(answer: TextStream, chat: Chat, n: int) -> None:
         click.echo(FINISHED[answer.finish_reason].format(n=n, ctx=chat.ctx), err=True)
 
 
-def _told(system: str | None) -> list[dict[str, object]]:
+def _system_message(system: str | None) -> list[dict[str, object]]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
-def _said(text: str) -> dict[str, object]:
+def _user_message(text: str) -> dict[str, object]:
     return {"role": "user", "content": text}

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ..options import inputs as feeds
-from ..options.policy_options import Aim, aim_options
+from ..options.policy_options import PlanningOptions, with_planning_options
 from ..options.topology_options import topology_of, topology_option
 from ..views.gguf_info import show_language_model
 from ..views.model_info import _show, describe
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("model_file", metavar="MODEL.onnx|MODEL.gguf")
 @feeds.devices_option
 @topology_option
-@aim_options
+@with_planning_options
 @feeds.place_option
 @feeds.dim_option
 @feeds.shape_option
@@ -49,7 +49,7 @@ def info(
     ctx: int | None,
     cache_type: str | None,
     as_json: bool,
-    aim: Aim,
+    planning: PlanningOptions,
 ) -> None:
     """Tell what a model takes and gives, and where its ops would run; nothing is opened or run.
 
@@ -80,7 +80,7 @@ def info(
             feeds.parse_shapes(shapes),
             feeds.read_arrays(inputs, model),
             with_cpu,
-            aim,
+            planning,
         )
     report["notes"] += notes
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report, model)

@@ -73,7 +73,7 @@ def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 
     Exit code 1 when a result is wrong.
     """
-    from ...testing.check_ops import outcomes_as_dicts, prove, select
+    from ...testing.check_ops import check_samples, outcomes_as_dicts, select
 
     cases = select(names)
     outcomes: list[Outcome] = []
@@ -82,7 +82,7 @@ def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
         with _progress(as_json) as bar:
             task = bar.add_task("cases", total=len(cases) * len(runners))
             for runner in runners:
-                for outcome in prove(runner, cases):
+                for outcome in check_samples(runner, cases):
                     outcomes.append(outcome)
                     bar.update(task, advance=1, description=f"{runner.device.name} {outcome.op}")
     if as_json:

@@ -17,7 +17,7 @@ import click
 
 from ...common.errors import VkschedError
 from ..options import inputs
-from ..options.policy_options import DEFAULT, Aim, aim_options
+from ..options.policy_options import DEFAULT, PlanningOptions, with_planning_options
 from ..options.precision_option import SINGLE, parse_precision, precision_option
 from ..options.topology_options import topology_of, topology_option, what_if_option
 from .trace import check_end
@@ -46,7 +46,7 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
 @inputs.place_option
 @inputs.dim_option
 @inputs.shape_option
-@aim_options
+@with_planning_options
 @click.option(
     "--pareto",
     "show_pareto",
@@ -81,7 +81,7 @@ def plan(
     places: tuple[str, ...],
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
-    aim: Aim,
+    planning: PlanningOptions,
     show_pareto: bool,
     copies: int | str | None,
     config_file: str | None,
@@ -113,8 +113,8 @@ def plan(
             "--svg": svg,
             "--html": html,
             "--config": config_file,
-            "--policy": aim.policy != DEFAULT.policy,
-            "--objective": aim.objective != DEFAULT.objective,
+            "--policy": planning.policy != DEFAULT.policy,
+            "--objective": planning.objective != DEFAULT.objective,
         }
         inputs.exclude("--pareto", others_given)
     elif node is not None:
@@ -129,7 +129,7 @@ def plan(
     def resolve(name: str) -> str:
         return aliases.get(name, name)
 
-    planner = Planner(graph, topology, overrides, aim, copies, with_cpu, config, resolve)
+    planner = Planner(graph, topology, overrides, planning, copies, with_cpu, config, resolve)
     if show_pareto:
         table = _table(planner.tradeoffs(), as_json)
         _note(remarks)

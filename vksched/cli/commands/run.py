@@ -16,10 +16,10 @@ import click
 import numpy as np
 
 from ...common.errors import GraphError, VkschedError
-from ..compare.compare_outputs import Case, check_outputs, show_check
+from ..compare.compare_outputs import ComparedRun, check_outputs, show_check
 from ..differences import SMALLEST, Tolerance
 from ..options import inputs as feeds
-from ..options.policy_options import Aim, aim_options
+from ..options.policy_options import PlanningOptions, with_planning_options
 from ..options.precision_option import (
     MODES,
     SINGLE,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ...models.compiled_model import CompiledModel
     from ...scheduler.scheduler import Scheduler
     from ...trace import Recorder, Tape
-    from ..views.op_timer import Meter
+    from ..views.op_timer import OpTimer
 
 
 @click.command()
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @feeds.dim_option
 @feeds.shape_option
 @feeds.devices_option
-@aim_options
+@with_planning_options
 @feeds.place_option
 @precision_option
 @click.option("--output-dir", metavar="FOLDER", help="Save the outputs there, as .npy.")
@@ -104,7 +104,7 @@ def run(
     profile: str | None,
     report: str | None,
     as_json: bool,
-    aim: Aim,
+    planning: PlanningOptions,
 ) -> None:
     """Run an ONNX model and tell what came out, and what took how long.
 
@@ -126,9 +126,9 @@ def run(
             raise GraphError(f"[run] expected --{name} of 0 or more, got {value}")
     if report is not None:
         repeat = max(repeat, 2)  # the first one plans and uploads
-    where = Where(feeds.parse_devices(devices), feeds.parse_places(places), aim, precision)
-    if profile is not None and aim.policy in ("earliest-finish", "work-stealing"):
-        raise click.UsageError(f"--profile and --policy {aim.policy} exclude each other.")
+    where = Where(feeds.parse_devices(devices), feeds.parse_places(places), planning, precision)
+    if profile is not None and planning.policy in ("earliest-finish", "work-stealing"):
+        raise click.UsageError(f"--profile and --policy {planning.policy} exclude each other.")
     for path in filter(None, (tape_file, profile)):
         feeds.check_folder(path)
     from ...importers import load_onnx
@@ -141,10 +141,10 @@ def run(
         sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
         found, given = _inputs(model, arrays, sizes, seed)
         with hint_at(found["assumed"], found["size_options"]):
-            outputs, times, told = measure(
+            outputs, times, run_report = measure(
                 model, given, where, repeat, tape, progress, report is not None
             )
-        found.update(aim.as_dict(), **times, tapes=[])
+        found.update(planning.as_dict(), **times, tapes=[])
         if seed is not None and not any(row["made_up"] for row in found["given"]):
             found["notes"].append("--random-inputs has no effect, as all inputs are given")
         if tape_file is not None:
@@ -156,10 +156,10 @@ def run(
             found["ops_measured"] = True
             recorder.save(profile)
             found["tapes"].append(profile)
-        if told is not None:
-            found["report"] = told.as_dict()
+        if run_report is not None:
+            found["report"] = run_report.as_dict()
             if report is not None and report != PRINTED:
-                write_report(told, report)
+                write_report(run_report, report)
                 found["report_file"] = report
         found["outputs"] = [_summary(name, value) for name, value in _flat(outputs)]
         if output_dir is not None:
@@ -169,13 +169,13 @@ def run(
             def again(kept: Sequence[str]) -> Mapping[str, Any]:
                 return run_once(model.with_outputs(kept), given, where)
 
-            case = Case(model_file, model, given, outputs, again, tolerance)
+            case = ComparedRun(model_file, model, given, outputs, again, tolerance)
             found.update(check_outputs(compare_with, case))
             if least_exact(precision) != SINGLE:
                 plain = run_once(model, given, replace(where, precision=SINGLE))
                 found["precision_cost"] = cost_of(precision, case.compare(plain))
     found["notes"] += notes
-    click.echo(json.dumps(found, indent=2)) if as_json else _show(found, told)
+    click.echo(json.dumps(found, indent=2)) if as_json else _show(found, run_report)
     wrong = [d for d in found.get("check", ()) if d["wrong"]]
     if wrong:
         first = wrong[0]
@@ -219,20 +219,22 @@ def _inputs(
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The devices of a model, None for the default ones, what shall be where, the aim, and the
+    """The devices of a model, None for the default ones, what shall be where, the planning, and the
     precision: a word, or names and patterns to words.
     """
 
     devices: Sequence[str] | None
     places: Mapping[str, str]
-    aim: Aim
+    planning: PlanningOptions
     precision: PrecisionModes = SINGLE
 
     def open(self, **options: Any) -> Scheduler:
         """Returns a scheduler. options: more of its options."""
         from ...scheduler.scheduler import Scheduler
 
-        return Scheduler(self.devices, self.aim.policy, objective=self.aim.objective, **options)
+        return Scheduler(
+            self.devices, self.planning.policy, objective=self.planning.objective, **options
+        )
 
     def compile(
         self, sched: Scheduler, model: Model, progress: Progress | None = None
@@ -254,15 +256,15 @@ def measure(
     report of them, where one is wanted.
     """
     from ...plan.explain.explain_plan import COMMAND, idle_lines
-    from ..views.op_timer import Meter
+    from ..views.op_timer import OpTimer
 
-    meter, seconds = Meter(), []
-    with where.open(trace=[meter, tape]) as sched:
+    op_timer, seconds = OpTimer(), []
+    with where.open(trace=[op_timer, tape]) as sched:
         start = time.perf_counter()
         compiled = where.compile(sched, model, progress)
         for number in range(repeat):
             if number == 1:
-                meter.clear()
+                op_timer.clear()
             outputs = compiled(**given)
             seconds.append(time.perf_counter() - start)
             if number == 0:
@@ -283,20 +285,20 @@ def measure(
             "runs": repeat,
             "median_s": statistics.median(rest) if rest else None,
             "least_s": min(rest) if rest else None,
-            "graphs_per_run": meter.graphs / runs,
-            "fence_waits": meter.fence_waits / runs,
-            "transfer_bytes": meter.transfer_bytes / runs,
-            "beside_graphs_s": (sum(rest) - meter.seconds) / runs if rest else None,
+            "graphs_per_run": op_timer.graphs / runs,
+            "fence_waits": op_timer.fence_waits / runs,
+            "transfer_bytes": op_timer.transfer_bytes / runs,
+            "beside_graphs_s": (sum(rest) - op_timer.seconds) / runs if rest else None,
             "devices": [
                 {
                     "name": name,
                     "label": label,
-                    "seconds": meter.by_device.get(name, 0.0) / runs,
+                    "seconds": op_timer.by_device.get(name, 0.0) / runs,
                     **memory.get(name, {}),
                 }
                 for name, label in labels.items()
             ],
-            "ops": _by_op(meter, runs),
+            "ops": _by_op(op_timer, runs),
             "ops_measured": False,
             "notes": idle,
         },
@@ -338,20 +340,20 @@ def measure_ops(
     there: the names of all devices, with the CPU's.
     """
     from ...trace import Trace
-    from ..views.op_timer import Meter
+    from ..views.op_timer import OpTimer
 
-    meter, trace = Meter(), Trace(sinks=[recorder])
+    op_timer, trace = OpTimer(), Trace(sinks=[recorder])
     with where.open(trace=trace, submit_granularity=dict.fromkeys(there, "op")) as sched:
         compiled = where.compile(sched, model)
         compiled(**given)
         recorder.clear()
-        trace.add(meter)
+        trace.add(op_timer)
         compiled(**given)
-    return _by_op(meter, 1)
+    return _by_op(op_timer, 1)
 
 
-def _by_op(meter: Meter, runs: int) -> list[dict[str, Any]]:
-    rows = sorted(meter.by_op.items(), key=lambda item: -item[1])
+def _by_op(op_timer: OpTimer, runs: int) -> list[dict[str, Any]]:
+    rows = sorted(op_timer.by_op.items(), key=lambda item: -item[1])
     return [{"op": op, "device": d, "seconds": seconds / runs} for (d, op), seconds in rows]
 
 
@@ -426,7 +428,7 @@ def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
 # -- as text -------------------------------------------------------------------------------------
 
 
-def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
+def _show(report: Mapping[str, Any], run_report: RunReport | None) -> None:
     from ...common.formatting import count_of, format_bytes, format_seconds
 
     show_model(report)
@@ -454,8 +456,8 @@ def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
         devices.add_row("host, beside graphs", beside, "", "")
     feeds.print_table(devices)
     _show_ops(report)
-    if told is not None:
-        show_report(told, report.get("report_file"))
+    if run_report is not None:
+        show_report(run_report, report.get("report_file"))
     _show_outputs(report)
     for path in report["tapes"]:
         click.echo(f"wrote {path}, for vksched trace, vksched replay and Perfetto")

@@ -87,12 +87,12 @@ def _watch(client: Client) -> None:
     shows = Live(console=console, screen=True, auto_refresh=False)
     with single_keys() as number, shows as live, printable_streams():
         client.selector.register(number, selectors.EVENT_READ)
-        while not state.ended:
+        while not state.done:
             now_s = time.monotonic()
             if now_s - looked_s >= LOOK_S:
                 client.look_for_new()
                 looked_s = now_s
-            if not state.paused:
+            if not state.is_paused:
                 shown = client.processes()
             window = _window(console)
             if now_s - drawn_s >= REDRAW_S or (state, window) != drawn:

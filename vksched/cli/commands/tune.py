@@ -17,7 +17,7 @@ from . import tuning_options
 if TYPE_CHECKING:
     from ...ir.graph import Graph
     from ...runtime.device import Device
-    from ...tuning.variant_cache import Found
+    from ...tuning.variant_cache import TuningResult
 
 BUDGET_S = 60.0
 
@@ -118,7 +118,7 @@ def _clear(device: Device) -> dict[str, Any]:
     return row
 
 
-def _call(found: Found) -> dict[str, Any]:
+def _call(found: TuningResult) -> dict[str, Any]:
     from ...tuning.variant_cache import found_as_dict
 
     return {**found_as_dict(found), "gain": found.gain}
@@ -128,10 +128,12 @@ def _short(key: str) -> str:
     """Returns a call's key without its result and without what is off."""
     operands, _, rest = key.partition(" -> ")
     attrs = rest.partition(" ")[2].split(", ")
-    told = [a.removesuffix("=True") for a in attrs if a and not a.endswith(("=False", "=None"))]
+    details = [a.removesuffix("=True") for a in attrs if a and not a.endswith(("=False", "=None"))]
     short = operands.replace("float", "f").replace("uint", "u").replace("int", "i")
-    told = [re.sub(r"\d+\.\d+(e[+-]?\d+)?", lambda found: f"{float(found[0]):g}", a) for a in told]
-    return " ".join([short, *told])
+    details = [
+        re.sub(r"\d+\.\d+(e[+-]?\d+)?", lambda found: f"{float(found[0]):g}", a) for a in details
+    ]
+    return " ".join([short, *details])
 
 
 def _show(report: Mapping[str, Any], clear: bool) -> None:
@@ -156,12 +158,12 @@ def _show(report: Mapping[str, Any], clear: bool) -> None:
         better = sum(call["best"] != call["static"] for call in device["calls"])
         known = len(device["calls"]) - device["measured"]
         left = f", {len(device['left'])} left" if device["left"] else ""
-        told = (
+        details = (
             f"; in {better} of {len(device['calls'])} another variant than the static choice is "
             f"the fastest; kept in {device['file']}"
             if device["calls"]
             else "; try a larger --time-budget"
         )
         measured = count_of(device["measured"], "call")
-        click.echo(f"{measured} measured, {known} known before{left}{told}\n")
+        click.echo(f"{measured} measured, {known} known before{left}{details}\n")
     tuning_options.show_notes(report["notes"])

@@ -99,7 +99,7 @@ def worker(
 
     Whoever has the key may run graphs here. docs/cluster.md tells what to open and what not.
     """
-    from ...cluster.worker_process import ClusterNode
+    from ...cluster.worker_process import ClusterWorker
     from ...distributed.wire.credentials import Credentials
     from ...distributed.wire.heartbeat import PULSE
 
@@ -108,7 +108,7 @@ def worker(
     ended: list[int] = []  # no event: a signal may come while this thread holds its lock
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     named = None if devices is None else [each.strip() for each in devices.split(",")]
-    made = ClusterNode(
+    made = ClusterWorker(
         name or socket.gethostname(),
         listen,
         Credentials.load(credentials),

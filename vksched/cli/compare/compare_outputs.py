@@ -1,7 +1,7 @@
 """The verdict of `vksched run --compare-with`: which outputs are wrong, and who is.
 
-    outputs --differ from the judge's--> does the network quantise?  steps.py, on equal inputs
-                                     --> was it the onnx evaluator?  onnxruntime, a second judge
+    outputs --differ from the reference's--> does the network quantise?  steps.py, on equal inputs
+                                     --> was it the onnx evaluator?  onnxruntime, a second reference
 
 Examples: tests/cli/test_cli_check.py.
 """
@@ -18,7 +18,7 @@ from ...common.errors import VkschedError
 from ..differences import Difference, Tolerance, compare
 from ..options import inputs
 from .quantized_compare import Again, Steps, compare_steps, quantising_nodes
-from .reference_runtimes import JUDGES, Judge, whole_model
+from .reference_runtimes import REFERENCE_RUNTIMES, ReferenceRuntime, whole_model
 
 if TYPE_CHECKING:
     from ...importers.onnx.model import Model
@@ -27,7 +27,7 @@ _BY_STEP, _BY_OTHER = "good but for one quantisation step", "good: onnxruntime g
 
 
 @dataclass(frozen=True)
-class Case:
+class ComparedRun:
     """What is judged. again: runs the model once more, and keeps values by name."""
 
     path: str
@@ -41,37 +41,39 @@ class Case:
         return compare(self.outputs, expected, self.tolerance)
 
 
-def check_outputs(kind: str, case: Case) -> dict[str, Any]:
-    """Returns what a judge says of outputs, as plain data: rows by output and, where there is
-    something to tell, what comparing step by step has shown and what a second judge says.
+def check_outputs(kind: str, case: ComparedRun) -> dict[str, Any]:
+    """Returns what a reference says of outputs, as plain data: rows by output and, where there is
+    something to tell, what comparing step by step has shown and what a second reference says.
 
     Raises:
-        VkschedError: the judge is not installed, or does not run the model.
+        VkschedError: the reference is not installed, or does not run the model.
     """
-    rows, steps = _judge(JUDGES[kind], case)
-    told = list(_told(steps)) if steps else []
+    rows, steps = _compare_with(REFERENCE_RUNTIMES[kind], case)
+    notes = list(_step_notes(steps)) if steps else []
     if kind == "numpy" and any(d.wrong for d in rows):
         rows, more = _ask_another(case, rows)
-        told += more
+        notes += more
     return {
         "checked_by": kind,
         "check": [asdict(d) for d in rows],
         "steps": None if steps is None or isinstance(steps, str) else asdict(steps),
-        "check_notes": told,
+        "check_notes": notes,
     }
 
 
-def _judge(judge: Judge, case: Case) -> tuple[list[Difference], Steps | str | None]:
-    """Returns the differences from a judge's outputs, and of a network that quantises what
+def _compare_with(
+    reference: ReferenceRuntime, case: ComparedRun
+) -> tuple[list[Difference], Steps | str | None]:
+    """Returns the differences from a reference's outputs, and of a network that quantises what
     comparing step by step has shown, or why it was not possible.
     """
-    expected = judge.outputs(case.path, case.model, case.given, list(case.outputs))
+    expected = reference.outputs(case.path, case.model, case.given, list(case.outputs))
     rows = case.compare(expected)
     if not any(d.wrong for d in rows) or not quantising_nodes(case.model.nodes):
         return rows, None
     try:
         steps = compare_steps(
-            judge, case.model, case.given, case.outputs, case.again, case.tolerance
+            reference, case.model, case.given, case.outputs, case.again, case.tolerance
         )
     except VkschedError as error:
         return rows, f"not compared step by step: {inputs.said(error)}"
@@ -82,53 +84,55 @@ def _acquitted(rows: Sequence[Difference], note: str) -> list[Difference]:
     return [replace(d, wrong="", note=note) if d.wrong else d for d in rows]
 
 
-def _told(steps: Steps | str) -> list[str]:
+def _step_notes(steps: Steps | str) -> list[str]:
     """Returns what comparing step by step has shown, as lines."""
     if isinstance(steps, str):
         return [steps]
-    told = [f"on equal inputs wrong: {text}" for text in steps.wrong]
-    if not told:
+    notes = [f"on equal inputs wrong: {text}" for text in steps.wrong]
+    if not notes:
         near = f"; {steps.off[0]}" if steps.off else ""
-        told = [
+        notes = [
             f"step by step: outputs and {steps.values} quantised values agree on equal inputs{near}"
         ]
     if steps.parted is not None:
-        told.append(f"the runs part at {steps.parted}; what follows differs by that")
-    return told
+        notes.append(f"the runs part at {steps.parted}; what follows differs by that")
+    return notes
 
 
-def _ask_another(case: Case, rows: list[Difference]) -> tuple[list[Difference], list[str]]:
+def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Difference], list[str]]:
     """Asks onnxruntime where the onnx evaluator differs; returns the rows, and what to tell."""
     from ...importers.onnx.nodes.allow_list import is_doubted
     from ...importers.onnx.nodes.subgraphs import all_nodes
 
     doubted = sorted({str(n.op_type) for n in all_nodes(case.model.nodes) if is_doubted(n)})
     known = f"the onnx evaluator is wrong in some forms of {', '.join(doubted)}" if doubted else ""
-    other = JUDGES["onnxruntime"]
+    other = REFERENCE_RUNTIMES["onnxruntime"]
     if not other.is_installed:
         return rows, [
             f"{known}; try pip install onnxruntime and --compare-with onnxruntime"
         ] * bool(known)
     try:
-        again, _ = _judge(other, case)
+        again, _ = _compare_with(other, case)
     except VkschedError as error:
         return rows, [text for text in (known, inputs.said(error)) if text]
     if any(d.wrong for d in again):
         return rows, ["onnxruntime differs from vksched, too"]
     where = _parting(case)
-    told = f"the onnx evaluator is wrong{f' at {where}' if where else ''}, not vksched: "
-    return _acquitted(rows, _BY_OTHER), [f"{told}onnxruntime gives what vksched gives"]
+    verdict = f"the onnx evaluator is wrong{f' at {where}' if where else ''}, not vksched: "
+    return _acquitted(rows, _BY_OTHER), [f"{verdict}onnxruntime gives what vksched gives"]
 
 
-def _parting(case: Case) -> str:
-    """Returns the first node that the two judges compute differently; "" where there is none."""
+def _parting(case: ComparedRun) -> str:
+    """Returns the first node that the two references compute differently; "" where there is none."""
     from ...importers.onnx.nodes.cpu_node import describe
 
     made_by = {str(o): describe(node) for node in case.model.nodes for o in node.output if o}
     names = list(made_by)
     whole = whole_model(case.model, names)
     try:
-        one, other = (judge.values(whole, case.given, names) for judge in JUDGES.values())
+        one, other = (
+            reference.values(whole, case.given, names) for reference in REFERENCE_RUNTIMES.values()
+        )
     except VkschedError:
         return ""
     for name in names:

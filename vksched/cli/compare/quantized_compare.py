@@ -5,7 +5,7 @@ differs by far more than rounding, and neither side is wrong. So the network is 
 that quantises, and another runtime computes each part from vksched's own values:
 
     vksched:  x -> part -> q1 -> part -> q2 -> part -> y       one run, q1 and q2 kept
-    judge:    x -> part -> q1'   q1 -> part -> q2'   q2 -> part -> y'
+    reference:    x -> part -> q1'   q1 -> part -> q2'   q2 -> part -> y'
 
 Each result must be the same on these equal inputs, q1' and q2' up to one step in a few elements.
 Where the two whole runs part is the first q that differs. Examples: tests/cli/test_cli_check.py.
@@ -22,7 +22,7 @@ import numpy as np
 from ...common.dtypes import NDArray
 from ...common.errors import VkschedError
 from ..differences import Tolerance, compare
-from .reference_runtimes import Judge, whole_model
+from .reference_runtimes import ReferenceRuntime, whole_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -84,7 +84,7 @@ def quantising_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
 
 
 def compare_steps(
-    judge: Judge,
+    reference: ReferenceRuntime,
     model: Model,
     given: Mapping[str, Any],
     outputs: Mapping[str, Any],
@@ -96,7 +96,7 @@ def compare_steps(
     outputs: of the run that is judged.
 
     Raises:
-        VkschedError: the judge does not run the parts, or vksched's run cannot be repeated.
+        VkschedError: the reference does not run the parts, or vksched's run cannot be repeated.
     """
     nodes = quantising_nodes(model.nodes)
     kept = [str(name) for node in nodes for name in node.output if name]
@@ -106,7 +106,7 @@ def compare_steps(
     cuts = {name: np.asarray(ours[name]) for name in kept}
     ends = {name: value for name, value in outputs.items() if name not in cuts}
     parts = _take_apart(model, cuts, list(ends))
-    found = judge.values(parts, {**given, **cuts}, [*ends, *(f"{n}{AGAIN}" for n in cuts)])
+    found = reference.values(parts, {**given, **cuts}, [*ends, *(f"{n}{AGAIN}" for n in cuts)])
     off, wrong = [], []
     for value in _judged(nodes, cuts, {n: found[f"{n}{AGAIN}"] for n in cuts}, tolerance):
         if isinstance(value, Off) and value.is_one_step:
@@ -115,7 +115,7 @@ def compare_steps(
             wrong.append(str(value))
     judged = compare(ends, {name: found[name] for name in ends}, tolerance)
     wrong += [f"output {d.output!r}: {d.wrong}" for d in judged if d.wrong]
-    theirs = judge.values(whole_model(model, kept), given, kept)
+    theirs = reference.values(whole_model(model, kept), given, kept)
     parted = (v for v in _judged(nodes, cuts, theirs, tolerance) if isinstance(v, Off))
     return Steps(len(cuts), tuple(off), tuple(wrong), next(parted, None))
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ...importers.onnx.model import Model
 
 Source = Any
-"""A path or a ModelProto; all judges take the latter."""
+"""A path or a ModelProto; all references take the latter."""
 
 
 @dataclass(frozen=True)
-class Judge:
+class ReferenceRuntime:
     """A runtime besides vksched. name: as --compare-with takes it. evaluate: runs a model once, given the
     names of outputs. reads_files: it reads a model's file itself.
     """
@@ -84,9 +84,9 @@ def _evaluator(
     return list(make_evaluator(source).run(list(names), dict(inputs)))
 
 
-JUDGES = {
-    "onnxruntime": Judge("onnxruntime", _onnxruntime, reads_files=True),
-    "numpy": Judge("numpy", _evaluator, reads_files=False),
+REFERENCE_RUNTIMES = {
+    "onnxruntime": ReferenceRuntime("onnxruntime", _onnxruntime, reads_files=True),
+    "numpy": ReferenceRuntime("numpy", _evaluator, reads_files=False),
 }
 """numpy: the evaluator of the onnx package, with some of its ops mended."""
 

@@ -17,7 +17,7 @@ POLICIES = ("auto", "priority", "earliest-finish", "work-stealing")
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class PlanningOptions:
     """What --policy and --objective ask for; without them what a scheduler does by itself."""
 
     policy: str = "auto"
@@ -28,11 +28,11 @@ class Aim:
         return {"policy": self.policy, "objective": self.objective}
 
 
-DEFAULT = Aim()
+DEFAULT = PlanningOptions()
 
 
-def aim_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options --policy and --objective, as its argument `aim`."""
+def with_planning_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options --policy and --objective, as its argument `planning`."""
 
     @click.option(
         "--policy",
@@ -53,11 +53,11 @@ def aim_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @functools.wraps(command)
     def asked(*args: Any, policy: str, objective: str, **options: Any) -> None:
-        aim = Aim(policy, objective)
-        if aim != DEFAULT:
+        planning = PlanningOptions(policy, objective)
+        if planning != DEFAULT:
             from ...planner.planner import check_objective
 
             check_objective(objective, policy, "command")
-        command(*args, aim=aim, **options)
+        command(*args, planning=planning, **options)
 
     return asked

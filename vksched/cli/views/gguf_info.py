@@ -25,18 +25,18 @@ Place = tuple[str | None, str | None, int | None, str]
 def show_language_model(model_file: str, as_json: bool, place: Place | None = None) -> None:
     """Prints what there is to say of a model. place: where it shall fit."""
     from ...importers import load_gguf
-    from .memory_fit import Fitting
+    from .memory_fit import MemoryFit
 
     model = load_gguf(model_file)
     report = describe_language_model(model)
-    fitting = None if place is None else Fitting(model, *place)
+    memory_fit = None if place is None else MemoryFit(model, *place)
     if as_json:
-        more = {} if fitting is None else {"fitting": fitting.as_dict()}
+        more = {} if memory_fit is None else {"memory_fit": memory_fit.as_dict()}
         click.echo(json.dumps({**report, **more}, indent=2))
         return
     _show(report)
-    if fitting is not None:
-        fitting.show()
+    if memory_fit is not None:
+        memory_fit.show()
 
 
 def describe_language_model(model: LanguageModel) -> dict[str, Any]:

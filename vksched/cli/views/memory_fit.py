@@ -11,7 +11,7 @@ from ..options import inputs
 from ..options.topology_options import topology_of
 
 if TYPE_CHECKING:
-    from ...generation.layer_placement.forecast import Forecast, Held
+    from ...generation.layer_placement.forecast import Forecast, PlacedLayers
     from ...importers.gguf.model import LanguageModel
     from ...planner.what_if import Outcome
 
@@ -19,7 +19,7 @@ OWN_NOTES = ("auto: ", "passes: ")
 """How notes begin that tell of the rest of a plan, which is small."""
 
 
-class Fitting:
+class MemoryFit:
     """A model on a machine, and on the same one without each device. ctx: tokens, by default as
     many as a chat has. cache_type: how keys and values are kept.
     """
@@ -94,7 +94,7 @@ class Fitting:
                 click.echo(f"note: {note}")
 
 
-def _names(held: Held) -> str:
+def _names(held: PlacedLayers) -> str:
     return held.first if held.first == held.last else f"{held.first} .. {held.last}"
 
 

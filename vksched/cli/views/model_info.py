@@ -12,7 +12,7 @@ import click
 
 from ...common.errors import DeviceError, VkschedError
 from ..options import inputs
-from ..options.policy_options import DEFAULT, Aim
+from ..options.policy_options import DEFAULT, PlanningOptions
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -53,12 +53,12 @@ def describe(
     shapes: Mapping[str, tuple[int, ...]],
     arrays: Mapping[str, Any],
     with_cpu: bool = False,
-    aim: Aim = DEFAULT,
+    planning: PlanningOptions = DEFAULT,
 ) -> dict[str, Any]:
     """Returns what there is to say of a model on a machine, as plain data.
 
     places: devices by pattern, which in a model of several stages may name what comes later.
-    with_cpu: the CPU competes with the other devices. aim: how the plan is found, and what for.
+    with_cpu: the CPU competes with the other devices. planning: how the plan is found, and what for.
     """
     from ...engine.request import Request, plan_request
     from ...importers.onnx.example_inputs import choose_shapes
@@ -83,14 +83,14 @@ def describe(
             return plan_graph(
                 version.graph,
                 topology,
-                policy=aim.policy,
-                objective=aim.objective,
+                policy=planning.policy,
+                objective=planning.objective,
                 overrides=version.overrides,
                 copies="auto",
                 with_cpu=with_cpu,
             )
 
-        by_cost = aim.policy == "auto"
+        by_cost = planning.policy == "auto"
         plan = plan_request(request, topology, planned) if by_cost else planned(request)
         notes += [*plan.notes, *idle_lines([plan], COMMAND)]
     return {
@@ -98,7 +98,7 @@ def describe(
         "shapes": {name: list(shape) for name, shape in sizes.shapes.items()},
         "assumed": sizes.assumed,
         "size_options": options,
-        **aim.as_dict(),
+        **planning.as_dict(),
         "ops": _ops(model.nodes, lowered, written, plan),
         "devices": _devices(topology, plan),
         "by_numpy": _by_numpy(plan) if plan else [],
@@ -327,8 +327,8 @@ def _counted(ops: Mapping[str, int]) -> str:
 
     shown = [f"{op} {count}" if count > 1 else op for op, count in ops.items()]
     more = [f"{len(shown) - MAX_OPS} other ops"] if len(shown) > MAX_OPS + 1 else []
-    told = ", ".join(shown[:MAX_OPS] + more if more else shown)
-    return f"{count_of(sum(ops.values()), 'node')} ({told})"
+    listing = ", ".join(shown[:MAX_OPS] + more if more else shown)
+    return f"{count_of(sum(ops.values()), 'node')} ({listing})"
 
 
 def _show(report: Mapping[str, Any], model: Model) -> None:

@@ -1,4 +1,4 @@
-"""Meter: seconds per device and per op kind, from the events of runs."""
+"""Op timer: seconds per device and per op kind, from the events of runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...trace import Event
 
 
 @dataclass
-class Meter:
+class OpTimer:
     """A sink that adds up. An op's part of a split is that which the planner estimates; with
     submit_granularity="op" a split is one op.
 

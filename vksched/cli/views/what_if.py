@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..options.policy_options import Aim
+from ..options.policy_options import PlanningOptions
 from ..options.topology_options import changes_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Planner:
         graph: Graph,
         base: Topology,
         overrides: Overrides,
-        aim: Aim,
+        planning: PlanningOptions,
         copies: int | str | None,
         with_cpu: bool,
         config: Config | None = None,
@@ -41,7 +41,7 @@ class Planner:
         self.graph = graph
         self.base = base
         self.overrides = overrides
-        self._aim = aim
+        self._planning = planning
         self._copies = copies
         self._with_cpu = with_cpu
         self._config = config
@@ -57,8 +57,8 @@ class Planner:
             return plan_graph(
                 request.graph,
                 topology,
-                policy=self._aim.policy,
-                objective=self._aim.objective,
+                policy=self._planning.policy,
+                objective=self._planning.objective,
                 overrides=request.overrides,
                 copies=self._copies,
                 with_cpu=self._with_cpu,
@@ -67,7 +67,7 @@ class Planner:
 
         if topology not in self._plans:
             request = self._request(topology)
-            by_cost = self._aim.policy == "auto"
+            by_cost = self._planning.policy == "auto"
             plan = plan_request(request, topology, planned) if by_cost else planned(request)
             self._plans[topology] = replace(plan, notes=(*request.notes, *plan.notes))
         return self._plans[topology]
@@ -107,7 +107,7 @@ class Planner:
     def _configured(self, request: Request, topology: Topology, config: Config) -> Request:
         from ...engine.apply_config import Configuring
 
-        about = (lambda: topology), self._aim.policy, self._with_cpu
+        about = (lambda: topology), self._planning.policy, self._with_cpu
         here = {spec.name for spec in topology.devices}
         gone = {spec.name for spec in self.base.devices if spec.name not in here}
         names = {d for section in config.sections.values() for d in section.devices}

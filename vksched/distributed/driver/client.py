@@ -1,7 +1,7 @@
-"""Client: another computer as the caller sees it, and its devices.
+"""Client: another computer as the driver sees it, and its devices.
 
-    Nodes --connect--> Node, which is a `ports.Host`; Node.devices: a RemoteDevice each
-    ClusterExecutor --prepare, start, ready, commit, finish--> Node --messages--> Session there
+    RemoteWorkers --connect--> RemoteWorker, which is a `protocols.Worker`; RemoteWorker.devices: a RemoteDevice each
+    ClusterExecutor --prepare, start, ready, commit, finish--> RemoteWorker --messages--> Session there
 
 Planner and states see remote devices like others; only parts run there. Examples:
 tests/distributed/test_node_server.py.
@@ -26,56 +26,56 @@ from ...common.errors import DeviceError, DeviceTimeout, HostLost, RunAborted
 from ...common.fork_guard import Owner
 from ...common.schema import Wrong
 from ...plan.multi_host.host_plan import HostPlan, Send
-from ...runtime.executors.base_executor import CommitFailed, Results
+from ...runtime.executors.base_executor import CommitFailed, RunResult
 from ...runtime.run_stats import RunStats
 from ...topology.links import Link
 from ...trace.events import Clock, Event
-from ..protocols import Ran, RunKey
+from ..protocols import RunKey, WorkerRunResult
 from ..wire.array_codec import typed_payload
 from ..wire.channel import Channel
-from ..wire.error_codec import again, error_of, refusing
+from ..wire.error_codec import copy_error, error_of, refusing
 from ..wire.handshake import NAME, exchange, hello, require_equal
 from ..wire.link_benchmark import measure_link
 from ..wire.messages import Message
 from ..wire.stats_codec import (
-    Told,
-    devices_of,
-    events_seen,
+    RemoteDeviceInfo,
+    decode_devices,
+    decode_run_stats,
+    events_to_local_clock,
     link_of,
-    ran_of,
     require_of,
-    seen_from,
+    stats_to_local_clock,
 )
 from ..wire.stream import Closed
 from ..wire.tls import Security, place_of, place_text
 from ..worker.inbox import run_of
 from ..worker.session import Documents
-from ..worker.transport import CONNECT_S, Mail
-from .clock_sync import OtherClock
-from .progress import Telling
+from ..worker.transport import CONNECT_S, ChannelTransport
+from .clock_sync import RemoteClock
+from .progress import ProgressReporter
 from .remote_device import RemoteDevice
 from .weight_upload import send_weights
 
 ANSWER_S = 30.0
 PREPARE_S = 600.0
 FRESH_S = 1.0
-"""How long is true what a node told of its devices."""
+"""How long is true what a worker told of its devices."""
 CLOCK_TRIES = 8
-"""When a node is connected."""
+"""When a worker is connected."""
 CLOCK_S = 2.0
 """Between two questions after that."""
 PAIR_DIGITS = 32
 
 
-class Nodes:
-    """The nodes that one caller is connected to, and the values that go between them and it."""
+class RemoteWorkers:
+    """The workers that one driver is connected to, and the values that go between them and it."""
 
     def __init__(self, security: Security, documents: Documents, clock: Clock) -> None:
         self.security, self.documents, self.clock = security, documents, clock
-        self.caller = secrets.token_hex(16)
+        self.driver = secrets.token_hex(16)
         self._secret = secrets.token_bytes(32)
-        self.mail = Mail(self._channel_to)
-        self._nodes: dict[str, Node] = {}
+        self.transport = ChannelTransport(self._channel_to)
+        self._workers: dict[str, RemoteWorker] = {}
         self._names = itertools.count()
         self._state_names: dict[object, str] = {}
         self._owner = Owner()
@@ -83,78 +83,80 @@ class Nodes:
         self._clocks: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def connect(self, address: str, timeout_s: float = CONNECT_S) -> Node:
-        """Returns a node, whose name it tells itself.
+    def connect(self, address: str, timeout_s: float = CONNECT_S) -> RemoteWorker:
+        """Returns a worker, whose name it tells itself.
 
         Raises:
             DeviceError: nobody is there, it is not of this cluster, runs another vksched, or has
             the name of one that is connected.
         """
-        self._owner.require("the nodes of a cluster")
-        mine = hello("caller", "", self.caller)
+        self._owner.require("the workers of a cluster")
+        mine = hello("driver", "", self.driver)
         stream = self.security.connect(place_of(address), timeout_s)
         try:
             theirs = exchange(stream, mine)
             require_equal(mine, theirs, address)
             name = theirs["name"]
             if not NAME.fullmatch(name):
-                raise DeviceError(f"[cluster] expected a node with a name, got {name!r}")
+                raise DeviceError(f"[cluster] expected a worker with a name, got {name!r}")
             with self._lock:
-                known = self._nodes.get(name)
+                known = self._workers.get(name)
                 if known is not None and known.error is None:
                     raise DeviceError(
-                        f"[cluster] expected nodes with names of their own, got {name} at "
+                        f"[cluster] expected workers with names of their own, got {name} at "
                         f"{known.address} and {address}; try `vksched worker --name`"
                     )
-                node = self._nodes[name] = Node(self, name, place_text(place_of(address)))
+                worker = self._workers[name] = RemoteWorker(
+                    self, name, place_text(place_of(address))
+                )
         except Closed as error:
             stream.close()
             raise DeviceError(
-                f"[cluster] the node at {address} ended the connection: {error}"
+                f"[cluster] the worker at {address} ended the connection: {error}"
             ) from None
         except BaseException:
             stream.close()
             raise
-        self.mail.regain(name)
-        node.begin(Channel(stream, name, node))
+        self.transport.mark_recovered(name)
+        worker.begin(Channel(stream, name, worker))
         with self._lock:
             if self._clocks is None and not self._closed.is_set():
                 self._clocks = threading.Thread(
                     target=self._watch_clocks, name="vksched-clocks", daemon=True
                 )
                 self._clocks.start()
-        return node
+        return worker
 
-    def hosts(self, at: Node, names: Iterable[str]) -> dict[str, list[str]]:
-        """Returns where some nodes are, by name, and by what word each and the node `at` know that
+    def hosts(self, at: RemoteWorker, names: Iterable[str]) -> dict[str, list[str]]:
+        """Returns where some workers are, by name, and by what word each and the worker `at` know that
         the other one is who it says; see `messages.HELLO`.
         """
         with self._lock:
-            known = {name: self._nodes[name] for name in names if name in self._nodes}
-        return {name: [node.address, self._pair(at, node)] for name, node in known.items()}
+            known = {name: self._workers[name] for name in names if name in self._workers}
+        return {name: [worker.address, self._pair(at, worker)] for name, worker in known.items()}
 
-    def _pair(self, one: Node, other: Node) -> str:
-        lives = b"".join(sorted((one.life, other.life)))
-        return hmac.new(self._secret, lives, hashlib.sha256).hexdigest()[:PAIR_DIGITS]
+    def _pair(self, one: RemoteWorker, other: RemoteWorker) -> str:
+        incarnations = b"".join(sorted((one.incarnation, other.incarnation)))
+        return hmac.new(self._secret, incarnations, hashlib.sha256).hexdigest()[:PAIR_DIGITS]
 
     def close(self) -> None:
-        """Ends all connections; what this caller had on the nodes is freed there."""
+        """Ends all connections; what this driver had on the workers is freed there."""
         self._closed.set()
         with self._lock:
-            nodes, clocks = list(self._nodes.values()), self._clocks
-        for each in nodes:
+            workers, clocks = list(self._workers.values()), self._clocks
+        for each in workers:
             each.close()
         if clocks is not None:
             clocks.join()
 
     def _watch_clocks(self) -> None:
-        """Asks all nodes again and again what their clocks show."""
+        """Asks all workers again and again what their clocks show."""
         while not self._closed.wait(CLOCK_S):
             with self._lock:
-                nodes = [node for node in self._nodes.values() if node.error is None]
-            for node in nodes:
+                workers = [worker for worker in self._workers.values() if worker.error is None]
+            for worker in workers:
                 with suppress(HostLost, DeviceTimeout):  # who needs it hears of it
-                    node.measure_clock()
+                    worker.measure_clock()
 
     def state_name(self, key: object) -> str:
         """Returns the name of a state in messages."""
@@ -166,21 +168,21 @@ class Nodes:
     def forget_state(self, key: object) -> None:
         """Keeps a state no longer that no device has any more."""
         with self._lock:
-            devices = [device for node in self._nodes.values() for device in node.devices]
+            devices = [device for worker in self._workers.values() for device in worker.devices]
             if not any(device.states.holds(key) for device in devices):
                 self._state_names.pop(key, None)
 
     def _channel_to(self, host: str) -> Channel:
         with self._lock:
-            node = self._nodes.get(host)
-        if node is None:
-            raise HostLost(f"[cluster] there is no node {host}")
-        return node.channel
+            worker = self._workers.get(host)
+        if worker is None:
+            raise HostLost(f"[cluster] there is no worker {host}")
+        return worker.channel
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run under way on a node. error: why it failed there."""
+    """A run under way on a worker. error: why it failed there."""
 
     failed: Callable[[BaseException], None]
     is_ready: bool = False
@@ -192,26 +194,26 @@ class _Run:
 
 class _Prepared(NamedTuple):
     part: HostPlan
-    telling: Telling
+    reporter: ProgressReporter
     keys: frozenset[tuple[str, object]]
 
 
-class Node:
-    """A node that is connected; made by `Nodes.connect`. It implements `ports.Host`."""
+class RemoteWorker:
+    """A worker that is connected; made by `RemoteWorkers.connect`. It implements `protocols.Worker`."""
 
-    def __init__(self, nodes: Nodes, name: str, address: str) -> None:
+    def __init__(self, workers: RemoteWorkers, name: str, address: str) -> None:
         self.name, self.address = name, address
-        self.life = secrets.token_bytes(16)
+        self.incarnation = secrets.token_bytes(16)
         """Of this connection, which nobody else knows."""
-        self._nodes = nodes
+        self._workers = workers
         self._channel: Channel | None = None
         self._error: HostLost | None = None
         self._changed = threading.Condition()
         self._runs: dict[RunKey, _Run] = {}
         self._prepared: dict[int, _Prepared] = {}
-        self._told: dict[str, Told] = {}
+        self._device_infos: dict[str, RemoteDeviceInfo] = {}
         self._stale, self._asked_s = True, 0.0
-        self._clock = OtherClock()
+        self._clock = RemoteClock()
         self.devices: tuple[RemoteDevice, ...] = ()
 
     def begin(self, channel: Channel) -> None:
@@ -225,17 +227,21 @@ class Node:
         except BaseException:
             self.close()
             raise
-        self.devices = tuple(RemoteDevice(self, name, self._nodes) for name in self._told)
+        self.devices = tuple(RemoteDevice(self, name, self._workers) for name in self._device_infos)
 
     @property
     def channel(self) -> Channel:
         if self._channel is None or self._error is not None:
-            raise again(self._error) if self._error else HostLost(f"[cluster] {self.name} is gone")
+            raise (
+                copy_error(self._error)
+                if self._error
+                else HostLost(f"[cluster] {self.name} is gone")
+            )
         return self._channel
 
     @property
     def error(self) -> HostLost | None:
-        """Why the node is lost; None while it is there."""
+        """Why the worker is lost; None while it is there."""
         return self._error
 
     def close(self) -> None:
@@ -244,7 +250,7 @@ class Node:
             self._channel.close()
 
     def measure(self) -> Link:
-        """Returns the link from the caller's memory to the node's, measured now.
+        """Returns the link from the driver's memory to the worker's, measured now.
 
         Raises:
             HostLost, DeviceTimeout: it does not answer.
@@ -252,7 +258,7 @@ class Node:
         return measure_link(self.channel)
 
     def measure_to(self, host: str) -> Link:
-        """Returns the link from this node's memory to another node's, measured now.
+        """Returns the link from this worker's memory to another worker's, measured now.
 
         Raises:
             HostLost: one of them does not answer.
@@ -261,17 +267,17 @@ class Node:
         try:
             return link_of(found["bytes_per_s"], found["latency_s"])
         except Wrong as error:
-            raise self._lose(f"it says what makes no sense: {error}") from error
+            raise self._mark_lost(f"it says what makes no sense: {error}") from error
 
-    def _lose(self, why: str) -> HostLost:
+    def _mark_lost(self, why: str) -> HostLost:
         """Ends the connection, and returns the error that tells so."""
         channel = self.channel
-        channel.lose(why)
+        channel.mark_lost(why)
         assert channel.error is not None
-        return again(channel.error)
+        return copy_error(channel.error)
 
     def reach(self, host: str) -> None:
-        """Has this node connect to another one, where it is not connected.
+        """Has this worker connect to another one, where it is not connected.
 
         Raises:
             HostLost: it cannot, or does not answer.
@@ -279,7 +285,7 @@ class Node:
         self._ask_about(host, "reach", ANSWER_S)
 
     def _ask_about(self, host: str, kind: str, timeout_s: float) -> Message:
-        fields = {"host": host, "hosts": self._nodes.hosts(self, [host])}
+        fields = {"host": host, "hosts": self._workers.hosts(self, [host])}
         try:
             return self.channel.ask(kind, fields, (), timeout_s)
         except HostLost as error:
@@ -287,33 +293,33 @@ class Node:
                 error.host, error.device = host, ""
             raise
 
-    # -- ports.Host --------------------------------------------------------------------------------
+    # -- protocols.Worker --------------------------------------------------------------------------------
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         if number in self._prepared:
             raise DeviceError(f"[cluster] plan {number} is prepared already")
-        nodes, graph = self._nodes, part.plan.graph
-        text, weights = nodes.documents.write(part, nodes.state_name)
+        workers, graph = self._workers, part.plan.graph
+        text, weights = workers.documents.write(part, workers.state_name)
         steps = list(part.walk())
         sent = [step for step in steps if isinstance(step, Send) and not step.host]
         awaited = {step.value: (self.name, graph.nodes[step.value].type) for step in sent}
-        nodes.mail.expect(number, part.plan.copies, awaited)
+        workers.transport.expect(number, part.plan.copies, awaited)
         keys = frozenset(
-            (spec.name, graph.keys[node])
+            (spec.name, graph.keys[node_id])
             for spec, memory in zip(part.plan.topology.devices, part.plan.memory, strict=True)
-            for node in memory.weights
+            for node_id in memory.weights
         )
-        telling = Telling(progress)
-        self._prepared[number] = _Prepared(part, telling, keys)
+        reporter = ProgressReporter(progress)
+        self._prepared[number] = _Prepared(part, reporter, keys)
         try:
             with refusing(self.name):
                 send_weights(self.channel, number, graph, weights, PREPARE_S)
-            hosts = json.dumps(nodes.hosts(self, {step.host for step in steps})).encode()
+            hosts = json.dumps(workers.hosts(self, {step.host for step in steps})).encode()
             fields = {"plan": number, "hosts_bytes": len(hosts)}
-            with telling, refusing(self.name):
+            with reporter, refusing(self.name):
                 self.channel.ask("prepare", fields, [hosts, text], PREPARE_S)
         except BaseException:
-            self.retire(number)
+            self.release_plan(number)
             raise
         finally:
             self._stale = True
@@ -327,13 +333,13 @@ class Node:
     ) -> None:
         part = self._prepared[run.plan].part
         types = part.plan.graph.nodes
-        pairs = [(feeds[node], types[node].type) for node in part.inputs]
+        pairs = [(feeds[node_id], types[node_id].type) for node_id in part.inputs]
         with self._changed:
             channel = self.channel
             self._runs[run] = _Run(failed)
         try:
             fields = {**run._asdict(), "traced": traced}
-            channel.tell("start", fields, list(typed_payload(pairs)))
+            channel.notify("start", fields, list(typed_payload(pairs)))
         except BaseException:
             with self._changed:
                 self._runs.pop(run, None)
@@ -343,31 +349,31 @@ class Node:
         self._wait(run, lambda found: found.is_ready or found.stats is not None, timeout_s, "ready")
 
     def commit(self, run: RunKey) -> None:
-        self.channel.tell("commit", run._asdict())
+        self.channel.notify("commit", run._asdict())
 
-    def finish(self, run: RunKey, timeout_s: float) -> Ran:
+    def finish(self, run: RunKey, timeout_s: float) -> WorkerRunResult:
         found = self._wait(run, lambda found: found.stats is not None, timeout_s, "done")
         with self._changed:
             self._runs.pop(run, None)
         assert found.stats is not None
-        now_s = self._nodes.clock.now()
-        seen = self._clock.seen(now_s)
-        stats = seen_from(found.stats, self.name, seen.own_s)
-        events = events_seen(found.events, seen.own_s)
-        return Ran(stats, events, seen.within_s(stats.start_s, now_s))
+        now_s = self._workers.clock.now()
+        estimate = self._clock.estimate(now_s)
+        stats = stats_to_local_clock(found.stats, self.name, estimate.to_local_s)
+        events = events_to_local_clock(found.events, estimate.to_local_s)
+        return WorkerRunResult(stats, events, estimate.error_s(stats.start_s, now_s))
 
     def abort(self, run: RunKey) -> None:
         try:
-            self.channel.tell("abort", run._asdict())
+            self.channel.notify("abort", run._asdict())
         except HostLost:  # who waits for the run is told so
             return
 
-    def retire(self, number: int) -> None:
+    def release_plan(self, number: int) -> None:
         self._prepared.pop(number, None)
-        self._nodes.mail.forget(number)
+        self._workers.transport.forget(number)
         self._stale = True
         try:
-            self.channel.tell("retire", {"plan": number})
+            self.channel.notify("release_plan", {"plan": number})
         except HostLost:  # all of it is freed there
             return
 
@@ -376,7 +382,7 @@ class Node:
             found = self._runs.get(run)
             if found is None:
                 if self._error is not None:
-                    raise again(self._error)
+                    raise copy_error(self._error)
                 raise RunAborted(f"[run] expected a run under way on {self.name}, got {run}")
             if not self._changed.wait_for(lambda: bool(found.error) or over(found), timeout_s):
                 raise DeviceTimeout(
@@ -390,26 +396,30 @@ class Node:
 
     def _raise(self, error: BaseException, torn: frozenset[int] | None) -> NoReturn:
         if torn is not None:
-            raise CommitFailed(error, Results(()), torn) from error
+            raise CommitFailed(error, RunResult(()), torn) from error
         raise error
 
     # -- of the channel ----------------------------------------------------------------------------
 
     def place(self, message: Message, size: int) -> memoryview | None:
-        return self._nodes.mail.place(message, size, self.name) if message.kind == "value" else None
+        return (
+            self._workers.transport.place(message, size, self.name)
+            if message.kind == "value"
+            else None
+        )
 
     def received(self, channel: Channel, message: Message) -> None:
         fields = message.fields
         if message.kind == "value":
-            self._nodes.mail.arrived(message, self.name)
+            self._workers.transport.arrived(message, self.name)
         elif message.kind == "progress":
             prepared = self._prepared.get(fields["plan"])
             if prepared is not None:
-                prepared.telling.put(fields["what"], fields["done"], fields["total"])
+                prepared.reporter.put(fields["what"], fields["done"], fields["total"])
         elif message.kind == "ready":
             self._note(run_of(fields), is_ready=True)
         elif message.kind == "done":
-            run, (stats, events) = run_of(fields), ran_of(bytes(message.payload or b""))
+            run, (stats, events) = run_of(fields), decode_run_stats(bytes(message.payload or b""))
             prepared = self._prepared.get(run.plan)
             if prepared is not None:
                 require_of(prepared.part, stats, events)
@@ -418,10 +428,12 @@ class Node:
             torn = None if fields["torn"] is None else frozenset(fields["torn"])
             error = error_of(fields, self.name)
             if isinstance(error, DeviceError) and error.host:
-                error.host = fields["host"] or self.name  # what it says of another, `Blame` weighs
+                error.host = (
+                    fields["host"] or self.name
+                )  # what it says of another, `FirstError` weighs
             self._note(run_of(fields), error=error, torn=torn)
         else:
-            raise Wrong(f"a node does not say {message.kind}")
+            raise Wrong(f"a worker does not say {message.kind}")
 
     def _note(self, run: RunKey, **what: object) -> None:
         with self._changed:
@@ -435,12 +447,12 @@ class Node:
             found.failed(found.error)
 
     def lost(self, channel: Channel, error: HostLost) -> None:
-        self._nodes.mail.lose(self.name, error)  # before anybody may connect again
+        self._workers.transport.mark_lost(self.name, error)  # before anybody may connect again
         with self._changed:
             self._error = error
             runs = [each for each in self._runs.values() if each.error is None and not each.stats]
             for each in runs:
-                each.error = again(error)
+                each.error = copy_error(error)
             self._changed.notify_all()
         for each in runs:
             assert each.error is not None
@@ -448,9 +460,9 @@ class Node:
 
     # -- devices -----------------------------------------------------------------------------------
 
-    def told(self, name: str) -> Told:
-        """Returns what the node tells of a device: asked anew after plans or states of this caller
-        came or went, and after FRESH_S, as other callers take memory, too.
+    def device_info(self, name: str) -> RemoteDeviceInfo:
+        """Returns what the worker tells of a device: asked anew after plans or states of this driver
+        came or went, and after FRESH_S, as other drivers take memory, too.
         """
         old = time.monotonic() - self._asked_s > FRESH_S
         if (self._stale or old) and self._error is None:
@@ -458,7 +470,7 @@ class Node:
                 self._ask_specs()
             except (HostLost, DeviceTimeout):  # what was known; runs will tell
                 pass
-        return self._told[name]
+        return self._device_infos[name]
 
     def changed(self) -> None:
         self._stale = True
@@ -471,28 +483,28 @@ class Node:
         self._stale, self._asked_s = False, time.monotonic()
         answer = self.channel.ask("specs", {}, (), ANSWER_S)
         try:
-            devices = devices_of(bytes(answer.payload or b""), self.name)
+            devices = decode_devices(bytes(answer.payload or b""), self.name)
         except DeviceError as error:  # else each plan would ask again, and fail
-            raise self._lose(str(error)) from error
-        told = {each.spec.name: each for each in devices}
+            raise self._mark_lost(str(error)) from error
+        infos = {each.spec.name: each for each in devices}
         here = {
             name
-            for name in told.keys() & self._told
-            if told[name].spec.kind == self._told[name].spec.kind
+            for name in infos.keys() & self._device_infos
+            if infos[name].spec.kind == self._device_infos[name].spec.kind
         }
-        if not here >= self._told.keys():
-            gone = ", ".join(self._told.keys() - here)
-            self.channel.lose(f"it tells no more of {gone}, which it had")
+        if not here >= self._device_infos.keys():
+            gone = ", ".join(self._device_infos.keys() - here)
+            self.channel.mark_lost(f"it tells no more of {gone}, which it had")
             return
-        self._told = told
+        self._device_infos = infos
 
     def measure_clock(self) -> None:
-        """Asks what the node's clock shows.
+        """Asks what the worker's clock shows.
 
         Raises:
             HostLost, DeviceTimeout: it does not answer.
         """
-        before_s = self._nodes.clock.now()
+        before_s = self._workers.clock.now()
         there = self.channel.ask("clock", {}, (), ANSWER_S).fields
-        after_s = self._nodes.clock.now()
+        after_s = self._workers.clock.now()
         self._clock.note(before_s, there["came_s"], there["left_s"], after_s)

@@ -28,19 +28,19 @@ MOST = 128
 """Measurements that are kept."""
 
 
-class Measured(NamedTuple):
-    """when_s: by one's own clock. within_s: how far ahead_s may be off."""
+class ClockSample(NamedTuple):
+    """when_s: by one's own clock. error_s: how far offset_s may be off."""
 
     when_s: float
-    ahead_s: float
-    within_s: float
+    offset_s: float
+    error_s: float
 
 
-class OtherClock:
+class RemoteClock:
     """The clock of another computer. May be used from any number of threads."""
 
     def __init__(self) -> None:
-        self._measured: deque[Measured] = deque(maxlen=MOST)
+        self._measured: deque[ClockSample] = deque(maxlen=MOST)
         self._pace = 0.0
         self._lock = threading.Lock()
 
@@ -50,51 +50,53 @@ class OtherClock:
         """
         middle_s = (before_s + after_s) / 2
         way_s = max(0.0, after_s - before_s - (left_s - came_s))
-        made = Measured(middle_s, (came_s + left_s) / 2 - middle_s, way_s / 2)
+        made = ClockSample(middle_s, (came_s + left_s) / 2 - middle_s, way_s / 2)
         with self._lock:
             self._measured.append(made)
             self._pace = _pace(list(self._measured))
 
-    def seen(self, now_s: float) -> Seen:
+    def estimate(self, now_s: float) -> ClockEstimate:
         """Returns how times of the other clock are read, as well as is known when the own clock
         shows so much; before the first measurement nothing is known.
         """
         with self._lock:
             if not self._measured:
-                return Seen(Measured(now_s, 0.0, float("inf")), 0.0)
-            return Seen(min(self._measured, key=lambda each: _within_s(each, now_s)), self._pace)
+                return ClockEstimate(ClockSample(now_s, 0.0, float("inf")), 0.0)
+            return ClockEstimate(
+                min(self._measured, key=lambda each: _error_s(each, now_s)), self._pace
+            )
 
 
-class Seen(NamedTuple):
+class ClockEstimate(NamedTuple):
     """best: the measurement that counts. pace: seconds that the other clock gets ahead in each."""
 
-    best: Measured
+    best: ClockSample
     pace: float
 
-    def own_s(self, there_s: float) -> float:
+    def to_local_s(self, there_s: float) -> float:
         """Returns what the own clock showed when the other one showed so much."""
-        when_s, ahead_s, _ = self.best
-        return when_s + (there_s - when_s - ahead_s) / (1 + self.pace)
+        when_s, offset_s, _ = self.best
+        return when_s + (there_s - when_s - offset_s) / (1 + self.pace)
 
-    def within_s(self, *own_s: float) -> float:
+    def error_s(self, *local_s: float) -> float:
         """Returns by how much that may be off at any of these times of the own clock."""
-        return max(_within_s(self.best, each) for each in own_s)
+        return max(_error_s(self.best, each) for each in local_s)
 
 
-def _within_s(measured: Measured, own_s: float) -> float:
-    return measured.within_s + DRIFT * abs(own_s - measured.when_s)
+def _error_s(measured: ClockSample, local_s: float) -> float:
+    return measured.error_s + DRIFT * abs(local_s - measured.when_s)
 
 
-def _pace(measured: list[Measured]) -> float:
+def _pace(measured: list[ClockSample]) -> float:
     """Returns by how many seconds it gets ahead in each; 0 where that cannot be told."""
     half = len(measured) // 2
     if not half:
         return 0.0
     first, last = (
-        min(part, key=lambda m: m.within_s) for part in (measured[:half], measured[half:])
+        min(part, key=lambda m: m.error_s) for part in (measured[:half], measured[half:])
     )
     apart_s = last.when_s - first.when_s
-    if apart_s < MIN_INTERVAL_S or first.within_s + last.within_s > DRIFT * apart_s:
+    if apart_s < MIN_INTERVAL_S or first.error_s + last.error_s > DRIFT * apart_s:
         return 0.0
-    found = (last.ahead_s - first.ahead_s) / apart_s
+    found = (last.offset_s - first.offset_s) / apart_s
     return found if abs(found) <= MAX_CLOCK_DRIFT else 0.0

@@ -36,21 +36,21 @@ from ...planner.partition.host_partition import cut
 from ...runtime.device import Closing, Device
 from ...runtime.executors.base_executor import (
     INTERRUPTED_S,
-    Carrier,
+    BaseExecutor,
     CommitFailed,
-    Results,
+    RunResult,
     close_all,
     guarded,
 )
 from ...runtime.executors.run_record import Observers, RunRecord
 from ...runtime.run_stats import RunStats
-from ...topology.host_names import CALLER, host_of, on
+from ...topology.host_names import DRIVER, host_of, on
 from ...trace import Event, GatheredTrace, Trace
 from ...trace.format import OF_SPLITS
-from ..protocols import Host, Post, Ran, RunKey
-from ..wire.stats_codec import renumbered
-from ..worker.host_plan_executor import PartExecutor
-from .first_error import Blame, only_itself
+from ..protocols import RunKey, TensorTransport, Worker, WorkerRunResult
+from ..wire.stats_codec import remap_ids
+from ..worker.host_plan_executor import HostPlanExecutor
+from .first_error import FirstError, only_itself
 
 NUMBERS = itertools.count()
 """Of plans over several hosts, for the hosts of this process."""
@@ -63,27 +63,27 @@ class _Run:
     """
 
     key: RunKey
-    blame: Blame = field(default_factory=Blame)
-    results: Results | None = None
+    first_error: FirstError = field(default_factory=FirstError)
+    results: RunResult | None = None
     started: list[str] = field(default_factory=list)
-    done: dict[str, Ran] = field(default_factory=dict)
+    done: dict[str, WorkerRunResult] = field(default_factory=dict)
     events: Sequence[Event] = ()
     over: set[str] = field(default_factory=set)
 
 
-class ClusterExecutor(Carrier):
+class ClusterExecutor(BaseExecutor):
     """A plan over several hosts, made ready to run.
 
     hosts: by name, those of the plan at least. devices: as in the plan's machine; of those of other
-    hosts only the names matter. post: of the caller.
+    hosts only the names matter. transport: of the driver.
     """
 
     def __init__(
         self,
         plan: Plan,
-        hosts: Mapping[str, Host],
+        hosts: Mapping[str, Worker],
         devices: Sequence[Device],
-        post: Post,
+        transport: TensorTransport,
         trace: Trace,
         timeout_s: float,
         progress: Progress | None = None,
@@ -92,18 +92,18 @@ class ClusterExecutor(Carrier):
     ) -> None:
         working = {split.device for split in plan.splits}
         super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
-        self._post = post
+        self._transport = transport
         self._plan_number = next(NUMBERS)
         own, *others = fit_together(cut(plan))  # each host verifies its own
         self._parts: dict[str, HostPlan] = {part.host: part for part in (own, *others)}
         self._hosts = {part.host: _known(hosts, part.host) for part in others}
         self._limit_s = timeout_s * (1 + len(plan.splits))
         self._input_bytes = _input_bytes(plan)
-        here = [d for d in devices if host_of(d.name) == CALLER]
+        here = [d for d in devices if host_of(d.name) == DRIVER]
         start, there = trace.clock.now(), {d: self._note_resident(d) for d in self._working}
         self._gathered = GatheredTrace(trace.clock)
-        about = here, post, self._gathered, timeout_s, progress
-        self._own = PartExecutor(own, *about, number=number)
+        about = here, transport, self._gathered, timeout_s, progress
+        self._own = HostPlanExecutor(own, *about, number=number)
         try:
             self._prepare_hosts(guarded(progress) if progress is not None else None)
         except BaseException:
@@ -112,7 +112,7 @@ class ClusterExecutor(Carrier):
         for device, there_bytes in there.items():
             self._reporter.tell_memory("prepare", device, start, there_bytes)
         self._prepared = tuple(there)
-        """Devices of which nobody was told yet that their memory is given back."""
+        """Devices of which nobody was events_of yet that their memory is given back."""
 
     def _prepare_hosts(self, progress: Progress | None) -> None:
         """Prepares all hosts at once; where one cannot be prepared, none is left."""
@@ -125,7 +125,7 @@ class ClusterExecutor(Carrier):
                 error.during = error.during or "preparing"
                 raise
 
-        blame = Blame()
+        blame = FirstError()
         with ThreadPoolExecutor(max(1, len(self._hosts)), "vksched-prepare") as threads:
             asked = {name: threads.submit(prepare, name) for name in self._hosts}
             for name, future in asked.items():
@@ -137,11 +137,11 @@ class ClusterExecutor(Carrier):
 
     # -- a run -------------------------------------------------------------------------------------
 
-    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
-        ticket = next(self._tickets)
-        record = RunRecord(next(self._numbers), slot, ticket, feeds, observers)
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
+        sequence_number = next(self._sequence_numbers)
+        record = RunRecord(next(self._numbers), slot, sequence_number, feeds, observers)
         self._under_way[slot] = record
-        run = _Run(RunKey(self._plan_number, slot, ticket))
+        run = _Run(RunKey(self._plan_number, slot, sequence_number))
         start = self._trace.clock.now()
         try:
             for name, host in self._hosts.items():
@@ -151,32 +151,32 @@ class ClusterExecutor(Carrier):
                 results = self._own.carry(run.key, feeds, partial(self._agree, run), observers)
         except CommitFailed as failed:
             self._finish(run)
-            run.blame.add(CALLER, failed.cause)
+            run.first_error.add(DRIVER, failed.cause)
             raise self._torn(run, failed.results, failed.devices) from failed
         except BaseException as raised:
-            run.blame.add(CALLER, self._own.why(raised))
-            if run.results is not None:  # interrupted when hosts were told to commit
+            run.first_error.add(DRIVER, self._own.why(raised))
+            if run.results is not None:  # interrupted when hosts were asked to commit
                 self._commit(run)
                 self._finish(run)
                 own = {split.device for split in self._own.plan.commits}
                 raise self._torn(run, run.results, frozenset(own)) from raised
             self._give_up(run, interrupted=not isinstance(raised, Exception))
-            cause = self._take_blame(run)
+            cause = self._assign_first_error(run)
             self._reporter.tell_events(record.number, self._events(run))
             self._tell_failed(record, start, cause)
             if cause is raised:
                 raise
             raise cause from raised
         self._finish(run)
-        if run.blame.any:
+        if run.first_error.any:
             raise self._torn(run, results, frozenset())
-        assert results.ran is not None
-        run.done[CALLER] = Ran(results.ran[1])
+        assert results.plan_and_stats is not None
+        run.done[DRIVER] = WorkerRunResult(results.plan_and_stats[1])
         stats = self._merge(run, record, start, self._trace.clock.now())
-        results.ran = self.last_run = self.plan, stats
+        results.plan_and_stats = self.last_run = self.plan, stats
         return results
 
-    def _start(self, run: _Run, host: Host, feeds: Mapping[int, NDArray]) -> None:
+    def _start(self, run: _Run, host: Worker, feeds: Mapping[int, NDArray]) -> None:
         run.started.append(host.name)
         try:
             failed = partial(self._heard, run, host.name)
@@ -185,15 +185,15 @@ class ClusterExecutor(Carrier):
             run.started.remove(host.name)
             if isinstance(error, DeviceError):
                 self._name(error, host.name)
-            run.blame.add(host.name, error)
+            run.first_error.add(host.name, error)
             raise
 
     def _heard(self, run: _Run, host: str, error: BaseException) -> None:
         """A host says that its part has failed: the own part need not wait for what it takes."""
-        run.blame.add(host, error)
-        self._post.abort(run.key)
+        run.first_error.add(host, error)
+        self._transport.abort(run.key)
 
-    def _agree(self, run: _Run, results: Results) -> None:
+    def _agree(self, run: _Run, results: RunResult) -> None:
         """Waits until all hosts have done all but their commits, and has them commit."""
         for name, host in self._hosts.items():
             try:
@@ -202,9 +202,9 @@ class ClusterExecutor(Carrier):
                 else:
                     self._wait_for(run, name, self._limit_s)
             except Exception as error:  # which is no fault of the devices here
-                self._said(run, name, error)
+                self._annotate(run, name, error)
                 raise RunAborted(f"[run] {name} has failed") from error
-        if run.blame.any:
+        if run.first_error.any:
             raise RunAborted("[run] another host has failed")
         if self.plan.commits:
             run.results = results
@@ -219,27 +219,27 @@ class ClusterExecutor(Carrier):
                 try:
                     host.commit(run.key)
                 except Exception as error:
-                    run.blame.add(name, error)
+                    run.first_error.add(name, error)
 
     def _wait_for(self, run: _Run, name: str, limit_s: float) -> None:
         run.done[name] = self._hosts[name].finish(run.key, limit_s)
         run.over.add(name)
 
     def _finish(self, run: _Run) -> None:
-        """Waits for the hosts that have been told to commit. What they hold of the slot is not used
+        """Waits for the hosts that have been events_of to commit. What they hold of the slot is not used
         again, where one does not end: then its states are torn, and this executor is out of use.
         """
         for name in [name for name in self._hosts if name not in run.over]:
             try:
                 self._wait_for(run, name, self._limit_s)
             except BaseException as error:
-                self._said(run, name, error)
+                self._annotate(run, name, error)
                 if not isinstance(error, Exception):  # interrupted: who is done soon is done
                     with suppress(DeviceError):
                         self._wait_for(run, name, min(INTERRUPTED_S, self._timeout_s))
 
     def _give_up(self, run: _Run, interrupted: bool) -> None:
-        """Tells all hosts to give up, and waits until they have; see `Carrier._settle`."""
+        """Tells all hosts to give up, and waits until they have; see `BaseExecutor._settle`."""
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._limit_s
         left = [name for name in run.started if name not in run.over]
         try:
@@ -249,16 +249,16 @@ class ClusterExecutor(Carrier):
                 try:
                     self._wait_for(run, name, limit_s)
                 except Exception as error:
-                    self._said(run, name, error)
+                    self._annotate(run, name, error)
         except BaseException:  # interrupted again: nobody knows what goes on in this slot
-            self.put_out()
+            self.stop_accepting()
             raise
 
     # -- failures ----------------------------------------------------------------------------------
 
-    def _take_blame(self, run: _Run) -> BaseException:
+    def _assign_first_error(self, run: _Run) -> BaseException:
         """Returns what a run failed of; a device or host that is to blame is out of use here."""
-        cause = run.blame.cause()
+        cause = run.first_error.cause()
         if isinstance(cause, DeviceError):
             self._note(cause)
         return cause
@@ -268,7 +268,7 @@ class ClusterExecutor(Carrier):
         error.during = error.during or f"a run over {len(self._parts)} hosts"
         faults = _faults_of(error, [spec.name for spec in self.plan.topology.devices])
         with self._state:
-            self._retired = True
+            self._is_shut_down = True
             known = {fault.device for fault in self._faults}
             self._faults += [fault for fault in faults if fault.device not in known]
             self._state.notify_all()
@@ -283,22 +283,22 @@ class ClusterExecutor(Carrier):
     def _devices_of(self, host: str) -> list[str]:
         return [s.name for s in self.plan.topology.devices if host_of(s.name) == host]
 
-    def _said(self, run: _Run, name: str, error: BaseException) -> None:
+    def _annotate(self, run: _Run, name: str, error: BaseException) -> None:
         """Notes why a host is not done. One that does not say so may still work on the slot."""
-        if isinstance(error, DeviceTimeout) and not error.device and error.host in (CALLER, name):
+        if isinstance(error, DeviceTimeout) and not error.device and error.host in (DRIVER, name):
             error.host = name
-            self.put_out()
-        run.blame.add(name, error)
+            self.stop_accepting()
+        run.first_error.add(name, error)
 
-    def _torn(self, run: _Run, results: Results, own: frozenset[int]) -> CommitFailed:
+    def _torn(self, run: _Run, results: RunResult, own: frozenset[int]) -> CommitFailed:
         """Returns the failure of a run whose states may be torn: of hosts that did not say that
         they are done, those of the devices that they name, or of all that commit.
         """
-        torn = {self._index(CALLER, device) for device in own}
+        torn = {self._index(DRIVER, device) for device in own}
         for name, part in self._parts.items():
-            if name != CALLER and name not in run.done:
+            if name != DRIVER and name not in run.done:
                 torn |= {self._index(name, split.device) for split in part.plan.commits}
-        cause = self._take_blame(run)
+        cause = self._assign_first_error(run)
         return CommitFailed(cause, results, frozenset(torn))
 
     def _index(self, host: str, device: int) -> int:
@@ -328,7 +328,7 @@ class ClusterExecutor(Carrier):
             sum(stats.waits for stats in parts),
             self.plan.transfer_bytes,
             self._input_bytes,
-            run.done[CALLER].stats.output_bytes,
+            run.done[DRIVER].stats.output_bytes,
             tuple(sorted(splits)),
             start,
             tuple(sorted(spans, key=lambda span: span[2:])),
@@ -337,11 +337,11 @@ class ClusterExecutor(Carrier):
         return merged
 
     def _events(self, run: _Run) -> list[Event]:
-        """Returns what has happened on all hosts, as far as they have told, in order."""
-        told = {name: ran.events for name, ran in run.done.items()} | {CALLER: run.events}
+        """Returns what has happened on all hosts, as far as they have events_of, in order."""
+        events_of = {name: ran.events for name, ran in run.done.items()} | {DRIVER: run.events}
         found = [
-            renumbered(event, self._parts[name].numbers, name)
-            for name, events in told.items()
+            remap_ids(event, self._parts[name].numbers, name)
+            for name, events in events_of.items()
             for event in events
             if event.name in OF_SPLITS
         ]
@@ -349,14 +349,14 @@ class ClusterExecutor(Carrier):
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def retire(self) -> tuple[Closing, ...]:
-        """Waits for the runs under way, and frees the plan on all hosts; see `Carrier.retire`."""
-        super().retire()
+    def shutdown(self) -> tuple[Closing, ...]:
+        """Waits for the runs under way, and frees the plan on all hosts; see `BaseExecutor.shutdown`."""
+        super().shutdown()
         if self._threads:  # a run's own observer asks
-            return (_Later(self._give_back),)
-        return self._give_back()
+            return (_Later(self._release),)
+        return self._release()
 
-    def _give_back(self) -> tuple[Closing, ...]:
+    def _release(self) -> tuple[Closing, ...]:
         start = self._trace.clock.now()
         left = self._free()
         prepared, self._prepared = self._prepared, ()
@@ -366,8 +366,8 @@ class ClusterExecutor(Carrier):
 
     def _free(self) -> tuple[Closing, ...]:
         for host in self._hosts.values():
-            host.retire(self._plan_number)
-        return self._own.retire()
+            host.release_plan(self._plan_number)
+        return self._own.shutdown()
 
 
 class _Later:
@@ -403,20 +403,20 @@ def _of_device(error: DeviceError, device: str) -> DeviceError:
     return made
 
 
-def _clocks(done: Mapping[str, Ran]) -> str:
+def _clocks(done: Mapping[str, WorkerRunResult]) -> str:
     """Returns in words how well the clocks of other hosts are known."""
-    others = {name: ran.within_s for name, ran in done.items() if name != CALLER}
+    others = {name: ran.error_s for name, ran in done.items() if name != DRIVER}
     return ", ".join(f"{name} within {format_seconds(s)}" for name, s in others.items())
 
 
-def _known(hosts: Mapping[str, Host], name: str) -> Host:
+def _known(hosts: Mapping[str, Worker], name: str) -> Worker:
     if name not in hosts:
         raise PlanError(f"[cluster] expected one of {', '.join(hosts)} as host, got {name}")
     return hosts[name]
 
 
 def _input_bytes(plan: Plan) -> int:
-    """Returns what goes from the caller to devices in a run."""
+    """Returns what goes from the driver to devices in a run."""
     nodes, copies = plan.graph.nodes, (c for s in plan.splits for c in s.uploads)
     fed = (nodes[c.node] for c in copies if c.source == HOST)
     return sum(node.type.host_bytes for node in fed if node.op == "input")

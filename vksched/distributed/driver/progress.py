@@ -1,4 +1,4 @@
-"""Telling: a function of the user's is called with the newest of what came, on a thread of its own.
+"""Progress: a function of the user's is called with the newest of what came, on a thread of its own.
 
     reader thread --put--> the newest of each kind --> thread: progress(what, done, total)
 
@@ -14,10 +14,10 @@ from types import TracebackType
 from ...common.dtypes import Progress
 
 MAX_KINDS = 16
-"""Of news that waits; nodes tell of a few kinds."""
+"""Of news that waits; workers tell of a few kinds."""
 
 
-class Telling:
+class ProgressReporter:
     """Calls `progress` until the block ends, and then for what is left; raises there what it
     raised, after which it is not called again. The thread begins with the first word.
     """
@@ -40,7 +40,7 @@ class Telling:
             self._new[what] = done, total
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._work, args=(self._progress,), name="vksched-telling", daemon=True
+                    target=self._work, args=(self._progress,), name="vksched-progress", daemon=True
                 )
                 self._thread.start()
             self._changed.notify()
@@ -60,7 +60,7 @@ class Telling:
                     self._raised, self._ended = error, True
                     return
 
-    def __enter__(self) -> Telling:
+    def __enter__(self) -> ProgressReporter:
         return self
 
     def __exit__(

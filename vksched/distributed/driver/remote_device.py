@@ -1,6 +1,6 @@
-"""Devices of another computer, as the caller sees them: only parts of plans run there.
+"""Devices of another computer, as the driver sees them: only parts of plans run there.
 
-    RemoteDevice --spec, link--> what the node told      RemoteStates --messages--> states there
+    RemoteDevice --spec, link--> what the worker told      RemoteStates --messages--> states there
 
 Examples: tests/distributed/test_node_server.py.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceLost, HostLost, PlanError
 from ...plan.types.plan_types import PlanValue
-from ...runtime.device import Gauge, Session
+from ...runtime.device import MemoryUsage, PreparedPlan
 from ...runtime.state_store import Item
 from ...topology.device_spec import DeviceSpec
 from ...topology.host_names import on
@@ -23,16 +23,16 @@ from ...topology.links import Link
 from ..wire.array_codec import pack, unpack
 from ..wire.channel import Channel
 from ..wire.messages import Message
-from ..wire.stats_codec import Told, named
+from ..wire.stats_codec import RemoteDeviceInfo, with_host_name
 
 STATE_S = 600.0
-"""How long a node may take to move states."""
+"""How long a worker may take to move states."""
 MAX_ADDED_STATES = 256
 """States in one message, whose fields have a bounded size."""
 
 
-class Connected(Protocol):
-    """A node that is connected."""
+class WorkerConnection(Protocol):
+    """A worker that is connected."""
 
     @property
     def name(self) -> str: ...
@@ -43,8 +43,8 @@ class Connected(Protocol):
     @property
     def error(self) -> HostLost | None: ...
 
-    def told(self, name: str) -> Told:
-        """Returns what the node tells of a device."""
+    def device_info(self, name: str) -> RemoteDeviceInfo:
+        """Returns what the worker tells of a device."""
 
     def holds(self, device: str, key: object) -> bool:
         """Whether a weight of a plan is on a device."""
@@ -62,10 +62,10 @@ class StateNames(Protocol):
 
 
 class RemoteStates:
-    """The states of a device of a node; what is there is known here."""
+    """The states of a device of a worker; what is there is known here."""
 
-    def __init__(self, node: Connected, device: str, names: StateNames) -> None:
-        self._node, self._device, self._names = node, device, names
+    def __init__(self, worker: WorkerConnection, device: str, names: StateNames) -> None:
+        self._worker, self._device, self._names = worker, device, names
         self._keys: dict[object, str] = {}
         self._types: dict[object, tuple[tuple[int, ...], str]] = {}
 
@@ -89,13 +89,13 @@ class RemoteStates:
                 self.remove(key)
             raise
         finally:
-            self._node.changed()
+            self._worker.changed()
 
     def read(self, key: object) -> NDArray:
         answer = self._ask("read", {"key": self._keys[key]})
         (array,) = unpack([answer.fields], answer.payload)
         if (array.shape, array.dtype.name) != self._types[key]:
-            raise DeviceError(f"[cluster] {self._node.name} gave a state of another type back")
+            raise DeviceError(f"[cluster] {self._worker.name} gave a state of another type back")
         return np.array(array, copy=True)
 
     def write(self, key: object, array: NDArray) -> None:
@@ -109,51 +109,53 @@ class RemoteStates:
         name = self._keys.pop(key, None)
         self._types.pop(key, None)
         self._names.forget_state(key)
-        if name is not None and self._node.error is None:
+        if name is not None and self._worker.error is None:
             try:
                 self._ask("remove", {"key": name})
             except DeviceError:  # it is not used any more, and freed with the connection
                 return
             finally:
-                self._node.changed()
+                self._worker.changed()
 
     def keys(self) -> tuple[object, ...]:
         return tuple(self._keys)
 
     def _ask(self, kind: str, fields: dict[str, object], payload: object = ()) -> Message:
         given = {"device": self._device, **fields}
-        return self._node.channel.ask(kind, given, payload, STATE_S)  # type: ignore[arg-type]
+        return self._worker.channel.ask(kind, given, payload, STATE_S)  # type: ignore[arg-type]
 
 
 class RemoteDevice:
-    """A device of a node, under its name in plans; only parts run there."""
+    """A device of a worker, under its name in plans; only parts run there."""
 
-    def __init__(self, node: Connected, device: str, names: StateNames) -> None:
-        self.node, self._device = node, device
-        self.states = RemoteStates(node, device, names)
+    def __init__(self, worker: WorkerConnection, device: str, names: StateNames) -> None:
+        self.worker, self._device = worker, device
+        self.states = RemoteStates(worker, device, names)
 
     @property
     def name(self) -> str:
-        return on(self.node.name, self._device)
+        return on(self.worker.name, self._device)
 
     @property
     def spec(self) -> DeviceSpec:
-        return named(self.node.told(self._device).spec, self.node.name)
+        return with_host_name(self.worker.device_info(self._device).spec, self.worker.name)
 
     @property
     def link(self) -> Link | None:
-        return self.node.told(self._device).link
+        return self.worker.device_info(self._device).link
 
     def holds(self, key: object) -> bool:
-        return self.states.holds(key) or self.node.holds(self._device, key)
+        return self.states.holds(key) or self.worker.holds(self._device, key)
 
-    def gauge(self) -> Gauge:
-        return Gauge()
+    def memory_usage(self) -> MemoryUsage:
+        return MemoryUsage()
 
-    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> Session:
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> PreparedPlan:
         raise PlanError(
             f"[cluster] expected a plan cut into parts for {self.name}, got a whole one"
         )
 
     def close(self) -> None:
-        """The node keeps its devices."""
+        """The worker keeps its devices."""

@@ -1,8 +1,8 @@
-"""Weights of a plan on their way to a node, which is sent only those that it does not have.
+"""Weights of a plan on their way to a worker, which is sent only those that it does not have.
 
-    caller: hashes, and where files have their bytes --missing--> node: those it cannot find
+    driver: hashes, and where files have their bytes --missing--> worker: those it cannot find
             <------------------------------------------------------ ...
-            each of these --weight--> node
+            each of these --weight--> worker
 
 Examples: tests/cluster/test_model_files.py.
 """
@@ -24,10 +24,10 @@ from ..worker.local_weights import file_document
 def send_weights(
     channel: Channel, number: int, graph: Graph, weights: Mapping[str, Payload], timeout_s: float
 ) -> None:
-    """Sends the weights of a plan that a node has not and cannot read from a file.
+    """Sends the weights of a plan that a worker has not and cannot read from a file.
 
     Raises:
-        Wrong: the node misses what nobody named.
+        Wrong: the worker misses what nobody named.
     """
     asked: dict[str, dict[str, object]] = {name: {"hash": name} for name in weights}
     for held in graph.data.values():

@@ -23,8 +23,8 @@ import numpy as np
 from ...common.dtypes import NDArray
 from ...common.errors import DeviceTimeout, HostLost
 from ...common.schema import Wrong
-from .error_codec import again, error_of, fields_of
-from .heartbeat import PULSE, STUCK_TICKS, Pulse
+from .error_codec import copy_error, error_of, fields_of
+from .heartbeat import HEARTBEAT_MONITOR, STUCK_TICKS, HeartbeatMonitor
 from .messages import MAX_FIELD_BYTES, Fields, Message, decode, encode
 from .stream import Closed, Stream
 
@@ -37,8 +37,8 @@ SMALL_BYTES = 1 << 14
 MAX_OPEN_PAYLOADS = 64
 """Messages of one peer whose payloads are under way."""
 BUFFER_BYTES = 1 << 16
-_BEAT = FRAME.pack(BEAT, 0, 0, 0)
-BEATS_BYTES = 1 << 10
+_HEARTBEAT = FRAME.pack(BEAT, 0, 0, 0)
+HEARTBEATS_BYTES = 1 << 10
 """More than all beats of a tick take, encrypted."""
 
 Payload = Sequence[NDArray | bytes]
@@ -92,13 +92,19 @@ class _Asked:
 
 
 class Channel:
-    """host: the name of the other end, "" for the caller. start: to be called before all else."""
+    """host: the name of the other end, "" for the driver. start: to be called before all else."""
 
-    def __init__(self, stream: Stream, host: str, handler: Handler, pulse: Pulse = PULSE) -> None:
-        self.host, self.peer = host, host or "the caller"
+    def __init__(
+        self,
+        stream: Stream,
+        host: str,
+        handler: Handler,
+        heartbeat: HeartbeatMonitor = HEARTBEAT_MONITOR,
+    ) -> None:
+        self.host, self.peer = host, host or "the driver"
         self.heard, self.quiet, self.stuck = True, 0, STUCK_TICKS
         self._taken_bytes = stream.taken_bytes()
-        self._stream, self._handler, self._pulse = stream, handler, pulse
+        self._stream, self._handler, self._pulse = stream, handler, heartbeat
         self._numbers = itertools.count(1)
         self._asks = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
@@ -124,7 +130,7 @@ class Channel:
 
     # -- to the other end --------------------------------------------------------------------------
 
-    def tell(self, kind: str, fields: Fields, payload: Payload = ()) -> None:
+    def notify(self, kind: str, fields: Fields, payload: Payload = ()) -> None:
         """Sends a message; returns when its payload may change again.
 
         Raises:
@@ -149,7 +155,7 @@ class Channel:
         asked, number = _Asked(kind, place), next(self._asks)
         with self._lock:
             if self._error is not None:
-                raise again(self._error)
+                raise copy_error(self._error)
             self._asked[number] = asked
         try:
             self._send(encode(kind, fields, ask=number), payload)
@@ -176,7 +182,7 @@ class Channel:
 
     def close(self, why: str = "it was closed") -> None:
         """Ends the channel and waits for its thread; safe to call twice."""
-        self.lose(why)
+        self.mark_lost(why)
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join()
 
@@ -189,41 +195,41 @@ class Channel:
         try:
             if size <= SMALL_BYTES:
                 data = FRAME.pack(DATA, number, 0, size) if size else b""
-                with self._stream.turn:
+                with self._stream.lock:
                     self._stream.send(b"".join([head, data, *pieces]))
             else:
                 with self._large:
                     self._send_large(number, head, pieces)
         except Closed as error:
-            self.lose(str(error))
+            self.mark_lost(str(error))
             assert self._error is not None
-            raise again(self._error) from None
+            raise copy_error(self._error) from None
 
     def _send_large(self, number: int, head: bytes, pieces: Sequence[memoryview]) -> None:
-        with self._stream.turn:
+        with self._stream.lock:
             self._stream.send(head)
         for piece in pieces:
             for start in range(0, len(piece), CHUNK_BYTES):
                 chunk = piece[start : start + CHUNK_BYTES]
-                with self._stream.turn:
+                with self._stream.lock:
                     self._stream.send(FRAME.pack(DATA, number, 0, len(chunk)), chunk)
 
-    # -- of the pulse ------------------------------------------------------------------------------
+    # -- of the heartbeat ------------------------------------------------------------------------------
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         try:
-            self._stream.attempt(_BEAT)
+            self._stream.attempt(_HEARTBEAT)
         except Closed as error:
-            self.lose(str(error))
+            self.mark_lost(str(error))
 
     def has_unread(self) -> bool:
         return self._stream.readable()
 
     def delivers(self) -> bool:
         before, self._taken_bytes = self._taken_bytes, self._stream.taken_bytes()
-        return self._taken_bytes - before > BEATS_BYTES
+        return self._taken_bytes - before > HEARTBEATS_BYTES
 
-    def lose(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         """Ends the channel; all who wait get HostLost."""
         with self._lock:
             if self._error is not None:
@@ -234,7 +240,7 @@ class Channel:
         self._pulse.remove(self)
         self._stream.shut()
         for each in asked.values():
-            each.error = again(self._error)
+            each.error = copy_error(self._error)
             each.there.set()
         self._handler.lost(self, self._error)
 
@@ -254,11 +260,11 @@ class Channel:
                 elif sort != BEAT or number or fields or size:
                     raise Wrong(f"there is no frame {sort}")
         except Closed as error:
-            self.lose(str(error))
+            self.mark_lost(str(error))
         except Wrong as error:
-            self.lose(f"it said what it may not: {error}")
+            self.mark_lost(f"it said what it may not: {error}")
         except Exception as error:
-            self.lose(f"{type(error).__name__}: {error}")
+            self.mark_lost(f"{type(error).__name__}: {error}")
         finally:
             self._open.clear()
             self._stream.close()

@@ -2,7 +2,7 @@
 
     Credentials.make() --save--> one file, mode 600 --copied by its owner--> each computer --load-->
 
-Whoever has the file may run graphs on every node of the cluster; nobody else gets a word out of
+Whoever has the file may run graphs on every worker of the cluster; nobody else gets a word out of
 one. It holds a certificate with its private key, and a secret of 256 bits. With security "tls" both
 ends show that certificate, and trust no other; with "plain" nothing is encrypted. In both each end
 proves that it knows the secret, see secure.py. Examples: tests/distributed/test_credentials.py.

@@ -41,7 +41,7 @@ def fields_of(error: BaseException) -> Fields:
     }
 
 
-def again(error: HostLost) -> HostLost:
+def copy_error(error: HostLost) -> HostLost:
     """Returns an error of its own for each who is told."""
     made = HostLost(*error.args)
     made.host = error.host
@@ -49,7 +49,7 @@ def again(error: HostLost) -> HostLost:
 
 
 def error_of(fields: Fields, host: str) -> VkschedError:
-    """Returns the error of a message. host: who sent it, "" for a caller."""
+    """Returns the error of a message. host: who sent it, "" for a driver."""
     error = _KINDS.get(fields["error"], DeviceError)(printable(fields["text"]))
     if isinstance(error, DeviceError) and host:
         device = fields["device"]
@@ -62,7 +62,7 @@ def error_of(fields: Fields, host: str) -> VkschedError:
 
 @contextmanager
 def refusing(host: str) -> Iterator[None]:
-    """Has a node to blame for whatever it says of a part, which is sound: the caller cut it. Else
+    """Has a worker to blame for whatever it says of a part, which is sound: the driver cut it. Else
     nobody is, and the next plan fails in the same way.
     """
     try:

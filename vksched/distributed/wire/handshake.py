@@ -28,7 +28,7 @@ PROTOCOL = 3
 MAX_BYTES = 1 << 12
 HELLO_S = 5.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-"""Of a node, as plans have it before the slash."""
+"""Of a worker, as plans have it before the slash."""
 _SIZE = struct.Struct("<I")
 _HOST_OPS = "onnx."
 """Ops of ONNX files that only the host runs are declared as files name them."""
@@ -39,12 +39,12 @@ _COMPARED = {
 }
 
 
-def hello(role: str, name: str, caller: str, pair: str = "") -> dict[str, object]:
+def hello(role: str, name: str, driver: str, pair: str = "") -> dict[str, object]:
     """Returns what this process says of itself; see `messages.HELLO`."""
     return {
         "role": role,
         "name": name,
-        "caller": caller,
+        "driver": driver,
         "pair": pair,
         "protocol": PROTOCOL,
         "version": __version__,
@@ -60,7 +60,7 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
         Closed: it says nothing, or no hello.
     """
     until_s, text = time.monotonic() + HELLO_S, json.dumps(mine).encode()
-    with stream.turn:
+    with stream.lock:
         stream.send(_SIZE.pack(len(text)) + text, until_s=until_s)
     head = bytearray(_SIZE.size)
     stream.receive_all(memoryview(head), until_s)

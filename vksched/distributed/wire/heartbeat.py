@@ -1,9 +1,9 @@
-"""Pulse: one thread of this process that tells all other ends that it lives, and hears whether they
+"""Heartbeat: one thread of this process that tells all other ends that it lives, and hears whether they
 do.
 
-    every TICK_S, for each channel:  heard anything since? --no, for SILENT_S--> lost
+    every TICK_S, for each channel:  heard anything since? --no, for TIMEOUT_S--> lost
                                      but what is sent arrives? --> lost after PATIENCE times that
-    every BEAT_TICKS:                a few bytes, unless something is on its way anyway
+    every HEARTBEAT_TICKS:                a few bytes, unless something is on its way anyway
 
 Problem: a computer that works hard must not be taken for a dead one. Method: the thread does next
 to nothing; silence is counted in its own turns, so a process that stood still itself blames nobody;
@@ -22,8 +22,8 @@ from ...common.fork_guard import in_child
 from ...common.user_warning import warn
 
 TICK_S = 0.25
-BEAT_TICKS = 2
-SILENT_S = 2.0
+HEARTBEAT_TICKS = 2
+TIMEOUT_S = 2.0
 """Of silence, at most, until the other end is lost."""
 PATIENCE = 4
 """So many times as long may be the silence of one who takes payload meanwhile."""
@@ -31,8 +31,8 @@ STUCK_TICKS = 4
 """Without anything taken, until what was sent counts as stuck."""
 
 
-class Beating(Protocol):
-    """A connection, as the pulse sees it."""
+class HeartbeatChannel(Protocol):
+    """A connection, as the heartbeat sees it."""
 
     heard: bool
     quiet: int
@@ -40,7 +40,7 @@ class Beating(Protocol):
     stuck: int
     """Ticks since payload was last taken there."""
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """Sends a sign of life; never waits, never raises."""
 
     def has_unread(self) -> bool:
@@ -49,32 +49,32 @@ class Beating(Protocol):
     def delivers(self) -> bool:
         """Whether the other end's system has taken more than beats since the last call."""
 
-    def lose(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         """Ends the connection."""
 
 
-class Pulse:
-    """silent_s: of silence, at most, until the other end is lost; it may be set at any time."""
+class HeartbeatMonitor:
+    """timeout_s: of silence, at most, until the other end is lost; it may be set at any time."""
 
-    def __init__(self, silent_s: float = SILENT_S) -> None:
-        self.silent_s = silent_s
-        self._channels: list[Beating] = []
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self.timeout_s = timeout_s
+        self._channels: list[HeartbeatChannel] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, channel: Beating) -> None:
+    def add(self, channel: HeartbeatChannel) -> None:
         """Watches a connection, until `remove`."""
         with self._lock:
             self._channels = [*self._channels, channel]
             if self._thread is None:
                 self._ended = threading.Event()
                 self._thread = threading.Thread(
-                    target=self._work, args=(self._ended,), name="vksched-pulse", daemon=True
+                    target=self._work, args=(self._ended,), name="vksched-heartbeat", daemon=True
                 )
                 self._thread.start()
 
-    def remove(self, channel: Beating) -> None:
+    def remove(self, channel: HeartbeatChannel) -> None:
         """Watches a connection no more; the thread ends with the last one."""
         with self._lock:
             self._channels = [each for each in self._channels if each is not channel]
@@ -82,16 +82,16 @@ class Pulse:
                 self._ended.set()
                 self._thread = None
 
-    def tick(self, beat: bool) -> None:
+    def tick(self, send: bool) -> None:
         """Does what is to be done every TICK_S."""
-        most = max(1, int(self.silent_s / TICK_S) - 1)  # the last word may be a tick old unnoticed
+        most = max(1, int(self.timeout_s / TICK_S) - 1)  # the last word may be a tick old unnoticed
         for channel in self._channels:
             try:
-                self._look_after(channel, most, beat)
+                self._look_after(channel, most, send)
             except Exception as error:  # as of no thread left; the others go on
                 warn(f"[cluster] a connection could not be ended: {error!r}")
 
-    def _look_after(self, channel: Beating, most: int, beat: bool) -> None:
+    def _look_after(self, channel: HeartbeatChannel, most: int, send: bool) -> None:
         channel.stuck = 0 if channel.delivers() else channel.stuck + 1
         if channel.heard or channel.has_unread():
             channel.heard, channel.quiet = False, 0
@@ -99,22 +99,22 @@ class Pulse:
             channel.quiet += 1
             patience = PATIENCE if channel.stuck < STUCK_TICKS else 1
             if channel.quiet >= most * patience:
-                channel.lose(f"silent for {channel.quiet * TICK_S:g} s")
+                channel.mark_lost(f"silent for {channel.quiet * TICK_S:g} s")
                 return
-        if beat:
-            channel.beat()
+        if send:
+            channel.send_heartbeat()
 
     def _work(self, ended: threading.Event) -> None:
         ticks = 0
         while not ended.wait(TICK_S):
             ticks += 1
-            self.tick(ticks % BEAT_TICKS == 0)
+            self.tick(ticks % HEARTBEAT_TICKS == 0)
 
 
-PULSE = Pulse()
+HEARTBEAT_MONITOR = HeartbeatMonitor()
 """Of this process."""
 
 
 @in_child
 def _after_fork() -> None:
-    PULSE.__init__(PULSE.silent_s)  # type: ignore[misc]
+    HEARTBEAT_MONITOR.__init__(HEARTBEAT_MONITOR.timeout_s)  # type: ignore[misc]

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...common.fork_guard import in_child
 from ...common.schema import Wrong, check
-from .stream import Turns
+from .stream import FairLock
 
 MAX_CONTAINERS = 1 << 20
 """Lists and objects in a document; a part of 100,000 nodes has about 800,000."""
@@ -36,7 +36,7 @@ class Budget:
     def __init__(self, most_bytes: int = PARSED_BYTES) -> None:
         self.most_bytes = most_bytes
         self.taken_bytes = 0
-        self._line = Turns()
+        self._line = FairLock()
         self._changed = threading.Condition()
 
     @contextmanager

@@ -1,6 +1,6 @@
 """Listener: who may come in.
 
-    connect --> Doors, a place --a thread of its own--> Security.accept --> hello --> equal?
+    connect --> ConnectionLimiter, a place --a thread of its own--> Security.accept --> hello --> equal?
                                                                        '--> welcome(stream, hello)
 
 Strangers cost little: a few at a time, each for a few seconds. Where all places are taken, the
@@ -43,7 +43,7 @@ RETRY_S = 0.1
 Welcome = Callable[[Stream, Fields], None]
 
 
-class Doors:
+class ConnectionLimiter:
     """The connections that have a place, by address and the oldest first."""
 
     def __init__(self, most: int) -> None:
@@ -89,7 +89,7 @@ class Doors:
         oldest_s = next(iter(self._by_address[address].values()))
         return oldest_s + PATIENT_S - time.monotonic()
 
-    def give_back(self, address: str, handle: socket.socket) -> bool:
+    def release(self, address: str, handle: socket.socket) -> bool:
         """Frees a place, and returns whether it was still that connection's."""
         address = network_of(address)
         with self._changed:
@@ -137,7 +137,7 @@ class Listener:
             ) from error
         host, port = self._socket.getsockname()[:2]
         self.address: tuple[str, int] = (host, port)
-        self._doors = Doors(STRANGERS)
+        self._limiter = ConnectionLimiter(STRANGERS)
         self._threads = threading.BoundedSemaphore(STRANGERS + WAITING + LEAVING)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="vksched-listener", daemon=True)
@@ -167,12 +167,12 @@ class Listener:
         stream: Stream | None = None
         try:
             try:
-                handle = self._doors.take(address, own)
+                handle = self._limiter.take(address, own)
                 try:
                     stream = self._security.accept(own)
                     theirs = exchange(stream, self._mine)
                 finally:
-                    in_time = self._doors.give_back(address, handle)
+                    in_time = self._limiter.release(address, handle)
             finally:
                 self._threads.release()
             if not in_time:

@@ -39,12 +39,12 @@ class Form:
     answer: Form | None = None
 
 
-RUN = {"plan": int, "slot": int, "ticket": int}
-"""A run: the caller's number of its plan, the slot, and a number it has alone there."""
+RUN = {"plan": int, "slot": int, "sequence_number": int}
+"""A run: the driver's number of its plan, the slot, and a number it has alone there."""
 ARRAY = {"dtype": str, "shape": [int], "uniform": bool}
 """uniform: all elements are equal, and the payload has one."""
 HOSTS = Table(Row((str, str)))
-"""Of nodes of a caller the address and the word for connections with them, see HELLO."""
+"""Of workers of a driver the address and the word for connections with them, see HELLO."""
 WEIGHT = {
     "hash": str,
     "file?": {
@@ -57,7 +57,7 @@ WEIGHT = {
         "blocks": str,
     },
 }
-"""A weight that a part needs. file: which bytes of a file it is made of, see `late.Origin`: the
+"""A weight that a part needs. file: which bytes of a file it is made of, see `lazy_array.Origin`: the
 last parts of the file's path, and the bytes of all of it.
 """
 ERROR = {"error": str, "text": str, "device": str, "host": str}
@@ -65,20 +65,20 @@ _NOTHING = Form()
 HELLO: Fields = {
     "role": str,
     "name": str,
-    "caller": str,
+    "driver": str,
     "pair": str,
     "protocol": int,
     "version": str,
     "shaders": str,
     "ops": str,
 }
-"""Of the first message, see hello.py. role: caller or node. caller: the random name of the caller
-who sends it, or whose part a node carries out. pair: of a connection between two nodes the word by
-which each knows that the other one is who it says. The caller gives it to these two alone, and
+"""Of the first message, see hello.py. role: driver or worker. driver: the random name of the driver
+who sends it, or whose part a worker carries out. pair: of a connection between two workers the word by
+which each knows that the other one is who it says. The driver gives it to these two alone, and
 makes another one when either of them connects again.
 """
 MESSAGES: dict[str, Form] = {
-    # caller to node
+    # driver to worker
     "specs": Form(answer=Form({}, DOCUMENT_BYTES)),
     "clock": Form(answer=Form({"came_s": float, "left_s": float})),
     "echo": Form({}, ECHO_BYTES, Form({}, ECHO_BYTES)),
@@ -89,7 +89,7 @@ MESSAGES: dict[str, Form] = {
     "missing": Form({"plan": int}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
     "weight": Form({"plan": int, "hash": str}, ARRAY_BYTES, _NOTHING),
     "prepare": Form({"plan": int, "hosts_bytes": int}, DOCUMENT_BYTES, _NOTHING),
-    "retire": Form({"plan": int}),
+    "release_plan": Form({"plan": int}),
     "start": Form({**RUN, "traced": bool}, ARRAY_BYTES),
     "commit": Form(RUN),
     "abort": Form(RUN),
@@ -97,7 +97,7 @@ MESSAGES: dict[str, Form] = {
     "read": Form({"device": str, "key": str}, 0, Form(ARRAY, ARRAY_BYTES)),
     "write": Form({"device": str, "key": str, **ARRAY}, ARRAY_BYTES, _NOTHING),
     "remove": Form({"device": str, "key": str}, 0, _NOTHING),
-    # node to caller
+    # worker to driver
     "progress": Form({"plan": int, "what": str, "done": int, "total": int}),
     "ready": Form(RUN),
     "done": Form(RUN, DOCUMENT_BYTES),

@@ -1,9 +1,9 @@
-"""Peer list: the only addresses that a node connects to for its callers.
+"""Peer list: the only addresses that a worker connects to for its drivers.
 
     10.0.0.0/24   10.0.0.7:7700   [fd00::7]:7700   node2.lan
 
-A caller says where other nodes are, and a node connects there with what it can reach. Who must not
-look around with it lists the nodes. Names are compared as they are written, never resolved, so that
+A driver says where other workers are, and a worker connects there with what it can reach. Who must not
+look around with it lists the workers. Names are compared as they are written, never resolved, so that
 whoever answers for a name opens nothing. Examples: tests/distributed/test_peer_list.py.
 """
 
@@ -32,7 +32,7 @@ class PeerList:
         self._places = [_place_of(each.strip()) for each in places]
 
     def allows(self, address: tuple[str, int]) -> bool:
-        """Return whether a node may connect to an address."""
+        """Return whether a worker may connect to an address."""
         host, port = address
         return any(
             of in (None, port) and _matches(known, host.lower()) for known, of in self._places
@@ -47,7 +47,7 @@ def _place_of(text: str) -> tuple[Network | str, int | None]:
     network = _network(host)
     if not host or (network is None and ("/" in host or ":" in host)):
         raise VkschedError(
-            f"[node] expected HOST, HOST:PORT or a network as a peer, got {text!r}; try 10.0.0.0/24"
+            f"[worker] expected HOST, HOST:PORT or a network as a peer, got {text!r}; try 10.0.0.0/24"
         )
     return network or host, port
 

@@ -1,7 +1,7 @@
 """Quota: how much of one connection may wait for a thread.
 
-Whoever asks without end and reads no answers would fill the memory of a node with what waits.
-Callers of this version ask of a few threads; whoever asks more ends its own connection. Examples:
+Whoever asks without end and reads no answers would fill the memory of a worker with what waits.
+Drivers of this version ask of a few threads; whoever asks more ends its own connection. Examples:
 tests/distributed/test_hostile_clients.py.
 """
 
@@ -12,7 +12,7 @@ import threading
 from ...common.schema import Wrong
 
 MAX_ASKED = 1 << 10
-"""Questions of a caller that wait or are being answered."""
+"""Questions of a driver that wait or are being answered."""
 MAX_BYTES = 1 << 28
 """Of their documents and echoes together."""
 
@@ -51,7 +51,7 @@ class Quota:
             if self._bytes > self._most_bytes:
                 raise Wrong(f"expected questions of at most {self._most_bytes} bytes at once")
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """Count a question no more, whose payload had so many bytes."""
         with self._lock:
             self._count -= 1

@@ -1,6 +1,6 @@
-"""Told: what hosts tell of runs and of themselves, as plain data, checked by those who read it.
+"""Stats codec: what hosts report of runs and of themselves, as plain data, checked by those who read it.
 
-    RunStats, events --ran_document--> bytes --ran_of--> again          devices: specs and links
+    RunStats, events --encode_run_stats--> bytes --decode_run_stats--> again          devices: specs and links
 
 Examples: tests/distributed/test_stats_codec.py.
 """
@@ -35,8 +35,8 @@ from .json_payload import document_of
 _MAYBE = Either((None, float))
 _SPLIT = Row((int, str, int, float, _MAYBE, float, float))
 _SPAN = Row((str, int, float, float))
-OwnTime = Callable[[float], float]
-"""Returns what the caller's clock showed when that of a host showed so much."""
+ToLocalTime = Callable[[float], float]
+"""Returns what the driver's clock showed when that of a host showed so much."""
 _EVENT = Row((str, str, float, float, dict))
 _STATS = Row((int, float, int, int, int, int, int, [_SPLIT], float, [_SPAN]))
 _RAN = Row((_STATS, [_EVENT]))
@@ -47,25 +47,25 @@ _DEVICES = [{"spec": dict, "link": Either((None, _LINK))}]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RemoteDeviceInfo:
     """A device of a host, under its own name there. link: its way to the memory of that host."""
 
     spec: DeviceSpec
     link: Link | None
 
 
-def ran_document(stats: RunStats, events: Iterable[Event] = ()) -> bytes:
+def encode_run_stats(stats: RunStats, events: Iterable[Event] = ()) -> bytes:
     """Returns what a run cost and what happened to its splits as bytes."""
-    told = (event for event in events if event.name in OF_SPLITS)
-    rows = [[e.name, e.device, e.start_s, e.end_s, plain(e.fields)] for e in told]
+    recorded = (event for event in events if event.name in OF_SPLITS)
+    rows = [[e.name, e.device, e.start_s, e.end_s, plain(e.fields)] for e in recorded]
     return json.dumps([stats, rows], separators=(",", ":"), allow_nan=False).encode()
 
 
-def ran_of(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
+def decode_run_stats(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
     """Returns what a run cost and what happened in it; the events are of no run and no plan yet.
 
     Raises:
-        Wrong: the bytes are none of `ran_document`.
+        Wrong: the bytes are none of `encode_run_stats`.
     """
     data, rows = document_of(text, _RAN, "what a run cost")
     made = RunStats(*data)
@@ -97,7 +97,7 @@ def require_of(part: HostPlan, stats: RunStats, events: Iterable[Event]) -> None
         raise Wrong(f"expected times of splits of the plan, got those of {sorted(splits)}")
 
 
-def renumbered(event: Event, numbers: Sequence[int], host: str) -> Event:
+def remap_ids(event: Event, numbers: Sequence[int], host: str) -> Event:
     """Returns an event of a part with the names and numbers of the whole plan. numbers: of the
     part's splits there.
     """
@@ -109,34 +109,34 @@ def renumbered(event: Event, numbers: Sequence[int], host: str) -> Event:
     return replace(event, device=on(host, event.device), fields=fields)
 
 
-def events_seen(events: Iterable[Event], own_s: OwnTime) -> tuple[Event, ...]:
-    """Returns events of a host by the caller's clock."""
-    return tuple(_seen(event, own_s) for event in events)
+def events_to_local_clock(events: Iterable[Event], to_local_s: ToLocalTime) -> tuple[Event, ...]:
+    """Returns events of a host by the driver's clock."""
+    return tuple(_to_local_clock(event, to_local_s) for event in events)
 
 
-def _seen(event: Event, own_s: OwnTime) -> Event:
+def _to_local_clock(event: Event, to_local_s: ToLocalTime) -> Event:
     fields: dict[str, Any] = dict(event.fields)
     if event.name == "split":
-        fields["observed_s"] = own_s(fields["observed_s"])
-    start_s, end_s = own_s(event.start_s), own_s(event.end_s)
+        fields["observed_s"] = to_local_s(fields["observed_s"])
+    start_s, end_s = to_local_s(event.start_s), to_local_s(event.end_s)
     return replace(event, start_s=start_s, end_s=end_s, fields=fields)
 
 
-def seen_from(stats: RunStats, host: str, own_s: OwnTime) -> RunStats:
-    """Returns what a host told, by the caller's names and clock."""
+def stats_to_local_clock(stats: RunStats, host: str, to_local_s: ToLocalTime) -> RunStats:
+    """Returns what a host told, by the driver's names and clock."""
     splits = tuple(
         each._replace(
             device=on(host, each.device),
-            begin_s=own_s(each.begin_s),
-            end_s=own_s(each.end_s),
+            begin_s=to_local_s(each.begin_s),
+            end_s=to_local_s(each.end_s),
         )
         for each in stats.splits
     )
-    spans = tuple((kind, at, own_s(a), own_s(b)) for kind, at, a, b in stats.spans)
-    return stats._replace(splits=splits, spans=spans, start_s=own_s(stats.start_s))
+    spans = tuple((kind, at, to_local_s(a), to_local_s(b)) for kind, at, a, b in stats.spans)
+    return stats._replace(splits=splits, spans=spans, start_s=to_local_s(stats.start_s))
 
 
-def devices_document(devices: Iterable[Told]) -> bytes:
+def encode_devices(devices: Iterable[RemoteDeviceInfo]) -> bytes:
     """Returns what a host tells of its devices."""
     out = [
         {
@@ -148,20 +148,20 @@ def devices_document(devices: Iterable[Told]) -> bytes:
     return json.dumps(out).encode()
 
 
-def devices_of(text: bytes, host: str) -> tuple[Told, ...]:
+def decode_devices(text: bytes, host: str) -> tuple[RemoteDeviceInfo, ...]:
     """Returns the devices of a host.
 
     Raises:
-        DeviceError: the bytes are none of `devices_document`.
+        DeviceError: the bytes are none of `encode_devices`.
     """
     try:
         data = document_of(text, _DEVICES, "devices")
-        return tuple(_told(each) for each in data)
+        return tuple(_device_info(each) for each in data)
     except (ValueError, TypeError, PlanError) as error:
         raise DeviceError(f"[cluster] expected the devices of {host}, got: {error}") from error
 
 
-def _told(each: dict[str, Any]) -> Told:
+def _device_info(each: dict[str, Any]) -> RemoteDeviceInfo:
     link, spec = each["link"], spec_from_dict(each["spec"], "a device")
     made = None if link is None else link_of(**{key: number_of(v) for key, v in link.items()})
     if "/" in spec.name or not spec.name.isprintable():
@@ -170,7 +170,7 @@ def _told(each: dict[str, Any]) -> Told:
         raise PlanError(
             f"expected a submit_granularity of {', '.join(GRANULARITIES)}, got {spec.submit_granularity[:64]!r}"
         )
-    return Told(spec, made)
+    return RemoteDeviceInfo(spec, made)
 
 
 def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:
@@ -184,6 +184,6 @@ def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:
     return Link(bytes_per_s or 0.0, latency_s or 0.0)
 
 
-def named(spec: DeviceSpec, host: str) -> DeviceSpec:
+def with_host_name(spec: DeviceSpec, host: str) -> DeviceSpec:
     """Returns a device's description under the name that it has in plans of several hosts."""
     return replace(spec, name=on(host, spec.name))

@@ -1,6 +1,6 @@
 """Stream: bytes to and from one other process, over a socket with or without TLS.
 
-    reader thread --receive--> memory         senders --turn.take--> send --> socket
+    reader thread --receive--> memory         senders --lock.acquire--> send --> socket
 
 Problem: one thread reads while others write, and OpenSSL lets one call at a time enter a
 connection. Method: the socket never blocks. A call enters, does what can be done at once, and
@@ -31,7 +31,7 @@ class Closed(Exception):
     """The connection is gone; the text says why."""
 
 
-class Turns:
+class FairLock:
     """A lock that those who wait get in the order in which they came."""
 
     def __init__(self) -> None:
@@ -57,9 +57,9 @@ class Turns:
         mine.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self.give_back()
+        self.release()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Hands it to who has waited longest."""
         with self._lock:
             if self._waiting:
@@ -69,10 +69,10 @@ class Turns:
 
 
 class Stream:
-    """turn: held by who sends. One thread alone receives."""
+    """lock: held by who sends. One thread alone receives."""
 
     def __init__(self, own: socket.socket) -> None:
-        self.turn = Turns()
+        self.lock = FairLock()
         self._socket = own
         self._inside: AbstractContextManager[object] = (
             threading.Lock() if isinstance(own, ssl.SSLSocket) else nullcontext()
@@ -110,7 +110,7 @@ class Stream:
             into = into[self.receive(into, until_s) :]
 
     def send(self, *pieces: bytes | memoryview, until_s: float | None = None) -> None:
-        """Sends bytes, one piece behind the other. The caller has the turn.
+        """Sends bytes, one piece behind the other. The calling thread holds the lock.
 
         Raises:
             Closed: the connection is gone.
@@ -128,7 +128,7 @@ class Stream:
         """Sends a few bytes unless somebody else sends, or there is no room: then bytes are on
         their way anyway.
         """
-        if not self.turn.attempt():
+        if not self.lock.attempt():
             return
         try:
             begun = bool(self._left) or isinstance(self._socket, ssl.SSLSocket)
@@ -137,7 +137,7 @@ class Stream:
             # what TLS has been asked to send must be asked for again
             self._left = piece[sent:] if sent or begun else b""
         finally:
-            self.turn.give_back()
+            self.lock.release()
 
     def _send_some(self, piece: memoryview) -> int:
         if self.closed:

@@ -1,11 +1,11 @@
 """Secure: a connection is made secret, and both ends prove that they belong to the cluster.
 
-    caller                                       node
+    driver                                       worker
       <------ TLS 1.3, each shows the certificate ---->      security "tls" only
       -- greeting, 32 random bytes -------------->
       <-------------- greeting, 32 random bytes --
-      -- HMAC(secret, "caller", both) ----------->           checked first: a stranger gets no more
-      <--------- HMAC(secret, "node", both) ------           than random bytes
+      -- HMAC(secret, "driver", both) ----------->           checked first: a stranger gets no more
+      <--------- HMAC(secret, "worker", both) ------           than random bytes
 
 Until this is done no more than a few bytes of fixed length are read, in a limited time. With
 "plain" what follows is neither secret nor safe from somebody on the wire: for wires that nobody
@@ -61,7 +61,7 @@ class Security:
         return self._secured(own, server=True)
 
     def connect(self, address: tuple[str, int], timeout_s: float) -> Stream:
-        """Returns a stream to a node.
+        """Returns a stream to a worker.
 
         Raises:
             DeviceError: nobody is there, or it is a stranger.
@@ -70,14 +70,14 @@ class Security:
             own = socket.create_connection(address, timeout_s)
         except OSError as error:
             raise DeviceError(
-                f"[cluster] expected a node at {place_text(address)}, got none: "
+                f"[cluster] expected a worker at {place_text(address)}, got none: "
                 f"{error.strerror or error}; try `vksched worker --listen {place_text(address)}`"
             ) from error
         try:
             return self._secured(own, server=False)
         except Closed as error:
             raise DeviceError(
-                f"[cluster] expected a node of this cluster at {place_text(address)}, got another "
+                f"[cluster] expected a worker of this cluster at {place_text(address)}, got another "
                 f"one, or one with other credentials or security: {error}; try the same file and "
                 f"security ({self.kind}) at both ends"
             ) from None
@@ -104,13 +104,13 @@ class Security:
         if server:
             theirs = _greeting(stream, until_s)
             stream.send(GREETING + mine, until_s=until_s)
-            self._check(stream, b"caller" + theirs + mine, until_s)
-            stream.send(self._proof(b"node" + theirs + mine), until_s=until_s)
+            self._check(stream, b"driver" + theirs + mine, until_s)
+            stream.send(self._proof(b"worker" + theirs + mine), until_s=until_s)
         else:
             stream.send(GREETING + mine, until_s=until_s)
             theirs = _greeting(stream, until_s)
-            stream.send(self._proof(b"caller" + mine + theirs), until_s=until_s)
-            self._check(stream, b"node" + mine + theirs, until_s)
+            stream.send(self._proof(b"driver" + mine + theirs), until_s=until_s)
+            self._check(stream, b"worker" + mine + theirs, until_s)
 
     def _proof(self, text: bytes) -> bytes:
         return hmac.new(self._secret, text, hashlib.sha256).digest()

@@ -1,6 +1,6 @@
-"""Spares: memory for what comes again and again, once whoever had the last of it has let go.
+"""Buffer pool: memory for what comes again and again, once whoever had the last of it has let go.
 
-    take(key) --filled by a message--> lend(key) --> an array --dropped, with all its views--> spare
+    acquire(key) --filled by a message--> lend(key) --> an array --dropped, with all its views--> spare
 
 Fresh memory costs a page fault for each 4 KiB, which large messages on a fast link feel.
 Examples: tests/distributed/test_inbox.py.
@@ -19,14 +19,14 @@ from ...common.dtypes import NDArray
 from ..wire.array_codec import memory
 
 
-class Spares:
+class BufferPool:
     """One piece of memory for each key. May be used from any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[Hashable, tuple[Callable[[], Any], memoryview]] = {}
 
-    def take(self, key: Hashable, size: int) -> memoryview:
+    def acquire(self, key: Hashable, size: int) -> memoryview:
         """Returns memory that nobody else has, until it is lent."""
         with self._lock:
             lent, found = self._kept.pop(key, (lambda: None, memoryview(b"")))

@@ -1,11 +1,11 @@
-"""Caller states: the states that one caller has on the devices of a node.
+"""Driver states: the states that one driver has on the devices of a worker.
 
     add --> StateKey --> device.states      prepare --pin--> the states that a plan uses
     remove --pinned? with the last plan that uses it --> free
 
-Problem: a plan is checked and recorded for states of certain types, and the caller may send another
+Problem: a plan is checked and recorded for states of certain types, and the driver may send another
 state of the same name meanwhile. Method: from the check until a plan is retired its states are
-pinned. A pinned one is not exchanged, and what its caller removes is freed with the last plan.
+pinned. A pinned one is not exchanged, and what its driver removes is freed with the last plan.
 Examples: tests/distributed/test_client_states.py.
 """
 
@@ -27,7 +27,7 @@ At = tuple[str, str]
 
 
 class StateKey:
-    """A state of a caller, as the devices of this node know it. homes: how many of them have it."""
+    """A state of a driver, as the devices of this worker know it. homes: how many of them have it."""
 
     __slots__ = ("homes", "name")
 
@@ -35,7 +35,7 @@ class StateKey:
         self.name, self.homes = name, 0
 
 
-class CallerStates:
+class ClientStates:
     """May be used from any number of threads; one call at a time goes on."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -49,7 +49,7 @@ class CallerStates:
         self._unpinning: set[int] = set()
         """Plans that are being retired."""
         self._removed: set[At] = set()
-        """Pinned states that the caller has removed."""
+        """Pinned states that the driver has removed."""
         self._stopped = False
         self._changed = threading.Condition(threading.RLock())
 
@@ -110,7 +110,7 @@ class CallerStates:
                 self._free(at)
             self._changed.notify_all()
 
-    # -- of the caller -----------------------------------------------------------------------------
+    # -- of the driver -----------------------------------------------------------------------------
 
     def add(self, device: str, names: Sequence[str], arrays: Sequence[NDArray]) -> None:
         """Make states resident; those that were added before, and that no plan uses, are replaced.
@@ -191,7 +191,7 @@ class CallerStates:
                 try:
                     self._free(at)
                 except Exception as error:  # the rest is freed all the same
-                    warn(f"[cluster] freeing a state of a caller failed: {error!r}")
+                    warn(f"[cluster] freeing a state of a driver failed: {error!r}")
 
     # -- helpers, by who holds the lock ------------------------------------------------------------
 
@@ -217,12 +217,12 @@ class CallerStates:
 
         self._changed.wait_for(lambda: self._stopped or not users() & self._unpinning)
         if self._stopped:
-            raise DeviceError("[cluster] the caller has gone")
+            raise DeviceError("[cluster] the driver has gone")
         left = sorted(users())
         if left:
             raise DeviceError(
                 f"[cluster] expected states that no plan uses, got some of plan {left[0]}; try to "
-                "retire it first"
+                "release its plan first"
             )
 
     def _drop(self, at: At) -> None:

@@ -1,9 +1,9 @@
-"""Host plan: carries out what one host does of a plan, in the slot and at the time that the caller says.
+"""Worker plan: carries out what one host does of a plan, in the slot and at the time that the driver says.
 
-    before each split:  Send: what is complete: check, fetch --> Post
-                        Take: Post --> a feed, which the splits find like an input
-    before each wait:   Send: what earlier splits make: wait, check, fetch --> Post
-    when all but commits is done:  agree, which the caller answers when all hosts are that far
+    before each split:  Send: what is complete: check, fetch --> TensorTransport
+                        Take: TensorTransport --> a feed, which the splits find like an input
+    before each wait:   Send: what earlier splits make: wait, check, fetch --> TensorTransport
+    when all but commits is done:  agree, which the driver answers when all hosts are that far
 
 Examples: tests/distributed/test_cluster.py.
 """
@@ -20,17 +20,17 @@ from ...common.errors import DeviceError, RunAborted
 from ...plan.multi_host.host_plan import HostPlan, Recv, Send
 from ...plan.types.plan_types import HOST
 from ...runtime.device import Closing, Device
-from ...runtime.executors.base_executor import Results, Retired
+from ...runtime.executors.base_executor import ExecutorClosed, RunResult
 from ...runtime.executors.plan_executor import Executor
 from ...runtime.executors.run_record import Observers, RunRecord
 from ...runtime.run_stats import HostSpan
 from ...topology.host_names import on
 from ...trace import Event, Trace
 from ...trace.perfetto import HOST as HOST_LANE
-from ..protocols import Post, RunKey
-from .sending import Sending, Sent
+from ..protocols import RunKey, TensorTransport
+from .sending import SentTensor, TensorSender
 
-Agree = Callable[[Results], None]
+Agree = Callable[[RunResult], None]
 """Is given the results of this part; waits until states may be written, or raises."""
 
 
@@ -46,14 +46,14 @@ class _Asked:
     unsent: deque[Send] = field(default_factory=deque)
 
 
-class PartExecutor(Executor):
+class HostPlanExecutor(Executor):
     """Carries out one part. devices: as in the machine of its plan."""
 
     def __init__(
         self,
         part: HostPlan,
         devices: Sequence[Device],
-        post: Post,
+        transport: TensorTransport,
         trace: Trace,
         timeout_s: float,
         progress: Progress | None = None,
@@ -61,14 +61,14 @@ class PartExecutor(Executor):
         number: int = -1,
     ) -> None:
         self.part = part
-        self._post = post
+        self._transport = transport
         self._asked: dict[int, _Asked] = {}
         self.fault: DeviceError | None = None
         """Why it is out of use: the first failure of its devices."""
         super().__init__(part.plan, devices, trace, timeout_s, progress, numbers, number)
         self._outputs = self._outputs[: part.results]
         targets = {step.host for step in part.walk() if isinstance(step, Send)}
-        self._sending = Sending(post, len(targets), trace.clock)
+        self._sender = TensorSender(transport, len(targets), trace.clock)
 
     def carry(
         self,
@@ -76,8 +76,8 @@ class PartExecutor(Executor):
         feeds: Mapping[int, NDArray],
         agree: Agree,
         observers: Observers | None = None,
-    ) -> Results:
-        """Runs once on the calling thread, in the slot of the key; see `Carrier.run`.
+    ) -> RunResult:
+        """Runs once on the calling thread, in the slot of the key; see `BaseExecutor.run`.
 
         agree: is called once all but commits is done; what it raises ends the run, and no state
         changes then.
@@ -86,28 +86,28 @@ class PartExecutor(Executor):
         try:
             return self.run(asked.feeds, observers, key.slot)
         finally:
-            self._post.end(key)
-            self._sending.end(key)
+            self._transport.end(key)
+            self._sender.end(key)
 
     def why(self, error: BaseException) -> BaseException:
         """Returns why a run failed: of one that came when the part was out of use, why it is."""
-        return self.fault if self.fault and isinstance(error, Retired) else error
+        return self.fault if self.fault and isinstance(error, ExecutorClosed) else error
 
-    def _ticket(self, slot: int) -> int:
-        return self._asked[slot].key.ticket
+    def _sequence_number(self, slot: int) -> int:
+        return self._asked[slot].key.sequence_number
 
-    def retire(self) -> tuple[Closing, ...]:
-        left = super().retire()
+    def shutdown(self) -> tuple[Closing, ...]:
+        left = super().shutdown()
         if not self.under_way:  # else a run's own observer asks
-            self._sending.close()
+            self._sender.close()
         return left
 
-    def _agree(self, run: RunRecord, results: Results) -> None:
+    def _agree(self, run: RunRecord, results: RunResult) -> None:
         asked = self._asked[run.slot]
-        self._sending.wait(asked.key)
+        self._sender.wait(asked.key)
         if self._trace.active:
-            for each in self._sending.sent(asked.key):
-                self._tell_sent(run, each)
+            for each in self._sender.sent(asked.key):
+                self._emit_sent(run, each)
         asked.agree(results)
 
     def _cross(self, run: RunRecord, split_id: int) -> None:
@@ -141,10 +141,10 @@ class PartExecutor(Executor):
         start = self._trace.clock.now()
         array = self._ask(run, step.split).fetch(run.slot, step.value)
         key = self._asked[run.slot].key
-        self._sending.send(key, step.value, step.host, array, alone)
+        self._sender.send(key, step.value, step.host, array, alone)
         self._fetched(run, step.split, step.value, array, start, HOST)
 
-    def _tell_sent(self, run: RunRecord, each: Sent) -> None:
+    def _emit_sent(self, run: RunRecord, each: SentTensor) -> None:
         about = {"split": self._makers[each.value], "to": on(each.host, HOST_LANE)}
         self._tell_transfer(("send", each.value, each.start_s, each.end_s), run, about)
 
@@ -160,13 +160,13 @@ class PartExecutor(Executor):
         type_ = self.plan.graph.nodes[step.value].type
         limit_s = min(self._timeout_s * (1 + self.part.splits), TIMEOUT_MAX)
         asked, start = self._asked[run.slot], self._trace.clock.now()
-        while asked.unsent and not self._post.came(asked.key, step.value, step.host):
+        while asked.unsent and not self._transport.has_arrived(asked.key, step.value, step.host):
             self._send(run, asked.unsent.popleft())
             start = self._trace.clock.now()
         try:
-            array = self._post.take(asked.key, step.value, step.host, limit_s)
+            array = self._transport.recv(asked.key, step.value, step.host, limit_s)
         except RunAborted:
-            self._sending.require(asked.key)
+            self._sender.require(asked.key)
             raise
         if self._trace.active:
             needed_by = position if position < len(self._before_commits) else HOST
@@ -176,7 +176,7 @@ class PartExecutor(Executor):
         if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
             name = self.plan.graph.nodes[step.value].name
             error = DeviceError(
-                f"[run] expected {type_} for {name} from {step.host or 'the caller'}, got "
+                f"[run] expected {type_} for {name} from {step.host or 'the driver'}, got "
                 f"{array.dtype} of shape {array.shape}"
             )
             error.host = step.host
@@ -188,10 +188,10 @@ class PartExecutor(Executor):
     def _settle(self, run: RunRecord, interrupted: bool) -> None:
         super()._settle(run, interrupted)
         try:
-            self._sending.settle(self._asked[run.slot].key)
+            self._sender.settle(self._asked[run.slot].key)
         except BaseException:  # interrupted again: a thread may still read this slot
             self._busy.update(self._working)
-            self.put_out()
+            self.stop_accepting()
             raise
 
     def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:

@@ -4,7 +4,7 @@
 
 Problem: values come before their run has started here, after it was given up, or never. Method: a
 plan says beforehand which values may come, from whom and of which type; all else is refused before
-memory is taken. A run that has ended is remembered by its ticket: what comes later is read and
+memory is taken. A run that has ended is remembered by its sequence number: what comes later is read and
 dropped. Examples: tests/distributed/test_inbox.py.
 """
 
@@ -19,9 +19,9 @@ from ...common.dtypes import NDArray, TensorType, numpy_dtype
 from ...common.errors import DeviceTimeout, HostLost, RunAborted
 from ...common.schema import Wrong
 from ..protocols import RunKey
-from ..wire.error_codec import again
+from ..wire.error_codec import copy_error
 from ..wire.messages import Fields, Message
-from .buffer_pool import Spares
+from .buffer_pool import BufferPool
 
 AHEAD = 4
 """Runs of one slot that values may have come for; one goes on at a time."""
@@ -32,12 +32,12 @@ Awaited = Mapping[int, tuple[str, TensorType]]
 
 def run_of(fields: Fields) -> RunKey:
     """Returns the run that a message is about."""
-    return RunKey(fields["plan"], fields["slot"], fields["ticket"])
+    return RunKey(fields["plan"], fields["slot"], fields["sequence_number"])
 
 
 @dataclass(slots=True)
 class _Plan:
-    """awaited: what may come. ended: by slot the ticket of the last run that has ended."""
+    """awaited: what may come. ended: by slot the sequence number of the last run that has ended."""
 
     slots: int
     awaited: Awaited
@@ -51,14 +51,14 @@ class _Run:
 
 
 class Inbox:
-    """Of one caller, or of one host for one caller."""
+    """Of one driver, or of one host for one driver."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._plans: dict[int, _Plan] = {}
         self._runs: dict[RunKey, _Run] = {}
         self._lost: dict[str, HostLost] = {}
-        self._spares = Spares()
+        self._buffer_pool = BufferPool()
         self._most_bytes = 0
         """Of a value of any plan so far."""
 
@@ -74,7 +74,7 @@ class Inbox:
         with self._changed:
             self._plans.pop(plan, None)
             self._runs = {run: each for run, each in self._runs.items() if run.plan != plan}
-            self._spares.forget(lambda key: key[0] == plan)
+            self._buffer_pool.forget(lambda key: key[0] == plan)
 
     # -- for reader threads ------------------------------------------------------------------------
 
@@ -93,14 +93,14 @@ class Inbox:
                 return memoryview(bytearray(size))
             host, type_ = plan.awaited.get(value, (None, None))
             if host != sender or type_ is None or not 0 <= run.slot < plan.slots:
-                raise Wrong(f"nobody awaits value {value} of {run} from {sender or 'the caller'}")
+                raise Wrong(f"nobody awaits value {value} of {run} from {sender or 'the driver'}")
             waiting = [r for r in self._runs if (r.plan, r.slot) == (run.plan, run.slot)]
             if run not in self._runs and len(waiting) >= AHEAD:
                 raise Wrong(f"values of more than {AHEAD} runs of one slot came")
             expected = _bytes(type_)
             if size != expected:
                 raise Wrong(f"expected {expected} bytes of value {value}, got {size}")
-            return self._spares.take((run.plan, run.slot, value), size)
+            return self._buffer_pool.acquire((run.plan, run.slot, value), size)
 
     def arrived(self, message: Message, sender: str) -> None:
         """Takes a value in, whole; see `place`."""
@@ -109,44 +109,46 @@ class Inbox:
         run, value = run_of(message.fields), message.fields["node"]
         with self._changed:
             plan = self._plans.get(run.plan)
-            if plan is None or run.ticket <= plan.ended.get(run.slot, -1):
+            if plan is None or run.sequence_number <= plan.ended.get(run.slot, -1):
                 return
             _, type_ = plan.awaited[value]
-            flat = self._spares.lend((run.plan, run.slot, value), message.payload)
+            flat = self._buffer_pool.lend((run.plan, run.slot, value), message.payload)
             array = flat.view(numpy_dtype(type_.dtype)).reshape(type_.shape)
             self._runs.setdefault(run, _Run()).arrays[value] = array
             self._changed.notify_all()
 
-    def lose(self, host: str, error: HostLost) -> None:
+    def mark_lost(self, host: str, error: HostLost) -> None:
         """Has whoever waits for a host raise."""
         with self._changed:
             self._lost[host] = error
             self._changed.notify_all()
 
-    def regain(self, host: str) -> None:
+    def mark_recovered(self, host: str) -> None:
         """Takes values of a host again that was lost."""
         with self._changed:
             self._lost.pop(host, None)
 
-    # -- for parts, as `ports.Post` says -----------------------------------------------------------
+    # -- for parts, as `protocols.TensorTransport` says -----------------------------------------------------------
 
-    def take(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
+    def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
         until_s = time.monotonic() + timeout_s
         with self._changed:
             while True:
                 found = self._runs.setdefault(run, _Run())
                 if found.aborted:
-                    raise RunAborted(f"[cluster] run {run.ticket} of plan {run.plan} was given up")
+                    raise RunAborted(
+                        f"[cluster] run {run.sequence_number} of plan {run.plan} was given up"
+                    )
                 if value in found.arrays:
                     return found.arrays.pop(value)
                 if host in self._lost:
-                    raise again(self._lost[host])
+                    raise copy_error(self._lost[host])
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
                     raise _late(run, value, host, timeout_s)
                 self._changed.wait(left_s)
 
-    def came(self, run: RunKey, value: int, host: str) -> bool:
+    def has_arrived(self, run: RunKey, value: int, host: str) -> bool:
         found = self._runs.get(run)
         return found is not None and value in found.arrays
 
@@ -157,7 +159,7 @@ class Inbox:
     def abort(self, run: RunKey) -> None:
         with self._changed:
             plan = self._plans.get(run.plan)
-            if plan is not None and run.ticket > plan.ended.get(run.slot, -1):
+            if plan is not None and run.sequence_number > plan.ended.get(run.slot, -1):
                 self._runs.setdefault(run, _Run()).aborted = True
                 self._changed.notify_all()
 
@@ -165,8 +167,12 @@ class Inbox:
         with self._changed:
             plan = self._plans.get(run.plan)
             if plan is not None:
-                plan.ended[run.slot] = max(run.ticket, plan.ended.get(run.slot, -1))
-            for each in [r for r in self._runs if r[:2] == run[:2] and r.ticket <= run.ticket]:
+                plan.ended[run.slot] = max(run.sequence_number, plan.ended.get(run.slot, -1))
+            for each in [
+                r
+                for r in self._runs
+                if r[:2] == run[:2] and r.sequence_number <= run.sequence_number
+            ]:
                 del self._runs[each]
 
 
@@ -176,7 +182,7 @@ def _bytes(type_: TensorType) -> int:
 
 def _late(run: RunKey, value: int, host: str, timeout_s: float) -> DeviceTimeout:
     error = DeviceTimeout(
-        f"[cluster] expected value {value} of plan {run.plan} from {host or 'the caller'} within "
+        f"[cluster] expected value {value} of plan {run.plan} from {host or 'the driver'} within "
         f"{timeout_s:g} s, got none"
     )
     error.host = host

@@ -1,10 +1,10 @@
 """Folders: weights that lie in files below folders of this computer's owner.
 
-    caller: home/me/models/llama.gguf, 4 GB, bytes 4096 to 8192 of it, blocks of Q4_K
+    driver: home/me/models/llama.gguf, 4 GB, bytes 4096 to 8192 of it, blocks of Q4_K
     node:   DIR/home/me/models/llama.gguf? DIR/me/models/llama.gguf? .. DIR/llama.gguf? -> a weight
 
-Problem: model files are large, and both computers have them. Method: the caller tells the path and
-the size of its file. The node looks for the end of that path below its folders, and never
+Problem: model files are large, and both computers have them. Method: the driver tells the path and
+the size of its file. The worker looks for the end of that path below its folders, and never
 elsewhere: nothing but names goes down from a folder, and no link leads out of it. What it finds is
 a guess; the hash of the weight tells. Examples: tests/distributed/test_local_weights.py.
 """
@@ -22,17 +22,17 @@ import numpy as np
 from ...common.dtypes import DTYPES, MAX_RANK, NARROW, NDArray, numpy_dtype
 from ...common.errors import VkschedError
 from ...ops.quantized.gguf_formats import pack_u32
-from ...storage.lazy_array import Held, Origin, late_bytes
+from ...storage.lazy_array import ArrayLike, Origin, lazy_bytes
 from ...storage.model_file import FileBytes, ModelFile, Unchanged, content_of
 from ...storage.safe_open import opened_below, parts_of
 
 MAX_PARTS = 8
-"""Of a path that a caller tells."""
-WHERE = "[node] model"
+"""Of a path that a driver tells."""
+WHERE = "[worker] model"
 
 
 def file_document(origin: Origin) -> dict[str, Any]:
-    """Returns what a caller tells of the bytes that a weight is made of; see `messages.WEIGHT`."""
+    """Returns what a driver tells of the bytes that a weight is made of; see `messages.WEIGHT`."""
     extent = origin.extent
     path = PurePath(extent.path)
     return {
@@ -47,7 +47,7 @@ def file_document(origin: Origin) -> dict[str, Any]:
 
 
 class ModelFolders:
-    """Folders whose files callers may have read.
+    """Folders whose files drivers may have read.
 
     Raises:
         VkschedError: one is no folder.
@@ -57,7 +57,7 @@ class ModelFolders:
         self._folders = [Path(each).resolve() for each in folders]
         for each in self._folders:
             if not each.is_dir():
-                raise VkschedError(f"[node] expected a folder of models, got {str(each)!r}")
+                raise VkschedError(f"[worker] expected a folder of models, got {str(each)!r}")
 
     def open(self, path: str, size: int) -> ModelFile | None:
         """Returns the file of so many bytes that is found first at the end of a path; None where
@@ -91,25 +91,25 @@ class _Read(FileBytes):
         return None
 
 
-def weight_of(file: ModelFile, told: Mapping[str, Any]) -> Held | None:
+def weight_of(file: ModelFile, info: Mapping[str, Any]) -> ArrayLike | None:
     """Returns a weight that is made of bytes of a file, as `file_document` tells; None where it
     cannot be.
     """
-    start, size, shape = told["start"], told["size"], tuple(told["shape"])
+    start, size, shape = info["start"], info["size"], tuple(info["shape"])
     fits = 0 <= start <= start + size <= len(file.content) and size > 0
     if not fits or file.file is None or not 0 < len(shape) <= MAX_RANK or min(shape) < 1:
         return None
     part = _Read(file.content[start : start + size], file.file, start)
     try:
-        if told["blocks"]:
-            return pack_u32(told["blocks"], part, shape)
-        known = told["dtype"] in (*DTYPES, *NARROW)
-        if not known or math.prod(shape) * numpy_dtype(told["dtype"]).itemsize != size:
+        if info["blocks"]:
+            return pack_u32(info["blocks"], part, shape)
+        known = info["dtype"] in (*DTYPES, *NARROW)
+        if not known or math.prod(shape) * numpy_dtype(info["dtype"]).itemsize != size:
             return None
         if len(shape) > 1:
-            return late_bytes(part, shape, numpy_dtype(told["dtype"]))
+            return lazy_bytes(part, shape, numpy_dtype(info["dtype"]))
         made: NDArray = np.empty(size, np.uint8)
         part.read(0, made)
-        return made.view(numpy_dtype(told["dtype"]))
+        return made.view(numpy_dtype(info["dtype"]))
     except (OSError, VkschedError):
         return None

@@ -1,6 +1,6 @@
-"""Sending: values of a part on their way to other hosts, while its walk goes on.
+"""TensorSender: values of a part on their way to other hosts, while its walk goes on.
 
-    walk: wait, check, fetch --small--> Post            --large--> a thread --> Post
+    walk: wait, check, fetch --small--> TensorTransport            --large--> a thread --> TensorTransport
     end:  wait until all are sent: their memory is the slot's
 
 Problem: a large value takes a network long, and the devices need the walk meanwhile. Method: as
@@ -16,14 +16,14 @@ from typing import NamedTuple
 from ...common.dtypes import NDArray
 from ...common.errors import RunAborted
 from ...trace import Clock
-from ..protocols import Post, RunKey
+from ..protocols import RunKey, TensorTransport
 
 SMALL_BYTES = 1 << 16
 """Up to so much goes on the thread of the walk: the system takes it at once."""
 MAX_THREADS = 32
 
 
-class Sent(NamedTuple):
+class SentTensor(NamedTuple):
     """A value that was sent, and when, in seconds of the scheduler's clock."""
 
     value: int
@@ -32,26 +32,26 @@ class Sent(NamedTuple):
     end_s: float
 
 
-class Sending:
+class TensorSender:
     """Values of all runs of one part. hosts: how many it sends to."""
 
-    def __init__(self, post: Post, hosts: int, clock: Clock) -> None:
-        self._post, self._clock = post, clock
+    def __init__(self, transport: TensorTransport, hosts: int, clock: Clock) -> None:
+        self._transport, self._clock = transport, clock
         self._threads = ThreadPoolExecutor(max(1, min(hosts, MAX_THREADS)), "vksched-send")
         self._under_way: dict[RunKey, list[Future[None]]] = {}
         self._failures: dict[RunKey, BaseException] = {}
-        self._sent: dict[RunKey, list[Sent]] = {}
+        self._sent: dict[RunKey, list[SentTensor]] = {}
 
     def send(self, run: RunKey, value: int, host: str, array: NDArray, alone: bool) -> None:
         """Sends a value; it must not change before `wait`. alone: the walk has nothing else to do.
 
         Raises:
-            What `Post.send` does; where the run was given up as an earlier value could not be sent,
+            What `TensorTransport.send` does; where the run was given up as an earlier value could not be sent,
             the reason of that.
         """
         if alone or array.nbytes <= SMALL_BYTES:
             try:
-                self._post_value(run, value, host, array)
+                self._send_value(run, value, host, array)
             except RunAborted:  # by a thread, whose reason tells more
                 self.require(run)
                 raise
@@ -63,7 +63,7 @@ class Sending:
         """Waits until all values of a run are sent.
 
         Raises:
-            What `Post.send` does.
+            What `TensorTransport.send` does.
         """
         self.settle(run)
         self.require(run)
@@ -83,7 +83,7 @@ class Sending:
         self._failures.pop(run, None)
         self._sent.pop(run, None)
 
-    def sent(self, run: RunKey) -> list[Sent]:
+    def sent(self, run: RunKey) -> list[SentTensor]:
         """Returns what was sent of a run until now."""
         return list(self._sent.get(run, ()))
 
@@ -93,12 +93,12 @@ class Sending:
 
     def _send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
         try:
-            self._post_value(run, value, host, array)
+            self._send_value(run, value, host, array)
         except BaseException as error:
             self._failures.setdefault(run, error)
-            self._post.abort(run)
+            self._transport.abort(run)
 
-    def _post_value(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
+    def _send_value(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
         start_s = self._clock.now()
-        self._post.send(run, value, host, array)
-        self._sent.setdefault(run, []).append(Sent(value, host, start_s, self._clock.now()))
+        self._transport.send(run, value, host, array)
+        self._sent.setdefault(run, []).append(SentTensor(value, host, start_s, self._clock.now()))

@@ -1,7 +1,7 @@
-"""Server: a node's listener, and the sessions of those who connect.
+"""Server: a worker's listener, and the sessions of those who connect.
 
-    caller --hello--> Session          all that a caller has here ends with its connection
-    other node --hello, for a caller--> values for the session of that caller
+    driver --hello--> Session          all that a driver has here ends with its connection
+    other worker --hello, for a driver--> values for the session of that driver
 
 The reader thread of a connection takes what is brief itself; what takes long goes to threads of the
 session, so that no plan's preparation delays another's runs. Examples:
@@ -17,11 +17,11 @@ from ..wire.handshake import hello
 from ..wire.listener import Listener
 from ..wire.messages import Fields
 from ..wire.stream import Stream
-from .session import Here, Session
+from .session import Session, WorkerContext
 
 FREED_S = 60.0
-"""How long a caller that connects again waits for what it had to be freed."""
-MAX_CALLERS = 1 << 9
+"""How long a driver that connects again waits for what it had to be freed."""
+MAX_DRIVERS = 1 << 9
 """That have something here."""
 
 
@@ -32,21 +32,21 @@ class Server:
         DeviceError: the address cannot be listened at.
     """
 
-    def __init__(self, here: Here, address: tuple[str, int]) -> None:
+    def __init__(self, here: WorkerContext, address: tuple[str, int]) -> None:
         self._here = here
         self._sessions: dict[str, Session] = {}
         self._waiting: dict[str, Stream] = {}
-        """Of callers that connect again, the last connection; an earlier one is given up."""
+        """Of drivers that connect again, the last connection; an earlier one is given up."""
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        mine = hello("node", here.name, "")
+        mine = hello("worker", here.name, "")
         self._listener = Listener(address, here.security, mine, self._welcome)
         self.address = self._listener.address
 
     @property
-    def callers(self) -> int:
-        """How many callers have something here."""
+    def drivers(self) -> int:
+        """How many drivers have something here."""
         with self._lock:
             return len(self._sessions)
 
@@ -62,51 +62,51 @@ class Server:
         self.wait_until_free()
 
     def wait_until_free(self) -> None:
-        """Waits until no caller has anything here."""
+        """Waits until no driver has anything here."""
         with self._changed:
             self._changed.wait_for(lambda: not self._sessions)
 
     def _welcome(self, stream: Stream, theirs: Fields) -> None:
-        if theirs["role"] == "caller":
-            self._take_caller(stream, theirs["caller"])
+        if theirs["role"] == "driver":
+            self._accept_driver(stream, theirs["driver"])
         else:
-            self._take_peer(stream, theirs)
+            self._accept_peer(stream, theirs)
 
-    def _take_caller(self, stream: Stream, caller: str) -> None:
-        session = Session(self._here, caller, self._end)
+    def _accept_driver(self, stream: Stream, driver: str) -> None:
+        session = Session(self._here, driver, self._end)
         with self._changed:
             # one that connects again has left the earlier connection, which is noticed soon
-            before, self._waiting[caller] = self._waiting.get(caller), stream
+            before, self._waiting[driver] = self._waiting.get(driver), stream
             if before is not None:
                 before.close()
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_settled(caller, stream), FREED_S)
-            mine = self._waiting.get(caller) is stream
+            self._changed.wait_for(lambda: self._is_settled(driver, stream), FREED_S)
+            mine = self._waiting.get(driver) is stream
             if mine:
-                del self._waiting[caller]
-            full = len(self._sessions) >= MAX_CALLERS
-            if self._closed.is_set() or not mine or full or caller in self._sessions:
+                del self._waiting[driver]
+            full = len(self._sessions) >= MAX_DRIVERS
+            if self._closed.is_set() or not mine or full or driver in self._sessions:
                 stream.close()
                 return
-            self._sessions[caller] = session
+            self._sessions[driver] = session
         session.start(Channel(stream, "", session))
         if self._closed.is_set():  # meanwhile, when nothing was there to be closed
             session.close()
 
-    def _is_settled(self, caller: str, stream: Stream) -> bool:
-        """Whether a caller that connects need not wait any more."""
-        given_up = self._waiting.get(caller) is not stream
-        return self._closed.is_set() or given_up or caller not in self._sessions
+    def _is_settled(self, driver: str, stream: Stream) -> bool:
+        """Whether a driver that connects need not wait any more."""
+        given_up = self._waiting.get(driver) is not stream
+        return self._closed.is_set() or given_up or driver not in self._sessions
 
-    def _take_peer(self, stream: Stream, theirs: Fields) -> None:
+    def _accept_peer(self, stream: Stream, theirs: Fields) -> None:
         with self._lock:
-            session = self._sessions.get(theirs["caller"])
-        if session is None:  # its caller is gone
+            session = self._sessions.get(theirs["driver"])
+        if session is None:  # its driver is gone
             stream.close()
             return
-        session.take_peer(stream, theirs["name"], theirs["pair"])
+        session.accept_peer(stream, theirs["name"], theirs["pair"])
 
     def _end(self, session: Session) -> None:
         with self._changed:
-            self._sessions.pop(session.caller, None)
+            self._sessions.pop(session.driver, None)
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""Session: what one caller has on a node, until its connection ends.
+"""Session: what one driver has on a worker, until its connection ends.
 
-    missing, weight --> weights    prepare --> Served: parts    start, commit, abort --> its runs
-    add, read, write, remove --> states of devices               ready, done, failed --> caller
+    missing, weight --> weights    prepare --> WorkerService: parts    start, commit, abort --> its runs
+    add, read, write, remove --> states of devices               ready, done, failed --> driver
 
 A plan has its number from the moment its message has come until all that it had is free: another of
 that number is refused meanwhile, whichever thread is faster.
@@ -31,10 +31,10 @@ from ...runtime.device import Device
 from ...runtime.executors.base_executor import CommitFailed
 from ...runtime.run_stats import RunStats
 from ...storage.content_hash import digest_of
-from ...storage.lazy_array import Held
+from ...storage.lazy_array import ArrayLike
 from ...trace import Event
 from ...trace.events import Clock
-from ..protocols import Caller, Post, RunKey
+from ..protocols import Driver, RunKey, TensorTransport
 from ..wire.array_codec import (
     memory,
     pack,
@@ -50,16 +50,16 @@ from ..wire.link_benchmark import measure_link
 from ..wire.messages import HOSTS, WEIGHT, Fields, Message
 from ..wire.peer_list import PeerList
 from ..wire.quota import Quota
-from ..wire.stats_codec import Told, devices_document, ran_document
+from ..wire.stats_codec import RemoteDeviceInfo, encode_devices, encode_run_stats
 from ..wire.stream import Stream
 from ..wire.tls import Security
-from .buffer_pool import Spares
-from .client_states import CallerStates
+from .buffer_pool import BufferPool
+from .client_states import ClientStates
 from .inbox import run_of
 from .local_weights import ModelFolders
-from .transport import Mail, Peers, echo_of
+from .transport import ChannelTransport, Peers, echo_of
 from .weight_cache import WeightCache
-from .weight_registry import MAX_PLANS, Holding
+from .weight_registry import MAX_PLANS, WeightRegistry
 
 THREADS = 8
 QUEUED = ("echo", "missing", "prepare")
@@ -67,8 +67,8 @@ QUEUED = ("echo", "missing", "prepare")
 Answer = tuple[Fields, Payload]
 
 
-class Served(Protocol):
-    """Carries out the parts of one caller on the devices of this node; see `ports.Host`."""
+class WorkerService(Protocol):
+    """Carries out the parts of one driver on the devices of this worker; see `protocols.Worker`."""
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None: ...
 
@@ -78,7 +78,7 @@ class Served(Protocol):
 
     def abort(self, run: RunKey) -> None: ...
 
-    def retire(self, number: int) -> None: ...
+    def release_plan(self, number: int) -> None: ...
 
     def close(self) -> None:
         """Gives up all runs, waits for what is under way, and frees everything."""
@@ -93,7 +93,7 @@ class Documents(Protocol):
         """Returns a part, and the bytes of its weights by their hash. state: names a key."""
 
     def read(
-        self, text: bytes, weight: Callable[[str], Held], state: Callable[[str], object]
+        self, text: bytes, weight: Callable[[str], ArrayLike], state: Callable[[str], object]
     ) -> HostPlan:
         """Returns the part; equal hashes and names give equal keys.
 
@@ -103,48 +103,48 @@ class Documents(Protocol):
 
 
 @dataclass(frozen=True)
-class Here:
-    """What all sessions of a node share. tell: what callers may know of the devices now. serve:
-    begins to carry out parts for a caller. allowed: the only addresses that it connects to.
+class WorkerContext:
+    """What all sessions of a worker share. device_infos: what drivers may know of the devices now. serve:
+    begins to carry out parts for a driver. allowed: the only addresses that it connects to.
     """
 
     name: str
     devices: Sequence[Device]
-    tell: Callable[[], Iterable[Told]]
+    device_infos: Callable[[], Iterable[RemoteDeviceInfo]]
     security: Security
     documents: Documents
     cache: WeightCache
     folders: ModelFolders
     clock: Clock
-    serve: Callable[[Post, Caller], Served]
+    serve: Callable[[TensorTransport, Driver], WorkerService]
     allowed: PeerList | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Plan:
     """A plan whose number is taken. part: since it was read. preparing: until a thread is done with
-    it. retired: its caller has given it up.
+    it. is_released: its driver has given it up.
     """
 
     part: HostPlan | None = None
     preparing: bool = True
-    retired: bool = False
+    is_released: bool = False
 
 
 class Session:
-    """caller: as in its hello. ended: called once all is freed."""
+    """driver: as in its hello. ended: called once all is freed."""
 
-    def __init__(self, here: Here, caller: str, ended: Callable[[Session], None]) -> None:
-        self.caller = caller
+    def __init__(self, here: WorkerContext, driver: str, ended: Callable[[Session], None]) -> None:
+        self.driver = driver
         self._here, self._ended = here, ended
-        self._mail = Mail(self._channel_to)
-        self._peers = Peers(here.name, caller, here.security, self._mail, here.allowed)
+        self._transport = ChannelTransport(self._channel_to)
+        self._peers = Peers(here.name, driver, here.security, self._transport, here.allowed)
         self._channel: Channel | None = None
-        self._served: Served | None = None
+        self._served: WorkerService | None = None
         self._plans: dict[int, _Plan] = {}
-        self._weights = Holding(here.cache, here.folders, digest_of)
-        self._spares = Spares()
-        self._states = CallerStates(here.devices)
+        self._weights = WeightRegistry(here.cache, here.folders, digest_of)
+        self._buffer_pool = BufferPool()
+        self._states = ClientStates(here.devices)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="vksched-session")
         self._asked = Quota()
         self._lock = threading.Lock()
@@ -153,28 +153,28 @@ class Session:
     def start(self, channel: Channel) -> None:
         """Begins to serve."""
         self._channel = channel
-        self._served = self._here.serve(self._mail, _Telling(channel))
+        self._served = self._here.serve(self._transport, _ChannelDriver(channel))
         channel.start()
 
-    def take_peer(self, stream: Stream, host: str, pair: str) -> None:
-        """Takes values of another node in."""
+    def accept_peer(self, stream: Stream, host: str, pair: str) -> None:
+        """Takes values of another worker in."""
         self._peers.take_in(Channel(stream, host, self._peers.handler(host, pair)))
 
     def close(self) -> None:
-        """Ends the connection, as if the caller had; what it had is freed soon."""
+        """Ends the connection, as if the driver had; what it had is freed soon."""
         if self._channel is not None:
-            self._channel.lose("the node was closed")
+            self._channel.mark_lost("the worker was closed")
 
     def _channel_to(self, host: str) -> Channel:
         assert self._channel is not None
         return self._peers.channel(host) if host else self._channel
 
-    # -- of the caller's channel -------------------------------------------------------------------
+    # -- of the driver's channel -------------------------------------------------------------------
 
     def place(self, message: Message, size: int) -> memoryview | None:
         fields = message.fields
         if message.kind == "value":
-            return self._mail.place(message, size, "")
+            return self._transport.place(message, size, "")
         expected, run = size, None
         if message.kind == "start":
             run = run_of(fields)
@@ -185,20 +185,20 @@ class Session:
             raise Wrong(f"expected {expected} bytes with {message.kind}, got {size}")
         if message.kind in QUEUED:
             self._asked.take_bytes(size)
-        return memory(size) if run is None else self._spares.take(run[:2], size)
+        return memory(size) if run is None else self._buffer_pool.acquire(run[:2], size)
 
     def received(self, channel: Channel, message: Message) -> None:
         assert self._served is not None
         fields = message.fields
         if message.kind == "value":
-            self._mail.arrived(message, "")
+            self._transport.arrived(message, "")
         elif message.kind == "start":
             run = run_of(fields)
             part, types = self._part(run.plan), self._input_types(run)
             missing = message.payload is None and typed_bytes(types)
             if missing or not 0 <= run.slot < part.plan.copies:
                 raise Wrong(f"expected the inputs of a run, got those of {run}")
-            payload = self._spares.lend(run[:2], message.payload or memoryview(b""))
+            payload = self._buffer_pool.lend(run[:2], message.payload or memoryview(b""))
             arrays = typed_arrays(types, payload)
             feeds = dict(zip(part.inputs, arrays, strict=True))
             self._served.start(run, feeds, fields["traced"])
@@ -206,7 +206,7 @@ class Session:
             self._served.commit(run_of(fields))
         elif message.kind == "abort":
             self._served.abort(run_of(fields))
-        elif message.kind == "retire":
+        elif message.kind == "release_plan":
             self._give_up(fields["plan"])
         elif message.kind == "clock":
             self._queue(channel, message, self._here.clock.now())
@@ -215,7 +215,7 @@ class Session:
         elif message.ask is not None:
             self._queue(channel, message)
         else:
-            raise Wrong(f"a caller does not say {message.kind}")
+            raise Wrong(f"a driver does not say {message.kind}")
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         threading.Thread(target=self._free, name="vksched-free", daemon=True).start()
@@ -246,25 +246,25 @@ class Session:
             try:
                 step()
             except Exception as error:  # the rest is freed all the same
-                warn(f"[cluster] freeing what a caller had failed: {error!r}")
+                warn(f"[cluster] freeing what a driver had failed: {error!r}")
         self._ended(self)
 
     # -- on threads of the session -----------------------------------------------------------------
 
     def _do(self, channel: Channel, message: Message, *about: object) -> None:
         size = len(message.payload or b"") if message.kind in QUEUED else 0
-        with suppress(HostLost):  # of the caller's own channel
+        with suppress(HostLost):  # of the driver's own channel
             try:
                 answer = _DO[message.kind](self, message, *about)
             except BaseException as error:
-                self._asked.give_back(size)
+                self._asked.release(size)
                 channel.refuse(message, error)
                 return
-            self._asked.give_back(size)
+            self._asked.release(size)
             channel.answer(message, *answer)
 
     def _specs(self, message: Message) -> Answer:
-        return {}, [devices_document(self._here.tell())]
+        return {}, [encode_devices(self._here.device_infos())]
 
     def _clock(self, message: Message, came_s: float) -> Answer:
         return {"came_s": came_s, "left_s": self._here.clock.now()}, []
@@ -304,17 +304,17 @@ class Session:
             return found
 
     def _give_up(self, number: int) -> None:
-        """Has a plan freed that its caller retires, once."""
+        """Has a plan freed that its driver retires, once."""
         with self._lock:
             found = self._plans.get(number)
-            again = found is not None and found.retired
+            again = found is not None and found.is_released
             if found is not None:
-                found.retired = True
-        if found is None:  # its caller may have asked for weights of it, and no more
+                found.is_released = True
+        if found is None:  # its driver may have asked for weights of it, and no more
             self._weights.forget(number)
         elif not again:
             self._states.begin_unpin(number)
-            self._pool.submit(self._retire, number, found)
+            self._pool.submit(self._release_plan, number, found)
 
     def _prepare(self, message: Message, plan: _Plan | None) -> Answer:
         assert self._served is not None and self._channel is not None
@@ -327,8 +327,8 @@ class Session:
 
         def progress(what: str, done: int, total: int) -> None:
             with suppress(HostLost):
-                told = {"plan": number, "what": what, "done": done, "total": total}
-                channel.tell("progress", told)
+                fields = {"plan": number, "what": what, "done": done, "total": total}
+                channel.notify("progress", fields)
 
         try:
             part = self._read_part(message)
@@ -338,7 +338,7 @@ class Session:
             self._forget(number)
             raise
         with self._lock:
-            plan.preparing, gone = False, plan.retired
+            plan.preparing, gone = False, plan.is_released
         if gone:
             self._end(number)
         return {}, []
@@ -355,10 +355,10 @@ class Session:
         nodes = part.plan.graph.nodes
         takes = [step for step in part.walk() if isinstance(step, Recv)]
         awaited = {take.value: (take.host, nodes[take.value].type) for take in takes}
-        self._mail.expect(number, part.plan.copies, awaited)
+        self._transport.expect(number, part.plan.copies, awaited)
         return part
 
-    def _retire(self, number: int, plan: _Plan) -> None:
+    def _release_plan(self, number: int, plan: _Plan) -> None:
         with self._lock:
             left = self._plans.get(number) is plan and not plan.preparing
         if left:  # else who prepares it frees it, or has
@@ -367,14 +367,14 @@ class Session:
     def _end(self, number: int) -> None:
         assert self._served is not None
         try:
-            self._served.retire(number)
+            self._served.release_plan(number)
         finally:
             self._forget(number)
 
     def _forget(self, number: int) -> None:
         """Frees all that a plan has here, and then its number."""
-        self._mail.forget(number)
-        self._spares.forget(lambda key: key[0] == number)
+        self._transport.forget(number)
+        self._buffer_pool.forget(lambda key: key[0] == number)
         self._weights.forget(number)
         self._states.unpin(number)
         with self._lock:
@@ -419,22 +419,22 @@ _DO: dict[str, Callable[..., Answer]] = {
 }
 
 
-class _Telling:
-    """`ports.Caller` over the caller's channel; a caller that is gone is told nothing."""
+class _ChannelDriver:
+    """`protocols.Driver` over the driver's channel; a driver that is gone is told nothing."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     def ready(self, run: RunKey) -> None:
         with suppress(HostLost):
-            self._channel.tell("ready", run._asdict())
+            self._channel.notify("ready", run._asdict())
 
     def done(self, run: RunKey, stats: RunStats, events: Sequence[Event]) -> None:
         with suppress(HostLost):
-            self._channel.tell("done", run._asdict(), [ran_document(stats, events)])
+            self._channel.notify("done", run._asdict(), [encode_run_stats(stats, events)])
 
     def failed(self, run: RunKey, error: BaseException) -> None:
         torn = sorted(error.devices) if isinstance(error, CommitFailed) else None
         cause = error.cause if isinstance(error, CommitFailed) else error
         with suppress(HostLost):
-            self._channel.tell("failed", {**run._asdict(), **fields_of(cause), "torn": torn})
+            self._channel.notify("failed", {**run._asdict(), **fields_of(cause), "torn": torn})

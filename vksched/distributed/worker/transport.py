@@ -1,4 +1,4 @@
-"""Mail: `ports.Post` over channels: values go to other hosts at once, and come through an inbox.
+"""ChannelTransport: `protocols.TensorTransport` over channels: values go to other hosts at once, and come through an inbox.
 
     part --send--> channel of the host     inbox <-- channels of all hosts     part <--take-- inbox
 
@@ -35,7 +35,7 @@ MAX_ECHOES = 8
 MAX_ECHO_BYTES = 1 << 27
 """Of these together."""
 MAX_HOSTS = 1 << 12
-"""Of one caller."""
+"""Of one driver."""
 REMEDY = (
     "try whether it runs there, with the same key, security and version, and whether the addresses "
     "that `vksched worker --peers` names are right"
@@ -43,7 +43,7 @@ REMEDY = (
 LOG = logging.getLogger("vksched")
 
 
-class Mail(Inbox):
+class ChannelTransport(Inbox):
     """channel_to: returns the channel to a host; raises HostLost."""
 
     def __init__(self, channel_to: Callable[[str], Channel]) -> None:
@@ -52,14 +52,14 @@ class Mail(Inbox):
 
     def send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
         if self.is_aborted(run):
-            raise RunAborted(f"[cluster] run {run.ticket} of plan {run.plan} was given up")
-        self._channel_to(host).tell("value", {**run._asdict(), "node": value}, [array])
+            raise RunAborted(f"[cluster] run {run.sequence_number} of plan {run.plan} was given up")
+        self._channel_to(host).notify("value", {**run._asdict(), "node": value}, [array])
 
 
-class PeerMail:
-    """Handles the channel of another node: takes its values, and answers what it measures by.
+class PeerHandler:
+    """Handles the channel of another worker: takes its values, and answers what it measures by.
 
-    is_current: whether the other end is the node that the caller means, in the life that it has
+    is_current: whether the other end is the worker that the driver means, in its current incarnation,
     now. Only of that one values are taken; the end of an earlier one is no news.
     """
 
@@ -67,7 +67,7 @@ class PeerMail:
         self._inbox, self._host, self._is_current = inbox, host, is_current
         self._echoes = Echoes()
         if is_current():
-            inbox.regain(host)
+            inbox.mark_recovered(host)
 
     def place(self, message: Message, size: int) -> memoryview | None:
         if message.kind == "echo":
@@ -85,14 +85,14 @@ class PeerMail:
 
     def _require_value(self, message: Message) -> None:
         if message.kind != "value":
-            raise Wrong(f"a node says {message.kind} to callers alone")
+            raise Wrong(f"a worker says {message.kind} to drivers alone")
         if not self._is_current():
-            raise Wrong(f"a value came from who is not {self._host} as the caller means it")
+            raise Wrong(f"a value came from who is not {self._host} as the driver means it")
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         self._echoes.close()
         if self._is_current():
-            self._inbox.lose(self._host, error)
+            self._inbox.mark_lost(self._host, error)
 
 
 class Echoes:
@@ -113,7 +113,7 @@ class Echoes:
     def _answer(self, channel: Channel, message: Message) -> None:
         with suppress(HostLost):
             channel.answer(message, {}, echo_of(message))
-        self.quota.give_back(len(message.payload or b""))
+        self.quota.release(len(message.payload or b""))
 
     def close(self) -> None:
         if self._pool is not None:
@@ -126,34 +126,34 @@ def echo_of(message: Message) -> list[NDArray | bytes]:
 
 
 class Peers:
-    """The channels to other nodes of one caller, opened when they are first needed.
+    """The channels to other workers of one driver, opened when they are first needed.
 
-    name: of this node. caller: as in its hello. inbox: for the values that come. allowed: the only
+    name: of this worker. driver: as in its hello. inbox: for the values that come. allowed: the only
     addresses that are connected to; None: all.
     """
 
     def __init__(
         self,
         name: str,
-        caller: str,
+        driver: str,
         security: Security,
         inbox: Inbox,
         allowed: PeerList | None = None,
     ) -> None:
-        self._name, self._caller = name, caller
+        self._name, self._driver = name, driver
         self._security, self._inbox, self._allowed = security, inbox, allowed
         self._hosts: dict[str, tuple[str, str]] = {}
-        """Of each node its address, and the word that it and this one know each other by."""
+        """Of each worker its address, and the word that it and this one know each other by."""
         self._channels: dict[str, Channel] = {}
         self._taken: list[Channel] = []
         self._closed = False
-        self._turns: dict[str, threading.Lock] = {}
-        self._said: dict[str, str] = {}
-        """Why a node could not be reached, as the log has it."""
+        self._locks: dict[str, threading.Lock] = {}
+        self._logged: dict[str, str] = {}
+        """Why a worker could not be reached, as the log has it."""
         self._lock = threading.Lock()
 
     def know(self, hosts: Mapping[str, Sequence[str]]) -> None:
-        """Learns where other nodes are. The caller is right about who is there: one that was lost
+        """Learns where other workers are. The driver is right about who is there: one that was lost
         from here may be reached again, and who sends to it finds out.
 
         Raises:
@@ -161,9 +161,9 @@ class Peers:
         """
         with self._lock:
             if len(self._hosts.keys() | hosts.keys()) > MAX_HOSTS:
-                raise DeviceError(f"[cluster] expected at most {MAX_HOSTS} nodes of a caller")
+                raise DeviceError(f"[cluster] expected at most {MAX_HOSTS} nodes of a driver")
         for host, (address, pair) in hosts.items():
-            self._inbox.regain(host)  # what its caller takes it for
+            self._inbox.mark_recovered(host)  # what its driver takes it for
             with self._lock:
                 _, before = self._hosts.get(host, ("", pair))
                 self._hosts[host] = address, pair
@@ -171,9 +171,9 @@ class Peers:
             if old is not None:
                 old.close()
 
-    def handler(self, host: str, pair: str) -> PeerMail:
-        """Returns who handles a channel of a node that gives this word."""
-        return PeerMail(self._inbox, host, lambda: self._is_word(host, pair))
+    def handler(self, host: str, pair: str) -> PeerHandler:
+        """Returns who handles a channel of a worker that gives this word."""
+        return PeerHandler(self._inbox, host, lambda: self._is_word(host, pair))
 
     def _is_word(self, host: str, pair: str) -> bool:
         with self._lock:
@@ -181,7 +181,7 @@ class Peers:
         return bool(known) and hmac.compare_digest(known.encode(), pair.encode())
 
     def channel(self, host: str) -> Channel:
-        """Returns a channel to a node.
+        """Returns a channel to a worker.
 
         Raises:
             HostLost: it cannot be reached.
@@ -190,15 +190,15 @@ class Peers:
             address, pair = self._hosts.get(host, ("", ""))
             if not address:
                 raise self._lost(host, "nobody said where it is")
-            turn = self._turns.setdefault(host, threading.Lock())
-        with turn:
+            lock = self._locks.setdefault(host, threading.Lock())
+        with lock:
             found = self._channels.get(host)
             if found is None or found.error is not None:
                 found = self._channels[host] = self._connect(host, address, pair)
             return found
 
     def take_in(self, channel: Channel) -> None:
-        """Begins to hear another node, until `close`; one of too many is ended."""
+        """Begins to hear another worker, until `close`; one of too many is ended."""
         with self._lock:
             self._taken = [each for each in self._taken if each.error is None] + [channel]
             ended = self._closed or len(self._taken) > MAX_HOSTS
@@ -214,14 +214,14 @@ class Peers:
             each.close()
 
     def _connect(self, host: str, address: str, pair: str) -> Channel:
-        """Connects to a node. Why that fails is for who owns this one: its callers are not to look
+        """Connects to a worker. Why that fails is for who owns this one: its drivers are not to look
         around with it.
         """
-        mine = hello("node", self._name, self._caller, pair)
+        mine = hello("worker", self._name, self._driver, pair)
         try:
             place = place_of(address)
             if self._allowed is not None and not self._allowed.allows(place):
-                raise DeviceError(f"[cluster] {address} is none of the peers of this node")
+                raise DeviceError(f"[cluster] {address} is none of the peers of this worker")
             stream = self._security.connect(place, CONNECT_S)
             try:
                 theirs = exchange(stream, mine)
@@ -235,8 +235,8 @@ class Peers:
                 raise
             return self._taken_in(Channel(stream, host, self.handler(host, pair)))
         except (VkschedError, Closed) as error:
-            if self._said.get(host) != str(error):  # names and texts of others, once
-                self._said[host] = str(error)
+            if self._logged.get(host) != str(error):  # names and texts of others, once
+                self._logged[host] = str(error)
                 LOG.warning("%r cannot be reached: %r", host, str(error))
             raise self._lost(host, REMEDY) from error
 
@@ -246,7 +246,7 @@ class Peers:
         return lost
 
     def _taken_in(self, channel: Channel) -> Channel:
-        """Returns a channel once the other node has it too, which otherwise would not notice that
+        """Returns a channel once the other worker has it too, which otherwise would not notice that
         it is lost, and would wait for what was sent on it.
         """
         channel.start()

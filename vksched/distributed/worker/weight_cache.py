@@ -3,7 +3,7 @@
     <cache>/weights/<sha256>        the bytes, as they are
     load(hash) --read, hashed again--> bytes; a broken file is removed, and sent anew
 
-So a weight crosses the network once, also when the node starts again. The folder is bounded: what
+So a weight crosses the network once, also when the worker starts again. The folder is bounded: what
 was not used for longest goes. Nothing here is needed: where the disk is full or read-only, weights
 stay in memory. Examples: tests/distributed/test_cache.py.
 """
@@ -52,7 +52,7 @@ class WeightCache:
         self.folder = folder
         self.most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._told = False
+        self._has_warned = False
 
     def load(self, name: str) -> NDArray | None:
         """Returns the bytes of a weight, read-only; None where they are not here, whole."""
@@ -90,8 +90,8 @@ class WeightCache:
         except OSError as error:
             with suppress(OSError):
                 new.unlink()
-            if not self._told:
-                self._told = True
+            if not self._has_warned:
+                self._has_warned = True
                 warn(
                     f"[cluster] weights are not kept: {error}; try VKSCHED_CACHE=<folder>, or free "
                     f"{format_bytes(data.nbytes)} there"

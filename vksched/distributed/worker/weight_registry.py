@@ -1,6 +1,6 @@
-"""Holding: the weights of one caller's plans on a node, each as long as a plan there needs it.
+"""Weight registry: the weights of one driver's plans on a worker, each as long as a plan there needs it.
 
-    missing(plan, hashes) --held? in a file? in the cache?--> what the caller has to send
+    missing(plan, hashes) --held? in a file? in the cache?--> what the driver has to send
     add(plan, hash, bytes)     require(plan, hash)     forget(plan)
 
 Examples: tests/distributed/test_local_weights.py, tests/distributed/test_node_server.py.
@@ -16,24 +16,24 @@ from typing import Any
 
 from ...common.dtypes import NDArray
 from ...common.errors import DeviceError, VkschedError
-from ...storage.lazy_array import Held
+from ...storage.lazy_array import ArrayLike
 from ...storage.model_file import ModelFile
 from .local_weights import ModelFolders, weight_of
 from .weight_cache import HASH, WeightCache, hash_of
 
-Digest = Callable[[Held], str]
+Digest = Callable[[ArrayLike], str]
 MAX_PLANS = 1 << 12
-"""Of a caller at once."""
+"""Of a driver at once."""
 THREADS = 4
 """That read and hash weights of one plan."""
 
 
-class Holding:
+class WeightRegistry:
     """digest: returns the hash of what a weight holds."""
 
     def __init__(self, cache: WeightCache, folders: ModelFolders, digest: Digest) -> None:
         self._cache, self._folders, self._digest = cache, folders, digest
-        self._plans: dict[int, dict[str, Held]] = {}
+        self._plans: dict[int, dict[str, ArrayLike]] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -45,23 +45,23 @@ class Holding:
             DeviceError: the plan was given up meanwhile.
         """
         mine = self._begun(plan)
-        told = {each["hash"]: each.get("file") for each in asked}
-        files = self._files({(file["path"], file["bytes"]) for file in told.values() if file})
+        file_infos = {each["hash"]: each.get("file") for each in asked}
+        files = self._files({(file["path"], file["bytes"]) for file in file_infos.values() if file})
 
-        def find(name: str) -> Held | None:
+        def find(name: str) -> ArrayLike | None:
             if self._plans.get(plan) is not mine:  # nobody waits for what takes long
                 return None
-            held, about = self._held(name), told[name]
+            held, about = self._held(name), file_infos[name]
             if held is None and about:
                 held = self._in_file(name, files[about["path"], about["bytes"]], about)
             return self._cache.load(name) if held is None else held
 
         with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "vksched-weights") as pool:
-            found = dict(zip(told, pool.map(find, told), strict=True))
+            found = dict(zip(file_infos, pool.map(find, file_infos), strict=True))
         here = {name: held for name, held in found.items() if held is not None}
         with self._lock:
             self._of(plan, mine).update(here)
-        return [name for name in told if name not in here]
+        return [name for name in file_infos if name not in here]
 
     def _files(self, asked: Collection[tuple[str, int]]) -> dict[tuple[str, int], ModelFile | None]:
         """Returns files by path and size: one that several paths lead to is open once."""
@@ -74,17 +74,17 @@ class Holding:
             out[about] = found
         return out
 
-    def _begun(self, plan: int) -> dict[str, Held]:
+    def _begun(self, plan: int) -> dict[str, ArrayLike]:
         with self._lock:
             if self._closed:
-                raise DeviceError("[cluster] the caller has gone")
+                raise DeviceError("[cluster] the driver has gone")
             if plan not in self._plans and len(self._plans) >= MAX_PLANS:
                 raise DeviceError(
                     f"[cluster] expected weights of at most {MAX_PLANS} plans at once"
                 )
             return self._plans.setdefault(plan, {})
 
-    def _of(self, plan: int, mine: dict[str, Held] | None = None) -> dict[str, Held]:
+    def _of(self, plan: int, mine: dict[str, ArrayLike] | None = None) -> dict[str, ArrayLike]:
         """Returns the weights of a plan. mine: those of one that may have gone, and come again."""
         found = self._plans.get(plan)
         if found is None or (mine is not None and found is not mine):
@@ -93,11 +93,13 @@ class Holding:
             )
         return found
 
-    def _held(self, name: str) -> Held | None:
+    def _held(self, name: str) -> ArrayLike | None:
         with self._lock:
             return next((held[name] for held in self._plans.values() if name in held), None)
 
-    def _in_file(self, name: str, file: ModelFile | None, about: Mapping[str, Any]) -> Held | None:
+    def _in_file(
+        self, name: str, file: ModelFile | None, about: Mapping[str, Any]
+    ) -> ArrayLike | None:
         held = weight_of(file, about) if file is not None else None
         try:
             return held if held is not None and self._digest(held) == name else None
@@ -116,7 +118,7 @@ class Holding:
         with self._lock:
             self._of(plan)[name] = kept
 
-    def require(self, plan: int, name: str) -> Held:
+    def require(self, plan: int, name: str) -> ArrayLike:
         """Returns a weight of a plan.
 
         Raises:

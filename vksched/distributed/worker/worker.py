@@ -1,7 +1,7 @@
-"""Served: a host carries out the parts that one caller gave it, a thread for each slot.
+"""Plan runner: a host carries out the parts that one driver gave it, a thread for each slot.
 
-    prepare(number, part) --> PartExecutor      start(run) --> a thread of the part: carry
-    commit, abort --> whoever waits in agree    ready, done, failed --> Caller
+    prepare(number, part) --> HostPlanExecutor      start(run) --> a thread of the part: carry
+    commit, abort --> whoever waits in agree    ready, done, failed --> Driver
 
 Examples: tests/distributed/test_cluster.py.
 """
@@ -17,28 +17,28 @@ from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, PlanError, RunAborted
 from ...plan.multi_host.host_plan import HostPlan
 from ...runtime.device import Device
-from ...runtime.executors.base_executor import CommitFailed, Results
+from ...runtime.executors.base_executor import CommitFailed, RunResult
 from ...topology.host_names import on
 from ...trace import GatheredTrace, Trace
-from ..protocols import Caller, Post, RunKey
-from .host_plan_executor import PartExecutor
+from ..protocols import Driver, RunKey, TensorTransport
+from .host_plan_executor import HostPlanExecutor
 
 MAX_RUNS = 512
-"""Of a caller at once; each has a thread."""
+"""Of a driver at once; each has a thread."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run under way. told: once the caller has said whether to commit."""
+    """A run under way. decided: once the driver has said whether to commit."""
 
-    told: threading.Event = field(default_factory=threading.Event)
+    decided: threading.Event = field(default_factory=threading.Event)
     aborted: bool = False
 
 
-class _Served:
+class _PreparedPart:
     """One prepared part and its threads."""
 
-    def __init__(self, executor: PartExecutor) -> None:
+    def __init__(self, executor: HostPlanExecutor) -> None:
         self.executor = executor
         slots = executor.plan.copies
         self.threads = ThreadPoolExecutor(slots, thread_name_prefix="vksched-part")
@@ -50,25 +50,30 @@ class _Served:
         self.executor.close()
 
 
-class PartHost:
-    """The parts of one caller. devices: of this host, named as in the plans of parts."""
+class PlanRunner:
+    """The parts of one driver. devices: of this host, named as in the plans of parts."""
 
     def __init__(
-        self, devices: Sequence[Device], post: Post, caller: Caller, trace: Trace, timeout_s: float
+        self,
+        devices: Sequence[Device],
+        transport: TensorTransport,
+        driver: Driver,
+        trace: Trace,
+        timeout_s: float,
     ) -> None:
         self._devices = {device.name: device for device in devices}
-        self._post = post
-        self._caller = caller
+        self._transport = transport
+        self._driver = driver
         self._trace = GatheredTrace(trace.clock)
         self._timeout_s = timeout_s
-        self._plans: dict[int, _Served] = {}
+        self._plans: dict[int, _PreparedPart] = {}
         self._preparing: set[int] = set()
         self._running = 0
         self._closed = False
         self._lock = threading.Lock()
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
-        """Makes a part ready; see `Host.prepare`.
+        """Makes a part ready; see `Worker.prepare`.
 
         Raises:
             PlanError: it is for devices that are not these, or there is a plan of this number.
@@ -87,20 +92,20 @@ class PartHost:
         finally:
             with self._lock:
                 self._preparing.discard(number)
-        raise RunAborted("[parts] the caller has gone")
+        raise RunAborted("[parts] the driver has gone")
 
-    def _made(self, number: int, part: HostPlan, progress: Progress | None) -> _Served:
+    def _made(self, number: int, part: HostPlan, progress: Progress | None) -> _PreparedPart:
         devices = self._devices_of(part)
-        about = self._post, self._trace, self._timeout_s, progress
+        about = self._transport, self._trace, self._timeout_s, progress
         try:
-            return _Served(PartExecutor(part, devices, *about, number=number))
+            return _PreparedPart(HostPlanExecutor(part, devices, *about, number=number))
         except DeviceError as error:
             _named(error, part.host)
             raise
 
     def _devices_of(self, part: HostPlan) -> list[Device]:
         """Returns the devices of a part: those that it uses must be what it takes them for. Of a
-        CPU that the caller left out it knows nothing, and uses nothing.
+        CPU that the driver left out it knows nothing, and uses nothing.
         """
         found = []
         used = {split.device for split in part.plan.splits}
@@ -123,7 +128,7 @@ class PartHost:
         return found
 
     def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None:
-        """Starts a run on a thread of its part; see `Host.start`."""
+        """Starts a run on a thread of its part; see `Worker.start`."""
         with self._lock:
             served = self._plans.get(run.plan)
             busy = served is not None and any(key.slot == run.slot for key in served.runs)
@@ -137,7 +142,7 @@ class PartHost:
                 f"[run] expected a plan that is ready and a free slot, and less than {MAX_RUNS} "
                 f"runs under way, got {run}"
             )
-            self._caller.failed(run, error)
+            self._driver.failed(run, error)
             return
         served.threads.submit(self._carry, served, run, feeds, traced)
 
@@ -145,7 +150,7 @@ class PartHost:
         """Has a run that is ready write its states."""
         found = self._find(run)
         if found is not None:
-            found.told.set()
+            found.decided.set()
 
     def abort(self, run: RunKey) -> None:
         """Has a run give up; one that is over is left as it is."""
@@ -155,11 +160,11 @@ class PartHost:
 
     def _give_up(self, run: RunKey, found: _Run) -> None:
         found.aborted = True
-        self._post.abort(run)
-        found.told.set()
+        self._transport.abort(run)
+        found.decided.set()
 
-    def retire(self, number: int) -> None:
-        """Frees what a plan holds. Runs that an interrupted caller has left give up."""
+    def release_plan(self, number: int) -> None:
+        """Frees what a plan holds. Runs that an interrupted driver has left give up."""
         with self._lock:
             served = self._plans.pop(number, None)
             runs = dict(served.runs) if served is not None else {}
@@ -174,7 +179,7 @@ class PartHost:
             self._closed = True
             plans = list(self._plans)
         for number in plans:
-            self.retire(number)
+            self.release_plan(number)
 
     def _find(self, run: RunKey) -> _Run | None:
         with self._lock:
@@ -182,30 +187,30 @@ class PartHost:
             return served.runs.get(run) if served is not None else None
 
     def _carry(
-        self, served: _Served, run: RunKey, feeds: Mapping[int, NDArray], traced: bool
+        self, served: _PreparedPart, run: RunKey, feeds: Mapping[int, NDArray], traced: bool
     ) -> None:
-        """Carries a run out and tells the caller how it ended; by then the slot is free again."""
+        """Carries a run out and tells the driver how it ended; by then the slot is free again."""
         executor, here = served.executor, served.runs[run]
 
-        def agree(results: Results) -> None:
+        def agree(results: RunResult) -> None:
             if executor.plan.commits:
-                self._caller.ready(run)
-                here.told.wait()
+                self._driver.ready(run)
+                here.decided.wait()
             if here.aborted:
-                raise RunAborted(f"[run] run {run.ticket} of plan {run.plan} was given up")
+                raise RunAborted(f"[run] run {run.sequence_number} of plan {run.plan} was given up")
 
         try:
             with self._trace.gathering(traced) as events:
-                ran = executor.carry(run, feeds, agree).ran
+                measured = executor.carry(run, feeds, agree).plan_and_stats
         except BaseException as error:
             self._forget(served, run)
-            self._caller.failed(run, _named(executor.why(error), executor.part.host))
+            self._driver.failed(run, _named(executor.why(error), executor.part.host))
         else:
-            assert ran is not None
+            assert measured is not None
             self._forget(served, run)
-            self._caller.done(run, ran[1], events)
+            self._driver.done(run, measured[1], events)
 
-    def _forget(self, served: _Served, run: RunKey) -> None:
+    def _forget(self, served: _PreparedPart, run: RunKey) -> None:
         with self._lock:
             del served.runs[run]
             self._running -= 1

@@ -59,7 +59,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RebuiltPlan:
     """A plan of a tape, made again. difference: None where it is the same. plan: None where there
     can be none.
     """
@@ -69,7 +69,7 @@ class Made:
     difference: Difference | None
 
 
-def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str) -> Made:
+def rebuild_plan(graph: Mapping[str, Any], document: Mapping[str, Any], where: str) -> RebuiltPlan:
     """Returns a plan of a tape as it is made today.
 
     Raises:
@@ -88,11 +88,11 @@ def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str
         none = f"none: {error or type(error).__name__}"
     if none:
         of = f"replica {replica}" if replica else "the plan"
-        return Made(None, question.observed, Difference(where, of, "one", none))
+        return RebuiltPlan(None, question.observed, Difference(where, of, "one", none))
     planned = PlanRecord(plan, question, document["cause"], document["decides"], replica)
     names = [node["name"] for node in graph["nodes"]]
     found = next(_differences(document, planned.as_document()[1], names, where), None)
-    return Made(plan, question.observed, found)
+    return RebuiltPlan(plan, question.observed, found)
 
 
 def _differences(

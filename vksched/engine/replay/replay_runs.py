@@ -1,7 +1,7 @@
 """Runs of a tape, carried out again on devices that compute nothing: the first event that differs.
 
 What a run does follows from its plan alone, in what order, on which device and with how many bytes,
-so one run on blank devices stands for all runs of a plan. A run that failed did the first part of
+so one run on meta_array devices stands for all runs of a plan. A run that failed did the first part of
 it. One that began before the oldest event of a tape did the last part.
 
     tape     copy x in | submit 0 | wait 0 | copy h out | ... | run     the same? which is the first
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ...common.errors import PlanError
 from ...plan.plan import Plan
 from ...runtime.executors.plan_executor import Executor
-from ...runtime.simulated.meta_device import BlankDevice, blank
+from ...runtime.simulated.meta_device import MetaDevice, meta_array
 from ...runtime.simulated_clock import SimulatedClock
 from ...trace import Event, Tape, Trace
 from ...trace.event_fields import fields_of
@@ -44,16 +44,16 @@ class Deed:
 
     def text(self, names: Sequence[str]) -> str:
         """Returns it for people."""
-        told = dict(self.fields)
+        shown = dict(self.fields)
         if self.name == "run":
-            return ", ".join(f"{key} {value}" for key, value in told.items())
-        where = f"{self.name} of split {told['split']} on {self.device}"
-        node = told.get("node")
+            return ", ".join(f"{key} {value}" for key, value in shown.items())
+        where = f"{self.name} of split {shown['split']} on {self.device}"
+        node = shown.get("node")
         if isinstance(node, int):
             name = names[node] if 0 <= node < len(names) else f"node {node}"
-            where = f"copy {told['way']} of {name}, {told['bytes']} bytes, split {told['split']}"
+            where = f"copy {shown['way']} of {name}, {shown['bytes']} bytes, split {shown['split']}"
             where += f" on {self.device}"
-        needed_by = told.get("needed_by", -1)
+        needed_by = shown.get("needed_by", -1)
         return where if needed_by == -1 else f"{where}, for split {needed_by}"
 
 
@@ -64,12 +64,12 @@ def deed_of(event: Event) -> Deed:
     if event.name == "run":
         stats = fields_of(event).get("stats")
         fields, keys = (stats if isinstance(stats, Mapping) else {}), TOTALS
-    told = tuple((key, fields[key]) for key in keys if key in fields)
-    return Deed(event.name, event.device, told)
+    shown = tuple((key, fields[key]) for key in keys if key in fields)
+    return Deed(event.name, event.device, shown)
 
 
 def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
-    """Returns what a run of a plan does, carried out on blank devices. observed: by node how many
+    """Returns what a run of a plan does, carried out on meta_array devices. observed: by node how many
     functions see its value.
 
     Raises:
@@ -81,10 +81,10 @@ def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
     if sum(graph.nodes[node].type.host_bytes for node in results) > MAX_BYTES:
         raise PlanError(f"[replay] expected results of at most {MAX_BYTES} bytes, got more")
     clock, tape = SimulatedClock(), Tape(None)
-    devices = [BlankDevice(spec, clock) for spec in topology.devices]
+    devices = [MetaDevice(spec, clock) for spec in topology.devices]
     executor = Executor(plan, devices, Trace(clock, [tape]), float("inf"), number=0)
     try:
-        feeds = {node.id: blank(node.type) for node in graph.inputs}
+        feeds = {node.id: meta_array(node.type) for node in graph.inputs}
         executor.run(feeds, {n: [lambda *_: None] * count for n, count in observed.items()})
     finally:
         executor.close()

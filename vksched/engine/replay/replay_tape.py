@@ -13,10 +13,10 @@ from ...common.formatting import count_of
 from ...common.version import __version__
 from ...plan.serialize.graph_codec import NONSENSE
 from ...trace import Event, TapeFile
-from .replay_plans import Difference, Made, make_again
+from .replay_plans import Difference, RebuiltPlan, rebuild_plan
 from .replay_runs import ORDERED, Deed, TapedRun, first_difference, order_of
 
-Found = tuple[int, Difference]
+DifferenceAt = tuple[int, Difference]
 """A difference and its place on the tape."""
 
 
@@ -55,13 +55,13 @@ def replay_tape(tape: TapeFile) -> Replay:
     Raises:
         PlanError: a graph, a machine or what was asked of the planner cannot be made of the tape.
     """
-    found: list[Found] = []
+    found: list[DifferenceAt] = []
     notes: list[str] = []
     runs = events = 0
     of_plan = _runs_by_plan(tape)
     for number, document in enumerate(tape.plans):
         where = f"plan {number}"
-        made = make_again(tape.graphs[document["graph"]], document, where)
+        made = rebuild_plan(tape.graphs[document["graph"]], document, where)
         if made.difference is not None:
             found.append((_place_of(tape.events, number), made.difference))
         taped = of_plan.get(number, [])
@@ -84,7 +84,7 @@ def replay_tape(tape: TapeFile) -> Replay:
     return Replay(tape.version, len(tape.plans), runs, events, tuple(notes), first)
 
 
-def _order(made: Made, where: str, notes: list[str]) -> list[Deed] | None:
+def _order(made: RebuiltPlan, where: str, notes: list[str]) -> list[Deed] | None:
     """Returns what a run of a plan does; None, with a note, where that cannot be known."""
     if made.plan is None:
         return None
@@ -97,7 +97,7 @@ def _order(made: Made, where: str, notes: list[str]) -> list[Deed] | None:
 
 def _differences(
     taped: Iterable[TapedRun], order: list[Deed], names: list[str], where: str
-) -> Iterator[Found]:
+) -> Iterator[DifferenceAt]:
     for run in taped:
         found = first_difference(run, order, names, f"{where}, run {run.number}")
         if found is not None:

@@ -91,8 +91,8 @@ class Advice:
             return []
         if not found:
             least = percent(min(map(self._margin, self.alternatives)))
-            told = f"no device to remove or to add would make {phrases.made} over {least}"
-            return [f"{told} {phrases.smaller}, by simulation"]
+            text = f"no device to remove or to add would make {phrases.made} over {least}"
+            return [f"{text} {phrases.smaller}, by simulation"]
         now = formatter.text(self.value(self.now) or 0.0)
         return [
             f"{each.what}: {phrases.what} would {phrases.do} {formatter.text(self.value(each) or 0.0)} "
@@ -134,8 +134,8 @@ class Advice:
         """Returns what a figure rests on that nobody has measured; bytes are known."""
         guessed = self.objective.word != "memory" and not self._known(alternative)
         assumed = self.objective.asks("energy") and alternative.watts_assumed
-        told = {"devices are estimated, not measured": guessed, "watts are assumed": assumed}
-        return [text for text, holds in told.items() if holds]
+        caveats = {"devices are estimated, not measured": guessed, "watts are assumed": assumed}
+        return [text for text, holds in caveats.items() if holds]
 
     def _known(self, alternative: Alternative) -> bool:
         return self.now.measured and alternative.measured

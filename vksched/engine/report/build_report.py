@@ -13,7 +13,7 @@ from ...plan.costs.lower_bound import find_bound
 from ...plan.simulation.predict import Prediction, predict
 from .advice import advise
 from .predictions import make_prediction_table
-from .run_history import GraphHistory, ModelHistory, WholeRun
+from .run_history import GraphHistory, RunHistory, WholeRun
 from .run_report import RunReport
 from .time_breakdown import TimeBreakdown, spans_of, time_breakdowns
 from .transfers import transfer_volumes
@@ -47,7 +47,7 @@ def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
     )
 
 
-def report_last(history: GraphHistory | ModelHistory, count: int | None, advice: bool) -> RunReport:
+def report_last(history: GraphHistory | RunHistory, count: int | None, advice: bool) -> RunReport:
     """Returns the report of the last runs that are kept, all of them or `count`.
 
     Raises:

@@ -39,14 +39,14 @@ NAMES = 240.0
 
 def draw_report(
     title: str,
-    told: str,
+    subtitle: str,
     times: Sequence[TimeBreakdown],
     spans: Sequence[TimeSpan],
     pairs: Sequence[tuple[str, int | None, PredictionRow]],
 ) -> str:
     """Returns the picture as SVG text; the same for the same values.
 
-    told: a line below the title. times: of all devices; those without spans have no lanes. pairs:
+    subtitle: a line below the title. times: of all devices; those without spans have no lanes. pairs:
     what is drawn as two bars: a name, the number of its device's colour if it has one, the line.
     """
     rows = _rows(times, spans)
@@ -54,7 +54,7 @@ def draw_report(
     height = middle + PAIR * len(pairs) + 2 * MARGIN
     root = new_picture(WIDTH, height, title)
     add_text(root, MARGIN, 22, title, weight="bold", size="12")
-    add_text(root, MARGIN, 40, told)
+    add_text(root, MARGIN, 40, subtitle)
     add_rows(root, rows, max(share.wall_s for share in times) or 1.0, "span")
     add_text(root, MARGIN, middle - 8, "predicted (light) and measured (dark)", weight="bold")
     longest_s = max((max(p.predicted_s, p.measured_s) for _, _, p in pairs), default=0.0) or 1.0
@@ -71,11 +71,11 @@ def _rows(times: Sequence[TimeBreakdown], spans: Sequence[TimeSpan]) -> list[Row
         bars.setdefault((span.device, lane), []).append(Bar(span.start_s, span.end_s, span.what))
     rows: list[Row] = []
     for number, share in enumerate(times):
-        for lane, told in LANES.items():
+        for lane, label in LANES.items():
             drawn = bars.get((share.device, lane), [])
             if drawn:
                 taken_s = sum(bar.finish_s - bar.start_s for bar in drawn)
-                note = f"{told} {format_seconds(taken_s)}"
+                note = f"{label} {format_seconds(taken_s)}"
                 rows.append(Row(share.device, drawn, note, number))
     return rows
 

@@ -52,7 +52,7 @@ class GraphRun(NamedTuple):
     expected: Prediction | None = None
 
 
-class HostStep(NamedTuple):
+class CpuStepTime(NamedTuple):
     """What the host ran between two graphs of a model, in seconds of the scheduler's clock."""
 
     op: str
@@ -69,7 +69,7 @@ class WholeRun(NamedTuple):
     start_s: float
     end_s: float
     graphs: tuple[GraphRun, ...]
-    steps: tuple[HostStep, ...] = ()
+    steps: tuple[CpuStepTime, ...] = ()
     first: bool = False
 
     @property
@@ -140,7 +140,7 @@ class GraphHistory:
         return GraphRun(plan, stats, options)
 
 
-class ModelHistory:
+class RunHistory:
     """The last runs of one model that went through the same plans; any thread may add one."""
 
     def __init__(self) -> None:

@@ -86,8 +86,8 @@ class RunReport:
         pairs = [(line.what, colours.get(line.what), line) for line in lines]
         pairs += [(f"{op.what} on {d}", colours.get(d), op) for d, op in self.ops[:MAX_OPS]]
         title = f"a run of {format_seconds(self.run.measured_s)}"
-        told = "; ".join(self._told())
-        return draw_report(title, told, self.times, self.timeline, pairs)
+        subtitle = "; ".join(self._summary())
+        return draw_report(title, subtitle, self.times, self.timeline, pairs)
 
     def _repr_html_(self) -> str:
         return framed(self._repr_svg_(), "tables", str(self))
@@ -109,10 +109,10 @@ class RunReport:
         return expected, done
 
     def lines(self) -> list[str]:
-        """Returns what is told below the tables, a line each."""
+        """Returns what is subtitle below the tables, a line each."""
         advised = self.advice.lines() if self.advice is not None else []
         sent = [each.line() for each in self.sent]
-        return [*self._told(), *self._bound(), *sent, *advised, *self.notes]
+        return [*self._summary(), *self._bound(), *sent, *advised, *self.notes]
 
     def _bound(self) -> list[str]:
         if self.of_bound is None:
@@ -123,7 +123,7 @@ class RunReport:
             f"measured at {taken}"
         ]
 
-    def _told(self) -> list[str]:
+    def _summary(self) -> list[str]:
         out: list[str] = []
         if self.runs > 1:
             out.append(f"medians of {self.runs} runs; what each device did is of the middle one")

@@ -1,10 +1,10 @@
 """Forecast: what of a language model fits where, and how fast it will be, with nothing loaded.
 
-    model without content, machine --place.py--> layout --plan of each step--> simulated runs
+    model without content, machine --place.py--> layer_placement --plan of each step--> simulated runs
                                                            '--> bytes          '--> tokens a second
 
 Other machines, without a card or with that one alone, are asked about as `what_if.py` does it.
-Complexity: that of a layout and two plans for each machine. Examples:
+Complexity: that of a layer_placement and two plans for each machine. Examples:
 tests/cli/test_cli_memory_fit.py.
 """
 
@@ -24,15 +24,15 @@ from ...planner.planner import plan_graph
 from ...planner.what_if import Change, Comparison, compare
 from ...topology.topology import Topology
 from .layer_costs import measure_layers
-from .partition_layers import PARTS, Stretch
-from .place_layers import Layout, decide
+from .partition_layers import PARTS, LayerRange
+from .place_layers import LayerPlacement, decide
 
 if TYPE_CHECKING:
     from ...importers.gguf.model import LanguageModel
 
 
 @dataclass(frozen=True)
-class Held:
+class PlacedLayers:
     """Layers on a device, in bytes. first, last: their names. away: those whose experts are on the
     host. work_bytes: of all steps. capacity_bytes: what plans may use of the device.
     """
@@ -64,7 +64,7 @@ class Speeds:
 class Forecast:
     """What is expected of a model on one machine. notes: of its plans."""
 
-    held: tuple[Held, ...]
+    held: tuple[PlacedLayers, ...]
     speeds: Speeds
     notes: tuple[str, ...]
 
@@ -83,14 +83,14 @@ class Forecaster:
         with_cpu: bool = False,
         cache_type: str = "f32",
     ) -> None:
-        hollow = model.hollow()
-        cache = hollow.cache(ctx, cache_type)
-        steps = (hollow.step(cache, size) for size in (1, sizes[-1]))
+        meta = model.meta()
+        cache = meta.cache(ctx, cache_type)
+        steps = (meta.step(cache, size) for size in (1, sizes[-1]))
         self._write, self._read = (build_graph(s.logits, s.updates)[0] for s in steps)
         self._ctx = ctx
         self._sizes = tuple(sizes)
         self._with_cpu = with_cpu
-        self._known: list[tuple[Topology, Layout, tuple[Plan, Plan]]] = []
+        self._known: list[tuple[Topology, LayerPlacement, tuple[Plan, Plan]]] = []
 
     def compare(self, topology: Topology, changes: Sequence[Change] = ()) -> Comparison:
         """Returns what a written token takes with and without each device."""
@@ -99,56 +99,63 @@ class Forecaster:
     def forecast(self, topology: Topology) -> Forecast | None:
         """Returns what is expected on a machine; None where the model does not fit."""
         try:
-            layout, plans = self._planned(topology)
+            layer_placement, plans = self._planned(topology)
         except OutOfMemory:
             return None
         written, read = (simulate(plan) for plan in plans)
-        parts = PARTS if layout.flows(PARTS, self._ctx) else 1
+        parts = PARTS if layer_placement.flows(PARTS, self._ctx) else 1
         read_s = read.seconds + (parts - 1) * max(read.busy_s.values())
         return Forecast(
-            tuple(_held(layout, stretch) for stretch in layout.division.stretches),
+            tuple(
+                _held(layer_placement, layer_range)
+                for layer_range in layer_placement.partition.layer_ranges
+            ),
             Speeds(1 / written.seconds, parts * self._sizes[-1] / read_s),
             tuple(dict.fromkeys(note for plan in plans for note in plan.notes)),
         )
 
-    def _planned(self, topology: Topology) -> tuple[Layout, tuple[Plan, Plan]]:
-        for known, layout, plans in self._known:
+    def _planned(self, topology: Topology) -> tuple[LayerPlacement, tuple[Plan, Plan]]:
+        for known, layer_placement, plans in self._known:
             if known == topology:
-                return layout, plans
+                return layer_placement, plans
         measured = measure_layers(self._write, self._read, self._sizes, topology)
-        layout = Layout(topology, measured, decide(measured, topology, self._with_cpu))
-        plans = self._plan(self._write, layout), self._plan(self._read, layout)
-        self._known.append((topology, layout, plans))
-        return layout, plans
+        layer_placement = LayerPlacement(
+            topology, measured, decide(measured, topology, self._with_cpu)
+        )
+        plans = self._plan(self._write, layer_placement), self._plan(self._read, layer_placement)
+        self._known.append((topology, layer_placement, plans))
+        return layer_placement, plans
 
-    def _plan(self, graph: Graph, layout: Layout) -> Plan:
+    def _plan(self, graph: Graph, layer_placement: LayerPlacement) -> Plan:
         """Returns the plan of a step as a scheduler makes it."""
-        request = Request(graph, tuple(layout.placement.items()), {}).optimized(layout.topology)
+        request = Request(graph, tuple(layer_placement.placement.items()), {}).optimized(
+            layer_placement.topology
+        )
 
         def planned(version: Request) -> Plan:
             return plan_graph(
                 version.graph,
-                layout.topology,
+                layer_placement.topology,
                 policy="auto",
                 overrides=version.overrides,
                 copies="auto",
                 with_cpu=self._with_cpu,
             )
 
-        return plan_request(request, layout.topology, planned)
+        return plan_request(request, layer_placement.topology, planned)
 
 
-def _held(layout: Layout, stretch: Stretch) -> Held:
-    spec = layout.topology.devices[stretch.device]
-    return Held(
+def _held(layer_placement: LayerPlacement, layer_range: LayerRange) -> PlacedLayers:
+    spec = layer_placement.topology.devices[layer_range.device]
+    return PlacedLayers(
         spec.name,
-        layout.layers[stretch.start].name,
-        layout.layers[stretch.end - 1].name,
-        stretch.end - stretch.start,
-        len(layout.away(stretch)),
-        layout.weight_bytes(stretch),
-        layout.cache_bytes(stretch),
-        layout.work_bytes(stretch),
+        layer_placement.layers[layer_range.start].name,
+        layer_placement.layers[layer_range.end - 1].name,
+        layer_range.end - layer_range.start,
+        len(layer_placement.away(layer_range)),
+        layer_placement.weight_bytes(layer_range),
+        layer_placement.cache_bytes(layer_range),
+        layer_placement.work_bytes(layer_range),
         spec.memory_bytes,
     )
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ...importers.gguf.kv_cache import KeyValueCache
     from ...importers.gguf.model import LanguageModel
 
-FORMAT = 2
+FORMAT = 3
 MIN_LAYERS = 12
 """Of a model that takes long enough to measure."""
 MAX_FILES = 32
@@ -59,15 +59,15 @@ LAYER = {
 }
 MEASURED = {
     "layers": [LAYER],
-    "stretch_s": [Row((float, float))],
+    "range_s": [Row((float, float))],
     "shared_bytes": int,
     "tokens": int,
     "hidden_bytes": int,
 }
-"""As `Measured` has it; of `Place` the times of a stretch."""
+"""As `Measured` has it; of `DeviceBudget` the times of a layer_range."""
 
 
-def kept_or_measured(
+def cached_or_measured(
     model: LanguageModel,
     cache: KeyValueCache,
     sizes: Sequence[int],
@@ -95,11 +95,11 @@ def cache_key(
     # whatever is free at the moment makes room, and no layer slower
     bare = replace(topology, devices=tuple(replace(d, memory_bytes=0) for d in topology.devices))
     tensors = [(t.name, t.shape, t.type) for t in model.file.tensors.values()]
-    told = (
+    fields = (
         *(FORMAT, code_files(), native_kernels.native is not None, repr(model.hyper), tensors),
         *(cache.length, cache.dtype, list(sizes), bare.as_dict(), repr(topology.links.default)),
     )
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -115,10 +115,10 @@ def _read(path: Path, key: str, topology: Topology) -> Measured | None:
         data = json.loads(content)
         if data["format"] != FORMAT:
             return None
-        told = data["measured"]
-        if data["key"] != key or data["digest"] != _digest(told):
+        fields = data["measured"]
+        if data["key"] != key or data["digest"] != _digest(fields):
             raise ValueError("it is of another question, or damaged")
-        return _measured_of(told, topology)
+        return _measured_of(fields, topology)
     except DAMAGE as error:
         set_aside(path, content)
         warn(
@@ -128,34 +128,36 @@ def _read(path: Path, key: str, topology: Topology) -> Measured | None:
         return None
 
 
-def _measured_of(told: Any, topology: Topology) -> Measured:
+def _measured_of(fields: Any, topology: Topology) -> Measured:
     """Returns what layers take; raises one of DAMAGE where that makes no sense."""
-    check(told, MEASURED, "what layers take")
-    layers = tuple(_layer(each) for each in told["layers"])
-    count, seconds = len(topology.devices), told["stretch_s"]
+    check(fields, MEASURED, "what layers take")
+    layers = tuple(_layer(each) for each in fields["layers"])
+    count, seconds = len(topology.devices), fields["range_s"]
     of_devices = [seconds, *(each for layer in layers for each in (layer.write_s, layer.read_s))]
     of_experts = [layer.experts for layer in layers if layer.experts is not None]
     of_devices += [each for experts in of_experts for each in (experts.write_s, experts.read_s)]
     if not layers or any(len(each) != count for each in of_devices):
         raise ValueError(f"expected times of {count} devices")
-    if _least(told) < 0:
+    if _least(fields) < 0:
         raise ValueError("expected bytes of 0 or more")
-    shared_bytes = told["shared_bytes"]
+    shared_bytes = fields["shared_bytes"]
     places = places_of(topology, shared_bytes, [(write, read) for write, read in seconds])
-    return Measured(layers, places, shared_bytes, told["tokens"], told["hidden_bytes"])
+    return Measured(layers, places, shared_bytes, fields["tokens"], fields["hidden_bytes"])
 
 
-def _least(told: Any) -> int:
+def _least(fields: Any) -> int:
     """Returns the least of all whole numbers in plain data, which are bytes and tokens."""
-    if isinstance(told, int):
-        return told
-    inside = told.values() if isinstance(told, dict) else told if isinstance(told, list) else ()
+    if isinstance(fields, int):
+        return fields
+    inside = (
+        fields.values() if isinstance(fields, dict) else fields if isinstance(fields, list) else ()
+    )
     return min(map(_least, inside), default=0)
 
 
-def _layer(told: Mapping[str, Any]) -> Layer:
-    experts = told["experts"] and Experts(**{k: _tuples(v) for k, v in told["experts"].items()})
-    return Layer(**{k: _tuples(v) for k, v in told.items()} | {"experts": experts})
+def _layer(fields: Mapping[str, Any]) -> Layer:
+    experts = fields["experts"] and Experts(**{k: _tuples(v) for k, v in fields["experts"].items()})
+    return Layer(**{k: _tuples(v) for k, v in fields.items()} | {"experts": experts})
 
 
 def _tuples(value: Any) -> Any:
@@ -163,19 +165,19 @@ def _tuples(value: Any) -> Any:
 
 
 def _write(path: Path, key: str, measured: Measured) -> None:
-    told = {
+    fields = {
         "layers": [asdict(layer) for layer in measured.layers],
-        "stretch_s": [(place.write_s, place.read_s) for place in measured.places],
+        "range_s": [(place.write_s, place.read_s) for place in measured.places],
         "shared_bytes": measured.shared_bytes,
         "tokens": measured.tokens,
         "hidden_bytes": measured.hidden_bytes,
     }
     make_folder(path.parent)
     with locked(path.parent / "lock"):
-        whole = {"format": FORMAT, "key": key, "digest": _digest(told), "measured": told}
+        whole = {"format": FORMAT, "key": key, "digest": _digest(fields), "measured": fields}
         replace_whole(path, json.dumps(whole))
         remove_old(path.parent, MAX_FILES, "*.*")
 
 
-def _digest(told: object) -> str:
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+def _digest(fields: object) -> str:
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()

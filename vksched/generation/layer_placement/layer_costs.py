@@ -27,7 +27,7 @@ from ...plan.types.offsets import aligned
 from ...planner.planner import plan_graph
 from ...topology.device_spec import DeviceSpec
 from ...topology.topology import Topology
-from .partition_layers import Experts, Layer, Place
+from .partition_layers import DeviceBudget, Experts, Layer
 
 EXPERTS, INSIDE = "_exps", "experts"
 """What is in the names of weights of experts, and the scope of what is computed with them."""
@@ -47,7 +47,7 @@ class Measured:
     """
 
     layers: tuple[Layer, ...]
-    places: tuple[Place, ...]
+    places: tuple[DeviceBudget, ...]
     shared_bytes: int
     tokens: int
     hidden_bytes: int
@@ -77,24 +77,24 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], topology: To
         for name in writing.layers
     ]
     devices = range(len(topology.devices))
-    stretch_s = [(writing.stretch_s(device), reading.stretch_s(device)) for device in devices]
-    places = places_of(topology, shared_bytes, stretch_s)
+    range_s = [(writing.range_s(device), reading.range_s(device)) for device in devices]
+    places = places_of(topology, shared_bytes, range_s)
     about = sizes[-1], reading.hidden_bytes
     return Measured(tuple(layers), places, shared_bytes, *about)
 
 
 def places_of(
-    topology: Topology, shared_bytes: int, stretch_s: Sequence[tuple[float, float]]
-) -> tuple[Place, ...]:
-    """Returns the devices with the room that they have now. stretch_s: of each, the seconds that a
-    stretch takes beside its layers, of one token and of one part of a prompt.
+    topology: Topology, shared_bytes: int, range_s: Sequence[tuple[float, float]]
+) -> tuple[DeviceBudget, ...]:
+    """Returns the devices with the room that they have now. range_s: of each, the seconds that a
+    layer_range takes beside its layers, of one token and of one part of a prompt.
     """
     return tuple(
-        Place(
+        DeviceBudget(
             math.inf if spec.kind == "cpu" else USED_SHARE * spec.memory_bytes - shared_bytes,
             *seconds,
         )
-        for spec, seconds in zip(topology.devices, stretch_s, strict=True)
+        for spec, seconds in zip(topology.devices, range_s, strict=True)
     )
 
 
@@ -164,8 +164,8 @@ class _Step:
             for device in range(len(self.topology.devices))
         )
 
-    def stretch_s(self, device: int) -> float:
-        """Returns what a stretch of layers takes beside them: hidden states come and go."""
+    def range_s(self, device: int) -> float:
+        """Returns what a range of layers takes beside them: hidden states come and go."""
         return node_cost.submission_seconds(self.topology.devices[device]) + self._way_s(device)
 
     def _node_s(self, node: Node, device: int) -> float:
@@ -192,7 +192,7 @@ class _Step:
 
     @cached_property
     def _crossing_bytes(self) -> int:
-        """What a stretch gets: hidden states, and what is of no layer and is read by all of them,
+        """What a layer_range gets: hidden states, and what is of no layer and is read by all of them,
         as angles are.
         """
         mine = {node.id for nodes in self.layers.values() for node in nodes}

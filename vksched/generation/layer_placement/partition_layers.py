@@ -3,14 +3,14 @@
 Problem: layers run one after the other, and each lies on one device with its weights, keys and
 values. A token that is written takes the sum of all layers and of the transfers. A long prompt
 flows in parts: it takes the sum for its first part, and for each further one what the slowest
-device takes. Method: each device takes one stretch of the layers, the host as many as need be. For
+device takes. Method: each device takes one range of the layers, the host as many as need be. For
 a set of devices the least sum is found from left to right. It is found again with a limit on the
-prompt's part of a stretch, which is lowered until the sum grows beyond what is gained.
+prompt's part of a layer_range, which is lowered until the sum grows beyond what is gained.
 
     layers   0 1 2 3 4 5 | 6 7 8 | 9        ends[{gpu:1, gpu:0}][9] =
              gpu:1       | gpu:0 | host       min over s: ends[{gpu:1}][s] + cost of gpu:0 on s .. 8
 
-Where a stretch is more than a device holds, the experts of its last layers go to the host. More
+Where a layer_range is more than a device holds, the experts of its last layers go to the host. More
 devices have to win by a margin over fewer. Complexity: 2**devices * devices * layers**2 for each
 limit, at most MOST devices. Examples: tests/generation/test_partition_layers.py.
 """
@@ -65,8 +65,8 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A device. room_bytes: for a stretch of layers. write_s, read_s: of a stretch beside its
+class DeviceBudget:
+    """A device. room_bytes: for a range of layers. write_s, read_s: of a layer_range beside its
     layers: hidden states come and go, and work is handed over.
     """
 
@@ -76,7 +76,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LayerRange:
     """Layers start .. end - 1 on a device; from `experts` on, their experts are on the host."""
 
     device: int
@@ -87,21 +87,21 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Division:
+class LayerPartition:
     """seconds: of a turn, as PARTS and WRITTEN say."""
 
-    stretches: tuple[Stretch, ...]
+    layer_ranges: tuple[LayerRange, ...]
     seconds: float
 
     @property
     def devices(self) -> tuple[int, ...]:
         """The device of each layer."""
-        return tuple(s.device for s in self.stretches for _ in range(s.start, s.end))
+        return tuple(s.device for s in self.layer_ranges for _ in range(s.start, s.end))
 
 
-def divide(
-    layers: Sequence[Layer], places: Sequence[Place], competes: bool, margin: float
-) -> Division:
+def partition_layers(
+    layers: Sequence[Layer], places: Sequence[DeviceBudget], competes: bool, margin: float
+) -> LayerPartition:
     """Returns where layers lie.
 
     places: the host last, which has room for all. competes: the host may take layers that others
@@ -119,30 +119,30 @@ def divide(
     ]
     sets.sort(key=lambda each: len(each[0]) + each[1])
     found = [(s, tables.least(*s)) for s in sets if competes or not s[1]]
-    if not any(division for _, division in found):
+    if not any(partition for _, partition in found):
         found = [(s, tables.least(*s)) for s in sets]
-    best: Division | None = None
+    best: LayerPartition | None = None
     most_s = math.inf
-    for (chosen, _), division in found:
-        if division and division.seconds <= most_s:
-            best = division
+    for (chosen, _), partition in found:
+        if partition and partition.seconds <= most_s:
+            best = partition
             # a first device beside a host that has to help is no device more
-            most_s = division.seconds * (1 - margin if chosen or competes else 1)
+            most_s = partition.seconds * (1 - margin if chosen or competes else 1)
     assert best is not None, "the host has room"
     return best
 
 
 @dataclass
 class _Tables:
-    """For each device what each stretch takes, as (start, end) of all layers."""
+    """For each device what each layer_range takes, as (start, end) of all layers."""
 
     layers: Sequence[Layer]
-    places: Sequence[Place]
+    places: Sequence[DeviceBudget]
     _known: dict[int, _Table] = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> NDArray:
-        """The bytes of each stretch, weights that two layers share once."""
+        """The bytes of each layer_range, weights that two layers share once."""
         count = len(self.layers)
         out = np.zeros((count + 1, count + 1))
         for start in range(count):
@@ -163,35 +163,37 @@ class _Tables:
             self._known[device] = _Table(self.layers, self.places[device], device, self.sizes)
         return self._known[device]
 
-    def least(self, chosen: tuple[int, ...], with_host: bool) -> Division | None:
-        """Returns the fastest way in which each of some devices has a stretch; None where no way
+    def least(self, chosen: tuple[int, ...], with_host: bool) -> LayerPartition | None:
+        """Returns the fastest way in which each of some devices has a layer_range; None where no way
         fits.
         """
         tables = [self.table(device) for device in chosen]
         hosts = [self.table(len(self.places) - 1)] if with_host else []
-        best: Division | None = None
+        best: LayerPartition | None = None
         limit = math.inf
-        while stretches := _path(tables, hosts, limit):
+        while layer_ranges := _path(tables, hosts, limit):
             at = {table.device: table for table in (*tables, *hosts)}
-            alone_s = sum(at[s.device].cost[s.start, s.end] for s in stretches)
+            alone_s = sum(at[s.device].cost[s.start, s.end] for s in layer_ranges)
             load_s = dict.fromkeys(at, 0.0)
-            for stretch in stretches:
-                load_s[stretch.device] += stretch.read_s
+            for layer_range in layer_ranges:
+                load_s[layer_range.device] += layer_range.read_s
             seconds = float(alone_s + (PARTS - 1) * max(load_s.values()))
             if best is None or seconds < best.seconds:
-                best = Division(stretches, seconds)
+                best = LayerPartition(layer_ranges, seconds)
             if alone_s >= best.seconds:
                 break
-            limit = math.nextafter(max(s.read_s for s in stretches), 0.0)
+            limit = math.nextafter(max(s.read_s for s in layer_ranges), 0.0)
         return best
 
 
 class _Table:
-    """cost: of a stretch by its start and end, read_s: of that a part of a prompt, both infinite
+    """cost: of a layer_range by its start and end, read_s: of that a part of a prompt, both infinite
     where it has no room. experts: the first layer of it whose experts are on the host.
     """
 
-    def __init__(self, layers: Sequence[Layer], place: Place, device: int, sizes: NDArray) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], place: DeviceBudget, device: int, sizes: NDArray
+    ) -> None:
         self.device = device
         count = len(layers)
         starts, ends = np.arange(count + 1)[:, None], np.arange(count + 1)[None]
@@ -215,17 +217,19 @@ class _Table:
         self.read_s: NDArray = np.where(fits, reads, np.inf)
         self.cost: NDArray = np.where(fits, WRITTEN * writes + reads, np.inf)
 
-    def stretch(self, start: int, end: int) -> Stretch:
+    def layer_range(self, start: int, end: int) -> LayerRange:
         read_s = float(self.read_s[start, end])
-        return Stretch(self.device, start, end, int(self.experts[start, end]), read_s)
+        return LayerRange(self.device, start, end, int(self.experts[start, end]), read_s)
 
 
 def _sums(values: Sequence[float]) -> NDArray:
     return np.array([0.0, *accumulate(values)])
 
 
-def _path(tables: Sequence[_Table], hosts: Sequence[_Table], limit: float) -> tuple[Stretch, ...]:
-    """Returns the stretches with the least sum, one for each device and any number for the host,
+def _path(
+    tables: Sequence[_Table], hosts: Sequence[_Table], limit: float
+) -> tuple[LayerRange, ...]:
+    """Returns the layer_ranges with the least sum, one for each device and any number for the host,
     whose parts of a prompt take no longer than a limit; none where there is no such way.
     """
     lanes = [*tables, *hosts]
@@ -245,11 +249,11 @@ def _path(tables: Sequence[_Table], hosts: Sequence[_Table], limit: float) -> tu
         reached.append(here)
     if not math.isfinite(reached[-1].least[-1]):
         return ()
-    out: list[Stretch] = []
+    out: list[LayerRange] = []
     used, end = len(reached) - 1, count - 1
     while (way := reached[used].ways[end]) is not None:
         used, start, lane = way
-        out.append(lanes[lane].stretch(start, end))
+        out.append(lanes[lane].layer_range(start, end))
         end = start
     return tuple(out[::-1])
 
@@ -257,14 +261,14 @@ def _path(tables: Sequence[_Table], hosts: Sequence[_Table], limit: float) -> tu
 @dataclass
 class _Reached:
     """What a set of devices takes at least for all layers before each one. ways: the set and the
-    layer before the last stretch, and whose that is.
+    layer before the last layer_range, and whose that is.
     """
 
     least: NDArray
     ways: list[tuple[int, int, int] | None]
 
     def extend(self, before: NDArray, cost: NDArray, used: int, lane: int) -> None:
-        """Puts one more stretch behind what was reached before, where that is less."""
+        """Puts one more layer_range behind what was reached before, where that is less."""
         sums = before[:, None] + cost
         starts = sums.argmin(0)
         least = sums.min(0)

@@ -1,6 +1,6 @@
 """Place: the devices of a language model's layers, decided once for all of its steps.
 
-    machine, model --measure.py--> layers, places --divide.py--> division --> placement
+    machine, model --measure.py--> layers, places --partition_layers.py--> partition --> placement
                                                                    '--> who lies where, in bytes
 
 The placement is one as a user writes it, for `Scheduler.compile`. It has the same names for all
@@ -18,9 +18,9 @@ from ...common.dtypes import numpy_dtype
 from ...ir.build_graph import build_graph
 from ...planner.search.select import MARGIN_ESTIMATED, MARGIN_MEASURED, known
 from ...topology.topology import Topology
-from .layer_cost_cache import kept_or_measured
+from .layer_cost_cache import cached_or_measured
 from .layer_costs import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
-from .partition_layers import Division, Experts, Layer, Stretch, divide
+from .partition_layers import Experts, Layer, LayerPartition, LayerRange, partition_layers
 
 if TYPE_CHECKING:
     from ...importers.gguf.kv_cache import KeyValueCache
@@ -36,12 +36,12 @@ PREPARE_S = 0.015
 
 
 @dataclass(frozen=True)
-class Layout:
+class LayerPlacement:
     """Where the layers of a model lie on a machine."""
 
     topology: Topology
     measured: Measured
-    division: Division
+    partition: LayerPartition
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -52,41 +52,41 @@ class Layout:
     def placement(self) -> dict[str, str]:
         """Name patterns to device names, as for `Scheduler.compile`."""
         names = [spec.name for spec in self.topology.devices]
-        out = {"*": names[self.division.stretches[0].device]}
-        for stretch in self.division.stretches:
-            for number in range(stretch.start, stretch.end):
+        out = {"*": names[self.partition.layer_ranges[0].device]}
+        for layer_range in self.partition.layer_ranges:
+            for number in range(layer_range.start, layer_range.end):
                 name = self.layers[number].name
                 joint = "." if name.startswith(BETWEEN) else ""
-                out[f"{name}{joint}*"] = names[stretch.device]
-                if number >= stretch.experts and self.layers[number].experts:
+                out[f"{name}{joint}*"] = names[layer_range.device]
+                if number >= layer_range.experts and self.layers[number].experts:
                     out[f"{name}.{INSIDE}.*"] = out[f"{name}.*{EXPERTS}*"] = names[-1]
         return out
 
-    def weight_bytes(self, stretch: Stretch) -> int:
-        """Returns the bytes of the weights of a stretch, less those of experts on the host."""
-        mine = self.layers[stretch.start : stretch.end]
+    def weight_bytes(self, layer_range: LayerRange) -> int:
+        """Returns the bytes of the weights of a layer_range, less those of experts on the host."""
+        mine = self.layers[layer_range.start : layer_range.end]
         held: dict[str, int] = {}
         for layer in mine:
             held.update(layer.weights)
-        return sum(held.values()) - sum(experts.size_bytes for experts in self.away(stretch))
+        return sum(held.values()) - sum(experts.size_bytes for experts in self.away(layer_range))
 
-    def away(self, stretch: Stretch) -> list[Experts]:
-        """Returns the experts of a stretch that are on the host, of each layer that has some."""
-        layers = self.layers[stretch.experts : stretch.end]
+    def away(self, layer_range: LayerRange) -> list[Experts]:
+        """Returns the experts of a layer_range that are on the host, of each layer that has some."""
+        layers = self.layers[layer_range.experts : layer_range.end]
         return [layer.experts for layer in layers if layer.experts]
 
     @property
     def n_cpu_moe(self) -> int:
         """How many layers have their experts on the host, and not where they lie themselves."""
-        return sum(len(self.away(stretch)) for stretch in self.division.stretches)
+        return sum(len(self.away(layer_range)) for layer_range in self.partition.layer_ranges)
 
-    def cache_bytes(self, stretch: Stretch) -> int:
-        """Returns the bytes of the keys and values of a stretch."""
-        return sum(layer.cache_bytes for layer in self.layers[stretch.start : stretch.end])
+    def cache_bytes(self, layer_range: LayerRange) -> int:
+        """Returns the bytes of the keys and values of a layer_range."""
+        return sum(layer.cache_bytes for layer in self.layers[layer_range.start : layer_range.end])
 
-    def work_bytes(self, stretch: Stretch) -> int:
+    def work_bytes(self, layer_range: LayerRange) -> int:
         """Returns the bytes that all steps take beside these."""
-        mine = self.layers[stretch.start : stretch.end]
+        mine = self.layers[layer_range.start : layer_range.end]
         return self.measured.shared_bytes + sum(layer.work_bytes for layer in mine)
 
     def flows(self, parts: int, length: int) -> bool:
@@ -96,31 +96,31 @@ class Layout:
         length: of the cache, in tokens.
         """
         loads: dict[int, float] = {}
-        for stretch in self.division.stretches:
-            loads[stretch.device] = loads.get(stretch.device, 0.0) + stretch.read_s
+        for layer_range in self.partition.layer_ranges:
+            loads[layer_range.device] = loads.get(layer_range.device, 0.0) + layer_range.read_s
         saved_s = (parts - 1) * (sum(loads.values()) - max(loads.values()))
         return saved_s > PREPARE_S * parts * len(self.layers) and all(
-            self._room_bytes(stretch) >= self._parts_bytes(stretch, parts, length)
-            for stretch in self.division.stretches
+            self._room_bytes(layer_range) >= self._parts_bytes(layer_range, parts, length)
+            for layer_range in self.partition.layer_ranges
         )
 
-    def _room_bytes(self, stretch: Stretch) -> float:
-        """Returns what a stretch leaves free on its device."""
-        place = self.measured.places[stretch.device]
-        mine = self.layers[stretch.start : stretch.end]
-        held = self.weight_bytes(stretch) + self.cache_bytes(stretch)
+    def _room_bytes(self, layer_range: LayerRange) -> float:
+        """Returns what a layer_range leaves free on its device."""
+        place = self.measured.places[layer_range.device]
+        mine = self.layers[layer_range.start : layer_range.end]
+        held = self.weight_bytes(layer_range) + self.cache_bytes(layer_range)
         return place.room_bytes - held - sum(layer.work_bytes for layer in mine)
 
-    def _parts_bytes(self, stretch: Stretch, parts: int, length: int) -> float:
+    def _parts_bytes(self, layer_range: LayerRange, parts: int, length: int) -> float:
         """Returns what parts take: new keys and values, alone and together, hidden states that
         come and go, and what a part takes alone.
         """
         share = parts * self.measured.tokens / length
         hidden_bytes = 4 * parts * self.measured.hidden_bytes
-        return 2 * share * self.cache_bytes(stretch) + hidden_bytes + self.measured.shared_bytes
+        return 2 * share * self.cache_bytes(layer_range) + hidden_bytes + self.measured.shared_bytes
 
 
-class Places(Protocol):
+class LayerScheduler(Protocol):
     """What is used of a scheduler."""
 
     policy: str
@@ -131,12 +131,12 @@ class Places(Protocol):
 
 
 def place_layers(
-    scheduler: Places,
+    scheduler: LayerScheduler,
     model: LanguageModel,
     cache: KeyValueCache,
     sizes: Sequence[int],
     full: Container[str] = (),
-) -> Layout | None:
+) -> LayerPlacement | None:
     """Returns where the layers of a model shall lie; None where there is nothing to decide, as only
     the CPU works, or one device alone that surely has room, or where the policy is not to look for
     the fastest way.
@@ -150,11 +150,11 @@ def place_layers(
     if not full and takes_all(scheduler, model, cache):
         return None
     about = model, cache, sizes, topology
-    measured = kept_or_measured(*about, lambda: _measured(*about))
-    return Layout(topology, measured, decide(measured, topology, scheduler.with_cpu, full))
+    measured = cached_or_measured(*about, lambda: _measured(*about))
+    return LayerPlacement(topology, measured, decide(measured, topology, scheduler.with_cpu, full))
 
 
-def takes_all(scheduler: Places, model: LanguageModel, cache: KeyValueCache) -> bool:
+def takes_all(scheduler: LayerScheduler, model: LanguageModel, cache: KeyValueCache) -> bool:
     """Whether one device alone works, and surely has room for a model and its cache."""
     working = [spec for spec in scheduler.topology.devices[:-1] if not spec.disabled_reason]
     if scheduler.policy != "auto" or scheduler.with_cpu or len(working) != 1:
@@ -175,14 +175,14 @@ def lay_out(
     sizes: Sequence[int],
     topology: Topology,
     with_cpu: bool = False,
-) -> Layout:
+) -> LayerPlacement:
     """Returns where the layers of a model shall lie.
 
     sizes: of the steps that will be compiled, in tokens, from 1 on. with_cpu: the CPU competes with
     other devices; else it takes only what they cannot.
     """
     measured = _measured(model, cache, sizes, topology)
-    return Layout(topology, measured, decide(measured, topology, with_cpu))
+    return LayerPlacement(topology, measured, decide(measured, topology, with_cpu))
 
 
 def _measured(
@@ -195,8 +195,8 @@ def _measured(
 
 def decide(
     measured: Measured, topology: Topology, with_cpu: bool, full: Container[str] = ()
-) -> Division:
-    """Returns the division that takes least on the devices that work, one for each memory. full:
+) -> LayerPartition:
+    """Returns the partition that takes least on the devices that work, one for each memory. full:
     devices that take nothing.
     """
     able = [not spec.disabled_reason and spec.name not in full for spec in topology.devices]
@@ -207,4 +207,4 @@ def decide(
     ]
     sure = known(topology, [d for d in usable if d is not None])
     margin = MARGIN_MEASURED if sure else MARGIN_ESTIMATED
-    return divide(measured.layers, places, with_cpu, margin)
+    return partition_layers(measured.layers, places, with_cpu, margin)

@@ -34,7 +34,7 @@ from ...ops import (
 from ...ops.attention.kv_q8_0 import row_words
 from ...ops.creation.state import state
 from .architectures.attention_sinks import after_sink
-from .architectures.token_layout import Sight
+from .architectures.token_layout import AttentionMask
 
 Pair = tuple[Tensor, Tensor]
 KINDS = {"f32": FLOAT32, "f16": FLOAT16, "q8_0": UINT32}
@@ -84,7 +84,7 @@ class Step:
     updates: Mapping[Tensor, Tensor]
 
 
-class CachedText:
+class CachedSequence:
     """A part of a step: `tokens` of a text, behind those of the parts before it. Keys and values of
     all tokens before the step are kept.
 
@@ -98,7 +98,7 @@ class CachedText:
         tokens: int,
         start: Tensor,
         last: Tensor,
-        before: CachedText | None = None,
+        before: CachedSequence | None = None,
     ) -> None:
         self._cache = cache
         self.length = cache.length
@@ -110,54 +110,62 @@ class CachedText:
         self._before = before
         self._start = start
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
+    ) -> Tensor:
         """Returns the attention of q to the keys and values up to its position, or to the last ones
         of them where there is a window.
         """
         keys, new_keys = self._rows(f"blk.{layer}.keys", k)
         values, new_values = self._rows(f"blk.{layer}.values", v)
         kept, new = (keys, values), (new_keys, new_values)  # rows that are kept, and values
-        window = sight.window if sight.window < self.length else 0
+        window = attention_mask.window if attention_mask.window < self.length else 0
         used, past = self._start, self._end - q.shape[2]
-        if window and sight.chunked:
-            return self._attend_piece(q, kept, new, sight)
-        if window and sight.sink:
-            return self._attend_last(q, kept, new, sight)
-        if sight.sink:
+        if window and attention_mask.chunked:
+            return self._attend_piece(q, kept, new, attention_mask)
+        if window and attention_mask.sink:
+            return self._attend_last(q, kept, new, attention_mask)
+        if attention_mask.sink:
             new, past = after_sink(*new), past + 1
         left = window - 1 if window else None
-        return sight.attend(q, *self._values(kept, k, v), left=left, past=past, used=used, new=new)
+        return attention_mask.attend(
+            q, *self._values(kept, k, v), left=left, past=past, used=used, new=new
+        )
 
-    def _attend_piece(self, q: Tensor, kept: Pair, new: Pair, sight: Sight) -> Tensor:
+    def _attend_piece(
+        self, q: Tensor, kept: Pair, new: Pair, attention_mask: AttentionMask
+    ) -> Tensor:
         """Returns the attention of q to the keys and values of the piece that its position is in,
         of as many tokens as the window that the text is cut into.
         """
-        size = sight.window
+        size = attention_mask.window
         first = self._start // size * size  # of the piece in which the step begins
         rows = minimum(first + arange(size), self.length - 1)
         begun_with = self._values([gather(each, rows, axis=2) for each in kept], *new)
         used, past = self._start - first, self._end - q.shape[2]
-        begun = sight.attend(q, *begun_with, past=past, used=used, new=new)
+        begun = attention_mask.attend(q, *begun_with, past=past, used=used, new=new)
         if self._end == 1:
             return begun
         # of a piece that begins within the step all tokens are new
         own, at = self._start + arange(self._end), reshape(self.positions, (-1, 1))
         since = at // size * size
-        later = sight.attend(q, *new, (own >= since) & (own <= at))
+        later = attention_mask.attend(q, *new, (own >= since) & (own <= at))
         return where(equal(since, first), begun, later)
 
-    def _attend_last(self, q: Tensor, kept: Pair, new: Pair, sight: Sight) -> Tensor:
+    def _attend_last(
+        self, q: Tensor, kept: Pair, new: Pair, attention_mask: AttentionMask
+    ) -> Tensor:
         """Returns the attention of q to a sink and to the last keys, as many as the window."""
-        before = arange(1 - sight.window, 0) + self._start
+        before = arange(1 - attention_mask.window, 0) + self._start
         rows = maximum(before, 0)
         last = self._values([gather(each, rows, axis=2) for each in kept], *new)
         pairs = zip(last, new, strict=True)
         joined = (concat([cast(old, q.dtype), own], axis=2) for old, own in pairs)
-        key = arange(-sight.window, self._end) + self._start
+        key = arange(-attention_mask.window, self._end) + self._start
         at = reshape(self.positions, (-1, 1))
-        seen = (key >= 0) & (key <= at) & (key > at - sight.window)
+        seen = (key >= 0) & (key <= at) & (key > at - attention_mask.window)
         is_sink = equal(arange(key.shape[0]), 0)
-        return sight.attend(q, *after_sink(*joined), is_sink | seen)
+        return attention_mask.attend(q, *after_sink(*joined), is_sink | seen)
 
     def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the state, (1, heads, length, ...), and the rows of the step up to here.

@@ -14,10 +14,10 @@ from ..base import ImportedModel
 from .architectures import architecture
 from .architectures.network import Network
 from .architectures.positions import Tables
-from .architectures.token_layout import PaddedTexts, Text, WholeText
-from .architectures.weights import HollowWeights, Weights, device_bytes_of
+from .architectures.token_layout import FullSequence, PaddedTexts, Text
+from .architectures.weights import MetaWeights, Weights, device_bytes_of
 from .hparams.hparams import Hyper, architecture_of, read_hyper
-from .kv_cache import KINDS, CachedText, KeyValueCache, Step
+from .kv_cache import KINDS, CachedSequence, KeyValueCache, Step
 from .pooling import WAYS, pooled
 from .read.loader import GgufFile
 from .tokenizer.chat_template import ChatTemplate
@@ -36,10 +36,10 @@ class LanguageModel(ImportedModel):
         self.name = self.name or (file.path.stem if file.path else "model")
         self.weights = Weights(file)
 
-    def hollow(self) -> LanguageModel:
+    def meta(self) -> LanguageModel:
         """Returns the model with weights that have nothing in them, for plans: none is read."""
         made = LanguageModel(self.file)
-        made.weights = HollowWeights(self.file)
+        made.weights = MetaWeights(self.file)
         return made
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class LanguageModel(ImportedModel):
             ModelFormatError: the architecture is not known, or the file is not as it should be.
             ShapeError: ids are no batch of tokens, or more than the model's context.
         """
-        network = self._network(WholeText(self._tokens_of(ids)))
+        network = self._network(FullSequence(self._tokens_of(ids)))
         return network.logits(ids)
 
     def embeddings(self, ids: Tensor, counts: Tensor, pooling: str | None = None) -> Tensor:
@@ -194,11 +194,11 @@ class LanguageModel(ImportedModel):
         ids = input("ids", (1, tokens), INT32)
         start = input("start", (), INT32, bounds=(0, cache.length - tokens))
         last = input("count", (), INT32, bounds=(tokens - each + 1, tokens)) - (tokens - each + 1)
-        text: CachedText | None = None
+        text: CachedSequence | None = None
         tables: Tables = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
-                text = CachedText(cache, each, start, last, text)
+                text = CachedSequence(cache, each, start, last, text)
                 mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
                 logits = replace(self._network(text), tables=tables).logits(mine)
         assert text is not None

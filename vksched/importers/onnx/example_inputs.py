@@ -20,7 +20,7 @@ from ...common.dtypes import NDArray, Shape
 from ...common.errors import GraphError, ShapeError, UnsupportedOp, close_text
 from .model import Model, ModelValue
 from .nodes.elements import INTS, element_name, numpy_of
-from .nodes.values import HostValue
+from .nodes.values import CpuValue
 
 SAME_ELEMENTS = frozenset(
     ("Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze")
@@ -133,14 +133,14 @@ def _require(given: Mapping[str, Any], known: Collection[str], what: str) -> Non
 
 def example_inputs(
     model: Model, shapes: Mapping[str, Shape], seed: int, without: Sequence[str] = ()
-) -> dict[str, HostValue]:
+) -> dict[str, CpuValue]:
     """Returns inputs of given shapes, the same for the same seed. without: inputs to leave out.
 
     Raises:
         UnsupportedOp: nothing can be made for an input, as of texts.
     """
     bounds = find_index_bounds(model)
-    out: dict[str, HostValue] = {}
+    out: dict[str, CpuValue] = {}
     for number, value in enumerate(model.inputs):
         if value.name not in without:
             rng = np.random.default_rng((seed, number))
@@ -150,7 +150,7 @@ def example_inputs(
 
 def _example(
     value: ModelValue, shape: Shape, bound: int | None, rng: np.random.Generator
-) -> HostValue:
+) -> CpuValue:
     if value.kind == "optional":
         return None
     kind = numpy_of(value.elem_type)

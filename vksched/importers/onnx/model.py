@@ -28,7 +28,7 @@ from .model_tensors import ModelTensors, tensors_of
 from .nodes.elements import INTS, element_name, numpy_of
 from .nodes.names import joined_names
 from .nodes.subgraphs import count_embedded
-from .nodes.values import HostType, HostValue, Map, Value, type_of
+from .nodes.values import CpuValue, CpuValueType, Map, Value, type_of
 from .read.loader import OnnxFile
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Model(ImportedModel):
         """The nodes of the main graph, local functions replaced by what they stand for."""
         return self._nodes
 
-    def lower(self, inputs: Mapping[str, HostType | HostValue]) -> Lowered:
+    def lower(self, inputs: Mapping[str, CpuValueType | CpuValue]) -> Lowered:
         """Returns the first stage for inputs of given types, or for given inputs; nothing is
         planned, and a node that the host runs between stages is not evaluated.
 
@@ -165,7 +165,7 @@ class Model(ImportedModel):
             NeedsInputs: types are not enough, as elements decide on shapes.
         """
         types = {name: type_of(value) for name, value in inputs.items()}
-        only_types = any(isinstance(value, HostType) for value in inputs.values())
+        only_types = any(isinstance(value, CpuValueType) for value in inputs.values())
         return FrameLowering(
             self.context, self.frame(), types, None if only_types else inputs
         ).run()
@@ -212,13 +212,13 @@ class Model(ImportedModel):
                 constants[node.output[0]] = value
         return tuple(nodes), constants
 
-    def input_types(self, shapes: Mapping[str, Any]) -> dict[str, HostType]:
+    def input_types(self, shapes: Mapping[str, Any]) -> dict[str, CpuValueType]:
         """Returns the types of all inputs, for shapes by name; those with sizes only need none.
 
         Raises:
             ShapeError: a size is not known, or does not fit.
         """
-        out: dict[str, HostType] = {}
+        out: dict[str, CpuValueType] = {}
         for value in self.inputs:
             shape = shapes.get(value.name, value.dims)
             if value.kind != "tensor" or shape is None:
@@ -230,10 +230,10 @@ class Model(ImportedModel):
                 )
             fixed = tuple(int(d) for d in shape)
             _check_shape(value, fixed)
-            out[value.name] = HostType(value.elem_type, fixed, _usual_bound(value.elem_type))
+            out[value.name] = CpuValueType(value.elem_type, fixed, _usual_bound(value.elem_type))
         return out
 
-    def check_inputs(self, given: Mapping[str, Any]) -> dict[str, HostValue]:
+    def check_inputs(self, given: Mapping[str, Any]) -> dict[str, CpuValue]:
         """Returns inputs by name as the model takes them.
 
         Raises:
@@ -246,7 +246,7 @@ class Model(ImportedModel):
         self._fitting = seen
         return arrays
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, HostValue]:
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, CpuValue]:
         known = {v.name: v for v in self.inputs}
         if known.keys() != given.keys():
             missing, unknown = known.keys() - given.keys(), given.keys() - known.keys()
@@ -320,7 +320,7 @@ def _sized(value: ModelValue, sizes: Mapping[str, int]) -> ModelValue:
     return replace(value, dims=tuple(dims))
 
 
-def _check_input(value: ModelValue, given: Any) -> HostValue:
+def _check_input(value: ModelValue, given: Any) -> CpuValue:
     if given is None and value.kind == "optional":
         return None
     if value.kind == "map":

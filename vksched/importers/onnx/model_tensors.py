@@ -22,7 +22,7 @@ from .lower.frame_lowering import FrameLowering
 from .lower.model_context import ModelContext
 from .nodes.cpu_node import describe
 from .nodes.elements import to_storage
-from .nodes.values import HostType, Value
+from .nodes.values import CpuValueType, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ModelTensors:
 def tensors_of(
     context: ModelContext,
     frame: Frame,
-    types: Mapping[str, HostType],
+    types: Mapping[str, CpuValueType],
     trainable: str | Sequence[str],
     initializers: Collection[str],
 ) -> ModelTensors:

@@ -1,6 +1,6 @@
 """Measures: which figures services get, and how events change them; the libraries are elsewhere.
 
-    Event --Meter--> Instruments.add("runs", 1), .record("run_seconds", 0.003), .set("memory", ...)
+    Event --MetricsSink--> Instruments.add("runs", 1), .record("run_seconds", 0.003), .set("memory", ...)
 
 Problem: a service that keeps a figure for each value of a label must not drown in them. Method: a
 label has at most VALUES values; what comes after these is "other". Examples:
@@ -68,7 +68,7 @@ class Instruments(Protocol):
     def set(self, name: str, value: float, labels: Labels = ()) -> None: ...
 
 
-class Meter:
+class MetricsSink:
     """A sink that keeps the figures; any number of schedulers and threads may share it."""
 
     def __init__(self, instruments: Instruments) -> None:

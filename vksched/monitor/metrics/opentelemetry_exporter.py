@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...common.errors import VkschedError
 from ...common.version import __version__
-from .instruments import MEASURES, SECONDS, Labels
-from .instruments import Meter as MeterSink
+from .instruments import MEASURES, SECONDS, Labels, MetricsSink
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider, UpDownCounter
@@ -72,7 +71,7 @@ def _attributes(name: str, labels: Labels) -> dict[str, str]:
     return dict(zip(names, labels, strict=True))
 
 
-def opentelemetry(provider: MeterProvider | None = None) -> MeterSink:
+def opentelemetry(provider: MeterProvider | None = None) -> MetricsSink:
     """Returns a sink, for `trace=`, that counts runs, seconds, bytes and faults as instruments.
 
     provider: a MeterProvider of OpenTelemetry; the global one where none is given.
@@ -88,4 +87,4 @@ def opentelemetry(provider: MeterProvider | None = None) -> MeterSink:
             '"vksched[metrics]"'
         ) from error
     meter = (provider or get_meter_provider()).get_meter("vksched", __version__)
-    return MeterSink(_Instruments(meter))
+    return MetricsSink(_Instruments(meter))

@@ -7,14 +7,14 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ...common.errors import VkschedError
-from .instruments import MEASURES, SECONDS, Labels, Meter
+from .instruments import MEASURES, SECONDS, Labels, MetricsSink
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 PREFIX = "vksched_"
 
-_meters: weakref.WeakKeyDictionary[CollectorRegistry, Meter] = weakref.WeakKeyDictionary()
+_sinks: weakref.WeakKeyDictionary[CollectorRegistry, MetricsSink] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -48,7 +48,7 @@ class _Collectors:
         (gauge.labels(*labels) if labels else gauge).set(value)
 
 
-def prometheus(registry: CollectorRegistry | None = None) -> Meter:
+def prometheus(registry: CollectorRegistry | None = None) -> MetricsSink:
     """Returns a sink, for `trace=`, that counts runs, seconds, bytes and faults in a registry.
 
     registry: of prometheus_client; its default one where none is given. The same registry again is
@@ -66,7 +66,7 @@ def prometheus(registry: CollectorRegistry | None = None) -> Meter:
         ) from error
     into = REGISTRY if registry is None else registry
     with _lock:
-        meter = _meters.get(into)
-        if meter is None:
-            meter = _meters[into] = Meter(_Collectors(into))
-        return meter
+        sink = _sinks.get(into)
+        if sink is None:
+            sink = _sinks[into] = MetricsSink(_Collectors(into))
+        return sink

@@ -65,7 +65,7 @@ def page(state: State, processes: Sequence[ProcessNow], window: Window, problem:
     lines = [_title(state, processes, window)]
     foot = [_keys(state, window, problem)] if window.live else []
     room = max(0, window.lines - len(lines) - len(foot))
-    if state.helping:
+    if state.show_help:
         body = [Text(f"  {key:<10} {what}") for key, what in HELP]
     elif not processes:
         body = [Text(), *(Text(f"  {line}") for line in NOBODY)]
@@ -97,12 +97,12 @@ def _title(state: State, processes: Sequence[ProcessNow], window: Window) -> Tex
     ]
     newest = max((p.time_s for p in processes), default=time.time())
     clock = time.strftime("%H:%M:%S", time.localtime(newest))
-    right = f"PAUSED  {clock} " if state.paused else f"{clock} "
+    right = f"PAUSED  {clock} " if state.is_paused else f"{clock} "
     room = max(0, window.columns - len(right))
     while len(parts) > 1 and cell_len("  ".join(parts)) + 2 > room:
         parts.pop()
     left = set_cell_size(" " + "  ".join(parts), room)
-    return Text(left + right, style="reverse bold" if state.paused else "reverse")
+    return Text(left + right, style="reverse bold" if state.is_paused else "reverse")
 
 
 def _keys(state: State, window: Window, problem: str) -> Text:
@@ -122,11 +122,11 @@ def _process_lines(
     out = [Text(head + f"{'RUNNING':>7} {'WAITING':>7} {'FAULTS':>6}  ", style="bold")]
     most = min(PROCESSES, max(1, room // 3))
     pids = [process.pid for process in processes]
-    at = pids.index(state.chosen) if state.chosen in pids else 0
+    at = pids.index(state.selected_pid) if state.selected_pid in pids else 0
     first = min(max(0, at - most + 1), max(0, len(pids) - most))
     for process in processes[first : first + most]:
         devices = [device for _, device in process.devices]
-        chosen = process.pid == state.chosen
+        chosen = process.pid == state.selected_pid
         copied = _rate(sum(device.copied_bytes_per_s for device in devices))
         out.append(
             Text(

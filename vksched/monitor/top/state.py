@@ -37,38 +37,38 @@ ORDERS: Mapping[str, Key] = {
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """order: one of ORDERS. chosen: the process that is marked, or None. alone: whether only its
+    """order: one of ORDERS. selected_pid: the process that is marked, or None. solo: whether only its
     devices are shown. first: so many devices are scrolled over.
     """
 
     order: str = "name"
-    paused: bool = False
-    helping: bool = False
-    chosen: int | None = None
-    alone: bool = False
+    is_paused: bool = False
+    show_help: bool = False
+    selected_pid: int | None = None
+    solo: bool = False
     first: int = 0
-    ended: bool = False
+    done: bool = False
 
 
 def press(state: State, key: str, pids: Sequence[int]) -> State:
     """Returns the state after a key, given the processes that are there."""
-    if state.helping and key != "quit":
-        return replace(state, helping=False)
+    if state.show_help and key != "quit":
+        return replace(state, show_help=False)
     if key == "quit":
-        return replace(state, ended=True)
+        return replace(state, done=True)
     if key == "pause":
-        return replace(state, paused=not state.paused)
+        return replace(state, is_paused=not state.is_paused)
     if key == "help":
-        return replace(state, helping=True)
+        return replace(state, show_help=True)
     if key == "sort":
         orders = list(ORDERS)
         following = orders[(orders.index(state.order) + 1) % len(orders)]
         return replace(state, order=following, first=0)
     if key in ("up", "down"):
-        return replace(state, chosen=_beside(state.chosen, key, pids), first=0)
-    if key == "alone":
-        chosen = state.chosen if state.chosen in pids else next(iter(pids), None)
-        return replace(state, chosen=chosen, alone=not state.alone, first=0)
+        return replace(state, selected_pid=_beside(state.selected_pid, key, pids), first=0)
+    if key == "solo":
+        chosen = state.selected_pid if state.selected_pid in pids else next(iter(pids), None)
+        return replace(state, selected_pid=chosen, solo=not state.solo, first=0)
     if key in ("further", "back"):
         return replace(state, first=max(0, state.first + (1 if key == "further" else -1)))
     return state
@@ -84,6 +84,6 @@ def _beside(chosen: int | None, key: str, pids: Sequence[int]) -> int | None:
 
 def arrange(state: State, processes: Sequence[ProcessNow]) -> list[Row]:
     """Returns the devices to show, in the order that was chosen."""
-    shown = [p for p in processes if not state.alone or p.pid == state.chosen]
+    shown = [p for p in processes if not state.solo or p.pid == state.selected_pid]
     rows = [Row(p, scheduler, device) for p in shown for scheduler, device in p.devices]
     return sorted(rows, key=ORDERS[state.order])  # type: ignore[arg-type]

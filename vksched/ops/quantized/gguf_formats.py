@@ -20,7 +20,7 @@ from ...common.dtypes import NDArray, Shape
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import OneOf
 from ...ir.cpu_kernel import BLOCK, rows_of_piece
-from ...storage.lazy_array import Apart, Held, Late, late_bytes
+from ...storage.lazy_array import ArrayLike, FileSlice, LazyArray, lazy_bytes
 from ..lowering import native_kernels
 from .quant_layout import BlockFormat, FloatFormat, Format, Parts, check_columns
 
@@ -269,18 +269,18 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
     blocks: the bytes of the rows, one after the other. shape: (..., columns) of values.
     """
     held = pack_u32(name, blocks, shape)
-    if not isinstance(held, Late):
+    if not isinstance(held, LazyArray):
         return held
     words: NDArray = np.empty(held.shape, held.dtype)
     flat, step = words.reshape(-1), BLOCK // 4
     pieces = [(flat[start : start + step], start) for start in range(0, flat.size, step)]
     with ThreadPoolExecutor(max(1, min(len(pieces), os.cpu_count() or 1))) as pool:
-        list(pool.map(held.into, *zip(*pieces, strict=True)))
+        list(pool.map(held.write_to, *zip(*pieces, strict=True)))
     return words
 
 
-def pack_u32(name: str, blocks: Any, shape: Shape) -> Held:
-    """Returns the same words, to be made where and when they are needed: `blocks`, bytes or Apart,
+def pack_u32(name: str, blocks: Any, shape: Shape) -> ArrayLike:
+    """Returns the same words, to be made where and when they are needed: `blocks`, bytes or FileSlice,
     must stay as it is. Of floats, whose words are the file's bytes, a view of these.
     """
     kind = format_of(name)
@@ -288,26 +288,28 @@ def pack_u32(name: str, blocks: Any, shape: Shape) -> Held:
         raise ShapeError(f"[repack] expected two sizes or more, got {shape}; try (1, columns)")
     rows, columns = math.prod(shape[:-1]), shape[-1]
     check_columns(kind, columns)
-    raw = blocks if isinstance(blocks, Apart) else _as_bytes(blocks)
+    raw = blocks if isinstance(blocks, FileSlice) else _as_bytes(blocks)
     row_bytes, words_shape = kind.row_bytes(columns), (*shape[:-1], kind.row_words(columns))
     if raw.size != rows * row_bytes:
         raise ShapeError(
             f"[repack] expected {rows * row_bytes} bytes for {shape} of {name}, got {raw.size}"
         )
-    if isinstance(raw, Apart):
+    if isinstance(raw, FileSlice):
         if isinstance(kind, FloatFormat):
-            return late_bytes(raw, words_shape, np.uint32)
+            return lazy_bytes(raw, words_shape, np.uint32)
         return Repacked(kind, shape, words_shape, raw)
     raw = raw.reshape(rows, row_bytes)
     if isinstance(kind, FloatFormat):
         return kind.pack_u32(raw, columns).reshape(words_shape)
-    return Late(words_shape, lambda at, out: _make(kind, columns, raw[at : at + len(out)], out))
+    return LazyArray(
+        words_shape, lambda at, out: _make(kind, columns, raw[at : at + len(out)], out)
+    )
 
 
-class Repacked(Late):
+class Repacked(LazyArray):
     """The words of blocks that lie apart. values: the shape of the values that they stand for."""
 
-    def __init__(self, kind: Format, values: Shape, shape: Shape, blocks: Apart) -> None:
+    def __init__(self, kind: Format, values: Shape, shape: Shape, blocks: FileSlice) -> None:
         columns = values[-1]
         super().__init__(
             shape,
@@ -332,7 +334,7 @@ def _as_bytes(blocks: Any) -> NDArray:
     return np.ascontiguousarray(given).reshape(-1).view(np.uint8)
 
 
-def _make_of_apart(kind: Format, columns: int, blocks: Apart, first: int, out: NDArray) -> None:
+def _make_of_apart(kind: Format, columns: int, blocks: FileSlice, first: int, out: NDArray) -> None:
     """Writes rows from `first` on, read a piece at a time, which stays in a core's cache."""
     row_bytes = kind.row_bytes(columns)
     step = max(1, READ_BYTES // row_bytes)

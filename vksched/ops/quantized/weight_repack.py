@@ -1,10 +1,10 @@
 """Words of weights made ahead, by a thread of its own, while graphs are written and planned.
 
     thread   |----------------------- repack ------------------------|-- repack --|
-    caller   |-- write --|-- passes --|-- plan --|-- lay out rooms --|-- repack --|-- run
+    caller   |-- write --|-- passes --|-- plan --|-- lay out buffers --|-- repack --|-- run
 
 Problem: the CPU wants its weights repacked, which takes as long as all else of a start, and a core
-is free meanwhile. Method: all rooms are there from the beginning, so what is made ready needs no
+is free meanwhile. Method: all buffers are there from the beginning, so what is made ready needs no
 content. Native loops read and repack a few rows at a time, without the interpreter: who needs words
 takes rows as well, until none are left. Nothing depends on it: what is not made, or fails, is made
 by who needs it. Examples: tests/ops/test_weight_repack.py.
@@ -21,12 +21,12 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 from ...common.errors import VkschedError
-from ...storage.lazy_array import Held
+from ...storage.lazy_array import ArrayLike
 from ..lowering import native_kernels
 from .gguf_formats import Repacked
 
-ROOM_BYTES = 32 << 20
-"""Of words whose rooms are one piece of memory: the system gives large pages of it, which are
+BUFFER_BYTES = 32 << 20
+"""Of words whose buffers are one piece of memory: the system gives large pages of it, which are
 cleared in two thirds of the time.
 """
 LINE = 16
@@ -37,18 +37,18 @@ anybody needs more.
 """
 
 
-class Ahead:
+class WeightRepackThread:
     """Makes the words of weights, and keeps them until it is closed: so long that somebody else has
     them.
     """
 
-    def __init__(self, weights: Iterable[Held]) -> None:
+    def __init__(self, weights: Iterable[ArrayLike]) -> None:
         wanted = [each for each in weights if isinstance(each, Repacked) and each.place is not None]
         self._made: list[NDArray] = []
         self._changing = threading.Lock()
         self._closed = False
         self._job: Any = None
-        self._thread = threading.Thread(target=self._work, args=(wanted,), name="vksched-ahead")
+        self._thread = threading.Thread(target=self._work, args=(wanted,), name="vksched-repack")
         if wanted and native_kernels.has_repack_file():
             self._thread.start()
 
@@ -56,9 +56,9 @@ class Ahead:
         begun: list[Repacked] = []
         filled = False
         try:
-            self._keep([room for some in _together(wanted) for room in _rooms(some)])
+            self._keep([buffer for some in _together(wanted) for buffer in _buffers(some)])
             begun += (each for each in wanted if each.begin(self._help))
-            parts = [each.part(each.room()) for each in begun]
+            parts = [each.part(each.buffer()) for each in begun]
             self._job = job = native_kernels.repack_job(parts)
             try:
                 while self._is_wanted() and job.work(BATCH_BYTES):
@@ -75,10 +75,10 @@ class Ahead:
             for each in begun:
                 each.end(filled)
 
-    def _keep(self, rooms: list[NDArray]) -> None:
+    def _keep(self, buffers: list[NDArray]) -> None:
         with self._changing:
             if not self._closed:
-                self._made = rooms
+                self._made = buffers
 
     def _is_wanted(self) -> bool:
         """Whether anybody may need more: else the interpreter waits for this thread to end."""
@@ -107,7 +107,7 @@ def _together(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
     some: list[Repacked] = []
     size_bytes = 0
     for each in wanted:
-        if some and size_bytes >= ROOM_BYTES:
+        if some and size_bytes >= BUFFER_BYTES:
             yield some
             some, size_bytes = [], 0
         some.append(each)
@@ -115,12 +115,12 @@ def _together(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
     yield some
 
 
-def _rooms(wanted: Sequence[Repacked]) -> list[NDArray]:
-    """Returns the rooms of words, in one piece of memory where they have none yet."""
+def _buffers(wanted: Sequence[Repacked]) -> list[NDArray]:
+    """Returns the buffers of words, in one piece of memory where they have none yet."""
     ends = list(accumulate(-(-each.size // LINE) * LINE for each in wanted))
     memory: NDArray = np.empty(ends[-1], np.uint32)
     starts = [0, *ends][: len(ends)]
     return [
-        each.room(memory[start : start + each.size].reshape(each.shape))
+        each.buffer(memory[start : start + each.size].reshape(each.shape))
         for start, each in zip(starts, wanted, strict=True)
     ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from ...common.errors import PlanError
 from ...ir.graph import Graph
-from ...ir.graph_builder import Made
+from ...ir.graph_builder import BuildResult
 from ..config.config_types import AUTO, Pipeline
 from ..config.match_sections import covers, is_backward
 from ..sharding.cost_oracle import CostOracle
@@ -35,7 +35,7 @@ from .zero_bubble import zb_h1, zb_h2
 class Arranged:
     """made: the graph of microbatches. simulated: its schedule. note: what was done."""
 
-    made: Made
+    made: BuildResult
     simulated: Simulated
     note: str
 
@@ -79,7 +79,7 @@ class _Work:
     devices: Sequence[str]
     shown: Sequence[int]
 
-    def best(self, found: Sequence[Simulated], oracle: CostOracle) -> tuple[Made, Simulated]:
+    def best(self, found: Sequence[Simulated], oracle: CostOracle) -> tuple[BuildResult, Simulated]:
         """Returns the schedule whose plan takes the shortest, which may be another one where memory
         is tight. No plan is made of one that takes longer by itself than the best plan so far.
         """
@@ -97,7 +97,7 @@ class _Work:
                 best, least_s = (made, simulated), run_s
         return best
 
-    def made(self, simulated: Simulated) -> Made:
+    def made(self, simulated: Simulated) -> BuildResult:
         """Returns the graph in the order of a schedule."""
         schedule = simulated.schedule
         # the sort is stable: actions of no length stay in the order in which they were carried out

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...common.errors import PlanError
 from ...ir.attrs import Attrs
 from ...ir.graph import Graph, Node
-from ...ir.graph_builder import Made, Maker
+from ...ir.graph_builder import BuildResult, GraphBuilder
 from ...ir.sharding_rule import ANY, PARTIAL_SUM, Factor, Sharded, factors_of
 from ..sharding.sharding_strategy import ShardedAxis, ShardingStrategy, units_of
 from .batch_axes import regroup
@@ -215,25 +215,25 @@ class Batcher:
         self._graph = graph
         self._batches = batches
         self._slots = slots
-        self._maker = Maker(graph)
+        self._builder = GraphBuilder(graph)
         self._values = [_Value() for _ in graph.nodes]
 
-    def run(self, shown: Sequence[int]) -> Made:
+    def run(self, shown: Sequence[int]) -> BuildResult:
         """Returns the graph. shown: nodes that somebody wants to see whole, beside the outputs."""
         for node in self._graph.nodes:
             value = self._values[node.id]
             if node.declaration.leaf or node.op == "state":
-                value.whole = self._maker.leaf(node)
+                value.whole = self._builder.leaf(node)
             elif node.id in self._batches.strategies:
                 self._in_parts(node, self._batches.strategies[node.id])
             else:
                 inputs = [self._whole(i) for i in node.inputs]
-                value.whole = self._maker.emit(node.op, inputs, node.attrs, node.name)
+                value.whole = self._builder.emit(node.op, inputs, node.attrs, node.name)
         outputs = {name: self._whole(i) for name, i in self._graph.outputs}
         seen = [self._whole(node_id) for node_id in shown]
         old = {self._graph.nodes[i].name: value.nodes() for i, value in enumerate(self._values)}
         old |= {name: self._values[at].nodes() for name, at in self._graph.aliases.items()}
-        return self._maker.finish(outputs, seen, old)
+        return self._builder.finish(outputs, seen, old)
 
     def _in_parts(self, node: Node, strategy: ShardingStrategy) -> None:
         call = Sharded(self._graph.input_types(node), node.type, node.attrs)
@@ -246,7 +246,7 @@ class Batcher:
             ]
             attrs = {**node.attrs, **strategy.factor.attrs(first, units)}
             name = f"{node.name}~{part}"
-            made.append(self._maker.emit(node.op, inputs, attrs, name, slot.device, slot.turn))
+            made.append(self._builder.emit(node.op, inputs, attrs, name, slot.device, slot.turn))
             first += units
         shard, value = strategy.result(call), self._values[node.id]
         value.parts, value.shard = tuple(made), shard
@@ -271,23 +271,23 @@ class Batcher:
     def _range(self, whole: int, shard: ShardedAxis, part: int, outer: int, name: str) -> int:
         """Returns a part of a whole value: a range of an axis, or of each of its blocks."""
         axis, begin, size = shard.axis, shard.starts[part] // outer, shard.sizes[part] // outer
-        shape, ends = self._maker[whole].type.shape, (shard.sizes[part],)
+        shape, ends = self._builder[whole].type.shape, (shard.sizes[part],)
         before, after = shape[:axis], shape[axis + 1 :]
         if outer > 1:
             blocks = (*before, outer, shape[axis] // outer, *after)
-            whole = self._maker.emit("reshape", (whole,), {"shape": blocks}, f"{name}.blocks")
+            whole = self._builder.emit("reshape", (whole,), {"shape": blocks}, f"{name}.blocks")
             axis += 1
         attrs = {"axes": (axis,), "starts": (begin,), "stops": (begin + size,), "steps": (1,)}
         if outer == 1:
-            return self._maker.emit("slice", (whole,), attrs, name)
-        runs = self._maker.emit("slice", (whole,), attrs, f"{name}.runs")
-        return self._maker.emit("reshape", (runs,), {"shape": (*before, *ends, *after)}, name)
+            return self._builder.emit("slice", (whole,), attrs, name)
+        runs = self._builder.emit("slice", (whole,), attrs, f"{name}.runs")
+        return self._builder.emit("reshape", (runs,), {"shape": (*before, *ends, *after)}, name)
 
     def _zeros(self, value_id: int, part: int) -> int:
         """Returns what stands for a value that the first microbatch has added already."""
         node = self._graph.nodes[value_id]
         attrs = Attrs({"shape": node.type.shape, "value": 0.0, "dtype": node.type.dtype})
-        return self._maker.emit("full", (), attrs, f"{node.name}.zeros~{part}")
+        return self._builder.emit("full", (), attrs, f"{node.name}.zeros~{part}")
 
     def _added(self, node: Node, strategy: ShardingStrategy, made: Sequence[int]) -> int:
         """Adds up the terms of all microbatches, on each device in its own order."""
@@ -296,19 +296,19 @@ class Batcher:
         for part in order:
             slot, one = self._slots(node.id, part), made[part]
             if strategy.is_mean:
-                share = self._maker.scalar(
+                share = self._builder.scalar(
                     strategy.units[part] / sum(strategy.units), node.type.dtype
                 )
                 name = f"{node.name}.share~{part}"
-                one = self._maker.emit("mul", (one, share), {}, name, slot.device, slot.turn)
+                one = self._builder.emit("mul", (one, share), {}, name, slot.device, slot.turn)
             if slot.device in sums:
                 name = f"{node.name}.sum~{part}"
                 pair = sums[slot.device], one
-                one = self._maker.emit("add", pair, {}, name, slot.device, slot.turn)
+                one = self._builder.emit("add", pair, {}, name, slot.device, slot.turn)
             sums[slot.device] = one
         first, *others = sums.values()
         for other in others:
-            first = self._maker.emit("add", (first, other), {}, f"{node.name}.sum")
+            first = self._builder.emit("add", (first, other), {}, f"{node.name}.sum")
         return first
 
     def _whole(self, value_id: int) -> int:
@@ -321,12 +321,12 @@ class Batcher:
     def _joined(self, parts: Sequence[int], axis: int, outer: int, node: Node) -> int:
         """Puts parts behind each other, block by block where each has several runs."""
         if outer == 1:
-            return self._maker.emit("concat", parts, {"axis": axis}, node.name)
+            return self._builder.emit("concat", parts, {"axis": axis}, node.name)
         runs: list[int] = []
         for number, part in enumerate(parts):
-            shape = self._maker[part].type.shape
+            shape = self._builder[part].type.shape
             blocks = (*shape[:axis], outer, shape[axis] // outer, *shape[axis + 1 :])
             name = f"{node.name}.runs~{number}"
-            runs.append(self._maker.emit("reshape", (part,), {"shape": blocks}, name))
-        whole = self._maker.emit("concat", runs, {"axis": axis + 1}, f"{node.name}.blocks")
-        return self._maker.emit("reshape", (whole,), {"shape": node.type.shape}, node.name)
+            runs.append(self._builder.emit("reshape", (part,), {"shape": blocks}, name))
+        whole = self._builder.emit("concat", runs, {"axis": axis + 1}, f"{node.name}.blocks")
+        return self._builder.emit("reshape", (whole,), {"shape": node.type.shape}, node.name)

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from ...common.errors import PlanError
 from ...ir.graph import Graph, Node
-from ...ir.graph_builder import Made, Maker
+from ...ir.graph_builder import BuildResult, GraphBuilder
 from ...ir.sharding_rule import PARTIAL_SUM, Factor, factors_of
 from ...topology.topology import Topology
 from ..config.config_types import AUTO, COLUMNS, Section, Shard
@@ -57,21 +57,21 @@ class Sharder:
         host = topology.devices[topology.cpu].name
         self.shard: set[str] = set()
         """The names of sections of which some node is computed in parts."""
-        self.maker = Maker(graph)
+        self.builder = GraphBuilder(graph)
         self.values = ShardedValues(
-            graph, self.maker, host, self._weights_of, pieces, pipeline_order
+            graph, self.builder, host, self._weights_of, pieces, pipeline_order
         )
         self.prices = Prices(self.values, topology)
         self._readers = _readers(graph)
 
-    def run(self, shown: Sequence[int]) -> Made:
+    def run(self, shown: Sequence[int]) -> BuildResult:
         """Returns the new graph. shown: nodes whose values somebody wants to see whole, beside the
         outputs.
         """
         values = self.values
         for node in self.graph.nodes:
             if node.op == "input":
-                values.held[node.id].whole[None] = self.maker.leaf(node)
+                values.held[node.id].whole[None] = self.builder.leaf(node)
             elif node.op == "assign":
                 values.assign(node)
             elif node.id not in values.lazy:
@@ -80,7 +80,7 @@ class Sharder:
         seen = [self._shown(node_id) for node_id in shown]
         old = {node.name: values.held[node.id].nodes() for node in self.graph.nodes}
         old |= {name: values.held[at].nodes() for name, at in self.graph.aliases.items()}
-        return self.maker.finish(outputs, seen, old)
+        return self.builder.finish(outputs, seen, old)
 
     def _shown(self, node_id: int) -> int:
         """Returns the node that is all of a value, put together by the host if nobody else has."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...ir.graph import Graph
-from ...ir.graph_builder import Made
+from ...ir.graph_builder import BuildResult
 
 
 class CostOracle(Protocol):
@@ -16,5 +16,5 @@ class CostOracle(Protocol):
     def seconds(self, graph: Graph, node: int, device: str) -> float:
         """Returns the expected seconds of a node on a device."""
 
-    def run_seconds(self, made: Made) -> float:
+    def run_seconds(self, made: BuildResult) -> float:
         """Returns the expected seconds of a run of a graph; infinite where it cannot run."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...ir.graph_builder import Made
+from ...ir.graph_builder import BuildResult
 
 
-def find_steps(made: Made) -> Mapping[str, int]:
+def find_steps(made: BuildResult) -> Mapping[str, int]:
     """Returns the turns of nodes in which no node reads one of its own turn that crosses; within
     the turns that they have already.
     """

@@ -108,7 +108,7 @@ class Prices:
 
     def home(self, new: int, device: str | None) -> str | None:
         """Returns where a node of the new graph is."""
-        return self._values.maker.pinned_device(new) or device
+        return self._values.builder.pinned_device(new) or device
 
     def _other(self, value: int, position: int, strategy: ShardingStrategy) -> float:
         terms = self._values.held[value].terms

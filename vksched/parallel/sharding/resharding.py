@@ -13,37 +13,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.graph_builder import Maker
+from ...ir.graph_builder import GraphBuilder
 from .sharding_strategy import Devices, ShardedAxis
 
 
 class Moves:
     """Emits moves into a new graph. Each returns the node that has the result."""
 
-    def __init__(self, maker: Maker) -> None:
-        self._maker = maker
+    def __init__(self, builder: GraphBuilder) -> None:
+        self._builder = builder
 
     def slice(
         self, source: int, axis: int, begin: int, end: int, name: str, device: str | None
     ) -> int:
         """Returns a range of an axis; the source itself where that is all of it."""
-        if (begin, end) == (0, self._maker[source].type.shape[axis]):
+        if (begin, end) == (0, self._builder[source].type.shape[axis]):
             return source
         attrs = {"axes": (axis,), "starts": (begin,), "stops": (end,), "steps": (1,)}
-        return self._maker.emit("slice", (source,), attrs, name, device)
+        return self._builder.emit("slice", (source,), attrs, name, device)
 
     def concat(self, ids: Sequence[int], axis: int, name: str, device: str) -> int:
         """Returns ranges of an axis behind each other."""
         if len(ids) == 1:
             return ids[0]
-        return self._maker.emit("concat", ids, {"axis": axis}, name, device)
+        return self._builder.emit("concat", ids, {"axis": axis}, name, device)
 
     def add(self, ids: Sequence[int], name: str, device: str) -> int:
         """Returns the sum of terms, added in their order."""
         total = ids[0]
         for i in ids[1:]:
-            total = self._maker.emit("add", (total, i), {}, name, device)
-        self._maker.note_all_reduce((*ids, total))
+            total = self._builder.emit("add", (total, i), {}, name, device)
+        self._builder.note_all_reduce((*ids, total))
         return total
 
     def range_of(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ...ir.attrs import Attrs
 from ...ir.graph import Graph, Node
-from ...ir.graph_builder import Maker
+from ...ir.graph_builder import GraphBuilder
 from ...ir.sharding_rule import ANY, PARTIAL_SUM, Sharded, factors_of
 from ...ops.creation.state import StatePiece
 from .resharding import Moves
@@ -53,15 +53,15 @@ class ShardedValues:
     def __init__(
         self,
         graph: Graph,
-        maker: Maker,
+        builder: GraphBuilder,
         host: str,
         weights_of: Callable[[Devices], Sequence[float]],
         pieces: Mapping[int, tuple[Devices, ShardedAxis] | None],
         pipeline_order: Mapping[str, int],
     ) -> None:
         self.graph = graph
-        self.maker = maker
-        self._moves = Moves(maker)
+        self.builder = builder
+        self._moves = Moves(builder)
         self.host = host
         self.held = [ShardedValue() for _ in graph.nodes]
         self.lazy = made_of_parameters(graph)
@@ -100,13 +100,13 @@ class ShardedValues:
             return held.whole[device]
         if value in self.lazy and not node.declaration.leaf and node.op != "state":
             inputs = [self.whole(i, device, group) for i in node.inputs]
-            made = self.maker.emit(node.op, inputs, node.attrs, node.name, device)
+            made = self.builder.emit(node.op, inputs, node.attrs, node.name, device)
         elif held.whole and not self.gathers(value, device):
             return next(iter(held.whole.values()))
         elif node.op == "state" and not held.shardings:
             return self._whole_state(node, device, group)
         elif node.declaration.leaf:
-            device, made = None, self.maker.leaf(node)
+            device, made = None, self.builder.leaf(node)
         elif held.shardings:
             made, device = self._gather(value, device)
         else:
@@ -147,7 +147,7 @@ class ShardedValues:
             attrs = {**node.attrs, **changed}
             name = f"{node.name}@{part}"
             turn = self.turn(node)
-            made.append(self.maker.emit(node.op, inputs, attrs, name, device, turn))
+            made.append(self.builder.emit(node.op, inputs, attrs, name, device, turn))
             first += size
         shard = strategy.result(call)
         if shard is not None:
@@ -171,7 +171,7 @@ class ShardedValues:
         for device in devices:
             inputs = [self.whole(i, device, group) for i in node.inputs]
             turn = self.turn(node)
-            made = self.maker.emit(node.op, inputs, node.attrs, node.name, device, turn)
+            made = self.builder.emit(node.op, inputs, node.attrs, node.name, device, turn)
             self.held[node.id].whole[device] = made
 
     def assign(self, node: Node) -> None:
@@ -186,7 +186,7 @@ class ShardedValues:
             return
         parts = zip(self.shard(state, *stored), self.shard(value, *stored), stored[0], strict=True)
         made = [
-            self.maker.emit("assign", (held, new), {}, f"{node.name}@{part}", device)
+            self.builder.emit("assign", (held, new), {}, f"{node.name}@{part}", device)
             for part, (held, new, device) in enumerate(parts)
         ]
         self.held[node.id].shardings[stored] = tuple(made)
@@ -226,7 +226,7 @@ class ShardedValues:
         node = self.graph.nodes[value]
         attrs = Attrs({"shape": node.type.shape, "value": 0.0, "dtype": node.type.dtype})
         zeros = [
-            self.maker.emit("full", (), attrs, f"{node.name}.zeros@{part}", device)
+            self.builder.emit("full", (), attrs, f"{node.name}.zeros@{part}", device)
             for part, device in enumerate(devices[1:], 1)
         ]
         return (self.whole(value, devices[0], devices), *zeros)
@@ -237,9 +237,9 @@ class ShardedValues:
         total = sum(strategy.units)
         out: list[int] = []
         for part, (one, units) in enumerate(zip(made, strategy.units, strict=True)):
-            share = self.maker.scalar(units / total, node.type.dtype)
+            share = self.builder.scalar(units / total, node.type.dtype)
             name = f"{node.name}.share@{part}"
-            out.append(self.maker.emit("mul", (one, share), {}, name, strategy.devices[part]))
+            out.append(self.builder.emit("mul", (one, share), {}, name, strategy.devices[part]))
         return tuple(out)
 
     def _whole_state(self, node: Node, device: str | None, group: Devices) -> int:
@@ -250,7 +250,7 @@ class ShardedValues:
         if stored is None:
             home = group[0] if len(group) > 1 else None
             # without a home of its own it will be where its readers are: the first one counts
-            made = self.held[node.id].whole[home or device] = self.maker.leaf(node, home)
+            made = self.held[node.id].whole[home or device] = self.builder.leaf(node, home)
             return made
         self.shard(node.id, *stored)
         made, where = self._gather(node.id, device)
@@ -263,7 +263,7 @@ class ShardedValues:
         for part, (begin, end) in enumerate(shard.ranges()):
             key = StatePiece(state, shard.axis, begin, end - begin)  # type: ignore[arg-type]
             about = shard.axis, begin, end - begin, f"{node.name}@{part}", key, devices[part]
-            out.append(self.maker.part_of_leaf(node, *about))
+            out.append(self.builder.part_of_leaf(node, *about))
         return tuple(out)
 
     def _leaf_parts(self, node: Node, devices: Devices, shard: ShardedAxis) -> tuple[int, ...]:
@@ -271,7 +271,7 @@ class ShardedValues:
         for part, (begin, end) in enumerate(shard.ranges()):
             key = ("part", self.graph.keys[node.id], shard.axis, begin, end)
             about = shard.axis, begin, end - begin, f"{node.name}@{part}", key, devices[part]
-            out.append(self.maker.part_of_leaf(node, *about))
+            out.append(self.builder.part_of_leaf(node, *about))
         return tuple(out)
 
     def _lazy_shard(
@@ -314,7 +314,7 @@ class ShardedValues:
         for part, (device, (begin, end)) in enumerate(zip(devices, shard.ranges(), strict=True)):
             source = self.whole(value, device, devices)
             # a range of an input that is no view of it is cut by the host, so that it alone crosses
-            there = self.host if node.op == "input" else self.maker.pinned_device(source)
+            there = self.host if node.op == "input" else self.builder.pinned_device(source)
             about = shard.axis, begin, end, f"{node.name}.part@{part}"
             out.append(self._moves.slice(source, *about, there))
         return tuple(out)

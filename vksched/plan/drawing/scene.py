@@ -28,7 +28,7 @@ KINDS = 8
 TIPS = 40
 """Names in a tooltip."""
 
-CALLER = 0
+DRIVER = 0
 """The lane of inputs and outputs; the devices in use follow."""
 
 Net = tuple[int, int, int]
@@ -95,7 +95,7 @@ class Scene:
 
 def make_scene(plan: PlanValue) -> Scene:
     """Returns what to draw."""
-    maker = _Maker(plan)
+    maker = _SceneBuilder(plan)
     maker.add_frames()
     maker.add_wires()
     transfer = transfers(plan)
@@ -119,7 +119,7 @@ def cut(text: str) -> str:
     return text if len(text) <= LINE_CHARS else f"{text[: LINE_CHARS - 1]}…"
 
 
-class _Maker:
+class _SceneBuilder:
     def __init__(self, plan: PlanValue) -> None:
         self.plan = plan
         self.graph = plan.graph
@@ -141,7 +141,7 @@ class _Maker:
     def add_frames(self) -> None:
         given = {c.node for s in self.plan.splits for c in s.uploads if c.source == HOST}
         given |= {r for r in self.outputs if self.graph.nodes[r].declaration.leaf}
-        self._add_frame(Frame(CALLER, "from the caller"), sorted(given), dict.fromkeys(given, 0))
+        self._add_frame(Frame(DRIVER, "from the caller"), sorted(given), dict.fromkeys(given, 0))
         for split in self.plan.splits:
             waits = f", waits for {', '.join(map(str, split.waits))}" if split.waits else ""
             title = f"split {split.id}: {count_of(len(split.nodes), 'node')}{waits}"
@@ -191,10 +191,10 @@ class _Maker:
             rest = sum(count for _, count in kinds[KINDS:])
             lines[KINDS:] = [f"{rest} of {len(kinds) - KINDS} other ops"]
         names = [self.graph.nodes[n].name for n in nodes]
-        head = count_of(len(names), "value" if lane == CALLER else "node")
+        head = count_of(len(names), "value" if lane == DRIVER else "node")
         tip = "\n".join(names[:TIPS]) + ("\n..." if len(names) > TIPS else "")
         fallen = any(name in self.fallen for name in names)
-        is_output = lane != CALLER and any(n in self.outputs for n in nodes)
+        is_output = lane != DRIVER and any(n in self.outputs for n in nodes)
         return Box(lane, (head, *map(cut, lines)), tip, 0, is_output, fallen)
 
     # -- wires -------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class _Maker:
         self._pair(source, target, "host" if leaf else "stays" if stays else "crosses", value, lane)
 
     def _add_outputs(self) -> None:
-        frame = Frame(CALLER, "to the caller")
+        frame = Frame(DRIVER, "to the caller")
         self.frames.append(frame)
         seen: dict[int, int] = {}
         for name, output in self.graph.outputs:
@@ -233,11 +233,11 @@ class _Maker:
                 lines: tuple[str, ...] = (shorten(name), cut(str(type_)))
                 if self.collapsed and len(self.graph.outputs) > 1:
                     lines = (f"{len(self.graph.outputs)} outputs",)
-                self._add_box(Box(CALLER, lines, f"{name}: {type_}"), ())
+                self._add_box(Box(DRIVER, lines, f"{name}: {type_}"), ())
             target = len(self.boxes) - 1
             seen[root] = target
             value = value_of(self.graph, output, same_device=False)
-            self._pair(self.box_of[root], target, "host", value, CALLER)
+            self._pair(self.box_of[root], target, "host", value, DRIVER)
         if not frame.boxes:
             self.frames.pop()
 

@@ -1,11 +1,11 @@
-"""Dispatch: which piece goes to which device next.
+"""Dispatcher: which piece goes to which device next.
 
 Problem: pieces of a graph become ready while devices work at speeds that nobody knew before.
 Method: the same decision is asked by the executor, with real devices, and by the simulator. It
 knows what was sent where, what has ended, and how long that took.
 
 "earliest-finish": one queue. The most urgent piece goes to the device that would finish it first, what
-must be moved included. If that one has its hands full, the piece stays in the queue, as something
+must be moved included. If that one has its target full, the piece stays in the queue, as something
 may change until then, and counts as that device's next work when the following pieces are looked
 at.
 
@@ -131,8 +131,8 @@ class Tape:
     waits: tuple[int, ...] = ()
 
 
-class Hands(Protocol):
-    """Who does what was decided: devices, or a clock."""
+class DispatchTarget(Protocol):
+    """Carries out the decisions of a dispatcher: devices, or a simulated clock."""
 
     def now(self) -> float: ...
 
@@ -148,7 +148,7 @@ class Hands(Protocol):
         """
 
 
-class Dispatch:
+class Dispatcher:
     """One run's decisions. Subclasses say which piece is next. alone: a device that has all pieces
     and gets them all.
     """
@@ -267,7 +267,7 @@ class Dispatch:
         return max(now_s, self._free_s[device]) if self.queues[device] else now_s
 
 
-class Earliest(Dispatch):
+class Earliest(Dispatcher):
     """One queue, in order of urgency."""
 
     def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
@@ -292,7 +292,7 @@ class Earliest(Dispatch):
         return None
 
 
-class Stealing(Dispatch):
+class Stealing(Dispatcher):
     """A queue of ready pieces for each device, each in order of urgency."""
 
     def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
@@ -353,21 +353,21 @@ class Stealing(Dispatch):
         return None
 
 
-POLICIES: dict[str, type[Dispatch]] = {"earliest-finish": Earliest, "work-stealing": Stealing}
+POLICIES: dict[str, type[Dispatcher]] = {"earliest-finish": Earliest, "work-stealing": Stealing}
 
 
-def execute(dispatch: Dispatch, hands: Hands) -> None:
+def execute(dispatcher: Dispatcher, target: DispatchTarget) -> None:
     """Runs all pieces once: the loop of the executor and of the simulator."""
-    while not dispatch.over:
-        while (chosen := dispatch.next(hands.now())) is not None:
+    while not dispatcher.over:
+        while (chosen := dispatcher.next(target.now())) is not None:
             piece, device = chosen
-            brought = list(dispatch.missing(piece, device))
+            brought = list(dispatcher.missing(piece, device))
             for value, source in brought:
-                hands.bring(value, source, device)
-            hands.submit(piece, device)
-            dispatch.sent(piece, device, brought, hands.now())
-        ended, taken_s = hands.wait(dispatch.heads())
-        dispatch.ended(ended, hands.now(), taken_s)
+                target.bring(value, source, device)
+            target.submit(piece, device)
+            dispatcher.sent(piece, device, brought, target.now())
+        ended, taken_s = target.wait(dispatcher.heads())
+        dispatcher.ended(ended, target.now(), taken_s)
 
 
 def _dependencies(options: Options) -> tuple[list[int], list[list[int]]]:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...ir.graph import Graph
-from ...topology.host_names import CALLER
+from ...topology.host_names import DRIVER
 from ...topology.topology import Topology
 from ..costs.node_cost import COPY_IN, COPY_OUT
 from ..plan import Plan
@@ -100,9 +100,9 @@ class Options:
     def network_s(self, value: int, device: int, way: str = COPY_IN) -> float:
         """Returns what the network takes of that, as who decides has each value: none at home."""
         host = self.topology.host_of(device)
-        if host == CALLER:
+        if host == DRIVER:
             return 0.0
-        ends = (CALLER, host) if way == COPY_IN else (host, CALLER)
+        ends = (DRIVER, host) if way == COPY_IN else (host, DRIVER)
         size_bytes = self.graph.nodes[value].type.device_bytes
         return self.topology.link_between(*ends).seconds(size_bytes)
 

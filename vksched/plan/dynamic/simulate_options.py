@@ -24,7 +24,7 @@ class Simulated:
 
 
 class _Clock:
-    """Hands that only look at the clock."""
+    """A dispatch target that simulates the time of devices."""
 
     def __init__(self, options: Options, slowdowns: Mapping[int, float]) -> None:
         self._options = options
@@ -81,11 +81,11 @@ def simulate_options(
     graph, clock = options.graph, _Clock(options, slowdowns or {})
     speeds = speeds or Speeds(len(options.topology.devices))
     speeds.begin()
-    dispatch = POLICIES[policy](options, speeds)
-    execute(dispatch, clock)
+    dispatcher = POLICIES[policy](options, speeds)
+    execute(dispatcher, clock)
     seconds = clock.now_s
     for _, output in graph.outputs:
         maker = options.makers.get(graph.view_base(output))
         if maker is not None:
-            seconds += options.leaves_s(graph.view_base(output), dispatch.device_of[maker])
-    return Simulated(seconds, dispatch.tape, clock.busy_s)
+            seconds += options.leaves_s(graph.view_base(output), dispatcher.device_of[maker])
+    return Simulated(seconds, dispatcher.tape, clock.busy_s)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...topology.host_names import CALLER, on
+from ...topology.host_names import DRIVER, on
 from ...topology.topology import Topology
 from ..types.plan_types import HOST, PlanValue, Split
 from ..verify.happens_before import Checker, Finding, fail_on
@@ -62,7 +62,7 @@ class Joined:
     """
 
     def __init__(self, plan: PlanValue, host_plans: Sequence[HostPlan]) -> None:
-        ordered = sorted(host_plans, key=lambda host_plan: host_plan.host == CALLER)
+        ordered = sorted(host_plans, key=lambda host_plan: host_plan.host == DRIVER)
         self.places: list[_Place] = []
         device = split = 0
         for number, host_plan in enumerate(ordered):
@@ -148,7 +148,7 @@ class HostWalk(Walk):
 
     def _begin(self, slot: int, number: int) -> Iterator[Event]:
         tell, host = self.generator, self._part.host
-        if host != CALLER:
+        if host != DRIVER:
             about = self._cpu(host)
             yield tell.hear(slot, number, "start", host, about, self._part.inputs)
             yield tell.acquire(slot, number)
@@ -192,7 +192,7 @@ class HostWalk(Walk):
         yield tell.tell(slot, tell.run_in(slot), "value", step.host, step.value)
 
     def _feed(self, slot: int, value: int) -> Iterator[Event]:
-        fed = self._part.host != CALLER and value in self._part.inputs
+        fed = self._part.host != DRIVER and value in self._part.inputs
         if fed or value in self._part.taken:
             yield self.generator.open(slot, value)
 
@@ -208,7 +208,7 @@ class HostWalk(Walk):
 
     def _agree(self, slot: int, number: int) -> Iterator[Event]:
         host = self._part.host
-        if host != CALLER:
+        if host != DRIVER:
             if self._commits:
                 yield self.generator.tell(slot, number, "ready", host)
                 yield from self._listen(slot, number, "commit", host)
@@ -223,7 +223,7 @@ class HostWalk(Walk):
 
     def _finish(self, slot: int, number: int) -> Iterator[Event]:
         tell, host = self.generator, self._part.host
-        if host != CALLER:
+        if host != DRIVER:
             yield tell.release(slot)
             yield tell.tell(slot, number, "done", host)
             return

@@ -25,7 +25,7 @@ from ...common.errors import PlanError
 from ...common.schema import Either, Row, check
 from ...ir.graph import Graph, Node
 from ...storage.content_hash import digest_of, pieces_of
-from ...storage.lazy_array import Held, Late, as_array
+from ...storage.lazy_array import ArrayLike, LazyArray, as_array
 from ...trace.format import CARRIED, NODE
 from ..serialize.graph_codec import NONSENSE, decode_node, encode_node
 from ..serialize.plan_codec import decode_plan, encode_plan, topology_of
@@ -57,7 +57,7 @@ position, and value, split and host of what is sent, or value, host and what is 
 taken. every: `HostPlan.splits`. The rest: as in `HostPlan` and `Graph`.
 """
 
-WeightOf = Callable[[str], Held]
+WeightOf = Callable[[str], ArrayLike]
 """Returns what has this hash: bytes, or the array itself."""
 
 
@@ -156,10 +156,10 @@ def _decode_nodes(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ..
     )
 
 
-def _typed(held: Held, type_: TensorType) -> Held:
+def _typed(held: ArrayLike, type_: TensorType) -> ArrayLike:
     """Returns bytes as what they are of; what is made when it is needed stays so."""
     same = held.shape == type_.shape and held.dtype == numpy_dtype(type_.dtype)
-    if same and isinstance(held, Late):
+    if same and isinstance(held, LazyArray):
         return held
     array = as_array(held)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

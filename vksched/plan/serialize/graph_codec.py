@@ -24,7 +24,7 @@ from ...ir.graph import FEW, Graph, Node
 from ...ir.op import all_ops, get_op
 from ...ir.value_range import bounds_of_data
 from ...storage.content_hash import hash_of
-from ...storage.lazy_array import Held, as_array
+from ...storage.lazy_array import ArrayLike, as_array
 
 MAX_BYTES = 1 << 30
 """Of arrays that a graph is given when it is read back, as their bounds differ."""
@@ -66,7 +66,7 @@ def encode_node(node: Node) -> dict[str, Any]:
     }
 
 
-def _held(node: Node, array: Held) -> dict[str, Any]:
+def _held(node: Node, array: ArrayLike) -> dict[str, Any]:
     """Returns what is told of a weight or constant."""
     out: dict[str, Any] = {"node": node.id, "hash": hash_of(array)}
     if node.type.dtype == INT64 or node.type.size <= FEW:

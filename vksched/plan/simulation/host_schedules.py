@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...topology.host_names import CALLER
+from ...topology.host_names import DRIVER
 from ...topology.topology import Topology
 from ..types.plan_types import HOST
 
@@ -108,10 +108,10 @@ def make_walks(
     commits: how many splits, at the end, write states. results: values that the caller gets, each
     with the split that makes it.
     """
-    working = {topology.host_of(device) for device, _, _ in flows} | {CALLER}
+    working = {topology.host_of(device) for device, _, _ in flows} | {DRIVER}
     if len(working) == 1:
         return None
-    return _Maker(topology, flows, sorted(working), values).make(commits, results)
+    return _ScheduleBuilder(topology, flows, sorted(working), values).make(commits, results)
 
 
 class Turns:
@@ -136,7 +136,7 @@ class Turns:
         return -left, (target - source) % self._hosts
 
 
-class _Maker:
+class _ScheduleBuilder:
     def __init__(
         self, topology: Topology, flows: Sequence[Flow], hosts: Sequence[str], values: Values
     ) -> None:
@@ -147,7 +147,7 @@ class _Maker:
         self._on = tuple(
             number.get(topology.host_of(device), -1) for device in range(len(topology.devices))
         )
-        self._caller = number[CALLER]
+        self._caller = number[DRIVER]
         self._values = values
         self._brought: set[tuple[int, int]] = set()
         self._given: list[int] = [0] * len(hosts)

@@ -3,7 +3,7 @@
 Problem: hosts share the network, and each goes on while others wait. Method: the host whose clock
 is behind all others goes on to its next submission, or its next message; one that needs a message
 which nobody has sent stands still until somebody has. So messages take the wires in the order in
-which they are ready. What a walk does is what `PartExecutor` does, see walks.py.
+which they are ready. What a walk does is what `HostPlanExecutor` does, see walks.py.
 
 Complexity: O(steps * log(hosts)). Examples: tests/plan/test_host_schedules.py.
 """

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...ir.graph import Graph
 from ...topology.device_spec import DeviceSpec
-from ...topology.host_names import CALLER
+from ...topology.host_names import DRIVER
 from ...topology.topology import Topology
 from ..costs import node_cost
 from ..types.plan_types import (
@@ -160,7 +160,7 @@ def make_program(
         )
     fetched_s = 0.0
     for value, split in results:
-        if host_of(parts[split].device) == CALLER:
+        if host_of(parts[split].device) == DRIVER:
             fetched_s += leaves_s(value, parts[split].device)
     run_s = max((costs.run_s for costs in costs_of.values()), default=0.0)
     if walks is not None:

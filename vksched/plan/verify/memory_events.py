@@ -193,9 +193,11 @@ class EventGenerator:
         return self._touch(slot, f"copy of {self._name(copy.node)} by the host", reads, (write,))
 
     def submit(self, slot: int, split: int) -> Iterator[Event]:
-        """The host writes the ticket of a split and hands it to its queues."""
+        """The host writes the sequence number of a split and hands it to its queues."""
         made = self.plan.splits[split]
-        yield self._touch(slot, f"ticket of split {split}", (), (self._ticket(made),))
+        yield self._touch(
+            slot, f"sequence_number of split {split}", (), (self._sequence_number(made),)
+        )
         if UPLOAD in made.async_transfers:
             yield self._submit(slot, made, UPLOAD)
         yield self._submit(slot, made, COMPUTE)
@@ -314,7 +316,9 @@ class EventGenerator:
         }
 
     def _sequence_word(self, split: Split, stage: str) -> Item:
-        return Item("sequence word", True, (self._ticket(split),), (self._echo(split, stage),))
+        return Item(
+            "sequence word", True, (self._sequence_number(split),), (self._echo(split, stage),)
+        )
 
     def _entered(self, split: Split, copy: Upload) -> Access:
         """What a copy in reads: the staging buffer, in which a streamed weight is before the first run
@@ -412,7 +416,7 @@ class EventGenerator:
         size = self.plan.graph.nodes[held].type.words if words is None else words
         return Access(("state", device, held), offset, offset + max(1, size), held)
 
-    def _ticket(self, split: Split) -> Access:
+    def _sequence_number(self, split: Split) -> Access:
         return Access(("status", split.device, split.id), 0, 1, split.id)
 
     def _echo(self, split: Split, stage: str) -> Access:

@@ -26,7 +26,7 @@ from ...plan.simulation.host_schedules import Turns
 from ...plan.types.interval_set import Owners
 from ...plan.types.plan_types import HOST, Placement, PlanValue, Span, Split, Upload
 from ...topology.device_spec import DeviceSpec
-from ...topology.host_names import CALLER, CPU, device_of, host_of
+from ...topology.host_names import CPU, DRIVER, device_of, host_of
 from ...topology.topology import Topology
 
 
@@ -42,7 +42,7 @@ def cut(plan: Plan) -> tuple[HostPlan, ...]:
             'try policy="auto"'
         )
     hosts = [host_of(spec.name) for spec in plan.topology.devices]
-    working = dict.fromkeys([CALLER, *(hosts[split.device] for split in plan.splits)])
+    working = dict.fromkeys([DRIVER, *(hosts[split.device] for split in plan.splits)])
     order = _Order(plan, hosts)
     return tuple(_Cut(plan, host, hosts, order).host_plan() for host in working)
 
@@ -71,7 +71,7 @@ class _Order:
         self.locations: dict[int, list[tuple[int, Span]]] = {}
         for (device, node), span in plan.locations.items():
             self.locations.setdefault(device, []).append((node, span))
-        names = sorted({CALLER, *self.splits})
+        names = sorted({DRIVER, *self.splits})
         self._numbers_of_hosts = {host: number for number, host in enumerate(names)}
         live_in = [[(copy.node, copy.source) for copy in split.uploads] for split in plan.splits]
         self._turns = Turns(live_in, len(names))
@@ -95,11 +95,11 @@ class _Order:
             for value in split.observed:
                 shown.setdefault(value if value in given else root(value), []).append(value)
             for value, views in shown.items():
-                self._cross(value, split.id, CALLER, HOST, tuple(views))
+                self._cross(value, split.id, DRIVER, HOST, tuple(views))
         for value in (*(node for _, node in plan.graph.outputs), *plan.graph.backed_up_states):
             made = value if value in makers else root(value)
             if made in makers:
-                self._cross(made, makers[made], CALLER, HOST)
+                self._cross(made, makers[made], DRIVER, HOST)
 
     def _cross(
         self, value: int, split: int, target: str, reader: int, shown: tuple[int, ...] = ()
@@ -150,7 +150,7 @@ class _Cut:
         self._takes = [step for step in every if isinstance(step, Recv)]
 
     def host_plan(self) -> HostPlan:
-        plan, is_caller = self._plan, self._host == CALLER
+        plan, is_caller = self._plan, self._host == DRIVER
         graph, inputs = self._graph(), self._inputs()
         splits = tuple(self._split(split, is_caller) for split in self._splits)
         memory = [plan.memory[d] for d in self._kept]
@@ -218,7 +218,7 @@ class _Cut:
     # -- its graph ---------------------------------------------------------------------------------
 
     def _graph(self) -> Graph:
-        whole, is_caller = self._plan.graph, self._host == CALLER
+        whole, is_caller = self._plan.graph, self._host == DRIVER
         own = {node for split in self._splits for node in split.nodes}
         in_place = {state for split in self._splits for _, state in split.in_place}
         own |= {node for node, state in whole.states.items() if state in in_place}

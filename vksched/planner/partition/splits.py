@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from ...plan.costs.op_support import OpSupport
 from ...plan.types.plan_types import HOST, Placement, value_of
 from ...plan.types.split_draft import SUBMISSION_S, SplitDraft
-from ...topology.host_names import CALLER
+from ...topology.host_names import DRIVER
 from ...topology.topology import Topology
 from .in_place import InPlace, find_in_place
 from .streaming_windows import StreamingBuffers
@@ -99,7 +99,7 @@ def split_graph(
     for value in support.observed:
         observed[of_node[graph.view_base(value)]].append(value)
     specs, host_of = support.topology.devices, support.topology.host_of
-    alone = {host_of(device) for device in devices} <= {CALLER}  # parts of hosts wait anew
+    alone = {host_of(device) for device in devices} <= {DRIVER}  # parts of hosts wait anew
     async_transfers = [
         choose_async_transfers(specs[devices[i]], graph, live_in[i], live_out[i])
         if alone and i < run

@@ -46,7 +46,7 @@ def find_node_groups(
     fastest at it; 0 of states, each of which some other node reads. grain_s: a node group takes no
     further node from there on.
     """
-    maker = _Maker(support, candidate_devices, seconds, grain_s)
+    maker = _GroupBuilder(support, candidate_devices, seconds, grain_s)
     maker.join_operands()
     maker.join_readers()
     groups = maker.groups()
@@ -55,7 +55,7 @@ def find_node_groups(
     return tuple(NodeGroup(tuple(nodes), devices) for nodes, devices in groups)
 
 
-class _Maker:
+class _GroupBuilder:
     """Nodes by node group, while node groups grow; a node group is named by its first node."""
 
     def __init__(

@@ -29,7 +29,7 @@ from ...plan.types.placement_overrides import Overrides, resolve_overrides
 from ...schedule import Objective, Platform, Task, TaskGraph, schedule
 from ...schedule.local_search.step_budget import budget_by_size
 from ...schedule.model.task_graph import MOST as MAX_AMOUNT
-from ...topology.host_names import CALLER
+from ...topology.host_names import DRIVER
 from ...topology.links import Link
 from ...topology.power import watts_of
 from ..placement.candidate_devices import PlacementHints
@@ -84,10 +84,10 @@ class Candidates:
         alike, host_of, all_devices = self.support.alike, self.topology.host_of, self.devices
         self.devices = tuple(dict.fromkeys(alike[d] for d in all_devices))
         seconds = {d: self.total_s(d) for d in self.devices}
-        ranked = sorted(all_devices, key=lambda d: (host_of(d) != CALLER, seconds[alike[d]]))
-        own = sum(host_of(d) == CALLER for d in all_devices)
+        ranked = sorted(all_devices, key=lambda d: (host_of(d) != DRIVER, seconds[alike[d]]))
+        own = sum(host_of(d) == DRIVER for d in all_devices)
         kept = {*ranked[: max(own, GRAINS)], *self.pins.values()}
-        hosts = {CALLER, *map(host_of, kept)}
+        hosts = {DRIVER, *map(host_of, kept)}
         self.devices = tuple(d for d in all_devices if d in kept)
         self._cpus = tuple(d for d in self._cpus if host_of(d) in hosts)
         self._candidate_devices.clear()
@@ -125,9 +125,9 @@ class Candidates:
             host = topology.host_of(device)
             own = topology.cpu_of(device)
             key: object = device
-            if host != CALLER and device not in self.pins.values():
+            if host != DRIVER and device not in self.pins.values():
                 ways = topology.link_in(device), topology.link_out(device)
-                wires = topology.link_between(CALLER, host), topology.link_between(host, CALLER)
+                wires = topology.link_between(DRIVER, host), topology.link_between(host, DRIVER)
                 cpu = None if own is None else self.support.alike[own]
                 key = self.support.alike[device], cpu, ways, wires
             if key not in known:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from ...plan.simulation.plan_metrics import join_replicas
 from ...plan.types.decision import Candidate
-from ...topology.host_names import CALLER
+from ...topology.host_names import DRIVER
 from .candidates import Strategy
 from .evaluate import CLOSE, Evaluated, Evaluator
 
@@ -77,7 +77,7 @@ def _fastest_first(singles: Sequence[Evaluated], evaluator: Evaluator) -> list[E
     topology, by_device = evaluator.support.topology, dict[str, list[Evaluated]]()
     for each in singles:
         names, metrics = each.candidate.devices, each.candidate.metrics
-        here = len(names) == 1 and topology.host_of(topology.index(names[0])) == CALLER
+        here = len(names) == 1 and topology.host_of(topology.index(names[0])) == DRIVER
         if here and each.fitted is not None and metrics.period_s > 0:
             by_device.setdefault(names[0], []).append(each)
     best: list[Evaluated] = []

@@ -1,6 +1,6 @@
 """Where the CPU's program of a split keeps what it makes: in memory that it has once and for all.
 
-    fixed   x y z     made and read in one split: in the session's memory, reused as values die
+    fixed   x y z     made and read in one split: in the prepared plan's memory, reused as values die
     fresh   result    what leaves the split, or may: of memory of its own in each run
 
 A value lives from the step that makes it to the last one that reads it, both included: no result
@@ -115,7 +115,7 @@ def _words(graph: Graph, node_id: int) -> int:
 
 
 class Memory:
-    """What the programs of a session share: only one of them runs at a time."""
+    """What the programs of a prepared plan share: only one of them runs at a time."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         most: dict[int, int] = {}

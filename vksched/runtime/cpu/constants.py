@@ -1,4 +1,4 @@
-"""Constants of a session of the CPU: what weights alone make is computed once, when the plan is
+"""Constants of a prepared plan of the CPU: what weights alone make is computed once, when the plan is
 prepared, and not in each run.
 
     weight --transpose--> kept        input, kept --recurrent--> ...
@@ -15,10 +15,10 @@ from ...common.dtypes import NDArray
 from ...common.errors import VkschedError
 from ...ir.graph import Node
 from ...plan.types.plan_types import PlanValue, Split
-from .evaluate import HostWeights, Values, evaluate_node
+from .evaluate import CpuWeights, Values, evaluate_node
 
 MAX_BYTES = 1 << 26
-"""What a session makes of such values at most; those that would be more are made in each run. Those
+"""What a prepared plan makes of such values at most; those that would be more are made in each run. Those
 that only others of them read are not kept.
 """
 
@@ -26,7 +26,7 @@ that only others of them read are not kept.
 def make_constants(
     plan: PlanValue,
     splits: Sequence[Split],
-    weights: HostWeights,
+    weights: CpuWeights,
     known: Mapping[int, NDArray],
     leaves: Collection[int],
 ) -> dict[int, NDArray]:

@@ -28,12 +28,12 @@ from ...plan.costs.node_cost import call_of, call_work, family_of
 from ...plan.types.plan_types import PlanValue, Upload
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
-from ..device import Gauge, Times, TransferTimes
-from ..state_store import HostStates
-from .evaluate import HostWeights, Values
+from ..device import MemoryUsage, Times, TransferTimes
+from ..state_store import CpuStates
+from .evaluate import CpuWeights, Values
 from .host_memory import host_memory_bytes, resident_bytes
 from .split_program import make_programs
-from .split_task import Gate, Task, Turn
+from .split_task import ComputeLock, Gate, Task
 from .thread_governor import products_alone
 from .worker import Worker
 from .worker_pool import Buffers, Workers
@@ -56,10 +56,10 @@ class CpuDevice:
     def __init__(self, spec: DeviceSpec) -> None:
         self._spec = spec
         self._owner = Owner()
-        self.states = HostStates()
+        self.states = CpuStates()
         self._worker = Worker(f"vksched-{spec.name}")
         self._workers = Workers(f"vksched-{spec.name}-piece")
-        self._turn = Turn()
+        self._compute_lock = ComputeLock()
 
     @property
     def name(self) -> str:
@@ -69,10 +69,10 @@ class CpuDevice:
     def spec(self) -> DeviceSpec:
         return self._spec
 
-    def gauge(self) -> Gauge:
+    def memory_usage(self) -> MemoryUsage:
         """The computer's memory, and what all of this process takes of it."""
         total, free = host_memory_bytes()
-        return Gauge(total, total - free, resident_bytes())
+        return MemoryUsage(total, total - free, resident_bytes())
 
     @property
     def link(self) -> Link | None:
@@ -81,9 +81,13 @@ class CpuDevice:
     def holds(self, key: object) -> bool:
         return self.states.holds(key)
 
-    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> CpuSession:
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> CpuPreparedPlan:
         self._owner.require(self.name)  # its thread is not in a forked child
-        return CpuSession(plan, index, self._worker, self._workers, self.states, self._turn)
+        return CpuPreparedPlan(
+            plan, index, self._worker, self._workers, self.states, self._compute_lock
+        )
 
     def close(self) -> None:
         self._worker.close()
@@ -113,7 +117,7 @@ def _split_alone(plan: PlanValue) -> int | None:
     return splits[0].id if len(splits) == 1 and not plan.any_order else None
 
 
-class CpuSession:
+class CpuPreparedPlan:
     """One plan's share of the CPU."""
 
     def __init__(
@@ -122,19 +126,19 @@ class CpuSession:
         index: int,
         worker: Worker,
         workers: Workers,
-        states: HostStates,
-        turn: Turn,
+        states: CpuStates,
+        compute_lock: ComputeLock,
     ) -> None:
         self._plan = plan
         self._states = states
         self._no_states = None if plan.graph.states else Gate(states)
         self._worker = worker
-        self._turn = turn
+        self._compute_lock = compute_lock
         self._alone = _split_alone(plan)
         self._usual_s = math.inf
         """What that split takes; an outlier, as when others have the core, counts little."""
         self._buffers = Buffers()
-        weights = HostWeights(plan.graph)
+        weights = CpuWeights(plan.graph)
         self._programs = make_programs(plan, index, weights, workers, self._buffers)
         workers.each(weights.make, [(leaf,) for leaf in _weights_read(plan, index)])
         self._with_products = {
@@ -148,24 +152,24 @@ class CpuSession:
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
 
-    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
+    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
         self._values[slot][copy.node] = array
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         task = self._tasks[slot, split] = Task(self._no_states or Gate(self._states))
         if split != self._alone:
             self._hand_over(slot, split, task)
 
     def _hand_over(self, slot: int, split: int, task: Task) -> None:
-        self._turn.give_back()  # which an interrupt may have kept this thread from
+        self._compute_lock.release()  # which an interrupt may have kept this thread from
         task.job = self._worker.submit(partial(self._take_turn, slot, split, task.gate))
 
     def _take_turn(self, slot: int, split: int, gate: Gate) -> float:
-        self._turn.wait()
+        self._compute_lock.wait()
         try:
             return self._run(slot, split, gate)
         finally:
-            self._turn.give_back()
+            self._compute_lock.release()
 
     def _run(self, slot: int, split: int, gate: Gate) -> float:
         start = time.perf_counter()
@@ -195,7 +199,7 @@ class CpuSession:
     def _run_here(self, slot: int, split: int, task: Task) -> bool:
         """Computes a split on this thread unless another one is at it."""
         try:
-            if not self._turn.take():
+            if not self._compute_lock.take():
                 return False
             task.seconds = self._run(slot, split, task.gate)
             return True
@@ -206,12 +210,12 @@ class CpuSession:
             task.error = PlanError(f"[wait] split {split} on cpu was interrupted")
             raise
         finally:
-            self._turn.give_back()
+            self._compute_lock.release()
 
     def ends_s(self, slot: int, split: int) -> float | None:
         return -math.inf if self._tasks[slot, split].done else None
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
         task = self._tasks[slot, split]
         if not task.done:
             raise PlanError(f"[check] split {split} on cpu was not waited for")

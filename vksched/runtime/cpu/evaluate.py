@@ -14,8 +14,8 @@ from ...common.errors import PlanError, VkschedError
 from ...ir.evaluate import compute
 from ...ir.graph import Graph, Node
 from ...plan.types.plan_types import PlanValue, Split
-from ...storage.lazy_array import as_array, place_of
-from ..state_store import HostValues
+from ...storage.lazy_array import as_array, buffer_of
+from ..state_store import CpuValues
 
 
 def named(error: VkschedError, node: Node) -> VkschedError:
@@ -44,7 +44,7 @@ def evaluate_reference(graph: Graph, node_id: int, operands: tuple[NDArray, ...]
     return array
 
 
-class HostWeights:
+class CpuWeights:
     """Weights and constants of a graph as arrays, kept from when they are first asked for."""
 
     def __init__(self, graph: Graph) -> None:
@@ -60,7 +60,7 @@ class HostWeights:
     def place(self, node_id: int) -> NDArray:
         """Returns the same array before `make` has filled it."""
         if node_id not in self._placed:
-            found = place_of(self._data[node_id])
+            found = buffer_of(self._data[node_id])
             # in a file they may lie at odd addresses, where numpy's products take 50 times longer
             self._placed[node_id] = found if found.flags.aligned else found.copy()
         return self._placed[node_id]
@@ -74,9 +74,9 @@ class HostWeights:
 class Values:
     """The arrays of one run, by node; views and weights are found without being stored."""
 
-    def __init__(self, graph: Graph, weights: HostWeights | None = None) -> None:
+    def __init__(self, graph: Graph, weights: CpuWeights | None = None) -> None:
         self._graph = graph
-        self._weights = HostWeights(graph) if weights is None else weights
+        self._weights = CpuWeights(graph) if weights is None else weights
         self._arrays: dict[int, NDArray] = {}
 
     def __setitem__(self, node_id: int, array: NDArray) -> None:
@@ -134,7 +134,7 @@ def run_split(
     split: Split,
     values: Values,
     dead: dict[int, tuple[int, ...]],
-    states: HostValues,
+    states: CpuValues,
 ) -> None:
     """Computes the nodes of a split into `values` by their references; drops what nobody reads
     after each node.
@@ -163,7 +163,7 @@ def next_value(
     plan: PlanValue,
     node: Node,
     operands: tuple[NDArray, ...],
-    states: HostValues,
+    states: CpuValues,
     evaluate: Callable[[tuple[NDArray, ...]], NDArray],
 ) -> NDArray:
     """Gives a state its next value, which the plan has in its place, and returns that. evaluate:

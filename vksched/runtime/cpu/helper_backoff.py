@@ -7,7 +7,7 @@ shows. A helper that loses its core within a piece has the caller wait for milli
 Method: the caller measures how long it waits; nothing else is needed. After a delay one helper
 stays away for 8 times as long, so delays add an eighth. If the next delay follows soon, it stays
 away for twice as long as the last time, as a core that is taken stays so. If a delay comes
-meanwhile, more stay away: 3, 7, 15. Results do not depend on it.
+meanwhile, more stay away: 3, 7, 15. RunResult do not depend on it.
 Examples: tests/runtime/test_busy_threads.py.
 """
 

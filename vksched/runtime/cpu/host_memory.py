@@ -26,8 +26,8 @@ def _memory_bytes() -> tuple[int, int]:
     with suppress(ImportError, OSError):
         import psutil
 
-        told = psutil.virtual_memory()
-        return int(told.total), int(told.available)
+        memory = psutil.virtual_memory()
+        return int(memory.total), int(memory.available)
     return 4 * GIB, 4 * GIB
 
 

@@ -31,14 +31,14 @@ from ...ir.precision import (
     rounds_operands,
 )
 from ...plan.types.plan_types import PlanValue, Split
-from ..state_store import HostValues
+from ..state_store import CpuValues
 from .buffer_layout import Layout, Memory, lay_out, live_out
 from .constants import make_constants
-from .evaluate import HostWeights, Values, evaluate_reference, last_uses, named, next_value
+from .evaluate import CpuWeights, Values, evaluate_reference, last_uses, named, next_value
 from .native_segment import Segment, native_programs_of, writes_state
 from .worker_pool import Buffers, Workers
 
-Step = Callable[[Values, HostValues], None]
+Step = Callable[[Values, CpuValues], None]
 
 
 class Program:
@@ -60,9 +60,9 @@ class Program:
         self._read = tuple(read.items())
         self._shown = tuple(shown.items())
 
-    def run(self, values: Values, states: HostValues) -> None:
+    def run(self, values: Values, states: CpuValues) -> None:
         """Computes the nodes of the split: `values` has what it reads, and then what leaves it. One
-        of a session's programs runs at a time, as they share memory.
+        of a prepared plan's programs runs at a time, as they share memory.
         """
         for node_id, array in self._shown:
             values[node_id] = array
@@ -74,13 +74,13 @@ class Program:
         with np.errstate(all="ignore"):
             self._take_steps(values, states)
 
-    def _take_steps(self, values: Values, states: HostValues) -> None:
+    def _take_steps(self, values: Values, states: CpuValues) -> None:
         for step in self._steps:
             step(values, states)
 
 
 def make_programs(
-    plan: PlanValue, device: int, weights: HostWeights, workers: Workers, buffers: Buffers
+    plan: PlanValue, device: int, weights: CpuWeights, workers: Workers, buffers: Buffers
 ) -> dict[int, Program]:
     """Returns the program of each split of a device, by number."""
     own = [split for split in plan.splits if split.device == device]
@@ -107,7 +107,9 @@ def make_programs(
     made: dict[int, Program] = {}
     for split, native, layout in zip(own, natives, layouts, strict=True):
         arrays = _Arrays(plan, weights, {**known, **memory.arrays(graph, layout)})
-        steps = _Maker(plan, split, arrays, native, layout, workers, buffers).steps(dead)
+        steps = _SplitProgramBuilder(plan, split, arrays, native, layout, workers, buffers).steps(
+            dead
+        )
         states = {n: graph.keys[n] for n in split.nodes if graph.nodes[n].op == "state"}
         others = tuple(n for n in split.nodes if n not in native and graph.nodes[n].op != "state")
         by_blas = (
@@ -129,7 +131,7 @@ class _Arrays:
     which a run makes views, as numpy does not show them in the same memory.
     """
 
-    def __init__(self, plan: PlanValue, weights: HostWeights, fixed: dict[int, NDArray]) -> None:
+    def __init__(self, plan: PlanValue, weights: CpuWeights, fixed: dict[int, NDArray]) -> None:
         self._graph, self._weights = plan.graph, weights
         self._found: dict[int, NDArray | None] = {**fixed}
         self._rounded: dict[tuple[int, str], NDArray] = {}
@@ -164,7 +166,7 @@ class _Arrays:
         return made if np.may_share_memory(made, whole) else None
 
 
-class _Maker:
+class _SplitProgramBuilder:
     """Makes the steps of a split."""
 
     def __init__(
@@ -238,13 +240,13 @@ class _Maker:
         operands = self._operands(node, weights)
         evaluate = self._evaluation(node, weights)
 
-        def change(values: Values, states: HostValues) -> None:
+        def change(values: Values, states: CpuValues) -> None:
             values[node_id] = next_value(plan, node, operands(values), states, evaluate)
 
-        def compute(values: Values, states: HostValues) -> None:
+        def compute(values: Values, states: CpuValues) -> None:
             evaluate(operands(values))
 
-        def make(values: Values, states: HostValues) -> None:
+        def make(values: Values, states: CpuValues) -> None:
             values[node_id] = evaluate(operands(values))
 
         if node_id in plan.in_place:
@@ -254,7 +256,7 @@ class _Maker:
     def _assigning(self, node: Node) -> Step:
         key, operands = self._graph.keys[node.inputs[0]], self._operands(node)
 
-        def assign(values: Values, states: HostValues) -> None:
+        def assign(values: Values, states: CpuValues) -> None:
             states.write(key, operands(values)[1])
 
         return assign
@@ -327,6 +329,6 @@ class _Maker:
         return self._buffers.taker(node.type.shape, numpy_dtype(node.type.dtype))
 
 
-def _drop(gone: tuple[int, ...], values: Values, states: HostValues) -> None:
+def _drop(gone: tuple[int, ...], values: Values, states: CpuValues) -> None:
     for value in gone:
         values.drop(value)

@@ -1,7 +1,7 @@
 """A split that the CPU is to compute: who does it, when, and what becomes of it.
 
     Task   submitted --> the worker, or the thread that waits --> seconds, or an error
-    Turn   one thread of them computes at a time
+    ComputeLock   one thread of them computes at a time
     Gate   the states as the split sees them: shut where nobody waits for it any more
 
 Examples: tests/runtime/test_own_thread.py, tests/engine/test_state_races.py.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ...common.dtypes import NDArray
-from ..state_store import HostStates
+from ..state_store import CpuStates
 from .worker import Job
 
 _POLL_S = 2e-4
@@ -23,7 +23,7 @@ _POLL_S = 2e-4
 class Gate:
     """The states as one split sees them: given up, it goes on, but writes no more."""
 
-    def __init__(self, states: HostStates) -> None:
+    def __init__(self, states: CpuStates) -> None:
         self._states = states
         self._lock = threading.Lock()
         self._open = True
@@ -46,7 +46,7 @@ class Gate:
             self._open = False
 
 
-class Turn:
+class ComputeLock:
     """Whose turn it is to compute: that of the device's worker, or of a thread that waits."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Turn:
             time.sleep(_POLL_S)
         self._wanted = False
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Gives the turn back where this thread has it. An interrupt may come between any two
         steps, so there is no lock that could be left held.
         """

@@ -169,10 +169,10 @@ class Buffers:
         else:
             memory = np.empty(size, np.uint8).data
         owner = np.frombuffer(memory, np.uint8, size)
-        weakref.finalize(owner, self._give_back, memory).atexit = False
+        weakref.finalize(owner, self._release, memory).atexit = False
         return owner.view(dtype).reshape(shape)
 
-    def _give_back(self, memory: memoryview) -> None:
+    def _release(self, memory: memoryview) -> None:
         if not self._closed:
             self._free.append(memory)
 

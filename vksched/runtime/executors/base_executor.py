@@ -1,7 +1,7 @@
-"""Carrier: what all executors have in common: slots that runs take in turn, sessions of devices,
+"""BaseExecutor: what all executors have in common: slots that runs take in turn, prepared_plans of devices,
 and what happens when one fails.
 
-    run: wait for a slot -> carry out -> give it back          a device fails: no new runs, `retire`
+    run: wait for a slot -> carry out -> give it back          a device fails: no new runs, `shutdown`
 
 Examples: tests/runtime/test_executor.py, tests/scheduler/test_closing.py.
 """
@@ -20,30 +20,30 @@ from ...common.user_warning import warn
 from ...plan.plan import Plan
 from ...plan.types.offsets import aligned
 from ...trace import Trace
-from ..device import Closing, Device, Session
+from ..device import Closing, Device, PreparedPlan
 from ..run_stats import RunStats
 from ..simulated_clock import SimulatedStream
 from . import race_checker
-from .run_record import AtWork, Observers, Reporter, RunRecord
+from .run_record import InFlightSplit, Observers, Reporter, RunRecord
 
 IN_REAL_TIME = nullcontext()
 INTERRUPTED_S = 2.0
 """How long Ctrl-C waits for what is under way, so that the graph stays usable."""
 
 
-class Retired(Exception):
+class ExecutorClosed(Exception):
     """The executor takes no runs any more; the one that it was asked for has not begun."""
 
 
 @dataclass(slots=True)
-class Results:
-    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.backed_up_states`. ran: the
-    plan of this very run and what it cost, once it is done.
+class RunResult:
+    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.backed_up_states`. plan_and_stats: the
+    plan of this run and its statistics, once it is done.
     """
 
     outputs: tuple[NDArray, ...]
     kept: tuple[NDArray, ...] = ()
-    ran: tuple[Plan, RunStats] | None = None
+    plan_and_stats: tuple[Plan, RunStats] | None = None
 
 
 class CommitFailed(Exception):
@@ -52,18 +52,18 @@ class CommitFailed(Exception):
     cause: what happened. results: those of the run. devices: whose states they are.
     """
 
-    def __init__(self, cause: BaseException, results: Results, devices: frozenset[int]) -> None:
+    def __init__(self, cause: BaseException, results: RunResult, devices: frozenset[int]) -> None:
         super().__init__(str(cause))
         self.cause = cause
         self.results = results
         self.devices = devices
 
 
-class Carrier:
+class BaseExecutor:
     """A plan made ready to run: memory allocated, weights uploaded, everything recorded.
 
     A run that a device fails takes it out of use: those that wait for a slot are turned away with
-    Retired, those under way go on, and `close` waits for them. prepare: makes the session of a
+    ExecutorClosed, those under way go on, and `close` waits for them. prepare: makes the prepared plan of a
     device. working: the devices that take part. number: of the plan, for events.
     """
 
@@ -83,7 +83,7 @@ class Carrier:
         self._reporter = Reporter(plan, trace, number)
         self._timeout_s = timeout_s
         self._numbers = numbers or itertools.count()
-        self._tickets = itertools.count(1)
+        self._sequence_numbers = itertools.count(1)
         self._working = tuple(sorted(working))
         self.device_names = tuple(plan.topology.devices[d].name for d in self._working)
         """The devices that take part, in order of priority."""
@@ -98,13 +98,13 @@ class Carrier:
         """By slot in use the thread of its run, which alone takes it out."""
         self._under_way: dict[int, RunRecord] = {}
         """By slot in use what is recorded of its run; only that run's thread changes it."""
-        self._retired = False
+        self._is_shut_down = False
         self._busy: set[int] = set()
         """Devices that may still work on this memory, as they did not end in time."""
         self._log: race_checker.Log | None = None
         self._failed: set[int] = set()
         self._faults: list[DeviceError] = []
-        self._sessions: dict[int, Session] = {}
+        self._prepared_plans: dict[int, PreparedPlan] = {}
         self.stream: SimulatedStream | None = None
         """Of the runs by simulated time, where devices are simulated."""
         self._states_there: dict[int, int] = {}
@@ -113,19 +113,19 @@ class Carrier:
     def prepare(
         self, progress: Progress | None, make: Callable[[int, Progress | None], None]
     ) -> None:
-        """Makes the sessions of all devices; where one cannot be made, none is left."""
-        told = guarded(progress) if progress is not None else None
+        """Makes the prepared plans of all devices; where one cannot be made, none is left."""
+        guarded_progress = guarded(progress) if progress is not None else None
         try:
             for index in self._working:
                 start, there_bytes = self._trace.clock.now(), self._note_resident(index)
                 try:
-                    make(index, told)
+                    make(index, guarded_progress)
                 except DeviceError as error:
                     error.device, error.during = self.devices[index].name, "preparing"
                     raise
                 self._reporter.tell_memory("prepare", index, start, there_bytes)
         except BaseException:
-            close_all(self._sessions.values())
+            close_all(self._prepared_plans.values())
             raise
 
     def _note_resident(self, index: int) -> int:
@@ -167,15 +167,15 @@ class Carrier:
         return self.plan.copies
 
     @property
-    def retired(self) -> bool:
-        return self._retired
+    def is_shut_down(self) -> bool:
+        return self._is_shut_down
 
     def run(
         self,
         feeds: Mapping[int, NDArray],
         observers: Observers | None = None,
         slot: int | None = None,
-    ) -> Results:
+    ) -> RunResult:
         """Runs once on the calling thread; waits for a free slot first, or for the one given. The
         arrays must not change until it is done.
 
@@ -190,8 +190,8 @@ class Carrier:
                 free = self._free_slot(slots)
                 if free is None:
                     free = self._wait_for_slot(slots)
-                if self._retired:
-                    raise Retired
+                if self._is_shut_down:
+                    raise ExecutorClosed
                 if self._log:
                     self._log.acquire(free)
                 held = free
@@ -206,7 +206,9 @@ class Carrier:
                         self._log.release(held)
                 finally:
                     del self._threads[held]  # without the lock, which an interrupt may keep from it
-                if self._waiting or self._retired:  # both are said before anybody looks at slots
+                if (
+                    self._waiting or self._is_shut_down
+                ):  # both are said before anybody looks at slots
                     with self._state:
                         self._state.notify_all()
 
@@ -228,7 +230,7 @@ class Carrier:
         """Returns a slot as soon as there is one, or any where no run begins any more."""
         self._waiting += 1
         try:
-            self._state.wait_for(lambda: self._retired or self._free_slot(slots) is not None)
+            self._state.wait_for(lambda: self._is_shut_down or self._free_slot(slots) is not None)
         finally:
             self._waiting -= 1
         return self._free_slot(slots) or 0
@@ -238,21 +240,21 @@ class Carrier:
         """How many runs have a slot now."""
         return len(self._threads)
 
-    def at_work(self) -> list[AtWork]:
+    def in_flight_splits(self) -> list[InFlightSplit]:
         """Returns what the devices have of the runs under way; it waits for nothing, so what it
         tells may have ended meanwhile.
         """
         runs = list(self._under_way.values())
-        return [each for run in runs for each in self._reporter.at_work(run)]
+        return [each for run in runs for each in self._reporter.in_flight_splits(run)]
 
     def take_faults(self) -> list[DeviceError]:
-        """Returns the first failure of each device, each once; after `retire` there are no more."""
+        """Returns the first failure of each device, each once; after `shutdown` there are no more."""
         with self._state:
             faults, self._faults = self._faults, []
         return faults
 
-    def retire(self) -> tuple[Closing, ...]:
-        """Takes no new runs, waits for those under way, and frees all but the sessions of devices
+    def shutdown(self) -> tuple[Closing, ...]:
+        """Takes no new runs, waits for those under way, and frees all but the prepared plans of devices
         that may still work on their memory. Returns these, to be closed as late as can be: all,
         where a run's own observer or sink asks, which cannot wait for the end of that run.
         """
@@ -260,34 +262,34 @@ class Carrier:
         if self.stream is not None:
             self.stream.close()
         with self._state:
-            self._retired = True
+            self._is_shut_down = True
             self._state.notify_all()
             self._state.wait_for(lambda: all(t == me for t in list(self._threads.values())))
             if self._threads:
-                return tuple(self._sessions.values())
-            sessions, self._sessions = self._sessions, {}
-        for index, session in sessions.items():
+                return tuple(self._prepared_plans.values())
+            prepared_plans, self._prepared_plans = self._prepared_plans, {}
+        for index, prepared in prepared_plans.items():
             if index not in self._busy:
                 start = self._trace.clock.now()
-                close_all([session])
+                close_all([prepared])
                 self._tell_freed(index, start)
-        return tuple(session for index, session in sessions.items() if index in self._busy)
+        return tuple(prepared for index, prepared in prepared_plans.items() if index in self._busy)
 
     def close(self) -> None:
         """Waits for the runs under way, then frees what the plan holds; it cannot run any more."""
-        close_all(self.retire())
+        close_all(self.shutdown())
 
     def _describe(self, run: RunRecord) -> str:
         """Returns what a run is about, as errors name it."""
         return self._reporter.describe(run.split)
 
-    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
         raise NotImplementedError
 
-    def put_out(self) -> None:
+    def stop_accepting(self) -> None:
         """Takes no new runs."""
         with self._state:
-            self._retired = True
+            self._is_shut_down = True
             self._state.notify_all()
 
     def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
@@ -298,7 +300,7 @@ class Carrier:
         error.device = self.plan.topology.devices[run.device].name
         error.during = self._describe(run)
         with self._state:
-            self._retired = True
+            self._is_shut_down = True
             if blame and run.device not in self._failed:
                 self._faults.append(error)
             self._failed.add(run.device)
@@ -319,10 +321,10 @@ def guarded(progress: Progress) -> Progress:
     return call
 
 
-def close_all(sessions: Iterable[Closing]) -> None:
+def close_all(prepared_plans: Iterable[Closing]) -> None:
     """Closes each; what cannot be freed, as a device does not answer, is a warning."""
-    for session in sessions:
+    for prepared in prepared_plans:
         try:
-            session.close()
+            prepared.close()
         except DeviceError as error:
             warn(f"[close] {error}")

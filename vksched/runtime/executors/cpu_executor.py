@@ -16,7 +16,7 @@ from ...common.dtypes import NDArray
 from ...common.errors import DeviceError
 from ...plan.types.plan_types import HOST, PlanValue
 from ..run_stats import RunStats, SplitStats
-from .base_executor import Results
+from .base_executor import RunResult
 from .plan_executor import Executor
 from .run_record import Observers, RunRecord, times_of
 
@@ -48,26 +48,28 @@ class SingleExecutor(Executor):
         given_bytes, made_bytes = (sum(nodes[n].type.host_bytes for n in each) for each in sizes)
         return given_bytes, made_bytes
 
-    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
         if observers or self._trace.active or self._log is not None:
             return super()._run(slot, feeds, observers)
         now, split = self._trace.clock.now, self.plan.splits[0]
         start = now()
-        ticket = next(self._tickets) & 0xFFFFFFFF
-        run = self._under_way[slot] = RunRecord(next(self._numbers), slot, ticket, feeds, observers)
+        sequence_number = next(self._sequence_numbers) & 0xFFFFFFFF
+        run = self._under_way[slot] = RunRecord(
+            next(self._numbers), slot, sequence_number, feeds, observers
+        )
         run.device = device = split.device
-        session = self._sessions[device]
+        prepared = self._prepared_plans[device]
         try:
-            session.begin(slot)
+            prepared.begin(slot)
             for copy in split.uploads:
-                session.stage(slot, copy, feeds[copy.node])
+                prepared.upload(slot, copy, feeds[copy.node])
             run.submitted_s[0] = submitted = now()
-            session.submit(slot, 0, ticket)
-            session.wait(slot, 0, self._timeout_s)
+            prepared.submit(slot, 0, sequence_number)
+            prepared.wait(slot, 0, self._timeout_s)
             complete = now()
-            session.check(slot, 0, ticket)
+            prepared.check(slot, 0, sequence_number)
             run.complete_s[0] = complete
-            fetch = session.fetch
+            fetch = prepared.fetch
             outputs = tuple([fetch(slot, n).copy() for n in self._outputs])
         except BaseException as error:
             if isinstance(error, DeviceError):
@@ -75,7 +77,7 @@ class SingleExecutor(Executor):
             self._settle(run, interrupted=not isinstance(error, Exception))
             self._reporter.tell_failed(run, device, start, error)
             raise
-        taken_s, longest_s = times_of(session, run, split)
+        taken_s, longest_s = times_of(prepared, run, split)
         if taken_s is None:
             taken_s = complete - submitted
         name, end = self.device_names[0], now()
@@ -95,5 +97,5 @@ class SingleExecutor(Executor):
                 ("copy", 0, complete, end),
             ),
         )
-        ran = self.last_run = self.plan, stats
-        return Results(outputs, (), ran)
+        plan_and_stats = self.last_run = self.plan, stats
+        return RunResult(outputs, (), plan_and_stats)

@@ -35,17 +35,17 @@ from ...plan.verify.memory_events import EventGenerator
 from ...plan.verify.verify_plan import verify_plan
 from ...trace import Event, Trace
 from ..cpu.evaluate import Values
-from ..device import Device, Session, Times, TransferTimes
+from ..device import Device, PreparedPlan, Times, TransferTimes
 from ..run_stats import RunStats
 from . import race_checker
-from .base_executor import INTERRUPTED_S, Carrier, Results
-from .run_record import AtWork, Observers, Reporter, RunRecord
+from .base_executor import INTERRUPTED_S, BaseExecutor, RunResult
+from .run_record import InFlightSplit, Observers, Reporter, RunRecord
 
 POLL_S = 50e-6
 """Between two questions whether one of several devices has ended its piece."""
 
 
-class DynamicExecutor(Carrier):
+class DynamicExecutor(BaseExecutor):
     """Carries out the pieces of a graph, and decides in each run where they go."""
 
     def __init__(
@@ -66,59 +66,59 @@ class DynamicExecutor(Carrier):
         self._selector = SoloOrAllSelector(self.options)
         self._warm: set[tuple[int, int]] = set()
         """Pieces that ran on a device: the first time pays for what drivers put off until then."""
-        self._hands: _Hands | None = None
+        self._target: _DeviceTarget | None = None
         """Of the run under way."""
         self.prepare(progress, self._make_session)
 
-    def at_work(self) -> list[AtWork]:
-        hands = self._hands
-        return hands.at_work() if hands is not None else []
+    def in_flight_splits(self) -> list[InFlightSplit]:
+        target = self._target
+        return target.in_flight_splits() if target is not None else []
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
         recorded = self.options.on[index].plan
-        self._sessions[index] = self.devices[index].prepare(recorded, index, progress)
+        self._prepared_plans[index] = self.devices[index].prepare(recorded, index, progress)
 
-    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
-        number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
-        run = RunRecord(number, slot, ticket, feeds, observers, split=-1)
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
+        number, sequence_number = next(self._numbers), next(self._sequence_numbers) & 0xFFFFFFFF
+        run = RunRecord(number, slot, sequence_number, feeds, observers, split=-1)
         self._selector.forget(self.speeds.begin())
         alone = self._selector.choose(self.speeds)
-        dispatch = POLICIES[self.plan.policy](self.options, self.speeds, alone)
+        dispatcher = POLICIES[self.plan.policy](self.options, self.speeds, alone)
         about = self._trace, self._reporter.number, self._timeout_s, self._warm
-        self._hands = hands = _Hands(self.options, self._sessions, run, *about)
+        self._target = target = _DeviceTarget(self.options, self._prepared_plans, run, *about)
         start = self._trace.clock.now()
         try:
-            for run.device, session in self._sessions.items():
-                session.begin(slot)
-            execute(dispatch, hands)
-            outputs = tuple(hands.output(node) for _, node in self.options.graph.outputs)
+            for run.device, prepared in self._prepared_plans.items():
+                prepared.begin(slot)
+            execute(dispatcher, target)
+            outputs = tuple(target.output(node) for _, node in self.options.graph.outputs)
         except BaseException as error:
             device = run.device
             if isinstance(error, DeviceError):
                 self._fail(run, error)
-            self._settle(hands, interrupted=not isinstance(error, Exception))
+            self._settle(target, interrupted=not isinstance(error, Exception))
             self._reporter.tell_failed(run, device, start, error)
             raise
         finally:
-            self._hands = None
+            self._target = None
         end = self._trace.clock.now()
-        self._selector.see(end - start, hands.cold)
-        plan = plan_of(self.options, dispatch.tape, self.plan.policy, self.plan.notes)
+        self._selector.see(end - start, target.cold)
+        plan = plan_of(self.options, dispatcher.tape, self.plan.policy, self.plan.notes)
         if race_checker.wanted():
-            fail_on(judge(verify_plan(plan), hands.told))
-        self.last_run = plan, self._report(plan, run, hands, start, end)
-        return Results(outputs, (), self.last_run)
+            fail_on(judge(verify_plan(plan), target.events))
+        self.last_run = plan, self._report(plan, run, target, start, end)
+        return RunResult(outputs, (), self.last_run)
 
     def _report(
-        self, plan: DynamicPlan, run: RunRecord, hands: _Hands, start: float, end: float
+        self, plan: DynamicPlan, run: RunRecord, target: _DeviceTarget, start: float, end: float
     ) -> RunStats:
         """Tells of a run as of one of the plan that it turned out to be."""
-        numbers = {sent.piece: split for split, sent in enumerate(hands.sent)}
-        run.submitted_s = {numbers[piece]: s for piece, s in hands.submitted_s.items()}
-        run.complete_s = {numbers[piece]: s for piece, s in hands.complete_s.items()}
-        times = _Told([sent.times for sent in hands.sent])
+        numbers = {sent.piece: split for split, sent in enumerate(target.sent)}
+        run.submitted_s = {numbers[piece]: s for piece, s in target.submitted_s.items()}
+        run.complete_s = {numbers[piece]: s for piece, s in target.complete_s.items()}
+        times = _Told([sent.times for sent in target.sent])
         reporter = Reporter(plan, self._trace, self._reporter.number)
-        return reporter.report(run, dict.fromkeys(self._sessions, times), start, end)
+        return reporter.report(run, dict.fromkeys(self._prepared_plans, times), start, end)
 
     def _describe(self, run: RunRecord) -> str:
         if run.split < 0:
@@ -127,27 +127,27 @@ class DynamicExecutor(Carrier):
         names = [self.options.graph.nodes[n].name for n in (nodes[0], nodes[-1])]
         return f"piece {run.split} ({' .. '.join(dict.fromkeys(names))})"
 
-    def _settle(self, hands: _Hands, interrupted: bool) -> None:
+    def _settle(self, target: _DeviceTarget, interrupted: bool) -> None:
         """After a failed run: waits for what was submitted, so that the next one finds nothing
         under way. A device that has failed is not waited for again.
         """
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
-        left = {device for device, _ in hands.given} - self._failed
+        left = {device for device, _ in target.given} - self._failed
         try:
             # each of them: an interrupt may have come before the last one was submitted
-            for device, split in hands.given:
+            for device, split in target.given:
                 if device in self._failed:
                     continue
                 try:
-                    self._sessions[device].wait(hands.run.slot, split, limit_s)
+                    self._prepared_plans[device].wait(target.run.slot, split, limit_s)
                 except DeviceError as error:
-                    hands.run.device = device
-                    self._fail(hands.run, error, blame=not interrupted)
+                    target.run.device = device
+                    self._fail(target.run, error, blame=not interrupted)
                 except Exception:
                     continue
         except BaseException:  # interrupted again: nobody knows what goes on
             with self._state:
-                self._retired = True
+                self._is_shut_down = True
                 self._busy.update(left)
                 self._state.notify_all()
             raise
@@ -187,11 +187,11 @@ or HOST.
 
 
 @dataclass(slots=True)
-class _Hands:
+class _DeviceTarget:
     """The devices of one run, as the dispatcher sees them."""
 
     options: Options
-    sessions: Mapping[int, Session]
+    prepared_plans: Mapping[int, PreparedPlan]
     run: RunRecord
     trace: Trace
     number: int
@@ -204,7 +204,7 @@ class _Hands:
     """Devices with the splits that were submitted to them, or were about to be, in order."""
     cold: bool = False
     """Whether a piece ran on a device for the first time."""
-    told: list[Deed] = field(default_factory=list)
+    events: list[Deed] = field(default_factory=list)
     _of: dict[int, _Piece] = field(default_factory=dict)
     _entries: dict[int, list[int]] = field(default_factory=dict)
     _free_s: dict[int, float] = field(default_factory=dict)
@@ -224,9 +224,9 @@ class _Hands:
         else:
             self.run.input_bytes += array.nbytes
         self.run.device = device
-        self.told.append(("stage", value, device, source))
+        self.events.append(("upload", value, device, source))
         copy = there.copies[value]
-        self.sessions[device].stage(slot, copy, array)
+        self.prepared_plans[device].upload(slot, copy, array)
         if value in there.entries:
             self._submit(device, there.entries[value])
             self._entries.setdefault(device, []).append(there.entries[value])
@@ -237,7 +237,7 @@ class _Hands:
         self.run.split, self.run.device = piece, device
         split = self.options.on[device].pieces[piece]
         self.submitted_s[piece] = self.now()
-        self.told.append(("submit", piece, device, HOST))
+        self.events.append(("submit", piece, device, HOST))
         self._submit(device, split)
         entries = tuple(self._entries.pop(device, ()))
         known = self._of[piece] = _Piece(piece, device, split, entries, len(self.sent))
@@ -250,18 +250,18 @@ class _Hands:
         known = self._of[piece]
         self.run.split, self.run.device = piece, known.device
         start = self.now()
-        session, slot = self.sessions[known.device], self.run.slot
-        session.wait(slot, known.split, self.timeout_s)
+        prepared, slot = self.prepared_plans[known.device], self.run.slot
+        prepared.wait(slot, known.split, self.timeout_s)
         end = self._keep("wait", piece, start, needed_by=HOST)
-        self.told.append(("wait", piece, known.device, HOST))
+        self.events.append(("wait", piece, known.device, HOST))
         for split in (*known.entries, known.split):
-            session.check(slot, split, self.run.ticket)
-        self.told.append(("check", piece, known.device, HOST))
+            prepared.check(slot, split, self.run.sequence_number)
+        self.events.append(("check", piece, known.device, HOST))
         self.run.waits += 1
         self.run.fence_waits += not self.options.topology.is_cpu(known.device)
         self.complete_s[piece] = end
-        known.times = _sum([session.times_s(slot, s) for s in (*known.entries, known.split)])
-        own_s, _ = session.times_s(slot, known.split)
+        known.times = _sum([prepared.times_s(slot, s) for s in (*known.entries, known.split)])
+        own_s, _ = prepared.times_s(slot, known.split)
         began_s = max(self.submitted_s[piece], self._free_s.get(known.device, 0.0))
         self._free_s[known.device] = end
         if (piece, known.device) not in self.warm:
@@ -286,15 +286,15 @@ class _Hands:
             self._keep("copy", self.options.makers[root], start, **about)
         return result
 
-    def at_work(self) -> list[AtWork]:
+    def in_flight_splits(self) -> list[InFlightSplit]:
         """Returns what the devices have, for another thread."""
-        out: list[AtWork] = []
+        out: list[InFlightSplit] = []
         for sent in [each for each in self.sent if each.piece not in self.complete_s]:
             nodes = self.options.pieces[sent.piece].nodes
             ops = tuple(dict.fromkeys(self.options.graph.nodes[n].op for n in nodes))
             name = self.options.topology.devices[sent.device].name
             since_s = self.submitted_s[sent.piece]
-            out.append(AtWork(name, sent.number, len(nodes), ops, self.run.number, since_s))
+            out.append(InFlightSplit(name, sent.number, len(nodes), ops, self.run.number, since_s))
         return out
 
     def _keep(self, kind: str, piece: int, start: float, **about: object) -> float:
@@ -328,12 +328,12 @@ class _Hands:
     def _fetch(self, value: int, source: int) -> NDArray:
         device = self.run.device = self._of[source].device
         self.run.split = source
-        self.told.append(("fetch", value, device, source))
-        return self.sessions[device].fetch(self.run.slot, value)
+        self.events.append(("fetch", value, device, source))
+        return self.prepared_plans[device].fetch(self.run.slot, value)
 
     def _submit(self, device: int, split: int) -> None:
         self.given.append((device, split))
-        self.sessions[device].submit(self.run.slot, split, self.run.ticket)
+        self.prepared_plans[device].submit(self.run.slot, split, self.run.sequence_number)
 
     def _first(self, heads: list[tuple[int, int]]) -> int:
         """Returns the piece that ends first, or one that has to be asked for what became of it."""
@@ -342,7 +342,7 @@ class _Hands:
             ends: list[tuple[float, int]] = []
             for piece, device in heads:
                 self.run.split, self.run.device = piece, device
-                at = self.sessions[device].ends_s(self.run.slot, self._of[piece].split)
+                at = self.prepared_plans[device].ends_s(self.run.slot, self._of[piece].split)
                 if at is not None:
                     ends.append((at, piece))
             first = min(ends, default=None, key=lambda found: found[0])
@@ -374,7 +374,7 @@ def judge(plan: DynamicPlan, deeds: Sequence[Deed]) -> list[Finding]:
     def each() -> Iterator[memory_events.Event]:
         yield tell.acquire(0, 0)
         for what, about, device, _ in deeds:
-            if what == "stage":
+            if what == "upload":
                 yield tell.stage(0, device, copies[device, about])
             elif what == "fetch":
                 yield tell.fetch(0, about, device)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 
 from ...plan.simulation.simulate_plan import simulate
 from ...plan.types.plan_types import PlanValue
-from ...topology.host_names import CALLER, host_of
+from ...topology.host_names import DRIVER, host_of
 from ..run_stats import RunStats
 
 LAST, FEWEST = 16, 8
@@ -54,7 +54,7 @@ class _Host:
         return max(0.0, math.log(mean))
 
 
-class HostPaces:
+class HostSpeeds:
     """The paces of other computers. May be used from any number of threads."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def _expected(plan: PlanValue) -> dict[str, float]:
         host = host_of(devices[span.device].name)
         first[host] = min(span.start_s, first.get(host, math.inf))
         last[host] = max(span.finish_s, last.get(host, 0.0))
-    took = {host: last[host] - start_s for host, start_s in first.items() if host != CALLER}
+    took = {host: last[host] - start_s for host, start_s in first.items() if host != DRIVER}
     return {host: seconds for host, seconds in took.items() if seconds >= MIN_S}
 
 

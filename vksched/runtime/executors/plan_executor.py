@@ -25,13 +25,13 @@ from ...plan.types.plan_types import HOST, Split, Upload
 from ...storage.lazy_array import as_array
 from ...trace import Trace
 from ..cpu.evaluate import Values
-from ..device import Device, Session
+from ..device import Device, PreparedPlan
 from . import race_checker
-from .base_executor import INTERRUPTED_S, Carrier, CommitFailed, Results
+from .base_executor import INTERRUPTED_S, BaseExecutor, CommitFailed, RunResult
 from .run_record import Observers, RunRecord
 
 
-class Executor(Carrier):
+class Executor(BaseExecutor):
     """Carries out a plan that says all beforehand."""
 
     def __init__(
@@ -58,18 +58,20 @@ class Executor(Carrier):
         self.prepare(progress, self._make_session)
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
-        session = self._sessions[index] = self.devices[index].prepare(self.plan, index, progress)
-        _stage_streamed(self.plan, self._splits_of[index], session)
+        prepared = self._prepared_plans[index] = self.devices[index].prepare(
+            self.plan, index, progress
+        )
+        _stage_streamed(self.plan, self._splits_of[index], prepared)
         if self._log:
-            self._sessions[index] = self._log.watch(session, index)
+            self._prepared_plans[index] = self._log.watch(prepared, index)
 
-    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
-        number, ticket = next(self._numbers), self._ticket(slot) & 0xFFFFFFFF
-        run = self._under_way[slot] = RunRecord(number, slot, ticket, feeds, observers)
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
+        number, sequence_number = next(self._numbers), self._sequence_number(slot) & 0xFFFFFFFF
+        run = self._under_way[slot] = RunRecord(number, slot, sequence_number, feeds, observers)
         start = self._trace.clock.now()
         try:
-            for run.device, session in self._sessions.items():
-                session.begin(slot)
+            for run.device, prepared in self._prepared_plans.items():
+                prepared.begin(slot)
             for split in self._before_commits:
                 self._cross(run, split.id)
                 self._start_split(run, split)
@@ -78,7 +80,7 @@ class Executor(Carrier):
                 self._wait(run, split_id, HOST)
             outputs = tuple([self._output(run, node) for node in self._outputs])
             kept = self.plan.graph.backed_up_states
-            results = Results(outputs, tuple([self._output(run, node) for node in kept]))
+            results = RunResult(outputs, tuple([self._output(run, node) for node in kept]))
             if self._log:
                 self._log.end(slot)
             self._agree(run, results)
@@ -93,25 +95,25 @@ class Executor(Carrier):
             self._commit(run, results)
         end = self._trace.clock.now()
         try:
-            stats = self._reporter.report(run, self._sessions, start, end)
-            results.ran = self.last_run = self.plan, stats
+            stats = self._reporter.report(run, self._prepared_plans, start, end)
+            results.plan_and_stats = self.last_run = self.plan, stats
         except BaseException as error:  # the states have changed: whoever keeps track must know
             raise CommitFailed(error, results, frozenset()) from error
         return results
 
-    def _ticket(self, slot: int) -> int:
-        """Returns the ticket of the run that has a slot now."""
-        return next(self._tickets)
+    def _sequence_number(self, slot: int) -> int:
+        """Returns the sequence number of the run that has a slot now."""
+        return next(self._sequence_numbers)
 
     def _cross(self, run: RunRecord, split_id: int) -> None:
         """Before a split, or with the number after the last one: sends and takes values that cross
         between hosts. In a plan of one host there are none.
         """
 
-    def _agree(self, run: RunRecord, results: Results) -> None:
+    def _agree(self, run: RunRecord, results: RunResult) -> None:
         """Has results: waits until all hosts have, before states are written."""
 
-    def _commit(self, run: RunRecord, results: Results) -> None:
+    def _commit(self, run: RunRecord, results: RunResult) -> None:
         """Puts the next values of states in their places, on each device that can."""
         causes: list[BaseException] = []
         steps: list[Callable[[], None]] = [
@@ -137,10 +139,10 @@ class Executor(Carrier):
             torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
             raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
 
-    def _ask(self, run: RunRecord, split_id: int) -> Session:
-        """Returns the session of a split, and notes whom the run is talking to."""
+    def _ask(self, run: RunRecord, split_id: int) -> PreparedPlan:
+        """Returns the prepared plan of a split, and notes whom the run is talking to."""
         run.split, run.device = split_id, self.plan.splits[split_id].device
-        return self._sessions[run.device]
+        return self._prepared_plans[run.device]
 
     def _start_split(self, run: RunRecord, split: Split) -> None:
         if split.id in run.handed_over:  # asked again after an interrupt
@@ -164,14 +166,14 @@ class Executor(Carrier):
         if self.stream is not None:
             self.stream.clock.wait_for_turn()
         start = run.submitted_s[split.id] = self._trace.clock.now()
-        self._ask(run, split.id).submit(run.slot, split.id, run.ticket)
+        self._ask(run, split.id).submit(run.slot, split.id, run.sequence_number)
         run.handed_over.add(split.id)
         if self._trace.active:
             self._reporter.emit(("submit", split.id, start, self._trace.clock.now()), run)
 
     def _stage(self, run: RunRecord, split: Split, copy: Upload, array: NDArray) -> None:
         start = self._trace.clock.now()
-        self._ask(run, split.id).stage(run.slot, copy, array)
+        self._ask(run, split.id).upload(run.slot, copy, array)
         run.spans.append(("copy", split.id, start, self._trace.clock.now()))
         if self._trace.active:
             about = {"node": copy.node, "bytes": array.nbytes, "way": "in", "needed_by": split.id}
@@ -202,7 +204,7 @@ class Executor(Carrier):
         splits, done = self._splits_of[device], run.done_on.get(device, 0)
         while done < len(splits) and splits[done] <= split_id:
             # before anything of it is used: did it really run, and on good data?
-            self._ask(run, splits[done]).check(run.slot, splits[done], run.ticket)
+            self._ask(run, splits[done]).check(run.slot, splits[done], run.sequence_number)
             run.complete_s[splits[done]] = end
             done += 1
         first, run.done_on[device] = run.done_on.get(device, 0), done
@@ -268,7 +270,7 @@ class Executor(Carrier):
                     continue
         except BaseException:  # interrupted again: nobody knows what goes on in this slot
             with self._state:
-                self._retired = True
+                self._is_shut_down = True
                 self._busy.update(self.plan.splits[s].device for s in left)
                 self._state.notify_all()
             raise
@@ -281,10 +283,10 @@ def _refilled(plan: Plan) -> dict[int, NDArray]:
     return {copy.node: as_array(data[copy.node]) for copy in copies if copy.node in data}
 
 
-def _stage_streamed(plan: Plan, splits: Sequence[int], session: Session) -> None:
+def _stage_streamed(plan: Plan, splits: Sequence[int], prepared: PreparedPlan) -> None:
     """Puts weights of host memory into windows of their own, where every run finds them."""
     lasting = (plan.splits[split] for split in splits if not plan.splits[split].refills)
     for copy in (copy for split in lasting for copy in split.uploads):
         if copy.node in plan.graph.data:
             for slot in range(plan.copies):
-                session.stage(slot, copy, as_array(plan.graph.data[copy.node]))
+                prepared.upload(slot, copy, as_array(plan.graph.data[copy.node]))

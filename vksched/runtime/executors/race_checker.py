@@ -1,6 +1,6 @@
-"""The happens-before check at run time (VKSCHED_CHECK=1): sessions that tell a checker all they do.
+"""The happens-before check at run time (VKSCHED_CHECK=1): prepared_plans that tell a checker all they do.
 
-    executor --stage, submit, wait, check, fetch--> Watched --> the device's session
+    executor --upload, submit, wait, check, fetch--> Watched --> the device's prepared plan
                                                        \\--> Log --> plan.happens.Checker
 
 The order told is the order done: a submission and its event are one step under the queue's lock.
@@ -17,7 +17,7 @@ from ...common.errors import DeviceError
 from ...plan.types.plan_types import PlanValue, Upload
 from ...plan.verify.happens_before import Checker, Finding, fail_on
 from ...plan.verify.memory_events import Event, EventGenerator
-from ..device import Session, Times, TransferTimes
+from ..device import PreparedPlan, Times, TransferTimes
 
 
 def wanted() -> bool:
@@ -36,9 +36,9 @@ class Log:
         self._runs = 0
         self._lock = threading.Lock()
 
-    def watch(self, session: Session, device: int) -> Session:
-        """Returns the session as one that tells what it does."""
-        return _Watched(session, device, self)
+    def watch(self, prepared: PreparedPlan, device: int) -> PreparedPlan:
+        """Returns the prepared plan as one that tells what it does."""
+        return _Watched(prepared, device, self)
 
     def acquire(self, slot: int) -> None:
         """A run gets a slot; called before anybody knows, as `release` is while it has the slot."""
@@ -75,30 +75,30 @@ class Log:
 
 
 class _Watched:
-    """A session and the log that it tells."""
+    """A prepared plan and the log that it tells."""
 
-    def __init__(self, session: Session, device: int, log: Log) -> None:
-        self._session = session
+    def __init__(self, prepared: PreparedPlan, device: int, log: Log) -> None:
+        self._prepared = prepared
         self._device = device
         self._log = log
         self._tell = log._tell
         self._queue = threading.Lock()
 
     def begin(self, slot: int) -> None:
-        self._session.begin(slot)
+        self._prepared.begin(slot)
 
-    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
-        self._session.stage(slot, copy, array)
+    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
+        self._prepared.upload(slot, copy, array)
         self._log.take([self._tell.stage(slot, self._device, copy)])
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         with self._queue:
-            self._session.submit(slot, split, ticket)
+            self._prepared.submit(slot, split, sequence_number)
             self._log.take(self._tell.submit(slot, split))
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         try:
-            self._session.wait(slot, split, timeout_s)
+            self._prepared.wait(slot, split, timeout_s)
         except Exception as error:
             if not isinstance(error, DeviceError):  # the split has ended, though with an error
                 self._log.take(self._tell.wait(slot, split))
@@ -106,22 +106,22 @@ class _Watched:
         self._log.take(self._tell.wait(slot, split))
 
     def ends_s(self, slot: int, split: int) -> float | None:
-        return self._session.ends_s(slot, split)
+        return self._prepared.ends_s(slot, split)
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
         self._log.take([self._tell.check(slot, split)])
-        self._session.check(slot, split, ticket)
+        self._prepared.check(slot, split, sequence_number)
 
     def fetch(self, slot: int, node: int) -> NDArray:
         self._log.take([self._tell.fetch(slot, node, self._device)])
-        return self._session.fetch(slot, node)
+        return self._prepared.fetch(slot, node)
 
     def times_s(self, slot: int, split: int) -> Times:
-        return self._session.times_s(slot, split)
+        return self._prepared.times_s(slot, split)
 
     def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
-        return self._session.async_transfer_s(slot, split)
+        return self._prepared.async_transfer_s(slot, split)
 
     def close(self) -> None:
         self._log.take([self._tell.free(self._device)])
-        self._session.close()
+        self._prepared.close()

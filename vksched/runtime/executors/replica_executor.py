@@ -23,11 +23,11 @@ from ...plan.plan import Plan
 from ...plan.simulation.plan_metrics import measure_plan
 from ...trace import Trace
 from ..device import Closing
-from .base_executor import Carrier, Results
-from .run_record import AtWork, Observers
+from .base_executor import BaseExecutor, RunResult
+from .run_record import InFlightSplit, Observers
 
 
-class Replicas(Carrier):
+class Replicas(BaseExecutor):
     """Several executors of one graph, each on devices of its own.
 
     Parameters
@@ -38,12 +38,14 @@ class Replicas(Carrier):
         The executors, in the order of the plan and its replicas.
     """
 
-    def __init__(self, plan: Plan, each: Sequence[Carrier], trace: Trace, timeout_s: float) -> None:
+    def __init__(
+        self, plan: Plan, each: Sequence[BaseExecutor], trace: Trace, timeout_s: float
+    ) -> None:
         first = each[0]
         about = trace, timeout_s, None, plan.working, first.number
         super().__init__(plan, first.devices, *about)
         self._each = tuple(each)
-        own = [measure_plan(carrier.plan)[0] for carrier in self._each[1:]]
+        own = [measure_plan(executor.plan)[0] for executor in self._each[1:]]
         periods = [metrics.period_s for metrics in own]
         # the first one's rate is that of all less those of the others
         whole_s = plan.metrics.period_s
@@ -53,30 +55,30 @@ class Replicas(Carrier):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        return tuple(number for carrier in self._each for number in carrier.numbers)
+        return tuple(number for executor in self._each for number in executor.numbers)
 
     @property
     def threads(self) -> int:
-        copies = [carrier.plan.copies for carrier in self._each]
+        copies = [executor.plan.copies for executor in self._each]
         longest_s = max(c * s for c, s in zip(copies, self._period_s, strict=True))
         return sum(
             max(c, math.ceil(longest_s / s)) for c, s in zip(copies, self._period_s, strict=True)
         )
 
     @property
-    def retired(self) -> bool:
-        return any(carrier.retired for carrier in self._each)
+    def is_shut_down(self) -> bool:
+        return any(executor.is_shut_down for executor in self._each)
 
     @property
     def under_way(self) -> int:
-        return sum(carrier.under_way for carrier in self._each)
+        return sum(executor.under_way for executor in self._each)
 
-    def at_work(self) -> list[AtWork]:
-        return [work for carrier in self._each for work in carrier.at_work()]
+    def in_flight_splits(self) -> list[InFlightSplit]:
+        return [work for executor in self._each for work in executor.in_flight_splits()]
 
     def open(self) -> None:
         if self.stream is not None:
-            limits = {carrier.number: carrier.plan.copies for carrier in self._each}
+            limits = {executor.number: executor.plan.copies for executor in self._each}
             self.stream.open(limits, self.threads)
 
     def run(
@@ -84,7 +86,7 @@ class Replicas(Carrier):
         feeds: Mapping[int, NDArray],
         observers: Observers | None = None,
         slot: int | None = None,
-    ) -> Results:
+    ) -> RunResult:
         at = self._take()
         try:
             return self._each[at].run(feeds, observers, slot)
@@ -104,9 +106,9 @@ class Replicas(Carrier):
         return at
 
     def take_faults(self) -> list[DeviceError]:
-        return [fault for carrier in self._each for fault in carrier.take_faults()]
+        return [fault for executor in self._each for fault in executor.take_faults()]
 
-    def retire(self) -> tuple[Closing, ...]:
-        for carrier in self._each:  # none takes a run that another one turns away
-            carrier.put_out()
-        return tuple(left for carrier in self._each for left in carrier.retire())
+    def shutdown(self) -> tuple[Closing, ...]:
+        for executor in self._each:  # none takes a run that another one turns away
+            executor.stop_accepting()
+        return tuple(left for executor in self._each for left in executor.shutdown())

@@ -28,7 +28,7 @@ class RunRecord:
 
     number: int
     slot: int
-    ticket: int
+    sequence_number: int
     feeds: Mapping[int, NDArray]
     observers: Observers
     submitted_s: dict[int, float] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class RunRecord:
     spans: list[HostSpan] = field(default_factory=list)
 
 
-class AtWork(NamedTuple):
+class InFlightSplit(NamedTuple):
     """A split that a device has and whose end the host has not seen yet.
 
     ops: of executors that plan beforehand the longest first. since_s: when it was handed over, in
@@ -83,15 +83,17 @@ class Reporter:
     def _op_seconds(self) -> tuple[dict[str, float], ...]:
         return op_seconds(self._plan)
 
-    def at_work(self, run: RunRecord) -> list[AtWork]:
+    def in_flight_splits(self, run: RunRecord) -> list[InFlightSplit]:
         """Returns what devices have of a run that another thread carries out, in plan order."""
-        out: list[AtWork] = []
+        out: list[InFlightSplit] = []
         for split_id, since_s in sorted(run.submitted_s.copy().items()):
             if split_id not in run.complete_s:
                 split, ops = self._plan.splits[split_id], self._op_seconds[split_id]
                 name = self._plan.topology.devices[split.device].name
                 longest = tuple(sorted(ops, key=lambda op: -ops[op]))
-                out.append(AtWork(name, split_id, len(split.nodes), longest, run.number, since_s))
+                out.append(
+                    InFlightSplit(name, split_id, len(split.nodes), longest, run.number, since_s)
+                )
         return out
 
     def describe(self, split_id: int) -> str:
@@ -102,7 +104,7 @@ class Reporter:
         return f"split {split_id} ({text})"
 
     def report(
-        self, run: RunRecord, sessions: Mapping[int, Timed], start: float, end: float
+        self, run: RunRecord, prepared_plans: Mapping[int, Timed], start: float, end: float
     ) -> RunStats:
         """Returns what a run has cost, and tells the sinks of it."""
         splits: list[SplitStats] = []
@@ -112,13 +114,13 @@ class Reporter:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
             beside = (
-                self._place_aside(run, split, sessions[split.device])
+                self._place_aside(run, split, prepared_plans[split.device])
                 if split.async_transfers
                 else {}
             )
             if UPLOAD in beside:
                 begin = max(begin, beside[UPLOAD][1])
-            measured, longest = times_of(sessions[split.device], run, split)
+            measured, longest = times_of(prepared_plans[split.device], run, split)
             seconds = measured if measured is not None else complete - begin
             # A device's clock has another origin: place its duration right behind what came before.
             finish = min(complete, begin + seconds)
@@ -173,7 +175,7 @@ class Reporter:
         self._trace.emit(Event("run", "host", *when, stats.run, about, self.number))
 
     def _place_aside(
-        self, run: RunRecord, split: Split, session: Timed
+        self, run: RunRecord, split: Split, prepared: Timed
     ) -> dict[str, tuple[float, float, float | None]]:
         """Returns for each stage that a copy queue carried out its start and end, by the
         scheduler's clock, and its seconds by the device's own, or None. Where the device does not
@@ -182,7 +184,7 @@ class Reporter:
         """
         out: dict[str, tuple[float, float, float | None]] = {}
         submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
-        for stage, (start, seconds) in _aside_of(session, run, split).items():
+        for stage, (start, seconds) in _aside_of(prepared, run, split).items():
             took = seconds or 0.0
             if start is None:
                 start = submitted if stage == UPLOAD else max(submitted, complete - took)
@@ -244,16 +246,16 @@ class Reporter:
         self._trace.emit(Event(kind, name, start, now, -1, fields, self.number))
 
 
-def times_of(session: Timed, run: RunRecord, split: Split) -> Times:
+def times_of(prepared: Timed, run: RunRecord, split: Split) -> Times:
     """Returns what a device tells of a split that has ended."""
     try:
-        return session.times_s(run.slot, split.id)
+        return prepared.times_s(run.slot, split.id)
     except DeviceError:  # the results are there: the next run will find the device lost
         return None, None
 
 
-def _aside_of(session: Timed, run: RunRecord, split: Split) -> TransferTimes:
+def _aside_of(prepared: Timed, run: RunRecord, split: Split) -> TransferTimes:
     try:
-        return session.async_transfer_s(run.slot, split.id)
+        return prepared.async_transfer_s(run.slot, split.id)
     except DeviceError:  # as above
         return {}

@@ -1,4 +1,4 @@
-"""Watchdog: how much slower than planned a device proved to be, so that no submission takes long.
+"""SlowdownTracker: how much slower than planned a device proved to be, so that no submission takes long.
 
 Problem: many drivers end a submission after two seconds, and the device with it; plans cut long
 splits by rough speeds, which may be wrong by ten. Method: each run is measured. A submission over
@@ -30,7 +30,7 @@ SURPRISE = 1.5
 """From how many times the planned time on the plan is at fault; less is noise."""
 
 
-class Watchdog:
+class SlowdownTracker:
     """The slowdowns of a scheduler's devices, as measured."""
 
     def __init__(self, trace: Trace) -> None:

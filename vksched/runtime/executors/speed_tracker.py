@@ -51,7 +51,7 @@ from ...topology.host_names import host_of
 from ...topology.perf_model import ANY
 from ...trace import Clock
 from ..run_stats import RunStats, SplitStats
-from .host_speed import HostPaces
+from .host_speed import HostSpeeds
 
 EVERY_S = 0.01
 """Between two runs of a plan that are looked at."""
@@ -72,7 +72,7 @@ FORGOTTEN = 0.01
 MOST = math.log(64.0)
 """A pace is at most so far from 1, up or down, as a logarithm."""
 STEP = math.log(1.1)
-"""Paces are told in steps of a tenth, so that plans do not follow noise."""
+"""SpeedTracker are told in steps of a tenth, so that plans do not follow noise."""
 HALF_S = 120.0
 """After so long without a run, half of what a device is slower than at its best is forgotten."""
 STALE_S = 1.0
@@ -156,7 +156,7 @@ class _Plan:
     due: bool = False
 
 
-class Paces:
+class SpeedTracker:
     """The paces of a scheduler's devices. May be used from any number of threads."""
 
     def __init__(self, clock: Clock) -> None:
@@ -164,7 +164,7 @@ class Paces:
         self._devices: dict[str, _Device] = {}
         self._plans: weakref.WeakKeyDictionary[PlanValue, _Plan] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
-        self._hosts = HostPaces()
+        self._hosts = HostSpeeds()
         self._on_cores: dict[str, str] = {}
         """The hosts of devices that compute on the cores there and whose costs were measured."""
         self._newest = 0, -math.inf

@@ -1,7 +1,7 @@
 """Wrapped: a device around another one, for those that fail or slow down on purpose.
 
     executor --> WrappedDevice  --> the device inside       a subclass changes some of the calls;
-             --> WrappedSession --> the session inside      all others go through as they are
+             --> WrappedPreparedPlan --> the prepared plan inside      all others go through as they are
 
 Examples: tests/engine/test_faults.py, tests/engine/test_dynamic_runs.py.
 """
@@ -15,14 +15,14 @@ from ...common.errors import DeviceError
 from ...plan.types.plan_types import PlanValue, Upload
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
-from ..device import Device, Gauge, Gauged, Session, Times, TransferTimes
+from ..device import Device, MemoryUsage, PreparedPlan, ReportsMemory, Times, TransferTimes
 from ..state_store import StateStore
 from ..vulkan import device_probe
 from ..vulkan.open_device import open_device
 
 
 class WrappedDevice(ABC):
-    """A device that hands everything on but the sessions that it prepares.
+    """A device that hands everything on but the prepared plans that it prepares.
 
     device: a Vulkan device's name, which is opened, or any Device but the CPU.
 
@@ -51,8 +51,10 @@ class WrappedDevice(ABC):
     def spec(self) -> DeviceSpec:
         return self.device.spec
 
-    def gauge(self) -> Gauge:
-        return self.device.gauge() if isinstance(self.device, Gauged) else Gauge()
+    def memory_usage(self) -> MemoryUsage:
+        return (
+            self.device.memory_usage() if isinstance(self.device, ReportsMemory) else MemoryUsage()
+        )
 
     @property
     def link(self) -> Link | None:
@@ -68,8 +70,8 @@ class WrappedDevice(ABC):
     @abstractmethod
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
-    ) -> WrappedSession:
-        """Prepares a plan on the device inside, and returns a session around that one."""
+    ) -> WrappedPreparedPlan:
+        """Prepares a plan on the device inside, and returns a prepared plan around that one."""
 
     def close(self) -> None:
         self.device.close()
@@ -82,38 +84,38 @@ def innermost(device: Device) -> Device:
     return device
 
 
-class WrappedSession:
+class WrappedPreparedPlan:
     """One plan's share of a wrapped device; hands everything on."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, prepared: PreparedPlan) -> None:
+        self._prepared = prepared
 
     def begin(self, slot: int) -> None:
-        self._session.begin(slot)
+        self._prepared.begin(slot)
 
-    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
-        self._session.stage(slot, copy, array)
+    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
+        self._prepared.upload(slot, copy, array)
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
-        self._session.submit(slot, split, ticket)
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
+        self._prepared.submit(slot, split, sequence_number)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        self._session.wait(slot, split, timeout_s)
+        self._prepared.wait(slot, split, timeout_s)
 
     def ends_s(self, slot: int, split: int) -> float | None:
-        return self._session.ends_s(slot, split)
+        return self._prepared.ends_s(slot, split)
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
-        self._session.check(slot, split, ticket)
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
+        self._prepared.check(slot, split, sequence_number)
 
     def fetch(self, slot: int, node: int) -> NDArray:
-        return self._session.fetch(slot, node)
+        return self._prepared.fetch(slot, node)
 
     def times_s(self, slot: int, split: int) -> Times:
-        return self._session.times_s(slot, split)
+        return self._prepared.times_s(slot, split)
 
     def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
-        return self._session.async_transfer_s(slot, split)
+        return self._prepared.async_transfer_s(slot, split)
 
     def close(self) -> None:
-        self._session.close()
+        self._prepared.close()

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from ...plan.types.plan_types import PlanValue, Upload
-from ..device import Device, Session
+from ..device import Device, PreparedPlan
 from ..state_store import Item, StateStore
-from .device_wrapper import WrappedDevice, WrappedSession
+from .device_wrapper import WrappedDevice, WrappedPreparedPlan
 
 KINDS = ("lost", "timeout", "sequence", "memory", "error")
 CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch", "states")
@@ -82,9 +82,9 @@ class FaultInjectionDevice(WrappedDevice):
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
-    ) -> FaultySession:
+    ) -> FaultyPreparedPlan:
         self.meet("prepare")
-        return FaultySession(self, self.device.prepare(plan, index, progress))
+        return FaultyPreparedPlan(self, self.device.prepare(plan, index, progress))
 
     def meet(self, call: str) -> bool:
         """Counts a call; raises what it meets, or returns whether it is to be dropped."""
@@ -146,29 +146,29 @@ class FaultyStates:
         return self._states.keys()
 
 
-class FaultySession(WrappedSession):
+class FaultyPreparedPlan(WrappedPreparedPlan):
     """One plan's share of a device that fails on purpose."""
 
-    def __init__(self, device: FaultInjectionDevice, session: Session) -> None:
-        super().__init__(session)
+    def __init__(self, device: FaultInjectionDevice, prepared: PreparedPlan) -> None:
+        super().__init__(prepared)
         self._device = device
 
-    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
+    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
         self._device.meet("stage")
-        self._session.stage(slot, copy, array)
+        self._prepared.upload(slot, copy, array)
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         if not self._device.meet("submit"):
-            self._session.submit(slot, split, ticket)
+            self._prepared.submit(slot, split, sequence_number)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         self._device.meet("wait")
-        self._session.wait(slot, split, timeout_s)
+        self._prepared.wait(slot, split, timeout_s)
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
         self._device.meet("check")
-        self._session.check(slot, split, ticket)
+        self._prepared.check(slot, split, sequence_number)
 
     def fetch(self, slot: int, node: int) -> NDArray:
         self._device.meet("fetch")
-        return self._session.fetch(slot, node)
+        return self._prepared.fetch(slot, node)

@@ -1,4 +1,4 @@
-"""Blank devices: null devices that compute nothing, for replays without what a graph computes with.
+"""Meta devices: null devices that compute nothing, for replays without what a graph computes with.
 
 Times, waits and bytes are those of null devices. All values are zeros that take no memory.
 Examples: tests/trace/test_replay.py.
@@ -10,25 +10,25 @@ import numpy as np
 
 from ...common.dtypes import NDArray, Progress, TensorType, numpy_dtype
 from ...plan.types.plan_types import PlanValue
-from .simulated_device import NullSession, SimulatedDevice
+from .simulated_device import SimulatedDevice, SimulatedPreparedPlan
 
 
-def blank(type_: TensorType) -> NDArray:
+def meta_array(type_: TensorType) -> NDArray:
     """Returns zeros of a type, without memory of their own."""
     return np.broadcast_to(np.zeros((), numpy_dtype(type_.dtype)), type_.shape)
 
 
-class BlankDevice(SimulatedDevice):
+class MetaDevice(SimulatedDevice):
     """A simulated device without values; see SimulatedDevice."""
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
-    ) -> BlankSession:
-        return BlankSession(self, plan, index)
+    ) -> MetaPreparedPlan:
+        return MetaPreparedPlan(self, plan, index)
 
 
-class BlankSession(NullSession):
-    """One plan's share of a blank device."""
+class MetaPreparedPlan(SimulatedPreparedPlan):
+    """One plan's share of a meta device."""
 
     def _kept(self, array: NDArray) -> NDArray:
         return array
@@ -38,4 +38,4 @@ class BlankSession(NullSession):
 
     def _compute(self, slot: int, split: int) -> None:
         for copy in self._plan.splits[split].downloads:
-            self._values[slot][copy.node] = blank(self._plan.graph.nodes[copy.node].type)
+            self._values[slot][copy.node] = meta_array(self._plan.graph.nodes[copy.node].type)

@@ -22,7 +22,7 @@ from ...topology.perf_model import PerfModel
 from ..cpu.evaluate import Values, last_uses, run_split
 from ..device import Device, Times, TransferTimes
 from ..simulated_clock import Cores, SimulatedClock, SimulatedStream
-from ..state_store import HostStates
+from ..state_store import CpuStates
 from .device_wrapper import innermost
 
 Interval = tuple[float, float]
@@ -56,7 +56,7 @@ class SimulatedDevice:
         self.clock = clock
         self.link = link
         self.slowdown = slowdown
-        self.states = HostStates()
+        self.states = CpuStates()
         self.cores = cores or (clock.cores if spec.on_cores else Cores())
         self.copying_until_s = 0.0
         self.submissions = 0
@@ -84,8 +84,10 @@ class SimulatedDevice:
     def holds(self, key: object) -> bool:
         return self.states.holds(key)
 
-    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> NullSession:
-        return NullSession(self, plan, index)
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> SimulatedPreparedPlan:
+        return SimulatedPreparedPlan(self, plan, index)
 
     def close(self) -> None:
         return None
@@ -103,7 +105,7 @@ def stream_on(devices: Sequence[Device]) -> SimulatedStream | None:
 class _Later:
     """The states as one split sees them, with what it writes, until that is put in its place."""
 
-    def __init__(self, states: HostStates) -> None:
+    def __init__(self, states: CpuStates) -> None:
         self._states = states
         self.written: dict[object, NDArray] = {}
 
@@ -119,7 +121,7 @@ class _Later:
         self.written.update(zip(keys, arrays, strict=True))
 
 
-class NullSession:
+class SimulatedPreparedPlan:
     """One plan's share of a simulated device."""
 
     def __init__(self, device: SimulatedDevice, plan: PlanValue, index: int) -> None:
@@ -146,7 +148,7 @@ class NullSession:
         self._leaves_aside = {
             (s.id, c.node) for s in own if DOWNLOAD in s.async_transfers for c in s.downloads
         }
-        self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
+        self._sequence_numbers: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
         self._beside_s = {s.id: self._copies_s(s) for s in plan.splits}
         self._alone = plan.topology.is_cpu(index) and len(plan.splits) == 1 and not plan.any_order
@@ -224,11 +226,11 @@ class NullSession:
         self._intervals[slot].clear()
         self._aside[slot].clear()
         self._given[slot].clear()
-        self._tickets[slot].clear()
+        self._sequence_numbers[slot].clear()
         clock = self._device.clock
         clock.advance_to(clock.now() + self._run_s)
 
-    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
+    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
         clock = self._device.clock
         size_bytes = self._plan.graph.nodes[copy.node].type.device_bytes
         async_transfer = copy.node in self._comes_aside
@@ -241,9 +243,11 @@ class NullSession:
         kept: NDArray = array.copy()
         return kept
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         device, graph = self._device, self._plan.graph
-        if self._tickets[slot].get(split) == ticket:  # an interrupt came: it is under way
+        if (
+            self._sequence_numbers[slot].get(split) == sequence_number
+        ):  # an interrupt came: it is under way
             return
         made = self._plan.splits[split]
         if UPLOAD in made.async_transfers:
@@ -264,7 +268,7 @@ class NullSession:
         for number in made.deferred_downloads:
             if number in self._intervals[slot]:  # else its submission was dropped
                 self._copy_aside(slot, self._plan.splits[number], DOWNLOAD)
-        self._tickets[slot][split] = ticket
+        self._sequence_numbers[slot][split] = sequence_number
 
     def _compute(self, slot: int, split: int) -> None:
         """An interrupt leaves a split that writes over what it reads as if it had not begun."""
@@ -317,8 +321,8 @@ class NullSession:
         known = self._intervals[slot].get(split)
         return known[1] if known is not None else -math.inf  # dropped: the check will tell
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
-        if self._tickets[slot].get(split) != ticket:
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
+        if self._sequence_numbers[slot].get(split) != sequence_number:
             raise DeviceLost(f"[check] split {split} of {self._device.name} did not run")
         if self._intervals[slot][split][1] > self._waited_until_s[slot]:
             raise PlanError(f"[check] split {split} of {self._device.name} was not waited for")

@@ -17,8 +17,8 @@ import time
 from ...common.dtypes import Progress
 from ...common.errors import DeviceError, DeviceTimeout
 from ...plan.types.plan_types import PlanValue
-from ..device import Device, Session, Times
-from .device_wrapper import WrappedDevice, WrappedSession
+from ..device import Device, PreparedPlan, Times
+from .device_wrapper import WrappedDevice, WrappedPreparedPlan
 
 
 class ThrottledDevice(WrappedDevice):
@@ -49,42 +49,42 @@ class ThrottledDevice(WrappedDevice):
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
-    ) -> SlowedSession:
-        return SlowedSession(self, self.device.prepare(plan, index, progress))
+    ) -> ThrottledPreparedPlan:
+        return ThrottledPreparedPlan(self, self.device.prepare(plan, index, progress))
 
 
-class SlowedSession(WrappedSession):
+class ThrottledPreparedPlan(WrappedPreparedPlan):
     """One plan's share of a device that is slower than it is."""
 
-    def __init__(self, device: ThrottledDevice, session: Session) -> None:
-        super().__init__(session)
+    def __init__(self, device: ThrottledDevice, prepared: PreparedPlan) -> None:
+        super().__init__(prepared)
         self._device = device
         self._slow: dict[tuple[int, int], float] = {}
         self._sent_s: dict[tuple[int, int], float] = {}
         """By slot and split that has not ended, when it was submitted; in that order."""
         self._ends_s: dict[tuple[int, int], float] = {}
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         self._ends_s.pop((slot, split), None)
         self._sent_s[slot, split] = time.perf_counter()
         self._slow[slot, split] = self._device.slowdown
-        self._session.submit(slot, split, ticket)
+        self._prepared.submit(slot, split, sequence_number)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         limit_s = time.perf_counter() + timeout_s
-        self._session.wait(slot, split, timeout_s)
+        self._prepared.wait(slot, split, timeout_s)
         ends_s = self._end(slot, split)
         if ends_s > limit_s:
             raise DeviceTimeout(f"[wait] split {split} of {self._device.name} takes too long")
         time.sleep(max(0.0, ends_s - time.perf_counter()))
 
     def ends_s(self, slot: int, split: int) -> float | None:
-        if self._session.ends_s(slot, split) is None:
+        if self._prepared.ends_s(slot, split) is None:
             return None
         return None if self._end(slot, split) > time.perf_counter() else -math.inf
 
     def times_s(self, slot: int, split: int) -> Times:
-        taken_s, longest_s = self._session.times_s(slot, split)
+        taken_s, longest_s = self._prepared.times_s(slot, split)
         slow = self._slow.get((slot, split), 1.0)
         return (
             None if taken_s is None else slow * taken_s,
@@ -102,7 +102,7 @@ class SlowedSession(WrappedSession):
 
     def _end_one(self, key: tuple[int, int]) -> None:
         sent_s = self._sent_s.pop(key)
-        taken_s, _ = self._session.times_s(*key)
+        taken_s, _ = self._prepared.times_s(*key)
         start_s = max(sent_s, self._device.free_s)
         if taken_s is None:  # a driver without timestamps: what the host saw
             taken_s = time.perf_counter() - start_s

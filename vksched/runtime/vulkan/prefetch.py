@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ...common.errors import VkschedError
-from ...storage.lazy_array import Held
+from ...storage.lazy_array import ArrayLike
 from .context import Context
 from .weight_store import WeightStore
 
@@ -24,22 +24,22 @@ class _Enough(Exception):
     """Nobody needs it any more."""
 
 
-class UploadAhead:
+class WeightPrefetcher:
     """Uploads weights, and keeps them on the device until it is closed: so long that a plan has
     them. weights: by their keys in graphs.
     """
 
     def __init__(
-        self, context: Context, store: WeightStore, weights: Sequence[tuple[object, Held]]
+        self, context: Context, store: WeightStore, weights: Sequence[tuple[object, ArrayLike]]
     ) -> None:
         self._context, self._store = context, store
         self._pages: tuple[int, ...] = ()
         self.closing = False
-        self._thread = threading.Thread(target=self._work, args=(weights,), name="vksched-ahead")
+        self._thread = threading.Thread(target=self._work, args=(weights,), name="vksched-prefetch")
         if weights:
             self._thread.start()
 
-    def _work(self, weights: Sequence[tuple[object, Held]]) -> None:
+    def _work(self, weights: Sequence[tuple[object, ArrayLike]]) -> None:
         with (
             suppress(_Enough, VkschedError, OSError, MemoryError),
             self._context.kept_open(),

@@ -15,7 +15,7 @@ from ...ops.lowering import native_kernels
 from ...ops.quantized.gguf_formats import Repacked
 from ...plan.types.offsets import aligned
 from ...plan.types.plan_types import Span
-from ...storage.lazy_array import Held, Late
+from ...storage.lazy_array import ArrayLike, LazyArray
 from ..cpu.worker_pool import Workers
 from .buffers import Buffer, HostBuffer
 from .context import Context, Recording
@@ -42,7 +42,7 @@ class _Part:
     """Words of a value, `start` to `end`, and where they go in a piece."""
 
     at: int
-    held: Held
+    held: ArrayLike
     start: int
     end: int
 
@@ -72,7 +72,7 @@ class _Part:
     def is_zero(self) -> bool:
         """Whether they are known to be 0, as a state begins with."""
         held = self.held
-        return not isinstance(held, Late) and is_uniform(held) and not held.flat[0]
+        return not isinstance(held, LazyArray) and is_uniform(held) and not held.flat[0]
 
     def lies_in(self, zeros: Zeros) -> bool:
         """Whether the words are there already: zeros, in memory that no one has touched."""
@@ -81,8 +81,8 @@ class _Part:
     def write(self, piece: NDArray) -> None:
         """Writes them, made there and then where the host does not have them."""
         out = piece[self.at : self.behind]
-        if isinstance(self.held, Late):
-            self.held.into(out, self.start)
+        if isinstance(self.held, LazyArray):
+            self.held.write_to(out, self.start)
         else:
             out[:] = self.held[self.start : self.end]
 
@@ -118,7 +118,7 @@ class _Stage:
 def write_new(
     context: Context,
     target: Buffer,
-    arrays: Sequence[Held],
+    arrays: Sequence[ArrayLike],
     progress: Progress | None = None,
     writers: int = WRITERS,
 ) -> None:
@@ -163,7 +163,7 @@ def _write(words: NDArray, parts: Sequence[_Part], zeros: Zeros | None) -> None:
 def upload(
     context: Context,
     target: Buffer,
-    arrays: Sequence[Held],
+    arrays: Sequence[ArrayLike],
     progress: Progress | None = None,
     at_word: int = 0,
 ) -> None:
@@ -208,7 +208,7 @@ def download(context: Context, source: Buffer, span: Span) -> NDArray:
     return out
 
 
-def _pieces(arrays: Sequence[Held], chunk: int) -> list[tuple[int, int, list[_Part]]]:
+def _pieces(arrays: Sequence[ArrayLike], chunk: int) -> list[tuple[int, int, list[_Part]]]:
     """Cuts arrays, laid one behind the other, into chunks: (start word, words, what is in it)."""
     placed, total = _placed(arrays)
     pieces = []
@@ -223,11 +223,11 @@ def _pieces(arrays: Sequence[Held], chunk: int) -> list[tuple[int, int, list[_Pa
     return pieces
 
 
-def _rows(arrays: Sequence[Held], size: int) -> Iterator[list[_Part]]:
+def _rows(arrays: Sequence[ArrayLike], size: int) -> Iterator[list[_Part]]:
     """Yields parts that have about so many words together, of the same memory and of whole rows."""
     parts: list[_Part] = []
     for at, held in _placed(arrays)[0]:
-        row = held.shape[-1] if isinstance(held, Late) else 1
+        row = held.shape[-1] if isinstance(held, LazyArray) else 1
         step = max(1, size // row) * row
         for start in range(0, held.size, step):
             parts.append(_Part(at + start, held, start, min(start + step, held.size)))
@@ -238,13 +238,13 @@ def _rows(arrays: Sequence[Held], size: int) -> Iterator[list[_Part]]:
         yield parts
 
 
-def _placed(arrays: Sequence[Held]) -> tuple[list[tuple[int, Held]], int]:
+def _placed(arrays: Sequence[ArrayLike]) -> tuple[list[tuple[int, ArrayLike]], int]:
     """Returns arrays, as words unless they are late, with the words where they begin, one behind
     the other; and how many words there are.
     """
-    placed: list[tuple[int, Held]] = []
+    placed: list[tuple[int, ArrayLike]] = []
     total = 0
     for array in arrays:
-        placed.append((total, array if isinstance(array, Late) else to_words(array)))
+        placed.append((total, array if isinstance(array, LazyArray) else to_words(array)))
         total += aligned(_words(array))
     return placed, total

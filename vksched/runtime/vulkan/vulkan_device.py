@@ -17,17 +17,17 @@ from ...common.dtypes import NDArray, Progress, TensorType
 from ...common.errors import DeviceError, DeviceLost, IndexOutOfRange
 from ...ir.graph import Graph
 from ...plan.types.plan_types import COMPUTE, DOWNLOAD, UPLOAD, Download, PlanValue, Split, Upload
-from ...storage.lazy_array import Held
+from ...storage.lazy_array import ArrayLike
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
-from ..device import Gauge, Times, TransferTimes
+from ..device import MemoryUsage, Times, TransferTimes
 from .buffers import Buffer, HostBuffer
 from .context import Context, Recording, Wanted, is_same_queue
 from .device_handle import CLOSE_LIMIT_S
 from .device_probe import PLANNED_SHARE
 from .device_states import DeviceStates
 from .host_memory_import import Pages, import_array
-from .prefetch import UploadAhead
+from .prefetch import WeightPrefetcher
 from .shaders import left_out
 from .split_recorder import (
     ASIDE_ECHO,
@@ -60,7 +60,7 @@ class VulkanDevice:
         self.limits = spec.limits
         self.disable_aliasing = spec.disable_aliasing
         self.import_alignment = self.context.import_alignment if limits.host_import else 0
-        self._ahead: list[UploadAhead] = []
+        self._ahead: list[WeightPrefetcher] = []
         self.weights = WeightStore(self.context, spec.max_buffer_bytes)
         self.states = DeviceStates(self.context, spec.max_buffer_bytes, spec.disable_aliasing)
 
@@ -77,9 +77,9 @@ class VulkanDevice:
         """Whether a submission is under way."""
         return self.context.pending()
 
-    def gauge(self) -> Gauge:
+    def memory_usage(self) -> MemoryUsage:
         with self.context.kept_open():  # another thread may be closing it
-            return Gauge(*self.context.memory_bytes(), self.context.pci)
+            return MemoryUsage(*self.context.memory_bytes(), self.context.pci)
 
     @property
     def link(self) -> Link | None:
@@ -88,15 +88,15 @@ class VulkanDevice:
     def holds(self, key: object) -> bool:
         return self.weights.holds(key) or self.states.holds(key)
 
-    def upload_ahead(self, weights: Sequence[tuple[object, Held]]) -> UploadAhead:
-        made = UploadAhead(self.context, self.weights, weights)
+    def prefetch_weights(self, weights: Sequence[tuple[object, ArrayLike]]) -> WeightPrefetcher:
+        made = WeightPrefetcher(self.context, self.weights, weights)
         self._ahead = [made, *(each for each in self._ahead if not each.closing)]
         return made
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
-    ) -> VulkanSession:
-        return VulkanSession(self, plan, index, progress)
+    ) -> VulkanPreparedPlan:
+        return VulkanPreparedPlan(self, plan, index, progress)
 
     def close(self) -> None:
         while self._ahead:
@@ -120,7 +120,7 @@ class _Slot:
         beside = [s.id for s in splits if s.async_transfers]
         self.aside_of = {split: ASIDE_WORDS * i for i, split in enumerate(beside)}
         self.aside: HostBuffer | None = None
-        self.tickets: dict[int, int] = {}
+        self.sequence_numbers: dict[int, int] = {}
         """By split, of the run that submitted it last, or was about to."""
         self.order: dict[int, int] = {}
         """By split, the number of its submission in the run under way."""
@@ -163,7 +163,7 @@ class _Slot:
         for stage in self.recordings[split]:
             yield from self.stage(split, stage)
 
-    def give_back(self, split: int) -> None:
+    def release(self, split: int) -> None:
         """Lets go of what a complete split has copied in from where the caller has it."""
         if self.imported.pop(split, None) is not None and split in self.importing:
             self.imported_s[split] = self.importing[split].duration_s()
@@ -194,7 +194,7 @@ class _Slot:
         self._buffers.clear()
 
 
-class VulkanSession:
+class VulkanPreparedPlan:
     """One plan's share of a Vulkan device."""
 
     def __init__(
@@ -250,9 +250,9 @@ class VulkanSession:
         memory = self._slots[slot]
         memory.order.clear()
         for split in list(memory.imported):  # of a run that failed
-            memory.give_back(split)
+            memory.release(split)
 
-    def stage(self, slot: int, copy: Upload, array: NDArray) -> None:
+    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
         if copy.staging.words:
             type_, split = self._graph.nodes[copy.node].type, self._imports.get(copy.node)
             if split is not None:
@@ -262,33 +262,35 @@ class VulkanSession:
                     return
             self._slots[slot].view(copy, type_).write(array)
 
-    def submit(self, slot: int, split: int, ticket: int) -> None:
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
         memory = self._slots[slot]
         at = memory.status_of[split]
-        memory.status.array[at + TICKET] = ticket
+        memory.status.array[at + TICKET] = sequence_number
         memory.status.array[at + FLAGS] = 0
-        again = memory.tickets.get(split) == ticket  # an interrupt came, maybe after the device's
-        memory.tickets[split] = ticket
+        again = (
+            memory.sequence_numbers.get(split) == sequence_number
+        )  # an interrupt came, maybe after the device's
+        memory.sequence_numbers[split] = sequence_number
         memory.order[split] = next(self._numbers)
         made = self._by_id[split]
         if memory.aside is not None and made.async_transfers:
-            memory.aside.array[memory.aside_of[split] + TICKET] = ticket
+            memory.aside.array[memory.aside_of[split] + TICKET] = sequence_number
         if UPLOAD in made.async_transfers:
-            self._record_imported(memory, made, ticket)
+            self._record_imported(memory, made, sequence_number)
             self._hand_over(memory, split, UPLOAD, again)
         self._hand_over(memory, split, COMPUTE, again)
         for number in made.deferred_downloads:
             if number in memory.order:  # else its submission was dropped
                 self._hand_over(memory, number, DOWNLOAD, again)
 
-    def _record_imported(self, memory: _Slot, split: Split, ticket: int) -> None:
+    def _record_imported(self, memory: _Slot, split: Split, sequence_number: int) -> None:
         """Records the copies in of a split anew, once for a run, where some are imported."""
         pages, first = memory.imported.get(split.id), memory.importing.get(split.id)
         if pages is None:
             memory.imported_s.pop(split.id, None)
-        elif memory.made_for.get(split.id) != ticket:
+        elif memory.made_for.get(split.id) != sequence_number:
             memory.importing[split.id] = self._recorder.record_imported(split, memory, pages, first)
-            memory.made_for[split.id] = ticket
+            memory.made_for[split.id] = sequence_number
 
     def _hand_over(self, memory: _Slot, split: int, stage: str, again: bool = False) -> None:
         """Submits a stage of a split, behind what it waits for. again: but what is under way."""
@@ -298,7 +300,7 @@ class VulkanSession:
                 recording.submit(after)
                 after = []
         if stage == DOWNLOAD:
-            memory.given[split] = memory.tickets[split]
+            memory.given[split] = memory.sequence_numbers[split]
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         """One fence for all work that was submitted before, as a queue ends its submissions in
@@ -312,7 +314,7 @@ class VulkanSession:
         ended = [number for number, at in order.items() if at <= until]
         leaving = [number for number in ended if DOWNLOAD in recordings[number]]
         for number in leaving:
-            if memory.given.get(number) != memory.tickets[number]:
+            if memory.given.get(number) != memory.sequence_numbers[number]:
                 self._hand_over(memory, number, DOWNLOAD, again=True)
         for number in leaving:
             recordings[number][DOWNLOAD][-1].wait(max(0.0, limit_s - time.monotonic()))
@@ -320,23 +322,23 @@ class VulkanSession:
             for recording in memory.stages(number):
                 if recording.pending and not recording.done():
                     recording.wait(timeout_s)  # its own fence comes a moment after its work
-            memory.give_back(number)
+            memory.release(number)
 
     def ends_s(self, slot: int, split: int) -> float | None:
         parts = self._slots[slot].recordings[split][COMPUTE]
         return None if any(part.pending and not part.done() for part in parts) else -math.inf
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
         memory = self._slots[slot]
         at = memory.status_of[split]
         echo, flags = int(memory.status.array[at + ECHO]), int(memory.status.array[at + FLAGS])
         if memory.aside is not None:
             words, beside = memory.aside.array, self._by_id[split].async_transfers
             echoes = [int(words[memory.aside_of[split] + ASIDE_ECHO[stage]]) for stage in beside]
-            echo = next((each for each in echoes if each != ticket), echo)
-        if echo != ticket:
+            echo = next((each for each in echoes if each != sequence_number), echo)
+        if echo != sequence_number:
             raise DeviceLost(
-                f"[check] {self._device.name}: expected sequence word {ticket} after split "
+                f"[check] {self._device.name}: expected sequence word {sequence_number} after split "
                 f"{split}, got {echo}: the driver dropped the submission; try another "
                 f"device or driver"
             )

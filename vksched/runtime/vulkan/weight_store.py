@@ -13,7 +13,7 @@ from ...common.dtypes import (
 )
 from ...plan.types.offsets import ALIGN_WORDS, aligned
 from ...plan.types.plan_types import Span
-from ...storage.lazy_array import Held
+from ...storage.lazy_array import ArrayLike
 from .buffers import Buffer
 from .context import Context
 from .staging import WRITERS, write_new
@@ -55,7 +55,7 @@ class WeightStore:
 
     def acquire(
         self,
-        items: Sequence[tuple[object, Held]],
+        items: Sequence[tuple[object, ArrayLike]],
         progress: Progress | None = None,
         writers: int = WRITERS,
     ) -> tuple[int, ...]:
@@ -89,8 +89,10 @@ class WeightStore:
         self._pages.pop(page).buffer.close()
         self._spans = {key: span for key, span in self._spans.items() if span.page != page}
 
-    def _pack(self, items: Sequence[tuple[object, Held]]) -> list[list[tuple[object, Held]]]:
-        groups: list[list[tuple[object, Held]]] = []
+    def _pack(
+        self, items: Sequence[tuple[object, ArrayLike]]
+    ) -> list[list[tuple[object, ArrayLike]]]:
+        groups: list[list[tuple[object, ArrayLike]]] = []
         used = self._page_words + 1
         for key, array in items:
             words = aligned(_words(array))
@@ -102,7 +104,7 @@ class WeightStore:
         return groups
 
     def _upload(
-        self, items: Sequence[tuple[object, Held]], progress: Progress | None, writers: int
+        self, items: Sequence[tuple[object, ArrayLike]], progress: Progress | None, writers: int
     ) -> int:
         total = sum(aligned(_words(array)) for _, array in items)
         page = self._next_page

@@ -16,7 +16,7 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError
-from ...storage.lazy_array import Held
+from ...storage.lazy_array import ArrayLike
 
 
 def to_words(array: NDArray) -> NDArray:
@@ -87,7 +87,7 @@ def read_words(words: NDArray, dtype: np.dtype[np.generic], shape: tuple[int, ..
     return words.view(dtype)[:count].reshape(shape)
 
 
-def _words(held: Held) -> int:
+def _words(held: ArrayLike) -> int:
     return -(-held.size // _elements_of_word(held.dtype))
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from ... import ops
 from ...common.dtypes import NDArray
 from ...ir.tensor import Tensor
-from .op_sample import FunctionCase, Outputs
+from .op_sample import FunctionSample, Outputs
 
 
 @dataclass(frozen=True)
-class FunctionCall(FunctionCase):
+class FunctionCall(FunctionSample):
     """One call of `ops.<function>` on tensors, with these other arguments."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -29,7 +29,7 @@ class Mismatch(AssertionError):
 
 
 @dataclass(frozen=True)
-class Case:
+class OpSample:
     """One call of an op. nmse: the largest normalised squared error of a float32 result."""
 
     op: str
@@ -70,7 +70,7 @@ class Case:
         """The variants that can run it on a device with these limits; ("",) without a choice."""
         return variants_of(self.declaration, self.call(limits))
 
-    def as_dtypes(self, change: Mapping[str, str]) -> Case:
+    def as_dtypes(self, change: Mapping[str, str]) -> OpSample:
         """The same call with its operands converted to other types, by their names.
 
         Operands that hold positions take no type but int32 and int64.
@@ -102,11 +102,11 @@ Outputs = Tensor | tuple[Tensor, ...] | list[Tensor]
 
 
 @dataclass(frozen=True)
-class FunctionCase:
+class FunctionSample:
     """One call of a function that others express, such as `ops.group_norm`.
 
     function: its name in `ops`. build: tensors, one per array -> result, or several. Every node of
-    the graph runs on the device that is tested; nmse as in `Case`.
+    the graph runs on the device that is tested; nmse as in `OpSample`.
     """
 
     function: str
@@ -128,7 +128,7 @@ class FunctionCase:
         made = self.build(*tensors)
         return build_graph([made] if isinstance(made, Tensor) else list(made))[0]
 
-    def run(self, run_node: Callable[[Case], NDArray]) -> tuple[NDArray, ...]:
+    def run(self, run_node: Callable[[OpSample], NDArray]) -> tuple[NDArray, ...]:
         """Returns the results, every node computed by `run_node`."""
         values = self.graph.arrays()
         for node in self.graph.nodes:
@@ -136,17 +136,17 @@ class FunctionCase:
                 values[node.id] = self.inputs[int(node.name[1:])]
             elif not node.declaration.leaf:
                 operands = tuple(values[i] for i in node.inputs)
-                case = Case(node.op, operands, dict(node.attrs), node.name, self.nmse)
+                case = OpSample(node.op, operands, dict(node.attrs), node.name, self.nmse)
                 values[node.id] = run_node(case)
         return tuple(values[i] for _, i in self.graph.outputs)
 
     def expected(self) -> tuple[NDArray, ...]:
         """The results of the numpy references."""
-        return self.run(Case.expected)
+        return self.run(OpSample.expected)
 
 
 @dataclass(frozen=True)
-class ErrorCase:
+class ErrorSample:
     """A call that must be refused. match: a part of the message."""
 
     build: Callable[[], Any]

@@ -10,7 +10,7 @@ import numpy as np
 from ... import ops
 from ...common.dtypes import NDArray
 from ...ir.tensor import input
-from .op_sample import ErrorCase, bools, floats, ints
+from .op_sample import ErrorSample, bools, floats, ints
 
 MANY = 5003
 """A prime, and more than one work group."""
@@ -112,14 +112,14 @@ def grid(op: str, dtype: str) -> tuple[NDArray, NDArray]:
 
 def refused(
     op: str, error: type[Exception], match: str, *types: tuple[str, tuple[int, ...]], **more: Any
-) -> ErrorCase:
+) -> ErrorSample:
     """ops.<op> on inputs of the given types."""
 
     def build() -> object:
         args = [input(f"x{i}", shape, dtype) for i, (dtype, shape) in enumerate(types)]
         return getattr(ops, op)(*args, **more)
 
-    return ErrorCase(build, error, match)
+    return ErrorSample(build, error, match)
 
 
 F, I, U, B = (  # noqa: E741 - the four element types

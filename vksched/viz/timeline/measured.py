@@ -27,7 +27,7 @@ def measured_spans(
     events: Iterable[Event], plans: Sequence[PlanView], lanes: list[Lane]
 ) -> list[Span]:
     """Returns a span for each event; adds lanes for devices that are not among them."""
-    maker = _Maker(plans, lanes)
+    maker = _TimelineBuilder(plans, lanes)
     spans = [maker.span(event) for event in events]
     first_s = min((span.start_s for span in spans), default=0.0)
     return [
@@ -35,7 +35,7 @@ def measured_spans(
     ]
 
 
-class _Maker:
+class _TimelineBuilder:
     """Makes a span of an event."""
 
     def __init__(self, plans: Sequence[PlanView], lanes: list[Lane]) -> None:

@@ -35,7 +35,7 @@ from .attention_sinks import widened
 from .family import Family
 from .moe import Experts
 from .positions import Positions, Tables
-from .token_layout import Sight, Text
+from .token_layout import AttentionMask, Text
 from .weights import Weights
 
 
@@ -158,8 +158,8 @@ class Network:
         if sink:
             own = self.weights.take(f"blk.{layer}.attn_sinks.weight", (hyper.heads[layer],))
             q, k = widened(q, k, own, scale)
-        sight = Sight(scale, hyper.softcap, window, chunked, sink)
-        seen = self.text.attend(layer, q, k, v, sight)
+        attention_mask = AttentionMask(scale, hyper.softcap, window, chunked, sink)
+        seen = self.text.attend(layer, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
         return self._product(joined, f"blk.{layer}.attn_output", hyper.width)

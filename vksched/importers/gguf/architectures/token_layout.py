@@ -20,7 +20,7 @@ from .attention_sinks import after_sink
 
 
 @dataclass(frozen=True)
-class Sight:
+class AttentionMask:
     """What the tokens of a layer see, and how.
 
     scale, softcap: as in `vs.attention`. window: a token sees so many, itself among them; 0: all.
@@ -78,49 +78,53 @@ class Text(Protocol):
     @property
     def last(self) -> Tensor | None: ...
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
+    ) -> Tensor:
         """Returns the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
-        by position -> (b, heads, n, d). sight: what each token sees, and how.
+        by position -> (b, heads, n, d). attention_mask: what each token sees, and how.
         """
 
 
 @dataclass(frozen=True)
-class WholeText:
+class FullSequence:
     """A text that is given from its first token on. Each token sees itself and those before it."""
 
     length: int
     positions: None = None
     last: None = None
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
-        window = sight.window if sight.window < self.length else 0
-        if sight.chunked and window:
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
+    ) -> Tensor:
+        window = attention_mask.window if attention_mask.window < self.length else 0
+        if attention_mask.chunked and window:
             rest = self.length % window
             sizes = [size for size in (self.length - rest, rest) if size]
             parts = zip(*(split(each, sizes, 2) for each in (q, k, v)), strict=True)
-            return concat([_in_pieces(part, sight) for part in parts], axis=2)
-        if not sight.sink:
-            return sight.attend(q, k, v, left=window - 1 if window else None)
+            return concat([_in_pieces(part, attention_mask) for part in parts], axis=2)
+        if not attention_mask.sink:
+            return attention_mask.attend(q, k, v, left=window - 1 if window else None)
         keys, values = after_sink(k, v)
         if not window:
-            return sight.attend(q, keys, values, past=1)
+            return attention_mask.attend(q, keys, values, past=1)
         key, at = arange(self.length + 1) - 1, reshape(arange(self.length), (-1, 1))
         seen = equal(key, -1) | ((key <= at) & (key > at - window))
-        return sight.attend(q, keys, values, seen)
+        return attention_mask.attend(q, keys, values, seen)
 
 
-def _in_pieces(qkv: tuple[Tensor, ...], sight: Sight) -> Tensor:
+def _in_pieces(qkv: tuple[Tensor, ...], attention_mask: AttentionMask) -> Tensor:
     """Returns the attention of a text (b, heads, n, d) within pieces of as many tokens as the
     window, or within one of fewer.
     """
     b, heads, n, _ = qkv[0].shape
-    count, size = max(1, n // sight.window), min(n, sight.window)
+    count, size = max(1, n // attention_mask.window), min(n, attention_mask.window)
 
     def apart(x: Tensor) -> Tensor:
         cut = reshape(x, (b, x.shape[1], count, size, x.shape[3]))
         return reshape(transpose(cut, (0, 2, 1, 3, 4)), (b * count, x.shape[1], size, x.shape[3]))
 
-    made = sight.attend(*map(apart, qkv))
+    made = attention_mask.attend(*map(apart, qkv))
     made = transpose(reshape(made, (b, count, heads, size, made.shape[3])), (0, 2, 1, 3, 4))
     return reshape(made, (b, heads, n, made.shape[4]))
 
@@ -138,8 +142,12 @@ class PaddedTexts:
     positions: None = None
     last: None = None
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
+    ) -> Tensor:
         if self.causal:  # what fills a text is behind it
-            return WholeText(self.length).attend(layer, q, k, v, sight)
+            return FullSequence(self.length).attend(layer, q, k, v, attention_mask)
         seen = less(arange(self.length), reshape(self.counts, (-1, 1, 1, 1)))
-        return attention(q, k, v, mask=seen, scale=sight.scale, softcap=sight.softcap)
+        return attention(
+            q, k, v, mask=seen, scale=attention_mask.scale, softcap=attention_mask.softcap
+        )

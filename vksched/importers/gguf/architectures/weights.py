@@ -18,7 +18,7 @@ from ....ops.quantized.gguf_formats import numbered, pack_u32
 from ....ops.quantized.quant_layout import Format
 from ....ops.quantized.quantized_linear import dequantize as dequantize_weight
 from ....ops.quantized.quantized_linear import quantized_weight
-from ....storage.lazy_array import ORIGINS, Apart, Held, Joined, late_bytes
+from ....storage.lazy_array import ORIGINS, ArrayLike, ConcatBytes, FileSlice, lazy_bytes
 from ....storage.model_file import copied
 from ..read.dequantize import dequantize
 from ..read.loader import GgufFile
@@ -38,7 +38,7 @@ class Weights:
         self._tensors = file.tensors
         self._made: dict[str, Tensor] = {}
         self._asked: dict[str, Asked] = {}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, ArrayLike] = {}
         """The words of matrices, which are perhaps made ready ahead."""
         self._words: dict[str, Tensor] = {}
         """Those of them that graphs have, or will."""
@@ -94,9 +94,9 @@ class Weights:
             return dequantize_weight(words, kind.name, shape[-1], name=name)
         if kind is not None:
             return quantized_weight(blocks, kind.name, shape, name=name)
-        if isinstance(blocks, Apart) and {tensor.type for tensor in tensors} == {"F32"}:
+        if isinstance(blocks, FileSlice) and {tensor.type for tensor in tensors} == {"F32"}:
             if len(shape) > 1:
-                return weight(late_bytes(blocks, shape, "<f4"), name)
+                return weight(lazy_bytes(blocks, shape, "<f4"), name)
             return _vector(tensors[0], blocks, name)
         arrays = [_floats(tensor) for tensor in tensors]
         return weight(arrays[0] if len(arrays) == 1 else np.stack(arrays), name)
@@ -107,21 +107,21 @@ class Weights:
             self._words[tensor.name] = weight(held, f"{tensor.name}.words")
         return self._words[tensor.name]
 
-    def _held_of(self, tensor: GgufTensor, kind: Format) -> Held:
+    def _held_of(self, tensor: GgufTensor, kind: Format) -> ArrayLike:
         if tensor.name not in self._held:
             self._held[tensor.name] = pack_u32(kind.name, tensor.blocks, tensor.shape)
         return self._held[tensor.name]
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[ArrayLike]:
         """Returns the words of all matrices, as the weights of graphs will have them."""
         with self._making:
             return [self._held_of(tensor, kind) for tensor, kind in self._matrices()]
 
-    def words(self) -> dict[Tensor, Held]:
+    def words(self) -> dict[Tensor, ArrayLike]:
         """Returns the same by these weights."""
         return Context().run(self._all_words)
 
-    def _all_words(self) -> dict[Tensor, Held]:
+    def _all_words(self) -> dict[Tensor, ArrayLike]:
         with self._making:
             made = [self._pack_u32(tensor, kind) for tensor, kind in self._matrices()]
         return {each: each.held for each in made if each.held is not None}
@@ -145,7 +145,7 @@ class Weights:
             )
 
 
-class HollowWeights(Weights):
+class MetaWeights(Weights):
     """Weights of the same types and sizes, for plans: nothing of the file is read, and no memory
     taken, as nobody reads them.
     """
@@ -160,12 +160,12 @@ class HollowWeights(Weights):
         return dequantize_weight(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
 
 
-def _vector(tensor: GgufTensor, blocks: Apart, name: str) -> Tensor:
+def _vector(tensor: GgufTensor, blocks: FileSlice, name: str) -> Tensor:
     """Returns floats of a file in memory of their own, as a change of the file is told late."""
     made = weight(_floats(tensor), name)
     origin = blocks.origin(made.shape, made.dtype)
     if origin is not None:
-        ORIGINS.note(made.held, origin)
+        ORIGINS.set(made.held, origin)
     return made
 
 
@@ -178,12 +178,12 @@ def _leaf(taken: Tensor) -> Tensor:
     return taken.inputs[0] if taken.inputs else taken
 
 
-def _joined(blocks: Sequence[memoryview | Apart]) -> memoryview | Apart:
+def _joined(blocks: Sequence[memoryview | FileSlice]) -> memoryview | FileSlice:
     """Returns the bytes of tensors one behind the other."""
     if len(blocks) == 1:
         return blocks[0]
-    apart = [each for each in blocks if isinstance(each, Apart)]
-    return Joined(apart) if len(apart) == len(blocks) else memoryview(b"".join(blocks))  # type: ignore[arg-type]
+    apart = [each for each in blocks if isinstance(each, FileSlice)]
+    return ConcatBytes(apart) if len(apart) == len(blocks) else memoryview(b"".join(blocks))  # type: ignore[arg-type]
 
 
 def device_bytes_of(tensor: GgufTensor) -> int:

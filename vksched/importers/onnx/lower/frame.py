@@ -45,7 +45,7 @@ class Frame:
 
 
 @dataclass(frozen=True, eq=False)
-class HostStep:
+class CpuStep:
     """One node that the host evaluates between two stages.
 
     inputs: known values and slots, None where one is left out. captured: what its subgraphs read of
@@ -69,7 +69,7 @@ class Lowered:
     outputs: Mapping[str, Tensor]
     elem_types: Mapping[str, int]
     guards: Mapping[str, NDArray]
-    step: HostStep | None = None
+    step: CpuStep | None = None
     then: Frame | None = None
     results: tuple[Value, ...] = ()
     known: frozenset[str] = frozenset()

@@ -34,8 +34,8 @@ from ..nodes.names import free_names, has_subgraphs, item_slot, names_read
 from ..nodes.node import NodeContext
 from ..nodes.values import (
     EMPTY,
-    HostType,
-    HostValue,
+    CpuValue,
+    CpuValueType,
     Inferred,
     TypeKey,
     Value,
@@ -43,7 +43,7 @@ from ..nodes.values import (
 )
 from ..rules import find_rule
 from .constant_folding import evaluated, fold, is_fixed
-from .frame import Frame, HostStep, Lowered, NeedsInputs, NeedsValue
+from .frame import CpuStep, Frame, Lowered, NeedsInputs, NeedsValue
 from .function_expansion import expand
 from .model_context import ModelContext
 
@@ -67,7 +67,7 @@ class FrameLowering:
     context: ModelContext
     frame: Frame
     types: Mapping[str, TypeKey]
-    arrays: Mapping[str, HostValue] | None
+    arrays: Mapping[str, CpuValue] | None
     env: dict[str, Value] = field(init=False)
     todo: deque[NodeProto] = field(init=False)
     guards: dict[str, NDArray] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class FrameLowering:
         return self._slot(value.slot, self.types[value.slot])
 
     def _slot(self, slot: str, kind: TypeKey) -> Value:
-        if isinstance(kind, HostType):
+        if isinstance(kind, CpuValueType):
             return Value(kind.elem_type, slot=slot, type=kind)
         if isinstance(kind, str):
             return Value(0, slot=slot)
@@ -166,7 +166,7 @@ class FrameLowering:
 
     # -- one node ------------------------------------------------------------------------------
 
-    def _lower(self, node: NodeProto) -> HostStep | None:
+    def _lower(self, node: NodeProto) -> CpuStep | None:
         """Lowers one node into the environment, or returns it as a step of the host."""
         inputs = tuple(self._read(node, name) for name in node.input)
         made = self.context.constant_node(node)
@@ -276,7 +276,7 @@ class FrameLowering:
         inputs: tuple[Value | None, ...],
         inferred: Sequence[Inferred | None],
         reason: str,
-    ) -> HostStep | None:
+    ) -> CpuStep | None:
         """Makes a node one of the graph that the host computes, or a step between two stages where
         its results' shapes are not known.
         """
@@ -284,14 +284,14 @@ class FrameLowering:
             self.context.check_host(node, reason)
         if has_subgraphs(node) or self._is_not_inferable(node):
             return self._step(node, inputs, reason)
-        types: list[HostType | None] = []
+        types: list[CpuValueType | None] = []
         for name, found in zip(node.output, inferred, strict=True):
             if name and (found is None or found.shape is None):
                 return self._step(node, inputs, reason)
             if found is not None and found.shape is not None and len(found.shape) > MAX_RANK:
                 return self._step(node, inputs, reason)
             wanted = name and found is not None and found.shape is not None
-            types.append(HostType(found.elem_type, found.shape) if wanted else None)  # type: ignore[union-attr,arg-type]
+            types.append(CpuValueType(found.elem_type, found.shape) if wanted else None)  # type: ignore[union-attr,arg-type]
         try:
             for kind in types:
                 if kind is not None:
@@ -315,13 +315,13 @@ class FrameLowering:
         found = self.context.not_inferable
         return bool(found) and node.SerializeToString(deterministic=True) in found
 
-    def _step(self, node: NodeProto, inputs: tuple[Value | None, ...], reason: str) -> HostStep:
+    def _step(self, node: NodeProto, inputs: tuple[Value | None, ...], reason: str) -> CpuStep:
         captured = {name: self.env[name] for name in free_names(node) if name in self.env}
-        return HostStep(node, inputs, captured, reason)
+        return CpuStep(node, inputs, captured, reason)
 
     # -- the end of a stage --------------------------------------------------------------------
 
-    def _cut(self, step: HostStep | None) -> Lowered:
+    def _cut(self, step: CpuStep | None) -> Lowered:
         """Ends the stage: what is still read is handed on in slots."""
         handing = _Handing(
             self.inputs, {(t, self._slots[s].elem_type): s for s, t in self.inputs.items()}

@@ -30,7 +30,7 @@ class Budget:
         self._file_bytes, self._used_bytes = file_bytes, used_bytes
         self._held: set[int] = set()
         """Arrays that count, or are the file's, by their identity."""
-        self._has_told = False
+        self._has_warned = False
 
     def leave_out(self, arrays: Iterable[NDArray]) -> None:
         """Notes arrays of the file, which live as long as this and cost nothing."""
@@ -40,8 +40,8 @@ class Budget:
         """Returns whether a result of so many bytes may be made; the first that may not is told."""
         if size_bytes <= SMALL_BYTES or self._used_bytes + size_bytes <= self._most_bytes:
             return True
-        if not self._has_told:
-            self._has_told = True
+        if not self._has_warned:
+            self._has_warned = True
             warn(
                 f"[onnx] values that are the same in every run take {self._most_bytes >> 20} MiB, "
                 f"all that is made before of a file of {self._file_bytes} bytes; the others are "

@@ -24,7 +24,7 @@ from ....common.env import is_on
 from ....ir.graph import INLINE_BYTES
 from ....ir.tensor import Tensor, constant, weight
 from ....ops import dequantize_linear
-from ..nodes.cpu_node import HostNode, naming, require_compared
+from ..nodes.cpu_node import CpuNode, naming, require_compared
 from ..nodes.elements import as_narrow, to_storage
 from ..nodes.functions import canonical_domain
 from ..nodes.names import JOINT
@@ -168,8 +168,8 @@ class ModelContext:
         """
         return find_schema(node.op_type, version or self.version(node.domain), node.domain)
 
-    def _host_node(self, serialized: bytes) -> HostNode:
-        return HostNode(NodeProto.FromString(serialized), self.opsets, self._functions)
+    def _host_node(self, serialized: bytes) -> CpuNode:
+        return CpuNode(NodeProto.FromString(serialized), self.opsets, self._functions)
 
     def check_host(self, node: NodeProto, reason: str) -> None:
         """Raises ModelFormatError for a node that the evaluator is not to compute. reason: why it

@@ -33,7 +33,7 @@ from .functions import canonical_domain
 from .message_tensors import is_external, tensors_in
 from .normalize_node import as_was_meant, with_defaults
 from .reference_evaluator import make_evaluator
-from .values import HostType, HostValue
+from .values import CpuValue, CpuValueType
 
 PART = "onnx.part"
 """The op that takes one of several results out of what a host node packed."""
@@ -81,7 +81,7 @@ def require_compared(node: NodeProto, functions: Sequence[FunctionProto] = ()) -
     )
 
 
-class HostNode:
+class CpuNode:
     """One ONNX node as a function of host values."""
 
     def __init__(
@@ -100,9 +100,9 @@ class HostNode:
             function = _as_function(node, opsets)
             self._evaluator = make_evaluator(function, known)
         except Exception as error:
-            raise Refused(node, _said(error)) from error
+            raise Refused(node, _format_error(error)) from error
 
-    def __call__(self, inputs: Sequence[HostValue]) -> list[HostValue]:
+    def __call__(self, inputs: Sequence[CpuValue]) -> list[CpuValue]:
         """Returns the results by position, None where one has no name.
 
         Raises:
@@ -116,7 +116,7 @@ class HostNode:
                 warnings.simplefilter("ignore")
                 found = dict(zip(names, self._evaluator.run(names, feeds, {}), strict=True))
         except Exception as error:
-            raise Refused(self.node, _said(error)) from error
+            raise Refused(self.node, _format_error(error)) from error
         return [_host_value(found.get(name)) for name in self.node.output]
 
 
@@ -133,11 +133,11 @@ def _as_function(node: NodeProto, opsets: Mapping[str, int]) -> FunctionProto:
     )
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
-def _host_value(value: object) -> HostValue:
+def _host_value(value: object) -> CpuValue:
     if value is None or isinstance(value, dict):
         return value
     if isinstance(value, (list, tuple)):
@@ -154,7 +154,7 @@ def add_host_node(
     opsets: dict[str, int],
     inputs: Sequence[Tensor | None],
     elem_types: Sequence[int],
-    outputs: Sequence[HostType | None],
+    outputs: Sequence[CpuValueType | None],
     reason: str,
 ) -> list[Tensor | None]:
     """Adds a node to the graph that the reference evaluator computes.
@@ -217,14 +217,14 @@ def _refuse(call: Call) -> tuple[Dispatch, ...]:
     raise UnsupportedOp(call.attrs.as_str("reason"))
 
 
-def _host_types(attrs: Attrs) -> list[HostType]:
+def _host_types(attrs: Attrs) -> list[CpuValueType]:
     shapes, elem_types = attrs["shapes"], attrs.as_ints("elem_types")
     if not isinstance(shapes, tuple) or len(shapes) != len(elem_types):
         raise ShapeError(f"expected {len(elem_types)} shapes of results, got {shapes!r}")
-    return [HostType(e, as_shape(s)) for e, s in zip(elem_types, shapes, strict=True)]  # type: ignore[arg-type]
+    return [CpuValueType(e, as_shape(s)) for e, s in zip(elem_types, shapes, strict=True)]  # type: ignore[arg-type]
 
 
-def _starts(types: Sequence[HostType]) -> list[int]:
+def _starts(types: Sequence[CpuValueType]) -> list[int]:
     """Returns the byte at which each packed result starts, and the end of the last."""
     sizes = [math.prod(t.shape) * numpy_dtype(storage(t.elem_type)).itemsize for t in types]
     return list(
@@ -240,8 +240,8 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 @lru_cache(maxsize=1024)
-def _evaluator(node: str, opsets: str) -> HostNode:
-    return HostNode(NodeProto.FromString(base64.b64decode(node)), json.loads(opsets))
+def _evaluator(node: str, opsets: str) -> CpuNode:
+    return CpuNode(NodeProto.FromString(base64.b64decode(node)), json.loads(opsets))
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -263,7 +263,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return packed.view(np.uint32)
 
 
-def _checked(node: NodeProto, result: HostValue, wanted: HostType) -> NDArray:
+def _checked(node: NodeProto, result: CpuValue, wanted: CpuValueType) -> NDArray:
     if not isinstance(result, np.ndarray) or result.shape != wanted.shape:
         got = result.shape if isinstance(result, np.ndarray) else type(result).__name__
         raise WrongShape(

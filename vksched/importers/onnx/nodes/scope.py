@@ -9,7 +9,7 @@ from onnx import GraphProto, NodeProto
 
 from ....common.dtypes import NDArray
 from ....ir.tensor import Tensor
-from .cpu_node import HostNode
+from .cpu_node import CpuNode
 from .values import Value
 
 
@@ -31,7 +31,7 @@ class ModelScope(Protocol):
     @property
     def budget(self) -> Room: ...
 
-    def host_node(self, serialized: bytes) -> HostNode:
+    def host_node(self, serialized: bytes) -> CpuNode:
         """Returns what evaluates a node on the host."""
 
     def prefix(self, node: NodeProto) -> str:

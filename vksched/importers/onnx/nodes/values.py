@@ -14,7 +14,7 @@ from ....common.errors import UnsupportedOp
 from ....ir.tensor import Tensor
 from .elements import element_of, element_of_dtype
 
-HostValue = Any
+CpuValue = Any
 """What the host holds: an array, a list of these (a sequence), None (an empty optional), a map from
 numbers or texts to values, or a list of maps.
 """
@@ -26,7 +26,7 @@ SEQUENCE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class HostType:
+class CpuValueType:
     """What lowering may know of an array without looking at its elements.
 
     bound: int64 values lie in -bound .. bound - 1; 0 where that is not known.
@@ -47,7 +47,7 @@ class Inferred:
 
 MAPS = "maps"
 """What lowering may know of a map, or of a sequence of maps: that only the host can hold it."""
-TypeKey = HostType | tuple[Any, ...] | str | None
+TypeKey = CpuValueType | tuple[Any, ...] | str | None
 """What lowering may know of a host value: sequences are tuples of those of their items."""
 
 
@@ -59,16 +59,16 @@ class Map(dict[Any, Any]):
         self.dtype = dtype
 
 
-def has_maps(value: HostValue) -> bool:
+def has_maps(value: CpuValue) -> bool:
     """Returns whether a value is a map, or a sequence of maps."""
     if isinstance(value, (list, tuple)):
         return bool(value) and isinstance(value[0], dict)
     return isinstance(value, dict)
 
 
-def type_of(value: HostValue | HostType) -> TypeKey:
+def type_of(value: CpuValue | CpuValueType) -> TypeKey:
     """Returns what lowering may know of a host value without a guard."""
-    if value is None or isinstance(value, HostType):
+    if value is None or isinstance(value, CpuValueType):
         return value
     if has_maps(value):
         return MAPS
@@ -83,8 +83,8 @@ def type_of(value: HostValue | HostType) -> TypeKey:
 
 
 @lru_cache(maxsize=1024)
-def _type_of_array(dtype: np.dtype[np.generic], shape: Shape, bound: int) -> HostType:
-    return HostType(element_of_dtype(dtype), shape, bound)
+def _type_of_array(dtype: np.dtype[np.generic], shape: Shape, bound: int) -> CpuValueType:
+    return CpuValueType(element_of_dtype(dtype), shape, bound)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +101,7 @@ class Value:
     tensor: Tensor | None = None
     array: NDArray | None = None
     slot: str | None = None
-    type: HostType | None = None
+    type: CpuValueType | None = None
     items: tuple[Value, ...] | None = None
 
     @property
@@ -149,14 +149,14 @@ def arrays_of(values: Iterable[Value | None]) -> Iterator[NDArray]:
             yield value.array
 
 
-def known_host(value: Value) -> HostValue:
+def known_host(value: Value) -> CpuValue:
     """Returns a known value as the host holds it."""
     if value.items is not None:
         return [known_host(item) for item in value.items]
     return value.array
 
 
-def known_value(value: HostValue) -> Value:
+def known_value(value: CpuValue) -> Value:
     """Returns what the host holds as a known value."""
     if value is None:
         return EMPTY

@@ -24,12 +24,12 @@ from .narrow_types import NUMBERS, cast, convert, fit, limits
 from .registry import rule
 
 T = TensorProto
-Held = TypeVar("Held", Tensor, NDArray)
+Rounded = TypeVar("Rounded", Tensor, NDArray)
 
 # -- parts -------------------------------------------------------------------------------------
 
 
-def shaped(value: Held, shape: Shape) -> Held:
+def shaped(value: Rounded, shape: Shape) -> Rounded:
     """Returns a scale or zero point that broadcasts: of one element as a scalar."""
     wanted = () if value.shape in ((), (1,)) else shape
     return value if value.shape == wanted else value.reshape(wanted)

@@ -13,7 +13,7 @@ from ....ir.tensor import Tensor
 from ..nodes.cpu_node import add_host_node
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
-from ..nodes.values import HostType, Value
+from ..nodes.values import CpuValueType, Value
 from .narrow_types import NUMBERS, cast, convert
 from .registry import rule
 
@@ -41,7 +41,7 @@ def _seed(n: NodeContext) -> int | Tensor:
     node = make_node("RandomUniform", [], ["seed"], shape=[2], low=-(2.0**31), high=2.0**31)
     reason = "it draws another seed in every run"
     opsets = n.lowering.context.opsets
-    drawn = add_host_node(node, opsets, (), (), [HostType(T.FLOAT, (2,))], reason)[0]
+    drawn = add_host_node(node, opsets, (), (), [CpuValueType(T.FLOAT, (2,))], reason)[0]
     assert drawn is not None
     return ops.cast(drawn, INT32)
 

@@ -13,13 +13,15 @@ from ....ir.tensor import input
 from ....ops.conv.depthwise_conv_weight_grad import depthwise_conv_weight_grad
 from ....ops.conv.flip_filters import flip_filters
 from ....ops.conv.window import Window
-from ..op_sample import Case, ErrorCase, floats, ints
+from ..op_sample import ErrorSample, OpSample, floats, ints
 
 
-def call(op: str, arrays: tuple[NDArray, ...], name: str, large: bool = False, **more: Any) -> Case:
+def call(
+    op: str, arrays: tuple[NDArray, ...], name: str, large: bool = False, **more: Any
+) -> OpSample:
     """A call of an op with the attributes that its builder makes of keywords."""
     inputs = [input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
-    return Case(op, arrays, dict(getattr(ops, op)(*inputs, **more).attrs), name, large=large)
+    return OpSample(op, arrays, dict(getattr(ops, op)(*inputs, **more).attrs), name, large=large)
 
 
 def operands(x: Shape, w: Shape, channels: int | None = None) -> tuple[NDArray, ...]:
@@ -224,7 +226,7 @@ CASES += [
 ]
 
 CASES += [
-    Case("flip_filters", (made(*shape),), {"groups": groups}, f"of {groups}")
+    OpSample("flip_filters", (made(*shape),), {"groups": groups}, f"of {groups}")
     for shape, groups, made in (
         ((1, 1, 1), 1, floats),
         ((5, 3, 7), 1, floats),
@@ -244,7 +246,7 @@ def refused(
     shapes: tuple[Shape, ...],
     dtypes: str = "fff",
     **keywords: Any,
-) -> ErrorCase:
+) -> ErrorSample:
     """ops.<op> on inputs of the given shapes; dtypes: f or i for each."""
     names = {"f": "float32", "i": "int32"}
 
@@ -253,15 +255,15 @@ def refused(
         inputs = [input(f"x{i}", shape, names[d]) for i, (shape, d) in enumerate(given)]
         return getattr(ops, op)(*inputs, **keywords)
 
-    return ErrorCase(build, error, match)
+    return ErrorSample(build, error, match)
 
 
-def sums(x: Shape, rows: int, kernel: Shape, name: str, **more: Any) -> Case:
+def sums(x: Shape, rows: int, kernel: Shape, name: str, **more: Any) -> OpSample:
     """The gradient of a depthwise convolution's weights, of rows for each channel."""
     w = input("w", (x[1] * rows, 1, *kernel))
     made = ops.conv(input("x", x), w, groups=x[1], **more)
     attrs = {k: v for k, v in made.attrs.items() if k != "groups"} | {"kernel": kernel}
-    return Case(
+    return OpSample(
         "depthwise_conv_weight_grad", (floats(*x), floats(*made.shape, seed=1)), attrs, name
     )
 
@@ -296,9 +298,9 @@ def _odd_groups() -> object:
 BOTH = ("conv", "conv_transpose")
 _X, _W = (1, 2, 5), (2, 2, 3)
 ERRORS = [
-    ErrorCase(_no_multiple, ShapeError, "a multiple of 3, 4"),
-    ErrorCase(_integers, DTypeError, "expected float32, got int32"),
-    ErrorCase(_odd_groups, ShapeError, "2 groups divide"),
+    ErrorSample(_no_multiple, ShapeError, "a multiple of 3, 4"),
+    ErrorSample(_integers, DTypeError, "expected float32, got int32"),
+    ErrorSample(_odd_groups, ShapeError, "2 groups divide"),
     *(
         refused(op, ShapeError, match, (x, w), **more)
         for op in BOTH

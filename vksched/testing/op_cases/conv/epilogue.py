@@ -19,7 +19,7 @@ from ....ops.elementwise.pointwise import word
 from ..elementwise.fused_elementwise import step
 from ..linalg.matmul import attrs as matmul_attrs
 from ..linalg.matmul import swapped
-from ..op_sample import Case, ErrorCase, floats, ints
+from ..op_sample import ErrorSample, OpSample, floats, ints
 from ..sample_values import EDGES, tolerance
 from . import winograd
 from .conv import call, edges, operands
@@ -32,12 +32,12 @@ SMOOTH = (step("mul", 0, 1), step("gelu", 2), step("leaky_relu", 3, alpha=0.25))
 
 
 def behind(
-    case: Case,
+    case: OpSample,
     steps: Sequence[Instr],
     constants: Sequence[float] = (),
     residual: bool = False,
     nmse: float = 1e-10,
-) -> Case:
+) -> OpSample:
     """A call followed by steps. residual: of made-up values."""
     made, inputs = case.result_type(), case.inputs
     if residual:
@@ -48,7 +48,7 @@ def behind(
     return replace(case, inputs=inputs, attrs={**case.attrs, **more}, name=name, nmse=nmse)
 
 
-def each(case: Case) -> list[Case]:
+def each(case: OpSample) -> list[OpSample]:
     """A call followed by one step, by several with a constant, and by a residual where rows are
     whole vec4s.
     """
@@ -58,12 +58,12 @@ def each(case: Case) -> list[Case]:
     return out if row % 4 else [*out, behind(case, ADDED, residual=True)]
 
 
-def product(a: Shape, b: Shape, name: str, bias: bool = True, **more: Any) -> Case:
+def product(a: Shape, b: Shape, name: str, bias: bool = True, **more: Any) -> OpSample:
     """A product of matrices with a bias."""
     flips = more.pop("transpose_a", False), more.pop("transpose_b", False)
     inputs = swapped(floats(*a), flips[0]), swapped(floats(*b, seed=1), flips[1])
     row = (floats(b[-1], seed=2),) if bias else ()
-    return Case("matmul", (*inputs, *row), matmul_attrs(*flips), name, **more)
+    return OpSample("matmul", (*inputs, *row), matmul_attrs(*flips), name, **more)
 
 
 ONES: dict[str, dict[str, AttrValue]] = {
@@ -126,7 +126,7 @@ WINOGRAD = [
     )
 ]
 SQUARE = product((8, 8), (8, 8), "square", bias=False)
-SPECIAL = Case(
+SPECIAL = OpSample(
     "matmul",
     (EDGES[FLOAT32].reshape(-1, 1), np.ones((1, 8), np.float32)),
     matmul_attrs(),
@@ -156,9 +156,11 @@ def _apply(steps: Sequence[Instr], operands: int, *inputs: NDArray) -> None:
 
 
 ERRORS = [
-    ErrorCase(lambda: _apply(RELU, 1, ints(3, 4), ints(4, 8)), DTypeError, "steps on"),
-    ErrorCase(lambda: _apply(ADDED, 2, floats(3, 4), floats(4, 8), floats(8)), DTypeError, "alone"),
-    ErrorCase(
+    ErrorSample(lambda: _apply(RELU, 1, ints(3, 4), ints(4, 8)), DTypeError, "steps on"),
+    ErrorSample(
+        lambda: _apply(ADDED, 2, floats(3, 4), floats(4, 8), floats(8)), DTypeError, "alone"
+    ),
+    ErrorSample(
         lambda: _apply(ADDED, 2, floats(3, 4), floats(4, 6), floats(3, 6)),
         ShapeError,
         "rows of fours",

@@ -10,7 +10,7 @@ from .... import ops
 from ....common.dtypes import Shape
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import input
-from ..op_sample import ErrorCase, FunctionCase, floats, fp16_array, ints
+from ..op_sample import ErrorSample, FunctionSample, floats, fp16_array, ints
 from .conv import call, edges
 
 WINDOWS: list[tuple[str, Shape, Any, dict[str, Any]]] = [
@@ -108,9 +108,9 @@ CASES = [
 ]
 
 
-def function(name: str, shape: Shape, case: str, **more: Any) -> FunctionCase:
+def function(name: str, shape: Shape, case: str, **more: Any) -> FunctionSample:
     """A case of ops.<name> with keywords."""
-    return FunctionCase(name, lambda x: getattr(ops, name)(x, **more), (floats(*shape),), case)
+    return FunctionSample(name, lambda x: getattr(ops, name)(x, **more), (floats(*shape),), case)
 
 
 FUNCTIONS = [
@@ -125,7 +125,7 @@ FUNCTIONS = [
         for name in ("adaptive_max_pool", "adaptive_average_pool")
     ),
     *(
-        FunctionCase(
+        FunctionSample(
             "global_lp_pool",
             lambda x, p=p: ops.global_lp_pool(x, p),
             (fp16_array(2, 3, 5, 7, scale=scale),),
@@ -134,7 +134,7 @@ FUNCTIONS = [
         for p in (1, 2, 3)
         for scale in (300.0, 1e-4)
     ),
-    FunctionCase("global_max_pool", ops.global_max_pool, (ints(2, 3, 5),), "int"),
+    FunctionSample("global_max_pool", ops.global_max_pool, (ints(2, 3, 5),), "int"),
 ]
 
 
@@ -146,9 +146,9 @@ def refused(
     error: type[Exception] = ShapeError,
     dtype: str = "float32",
     **more: Any,
-) -> ErrorCase:
+) -> ErrorSample:
     """ops.<op> on an input of a shape."""
-    return ErrorCase(
+    return ErrorSample(
         lambda: getattr(ops, op)(input("x", shape, dtype), *rest, **more), error, match
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 from ....common.dtypes import FLOAT32
 from ....ir.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
 from ....ops.quantized.q8_activations import has_int8_activations
-from ..op_sample import Case
+from ..op_sample import OpSample
 
 PER_OP = 6
 """How many cases of each op are run with each precision."""
@@ -30,7 +30,7 @@ STEEP = {"attention_backward": 4.0}
 """Ops that make more of an error, by how much: exponentials of large scores do."""
 
 
-def with_precision(case: Case, word: str) -> Case:
+def with_precision(case: OpSample, word: str) -> OpSample:
     """Returns a case with a precision, and the error that it allows."""
     return replace(
         case,
@@ -42,9 +42,9 @@ def with_precision(case: Case, word: str) -> Case:
     )
 
 
-def precise(cases: Iterable[Case]) -> list[Case]:
+def precise(cases: Iterable[OpSample]) -> list[OpSample]:
     """Returns cases with each precision, some of each op that has factors."""
-    able: dict[str, list[Case]] = {}
+    able: dict[str, list[OpSample]] = {}
     for case in cases:
         if case.declaration.roundable_operands and not case.large and _in_range(case):
             able.setdefault(case.op, []).append(case)
@@ -58,7 +58,7 @@ def precise(cases: Iterable[Case]) -> list[Case]:
     return out
 
 
-def _in_range(case: Case) -> bool:
+def _in_range(case: OpSample) -> bool:
     floats = [a for a in case.inputs if a.dtype == np.float32]
     if not floats or case.result_type().dtype != FLOAT32 or "wild" in case.name:
         return False

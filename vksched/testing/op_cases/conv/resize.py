@@ -14,15 +14,15 @@ from ....ir.op import get_op
 from ....ir.tensor import Tensor, input
 from ....ops.conv.resize import COORDINATES, NEAREST
 from ..function_call import FunctionCall, call
-from ..op_sample import Case, ErrorCase, bools, floats, ints
+from ..op_sample import ErrorSample, OpSample, bools, floats, ints
 
 
-def resample(x: NDArray, axis: int, outs: int, taps: int, name: str = "") -> Case:
+def resample(x: NDArray, axis: int, outs: int, taps: int, name: str = "") -> OpSample:
     indices = ints(outs, taps, seed=1, low=0, high=x.shape[axis])
     weights = floats(outs, taps, seed=2)
     weights[:, -1] *= floats(outs, seed=3) > 0  # of some results a tap is not read
     title = f"axis {axis} {name}".strip()
-    return Case("resample", (x, indices, weights), {"axis": axis}, title)
+    return OpSample("resample", (x, indices, weights), {"axis": axis}, title)
 
 
 def with_edges(x: NDArray) -> NDArray:
@@ -43,7 +43,7 @@ CASES = [
     resample(with_edges(floats(20, 30)), 0, 11, 2, "edges"),
     resample(floats(0, 4), 1, 3, 2, "no rows"),
     resample(floats(3, 4), 1, 0, 2, "no results"),
-    Case(
+    OpSample(
         "resample",
         (floats(4, 3), np.asarray([[-5], [99]], np.int32), np.ones((2, 1), np.float32)),
         {"axis": 0},
@@ -179,51 +179,55 @@ def refused_taps(dtype: str, weights: tuple[int, ...], size: int) -> TensorType:
 
 
 ERRORS = [
-    ErrorCase(lambda: refused_taps("float32", (3, 2), 4), DTypeError, "int32 and float32"),
-    ErrorCase(lambda: refused_taps("int32", (3, 1), 4), ShapeError, "weights of one shape"),
-    ErrorCase(lambda: refused_taps("int32", (3, 2), 0), ShapeError, "elements along axis"),
-    ErrorCase(lambda: ops.resize(x()), ShapeError, "sizes or scales"),
-    ErrorCase(lambda: ops.resize(x(), (1, 2), (1, 2)), ShapeError, "both or neither"),
-    ErrorCase(lambda: ops.resize(x(), (1, 2, 3)), ShapeError, "expected 2 sizes"),
-    ErrorCase(lambda: ops.resize(x(), (1, -2)), ShapeError, "sizes of 0 or more"),
-    ErrorCase(lambda: ops.resize(x(), scales=(1.0, 0.0)), ShapeError, "scales above 0"),
-    ErrorCase(lambda: ops.resize(x(), scales=(1.0,)), ShapeError, "expected 2 scales"),
-    ErrorCase(lambda: ops.resize(x(), (1, 2), axes=(0, -2)), ShapeError, "distinct axes"),
-    ErrorCase(lambda: ops.resize(x(), (1, 2), mode="area"), ShapeError, "a mode of nearest"),
-    ErrorCase(lambda: ops.resize(x(), (1, 2), nearest_mode="up"), ShapeError, "a nearest_mode"),
-    ErrorCase(
+    ErrorSample(lambda: refused_taps("float32", (3, 2), 4), DTypeError, "int32 and float32"),
+    ErrorSample(lambda: refused_taps("int32", (3, 1), 4), ShapeError, "weights of one shape"),
+    ErrorSample(lambda: refused_taps("int32", (3, 2), 0), ShapeError, "elements along axis"),
+    ErrorSample(lambda: ops.resize(x()), ShapeError, "sizes or scales"),
+    ErrorSample(lambda: ops.resize(x(), (1, 2), (1, 2)), ShapeError, "both or neither"),
+    ErrorSample(lambda: ops.resize(x(), (1, 2, 3)), ShapeError, "expected 2 sizes"),
+    ErrorSample(lambda: ops.resize(x(), (1, -2)), ShapeError, "sizes of 0 or more"),
+    ErrorSample(lambda: ops.resize(x(), scales=(1.0, 0.0)), ShapeError, "scales above 0"),
+    ErrorSample(lambda: ops.resize(x(), scales=(1.0,)), ShapeError, "expected 2 scales"),
+    ErrorSample(lambda: ops.resize(x(), (1, 2), axes=(0, -2)), ShapeError, "distinct axes"),
+    ErrorSample(lambda: ops.resize(x(), (1, 2), mode="area"), ShapeError, "a mode of nearest"),
+    ErrorSample(lambda: ops.resize(x(), (1, 2), nearest_mode="up"), ShapeError, "a nearest_mode"),
+    ErrorSample(
         lambda: ops.resize(x(), (1, 2), coordinate_transformation_mode="pixel"),
         ShapeError,
         "a coordinate mode",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.resize(x(), (1, 2), keep_aspect_ratio_policy="keep"), ShapeError, "a policy"
     ),
-    ErrorCase(lambda: ops.resize(x(), (1, 2), antialias=True), ShapeError, "with antialias"),
-    ErrorCase(
+    ErrorSample(lambda: ops.resize(x(), (1, 2), antialias=True), ShapeError, "with antialias"),
+    ErrorSample(
         lambda: ops.resize(x(), (1, 2), coordinate_transformation_mode="tf_crop_and_resize"),
         ShapeError,
         "expected a roi",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.resize(
             x(), (1, 2), coordinate_transformation_mode="tf_crop_and_resize", roi=(0, 0, 1)
         ),
         ShapeError,
         "as many ends",
     ),
-    ErrorCase(lambda: ops.resize(input("e", (0,)), (2,)), ShapeError, "of none"),
-    ErrorCase(
+    ErrorSample(lambda: ops.resize(input("e", (0,)), (2,)), ShapeError, "of none"),
+    ErrorSample(
         lambda: ops.resize(input("i", (3,), "int32"), (2,), mode="linear"),
         DTypeError,
         "float32 for linear",
     ),
-    ErrorCase(lambda: ops.depth_to_space(x(), 2), ShapeError, "to_space. expected .batch"),
-    ErrorCase(lambda: ops.space_to_depth(x(), 2), ShapeError, "to_depth. expected .batch"),
-    ErrorCase(lambda: ops.depth_to_space(input("x", (1, 6, 2, 2)), 2), ShapeError, "multiple of 4"),
-    ErrorCase(lambda: ops.depth_to_space(input("x", (1, 4, 2, 2)), 2, "RCD"), ShapeError, "DCR or"),
-    ErrorCase(
+    ErrorSample(lambda: ops.depth_to_space(x(), 2), ShapeError, "to_space. expected .batch"),
+    ErrorSample(lambda: ops.space_to_depth(x(), 2), ShapeError, "to_depth. expected .batch"),
+    ErrorSample(
+        lambda: ops.depth_to_space(input("x", (1, 6, 2, 2)), 2), ShapeError, "multiple of 4"
+    ),
+    ErrorSample(
+        lambda: ops.depth_to_space(input("x", (1, 4, 2, 2)), 2, "RCD"), ShapeError, "DCR or"
+    ),
+    ErrorSample(
         lambda: ops.space_to_depth(input("x", (1, 6, 2, 3)), 2), ShapeError, "multiples of 2"
     ),
-    ErrorCase(lambda: ops.space_to_depth(input("x", (1, 6, 2, 3)), 0), ShapeError, "block of 1"),
+    ErrorSample(lambda: ops.space_to_depth(input("x", (1, 6, 2, 3)), 0), ShapeError, "block of 1"),
 ]

@@ -13,7 +13,7 @@ from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
 from ....ops.conv.grid_sample import MODES, PADDINGS
 from ..function_call import call
-from ..op_sample import Case, ErrorCase, bools, floats, ints
+from ..op_sample import ErrorSample, OpSample, bools, floats, ints
 
 
 def grid(*shape: int) -> NDArray:
@@ -29,10 +29,12 @@ def special(dims: int) -> NDArray:
     return points.reshape(1, -1, *(1,) * (dims - 1), dims)
 
 
-def sample(x: NDArray, at: NDArray, mode: str, padding: str, aligned: bool, name: str = "") -> Case:
+def sample(
+    x: NDArray, at: NDArray, mode: str, padding: str, aligned: bool, name: str = ""
+) -> OpSample:
     attrs: dict[str, AttrValue] = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
     title = f"{x.dtype} {mode} {padding}{' aligned' * aligned} {name}".strip()
-    return Case("grid_sample", (x, at), attrs, title)
+    return OpSample("grid_sample", (x, at), attrs, title)
 
 
 def with_edges(x: NDArray) -> NDArray:
@@ -88,11 +90,11 @@ FUNCTIONS = [
 ]
 
 
-def refused(x: tuple[int, ...], at: tuple[int, ...], match: str, **given: Any) -> ErrorCase:
+def refused(x: tuple[int, ...], at: tuple[int, ...], match: str, **given: Any) -> ErrorSample:
     def build() -> Tensor:
         return ops.grid_sample(input("x", x), input("grid", at), **given)
 
-    return ErrorCase(build, ShapeError, match)
+    return ErrorSample(build, ShapeError, match)
 
 
 ERRORS = [
@@ -103,14 +105,14 @@ ERRORS = [
     refused((1, 1, 0, 3), (1, 2, 2, 2), "elements to sample"),
     refused((1, 1, 3, 3), (1, 2, 2, 2), "a mode of", mode="area"),
     refused((1, 1, 3, 3), (1, 2, 2, 2), "a padding_mode of", padding_mode="wrap"),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.grid_sample(input("i", (1, 1, 3, 3), "int32"), grid(1, 2, 2, 2)),
         DTypeError,
         "float32 operands",
     ),
-    ErrorCase(lambda: ops.affine_grid(floats(2, 2, 3), (1, 1, 4, 4)), ShapeError, "maps"),
-    ErrorCase(lambda: ops.affine_grid(floats(1, 2, 3), (1, 1, 4)), ShapeError, "one with depth"),
-    ErrorCase(
+    ErrorSample(lambda: ops.affine_grid(floats(2, 2, 3), (1, 1, 4, 4)), ShapeError, "maps"),
+    ErrorSample(lambda: ops.affine_grid(floats(1, 2, 3), (1, 1, 4)), ShapeError, "one with depth"),
+    ErrorSample(
         lambda: ops.affine_grid(ints(1, 2, 3), (1, 1, 4, 4)), DTypeError, "affine_grid. expected"
     ),
 ]

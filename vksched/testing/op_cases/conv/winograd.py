@@ -13,7 +13,7 @@ from ....ir.evaluate import compute
 from ....ir.op import get_op
 from ....ir.tensor import input
 from ....ops.conv import winograd
-from ..op_sample import Case, ErrorCase, floats
+from ..op_sample import ErrorSample, OpSample, floats
 from .conv import edges
 
 
@@ -26,12 +26,12 @@ def call(
     begin: tuple[int, int] = (1, 1),
     end: tuple[int, int] = (1, 1),
     **more: Any,
-) -> Case:
+) -> OpSample:
     """A convolution of x with the weights w."""
     points = compute(get_op("winograd_weights"), (w,), Attrs({"tile": tile}))
     rest = (floats(w.shape[0], seed=2),) if bias else ()
     attrs: dict[str, Any] = {"tile": tile, "begin": begin, "end": end}
-    return Case("winograd_conv", (x, points, *rest), attrs, f"{name} by {tile}", **more)
+    return OpSample("winograd_conv", (x, points, *rest), attrs, f"{name} by {tile}", **more)
 
 
 def _positive(*shape: int) -> NDArray:
@@ -59,7 +59,7 @@ CASES = [
     # so many channels that an invocation of the repair looks at fewer tiles
     call(floats(1, 2304, 8, 8), floats(2, 2304, 3, 3, seed=1), "many channels", 2),
     *(
-        Case("winograd_weights", (floats(rows, channels, 3, 3),), {"tile": tile}, f"by {tile}")
+        OpSample("winograd_weights", (floats(rows, channels, 3, 3),), {"tile": tile}, f"by {tile}")
         for tile in winograd.TILES
         for rows, channels in ((1, 1), (7, 13), (40, 33), (0, 2))
     ),
@@ -95,7 +95,7 @@ CASES = [
 ]
 
 
-def refused(error: type[Exception], match: str, *shapes: Shape, tile: int = 2) -> ErrorCase:
+def refused(error: type[Exception], match: str, *shapes: Shape, tile: int = 2) -> ErrorSample:
     """winograd_conv on operands of the given shapes, or winograd_weights on one."""
 
     def build() -> object:
@@ -104,7 +104,7 @@ def refused(error: type[Exception], match: str, *shapes: Shape, tile: int = 2) -
             return winograd.winograd_weights(inputs[0], tile)
         return winograd.winograd_conv(*inputs, tile=tile, begin=(0, 0), end=(0, 0))
 
-    return ErrorCase(build, error, match)
+    return ErrorSample(build, error, match)
 
 
 _X = (1, 2, 4, 4)
@@ -115,12 +115,12 @@ ERRORS = [
     refused(ShapeError, r"points \(36, rows, C\)", _X, (16, 3, 2), tile=4),
     refused(ShapeError, r"bias of shape \(3,\)", _X, (16, 3, 2), (2,)),
     refused(ShapeError, "within the padded", (1, 2, 2, 4), (16, 3, 2)),
-    ErrorCase(
+    ErrorSample(
         lambda: winograd.winograd_weights(input("w", (2, 2, 3, 3), "int32"), 2),
         DTypeError,
         "expected float32, got int32",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: winograd.winograd_conv(
             input("x", _X, "int32"),
             input("points", (16, 3, 2), "int32"),

@@ -7,15 +7,15 @@ import numpy as np
 from .... import ops
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
-from ..op_sample import Case, ErrorCase, FunctionCase, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, floats, ints
 
 
-def made(op: str, name: str, shape: tuple[int, ...], dtype: str, **attrs: AttrValue) -> Case:
+def made(op: str, name: str, shape: tuple[int, ...], dtype: str, **attrs: AttrValue) -> OpSample:
     given = {"shape": shape, "dtype": dtype, **attrs}
-    return Case(op, (), given, f"{name}{shape}{dtype}".replace(" ", ""))
+    return OpSample(op, (), given, f"{name}{shape}{dtype}".replace(" ", ""))
 
 
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     *(
         made("full", "", shape, "float32", value=2.5)
         for shape in ((), (1,), (7,), (5003,), (71, 73), (2, 3, 2, 1, 2, 3, 2, 3), (0,), (3, 0))
@@ -68,43 +68,43 @@ CASES: list[Case] = [
 
 _X = floats(3, 5)
 FUNCTIONS = [
-    *(FunctionCase("full", lambda v=v: ops.full((2, 3), v), (), repr(v)) for v in (True, 3, 0.5)),
-    FunctionCase("zeros", lambda: ops.zeros(5), ()),
-    FunctionCase("zeros", lambda: ops.zeros((2, 3), "bool"), (), "bool"),
-    FunctionCase("ones", lambda: ops.ones((2, 3)), ()),
-    FunctionCase("ones", lambda: ops.ones((2, 3), "bool"), (), "bool"),
-    FunctionCase("ones", lambda: ops.ones((2, 3), "int32"), (), "int32"),
-    FunctionCase("zeros_like", ops.zeros_like, (_X,)),
-    FunctionCase("zeros_like", ops.zeros_like, (ints(7),), "int"),
-    FunctionCase("ones_like", ops.ones_like, (_X > 0,), "bool"),
-    FunctionCase("ones_like", lambda x: ops.ones_like(x, "int32"), (_X,), "other"),
-    FunctionCase("full_like", lambda x: ops.full_like(x, 3), (_X,)),
-    FunctionCase("eye", lambda: ops.eye(4), ()),
-    FunctionCase("eye", lambda: ops.eye(4, 6, -2, "int32"), (), "more"),
+    *(FunctionSample("full", lambda v=v: ops.full((2, 3), v), (), repr(v)) for v in (True, 3, 0.5)),
+    FunctionSample("zeros", lambda: ops.zeros(5), ()),
+    FunctionSample("zeros", lambda: ops.zeros((2, 3), "bool"), (), "bool"),
+    FunctionSample("ones", lambda: ops.ones((2, 3)), ()),
+    FunctionSample("ones", lambda: ops.ones((2, 3), "bool"), (), "bool"),
+    FunctionSample("ones", lambda: ops.ones((2, 3), "int32"), (), "int32"),
+    FunctionSample("zeros_like", ops.zeros_like, (_X,)),
+    FunctionSample("zeros_like", ops.zeros_like, (ints(7),), "int"),
+    FunctionSample("ones_like", ops.ones_like, (_X > 0,), "bool"),
+    FunctionSample("ones_like", lambda x: ops.ones_like(x, "int32"), (_X,), "other"),
+    FunctionSample("full_like", lambda x: ops.full_like(x, 3), (_X,)),
+    FunctionSample("eye", lambda: ops.eye(4), ()),
+    FunctionSample("eye", lambda: ops.eye(4, 6, -2, "int32"), (), "more"),
     *(
-        FunctionCase("arange", lambda a=a: ops.arange(*a), (), ",".join(map(repr, a)))
+        FunctionSample("arange", lambda a=a: ops.arange(*a), (), ",".join(map(repr, a)))
         for a in (
             *((5,), (2, 9), (2, 9, 3), (9, 2), (9, 2, -2), (0.5, 3), (0, 1, 0.1), (5, 5)),
             *((3.0,), (1, 0, -0.25), (0, 10, 10)),
         )
     ),
     *(
-        FunctionCase("linspace", lambda a=a: ops.linspace(*a), (), ",".join(map(repr, a)))
+        FunctionSample("linspace", lambda a=a: ops.linspace(*a), (), ",".join(map(repr, a)))
         for a in ((0, 1), (0, 1, 7), (0, 1, 7, False), (3, -3, 1), (2, 5, 0), (1e-3, 1e3, 101))
     ),
 ]
 
-ERRORS: list[ErrorCase] = [
-    ErrorCase(lambda: ops.full((2,), 0.5, "int32"), DTypeError, "values of int32"),
-    ErrorCase(lambda: ops.full((2,), [1, 2]), ShapeError, "one value"),  # type: ignore[arg-type]
-    ErrorCase(lambda: ops.full((-2,), 1), ShapeError, "0 or more"),
-    ErrorCase(lambda: ops.zeros((2,), "int8"), DTypeError, "expected one of"),
-    ErrorCase(lambda: ops.ones((1,) * 9), ShapeError, "rank"),
-    ErrorCase(lambda: ops.eye(-1), ShapeError, "0 or more"),
-    ErrorCase(lambda: ops.arange(0, 5, 0), ShapeError, "step other than 0"),
-    ErrorCase(lambda: ops.arange(float("inf")), DTypeError, "finite number as stop"),
-    ErrorCase(lambda: ops.arange(5, dtype="bool"), DTypeError, "dtype of numbers"),
-    ErrorCase(lambda: ops.arange(0.5, 3, dtype="int32"), DTypeError, "values of int32"),
-    ErrorCase(lambda: ops.linspace(0, 1, dtype="int32"), DTypeError, "float dtype"),
-    ErrorCase(lambda: ops.linspace(0, 1, -1), ShapeError, "0 or more values"),
+ERRORS: list[ErrorSample] = [
+    ErrorSample(lambda: ops.full((2,), 0.5, "int32"), DTypeError, "values of int32"),
+    ErrorSample(lambda: ops.full((2,), [1, 2]), ShapeError, "one value"),  # type: ignore[arg-type]
+    ErrorSample(lambda: ops.full((-2,), 1), ShapeError, "0 or more"),
+    ErrorSample(lambda: ops.zeros((2,), "int8"), DTypeError, "expected one of"),
+    ErrorSample(lambda: ops.ones((1,) * 9), ShapeError, "rank"),
+    ErrorSample(lambda: ops.eye(-1), ShapeError, "0 or more"),
+    ErrorSample(lambda: ops.arange(0, 5, 0), ShapeError, "step other than 0"),
+    ErrorSample(lambda: ops.arange(float("inf")), DTypeError, "finite number as stop"),
+    ErrorSample(lambda: ops.arange(5, dtype="bool"), DTypeError, "dtype of numbers"),
+    ErrorSample(lambda: ops.arange(0.5, 3, dtype="int32"), DTypeError, "values of int32"),
+    ErrorSample(lambda: ops.linspace(0, 1, dtype="int32"), DTypeError, "float dtype"),
+    ErrorSample(lambda: ops.linspace(0, 1, -1), ShapeError, "0 or more values"),
 ]

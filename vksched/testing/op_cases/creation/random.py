@@ -12,7 +12,7 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import input
 from ....ops.creation.random import normal_pieces
-from ..op_sample import Case, ErrorCase, FunctionCase, floats, fp16_array
+from ..op_sample import ErrorSample, FunctionSample, OpSample, floats, fp16_array
 
 SEED = np.asarray([20240229, -7], np.int32)
 SEEDS = [
@@ -28,7 +28,7 @@ SHAPES += [(0,), (3, 0)]
 
 def drawn(
     op: str, seed: NDArray = SEED, shape: tuple[int, ...] = (1009,), **attrs: AttrValue
-) -> Case:
+) -> OpSample:
     """A call, named after all that it is given."""
     defaults: dict[str, dict[str, AttrValue]] = {
         "random_uniform": {"start": 0.0, "scale": 1.0},
@@ -43,11 +43,11 @@ def drawn(
     changed = ",".join(f"{k}{v}" for k, v in attrs.items())
     words = ".".join(str(v) for v in seed.reshape(-1))
     sides = "x".join(map(str, shape))
-    return Case(op, inputs, given, f"{words} {sides} {changed}", exact=True)
+    return OpSample(op, inputs, given, f"{words} {sides} {changed}", exact=True)
 
 
 OPS = ("random_uniform", "random_normal", "random_integers", "bernoulli")
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     *(drawn(op, shape=shape) for op in OPS for shape in SHAPES),
     *(drawn(op, seed) for op in OPS for seed in SEEDS),
     *(drawn(op, stream=stream) for op in OPS for stream in (1, 2**32, 2**64 - 1)),
@@ -69,52 +69,52 @@ CASES: list[Case] = [
 
 _X = floats(31, 37)
 FUNCTIONS = [
-    FunctionCase("dropout", lambda x: ops.dropout(x, 0.25, seed=7), (_X,), "7"),
-    FunctionCase("dropout", lambda x: ops.dropout(x, 0.0, seed=9), (_X,), "9"),
-    FunctionCase(
+    FunctionSample("dropout", lambda x: ops.dropout(x, 0.25, seed=7), (_X,), "7"),
+    FunctionSample("dropout", lambda x: ops.dropout(x, 0.0, seed=9), (_X,), "9"),
+    FunctionSample(
         "dropout",
         lambda x, seed: ops.dropout(x, 0.9, seed=seed, stream=3),
         (_X, np.asarray(-3, np.int32)),
         "tensor",
     ),
-    FunctionCase(
+    FunctionSample(
         "dropout",
         lambda x: ops.dropout(x, 0.999985, seed=13),
         (fp16_array(31, 37, scale=1e-4),),
         "13",
     ),
-    FunctionCase("random_bits", lambda: ops.random_bits((5, 7), seed=11, stream=2), ()),
-    FunctionCase(
+    FunctionSample("random_bits", lambda: ops.random_bits((5, 7), seed=11, stream=2), ()),
+    FunctionSample(
         "random_integers", lambda: ops.random_integers((5, 7), -3, 4, seed=-(2**40)), (), "int"
     ),
 ]
 
 _UNSEEDED: Any = ops.bernoulli
 _S = input("seed", (), "int32")
-ERRORS: list[ErrorCase] = [
-    ErrorCase(lambda: _UNSEEDED((2,)), TypeError, "keyword-only argument: 'seed'"),
-    ErrorCase(lambda: ops.random_uniform((2,), seed=0.5), DTypeError, "integer as seed"),  # type: ignore[arg-type]
-    ErrorCase(lambda: ops.random_uniform((2,), seed=2**64), ShapeError, "expected seed in"),
-    ErrorCase(lambda: ops.random_uniform((2,), seed=_S, stream=-1), ShapeError, "stream in"),
-    ErrorCase(lambda: ops.random_uniform((2,), seed=input("seed", ())), DTypeError, "int32 seed"),
-    ErrorCase(
+ERRORS: list[ErrorSample] = [
+    ErrorSample(lambda: _UNSEEDED((2,)), TypeError, "keyword-only argument: 'seed'"),
+    ErrorSample(lambda: ops.random_uniform((2,), seed=0.5), DTypeError, "integer as seed"),  # type: ignore[arg-type]
+    ErrorSample(lambda: ops.random_uniform((2,), seed=2**64), ShapeError, "expected seed in"),
+    ErrorSample(lambda: ops.random_uniform((2,), seed=_S, stream=-1), ShapeError, "stream in"),
+    ErrorSample(lambda: ops.random_uniform((2,), seed=input("seed", ())), DTypeError, "int32 seed"),
+    ErrorSample(
         lambda: ops.random_normal((2,), seed=input("seed", (3,), "int32")),
         ShapeError,
         "one word or two",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.random_uniform((2,), seed=1, dtype="float64"),
         DTypeError,
         "float32 or float16",
     ),
-    ErrorCase(lambda: ops.random_uniform((2,), high=1e39, seed=1), ShapeError, "finite float32"),
-    ErrorCase(lambda: ops.random_normal((2,), std=-1.0, seed=1), ShapeError, "std of 0 or more"),
-    ErrorCase(lambda: ops.random_normal((-2,), seed=1), ShapeError, "0 or more"),
-    ErrorCase(lambda: ops.random_integers((2,), 5, 5, seed=1), ShapeError, "expected high in 6"),
-    ErrorCase(lambda: ops.random_integers((2,), 2**31, 5, seed=1), ShapeError, "expected low in"),
-    ErrorCase(lambda: ops.bernoulli((2,), 1.5, seed=1), ShapeError, "probability in 0..1"),
-    ErrorCase(lambda: ops.dropout(_X, 1.0, seed=1), ShapeError, "below 1"),
-    ErrorCase(
+    ErrorSample(lambda: ops.random_uniform((2,), high=1e39, seed=1), ShapeError, "finite float32"),
+    ErrorSample(lambda: ops.random_normal((2,), std=-1.0, seed=1), ShapeError, "std of 0 or more"),
+    ErrorSample(lambda: ops.random_normal((-2,), seed=1), ShapeError, "0 or more"),
+    ErrorSample(lambda: ops.random_integers((2,), 5, 5, seed=1), ShapeError, "expected high in 6"),
+    ErrorSample(lambda: ops.random_integers((2,), 2**31, 5, seed=1), ShapeError, "expected low in"),
+    ErrorSample(lambda: ops.bernoulli((2,), 1.5, seed=1), ShapeError, "probability in 0..1"),
+    ErrorSample(lambda: ops.dropout(_X, 1.0, seed=1), ShapeError, "below 1"),
+    ErrorSample(
         lambda: ops.dropout(input("x", (3,), "int32"), seed=1), DTypeError, "expected floats"
     ),
 ]

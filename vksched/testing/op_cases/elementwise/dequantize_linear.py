@@ -10,7 +10,7 @@ from .... import ops
 from ....common.dtypes import NARROW, NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, apply, constant, input, weight
-from ..op_sample import Case, ErrorCase, floats, ints
+from ..op_sample import ErrorSample, OpSample, floats, ints
 from ..sample_values import MANY, f32, i32
 
 
@@ -25,14 +25,14 @@ def packed(dtype: str, *shape: int, seed: int = 0) -> NDArray:
 
 
 _SHAPES = ((), (1,), (2,), (3,), (5,), (MANY,), (71, 73), (2, 3, 2, 1, 2, 3, 2, 3), (0,), (3, 0))
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     *(
-        Case("dequantize_linear", (packed(d, *s),), {"axis": 0}, d, exact=True)
+        OpSample("dequantize_linear", (packed(d, *s),), {"axis": 0}, d, exact=True)
         for d in NARROW
         for s in _SHAPES
     ),
     *(
-        Case(
+        OpSample(
             "dequantize_linear",
             (packed(dtype, *shape), *more),
             {"axis": axis},
@@ -58,21 +58,23 @@ CASES: list[Case] = [
             (f"zeros, a scale {axis}", (ints(n), f32(-0.5))),
         )
     ),
-    Case(
+    OpSample(
         "dequantize_linear",
         (packed("uint16", 9), i32(2**24 + 1), f32(1.5)),
         {"axis": 0},
         "far zero",
     ),
-    Case("dequantize_linear", (packed("int8", 9), i32(-(2**31))), {"axis": 0}, "wraps", exact=True),
-    Case(
+    OpSample(
+        "dequantize_linear", (packed("int8", 9), i32(-(2**31))), {"axis": 0}, "wraps", exact=True
+    ),
+    OpSample(
         "dequantize_linear",
         (packed("int8", 4, 9), f32(np.inf, np.nan, -0.0, 1e-30)),
         {"axis": 0},
         "special",
     ),
     *(
-        Case("gather", (packed(dtype, *shape), picks), {"axis": axis}, dtype, exact=True)
+        OpSample("gather", (packed(dtype, *shape), picks), {"axis": axis}, dtype, exact=True)
         for dtype, shape, axis in (
             *((dtype, (9, 12), 0) for dtype in NARROW),
             ("int8", (3, 5, 8), 1),
@@ -82,8 +84,8 @@ CASES: list[Case] = [
     ),
 ]
 
-ERRORS: list[ErrorCase] = [
-    ErrorCase(build, error, match)
+ERRORS: list[ErrorSample] = [
+    ErrorSample(build, error, match)
     for build, error, match in (
         (lambda: ops.dequantize_linear(weight(floats(3))), DTypeError, "expected one of int8"),
         (lambda: ops.dequantize_linear(_w(), scale=ints(1)), DTypeError, "a scale of float32"),

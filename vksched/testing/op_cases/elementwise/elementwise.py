@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....common.errors import DTypeError, ShapeError
-from ..op_sample import Case, ErrorCase, bools, floats
+from ..op_sample import ErrorSample, OpSample, bools, floats
 from ..sample_values import INF, MANY, NAN, B, F, I, f32, refused, sample
 from .binary import RANK8
 
@@ -27,14 +27,18 @@ _WHERE: list[tuple[str, str, Shape, Shape, Shape]] = [
     ("rank 8", "int32", (1, 1, 2, 3, 1, 2, 2, 1), (3, 1, 2, 1, 1, 2, 1, 1), (2, 1, 3)),
 ]
 _SPECIAL = f32(0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, INF, -INF, NAN)
-CASES: list[Case] = [
-    Case("where", (bools(*c), sample(dtype, *a), sample(dtype, *b, seed=1)), name=dtype[0] + name)
+CASES: list[OpSample] = [
+    OpSample(
+        "where", (bools(*c), sample(dtype, *a), sample(dtype, *b, seed=1)), name=dtype[0] + name
+    )
     for name, dtype, c, a, b in _WHERE
 ]
-CASES += [Case("where", (bools(10, 1), _SPECIAL, _SPECIAL[::-1].copy()), name="special values")]
+CASES += [OpSample("where", (bools(10, 1), _SPECIAL, _SPECIAL[::-1].copy()), name="special values")]
 
 CASES += [
-    Case("addcmul", (floats(*x), floats(*a, seed=1), floats(*b, seed=2)), {"value": value}, name)
+    OpSample(
+        "addcmul", (floats(*x), floats(*a, seed=1), floats(*b, seed=2)), {"value": value}, name
+    )
     for name, value, x, a, b in (
         ("scalar", 1.0, (), (), ()),
         ("one", -0.5, (1,), (1,), (1,)),
@@ -46,9 +50,9 @@ CASES += [
     )
 ]
 _INFINITE = (np.repeat(_SPECIAL, 10), np.tile(_SPECIAL, 10), f32(2.0))
-CASES += [Case("addcmul", _INFINITE, {"value": 1.0}, "special values")]
+CASES += [OpSample("addcmul", _INFINITE, {"value": 1.0}, "special values")]
 
-ERRORS: list[ErrorCase] = [
+ERRORS: list[ErrorSample] = [
     refused("where", DTypeError, "expected a bool", F, F, F),
     refused("where", DTypeError, "one type", B, F, I),
     refused("where", ShapeError, "where", ("bool", (2,)), F, F),

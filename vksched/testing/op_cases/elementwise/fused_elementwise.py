@@ -10,7 +10,7 @@ from ....ir.attrs import AttrValue
 from ....ir.tensor import apply, as_tensor
 from ....ops.elementwise.fused_elementwise import BINARY, MAX_COST, UNARY, Instr, program_attrs
 from ....ops.elementwise.pointwise import word
-from ..op_sample import Case, ErrorCase, bools, floats, ints
+from ..op_sample import ErrorSample, OpSample, bools, floats, ints
 from ..sample_values import EDGES, binary_sample, f32, sample, tolerance, unary_sample
 from .unary import attrs as attrs_of
 
@@ -21,17 +21,17 @@ def fused_elementwise(
     name: str,
     constants: Sequence[float] = (),
     nmse: float = 1e-10,
-) -> Case:
+) -> OpSample:
     """A fused elementwise op of steps; constants are float32."""
     words = [(FLOAT32, word(value, FLOAT32)) for value in constants]
-    return Case("fused_elementwise", tuple(inputs), program_attrs(steps, words), name, nmse)
+    return OpSample("fused_elementwise", tuple(inputs), program_attrs(steps, words), name, nmse)
 
 
 def step(op: str, *registers: int, **given: AttrValue) -> Instr:
     return op, registers, tuple(sorted(given.items()))
 
 
-def _of_each() -> list[Case]:
+def _of_each() -> list[OpSample]:
     """Each function once, with an add behind it so that no step is the only one."""
     out = []
     for name in (*UNARY, *BINARY, "where"):
@@ -154,9 +154,9 @@ def _apply(steps: Sequence[Instr], *inputs: NDArray) -> None:
 
 
 ERRORS = [
-    ErrorCase(lambda: _apply((step("add", 0, 7),), floats(3)), ShapeError, "reads a register"),
-    ErrorCase(lambda: _apply((), floats(3)), ShapeError, "at least one step"),
-    ErrorCase(
+    ErrorSample(lambda: _apply((step("add", 0, 7),), floats(3)), ShapeError, "reads a register"),
+    ErrorSample(lambda: _apply((), floats(3)), ShapeError, "at least one step"),
+    ErrorSample(
         lambda: _apply((step("neg", 0), step("add", 2, 1)), floats(3), floats(2, 3)),
         ShapeError,
         "steps of one shape",

@@ -13,7 +13,7 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor
 from ....ops.elementwise import CASTS
 from ....ops.elementwise import UNARY as TYPES
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats, ints
 from ..sample_values import (
     EDGES,
     INF,
@@ -74,9 +74,9 @@ def attrs(op: str, dtype: str = "float32", which: int = 0) -> dict[str, Any]:
     return {k: abs(v) if isinstance(v, int) else v for k, v in given.items()}
 
 
-def row(op: str, x: NDArray, name: str, nmse: float | None = None, which: int = 0) -> Case:
+def row(op: str, x: NDArray, name: str, nmse: float | None = None, which: int = 0) -> OpSample:
     given = attrs(op, x.dtype.name, which)
-    return Case(op, (x,), given, name, tolerance(op) if nmse is None else nmse)
+    return OpSample(op, (x,), given, name, tolerance(op) if nmse is None else nmse)
 
 
 UNARY = [
@@ -166,20 +166,29 @@ UNARY += [
         )
         for op in ("ceil", "floor", "trunc", "round")
     ),
-    Case("sqrt", (f32(1e-37, 1e-20, 1e-30),), name="tiny"),
-    Case("sqrt", (f32(3e38, 1e38, 1e30),), name="huge"),
-    Case("rsqrt", (f32(1e-37, 1e-36, 2e-37),), name="tiny"),
-    Case("rsqrt", (f32(3e38, 1e38, 2e38),), name="huge"),
-    *(Case("relu", (sample("float32", *s),)) for s in ((1,), (0,), (3, 0, 5), (7, 11, 13))),
-    Case("relu", (sample("float32", 65537),), name="over 65536"),
-    *(Case(op, (unary_sample(op, "float32"),)) for op in ("relu", "sqrt", "gelu", "sin", "round")),
-    *(Case(op, (sample("float32", 0, 3),), nmse=tolerance(op)) for op in ("sin", "isnan", "floor")),
-    *(Case("positive", (x,), name=x.dtype.name) for x in (floats(3, 5), bools(1) + np.int32(2))),
-    Case("neg", (ints(2, 1, 3, 1, 2, 1, 5, 1),), name="rank 8"),
-    *(Case("logical_not", (bools(*shape),)) for shape in ((), (1,), (0,))),
-    Case("clip", (INT_EDGES,), {"low": -(2**31), "high": MOST - 1}, "int ends"),
-    Case("clip", (UINT_EDGES,), {"low": 2, "high": 2**32 - 2}, "uint ends"),
-    Case("clip", (sample("float32", 101),), {"low": -INF, "high": 0.1}, "float ends", nmse=0.0),
+    OpSample("sqrt", (f32(1e-37, 1e-20, 1e-30),), name="tiny"),
+    OpSample("sqrt", (f32(3e38, 1e38, 1e30),), name="huge"),
+    OpSample("rsqrt", (f32(1e-37, 1e-36, 2e-37),), name="tiny"),
+    OpSample("rsqrt", (f32(3e38, 1e38, 2e38),), name="huge"),
+    *(OpSample("relu", (sample("float32", *s),)) for s in ((1,), (0,), (3, 0, 5), (7, 11, 13))),
+    OpSample("relu", (sample("float32", 65537),), name="over 65536"),
+    *(
+        OpSample(op, (unary_sample(op, "float32"),))
+        for op in ("relu", "sqrt", "gelu", "sin", "round")
+    ),
+    *(
+        OpSample(op, (sample("float32", 0, 3),), nmse=tolerance(op))
+        for op in ("sin", "isnan", "floor")
+    ),
+    *(
+        OpSample("positive", (x,), name=x.dtype.name)
+        for x in (floats(3, 5), bools(1) + np.int32(2))
+    ),
+    OpSample("neg", (ints(2, 1, 3, 1, 2, 1, 5, 1),), name="rank 8"),
+    *(OpSample("logical_not", (bools(*shape),)) for shape in ((), (1,), (0,))),
+    OpSample("clip", (INT_EDGES,), {"low": -(2**31), "high": MOST - 1}, "int ends"),
+    OpSample("clip", (UINT_EDGES,), {"low": 2, "high": 2**32 - 2}, "uint ends"),
+    OpSample("clip", (sample("float32", 101),), {"low": -INF, "high": 0.1}, "float ends", nmse=0.0),
 ]
 
 # -- cast --------------------------------------------------------------------------------------
@@ -195,30 +204,30 @@ _CAST_EDGES: dict[str, NDArray] = {
     "bool": EDGES["bool"],
 }
 CAST = [
-    Case("cast", (x,), {"to": to}, f"{dtype[0]}2{to[0]}{name}")
+    OpSample("cast", (x,), {"to": to}, f"{dtype[0]}2{to[0]}{name}")
     for dtype, to in CASTS
     for name, x in (("many", sample(dtype, MANY)), ("edges", _CAST_EDGES[dtype]))
 ]
 CAST += [
-    Case("cast", (sample("float32", *shape),), {"to": "int32"}, "f2i")
+    OpSample("cast", (sample("float32", *shape),), {"to": "int32"}, "f2i")
     for shape in ((), (1,), (0, 3), (7, 11, 13))
 ]
-CAST += [Case("cast", (ints(7),), {"to": "int32"}, "same")]
+CAST += [OpSample("cast", (ints(7),), {"to": "int32"}, "same")]
 _HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 """Every float16 there is."""
 _STEPS = np.sort(_HALVES[np.isfinite(_HALVES)]).astype(np.float32)
 _MIDDLES = np.asarray((_STEPS[1:] + _STEPS[:-1]) / 2, np.float32)
 CAST += [
-    Case("cast", (np.where(np.isnan(_HALVES), np.float16("nan"), _HALVES),), {"to": "float32"}),
-    Case("cast", (_STEPS,), {"to": "float16"}, "steps"),
-    Case("cast", (_MIDDLES,), {"to": "float16"}, "ties"),
-    Case("cast", (np.nextafter(_MIDDLES, np.float32("inf")),), {"to": "float16"}, "above ties"),
-    Case("cast", (f32(65519, 65520, -65520, 1e10, INF, -INF, NAN, 1e-9),), {"to": "float16"}),
-    Case("cast", (floats(7).astype(np.float16),), {"to": "int32"}, "h2i"),
-    Case("cast", (f32(-INF, INF, NAN, -3.5, 3.5).astype(np.float16),), {"to": "uint32"}, "h2u"),
-    Case("cast", (ints(7),), {"to": "float16"}, "i2h"),
+    OpSample("cast", (np.where(np.isnan(_HALVES), np.float16("nan"), _HALVES),), {"to": "float32"}),
+    OpSample("cast", (_STEPS,), {"to": "float16"}, "steps"),
+    OpSample("cast", (_MIDDLES,), {"to": "float16"}, "ties"),
+    OpSample("cast", (np.nextafter(_MIDDLES, np.float32("inf")),), {"to": "float16"}, "above ties"),
+    OpSample("cast", (f32(65519, 65520, -65520, 1e10, INF, -INF, NAN, 1e-9),), {"to": "float16"}),
+    OpSample("cast", (floats(7).astype(np.float16),), {"to": "int32"}, "h2i"),
+    OpSample("cast", (f32(-INF, INF, NAN, -3.5, 3.5).astype(np.float16),), {"to": "uint32"}, "h2u"),
+    OpSample("cast", (ints(7),), {"to": "float16"}, "i2h"),
     *(
-        Case("cast", (ints(MANY, low=0).astype(dtype),), {"to": to}, f"{dtype} to {to}")
+        OpSample("cast", (ints(MANY, low=0).astype(dtype),), {"to": to}, f"{dtype} to {to}")
         for dtype, to in (
             *(("int64", other) for other in ("int32", "uint32", "float32", "float16", "bool")),
             *((other, "int64") for other in ("int32", "uint32", "float32", "float16", "bool")),
@@ -230,17 +239,17 @@ CAST += [
 
 _WORDS = {"float32": EDGES["float32"], "int32": INT_EDGES, "uint32": UINT_EDGES}
 BITCAST = [
-    Case("bitcast", (x,), {"to": to}, f"{dtype} to {to}")
+    OpSample("bitcast", (x,), {"to": to}, f"{dtype} to {to}")
     for dtype, x in _WORDS.items()
     for to in _WORDS
     if to != "float32" or dtype == "float32"  # any word may be a NaN: devices do not keep its bits
 ]
 BITCAST += [
-    Case("bitcast", (ints(*shape, low=0),), {"to": "float32"}, "positive")
+    OpSample("bitcast", (ints(*shape, low=0),), {"to": "float32"}, "positive")
     for shape in ((), (0,), (1,), (3, 5), (MANY,))
 ]
 
-CASES: list[Case] = [*UNARY, *CAST, *BITCAST]
+CASES: list[OpSample] = [*UNARY, *CAST, *BITCAST]
 
 # -- functions ---------------------------------------------------------------------------------
 
@@ -257,23 +266,25 @@ def _signs(op: str, x: Tensor) -> Tensor:
 
 
 FUNCTIONS = [
-    FunctionCase(
+    FunctionSample(
         "signbit", partial(_signs, op), (f32(0.0, -0.0, 0.3, 0.7 if op == "sqrt" else -0.3),), op
     )
     for op in ODD
 ]
 FUNCTIONS += [
-    FunctionCase("relu6", ops.relu6, (f32(-1.0, 0.5, 6.5, NAN, INF, -INF),)),
-    FunctionCase("clip", ops.clip, (floats(5, 7), floats(7, seed=1), floats(5, 1, seed=2)), "both"),
-    FunctionCase("clip", lambda x, low: ops.clip(x, low), (floats(5), floats(3, 1)), "low"),
-    FunctionCase(
+    FunctionSample("relu6", ops.relu6, (f32(-1.0, 0.5, 6.5, NAN, INF, -INF),)),
+    FunctionSample(
+        "clip", ops.clip, (floats(5, 7), floats(7, seed=1), floats(5, 1, seed=2)), "both"
+    ),
+    FunctionSample("clip", lambda x, low: ops.clip(x, low), (floats(5), floats(3, 1)), "low"),
+    FunctionSample(
         "clip", lambda x, high: ops.clip(x, high=high), (ints(5), ints(3, 1, seed=1)), "high"
     ),
 ]
 
 # -- errors ------------------------------------------------------------------------------------
 
-ERRORS: list[ErrorCase] = [
+ERRORS: list[ErrorSample] = [
     *(refused(op, DTypeError, op, t) for op in ("exp", "gelu", "sqrt") for t in (I, B)),
     *(refused(op, DTypeError, op, t) for op in ("sin", "reciprocal", "mish") for t in (I, U)),
     *(refused(op, DTypeError, "float32 or int32", B) for op in ("neg", "abs", "relu", "round")),

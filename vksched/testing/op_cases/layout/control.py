@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .... import ops
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, fp16_array, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats, fp16_array, ints
 
 X = (
     *(floats(*s) for s in ((1,), (), (7,), (3, 5, 11), (2100,), (0, 3))),
@@ -12,9 +12,9 @@ X = (
     bools(5, 3),
 )
 CASES = [
-    *(Case("optimization_barrier", (x, floats(3))) for x in X),
-    Case("optimization_barrier", (floats(5), ints(2)), name="of integers"),
-    *(Case("stop_gradient", (x,)) for x in X),
+    *(OpSample("optimization_barrier", (x, floats(3))) for x in X),
+    OpSample("optimization_barrier", (floats(5), ints(2)), name="of integers"),
+    *(OpSample("stop_gradient", (x,)) for x in X),
 ]
-FUNCTIONS = [FunctionCase("stop_gradient", lambda x: ops.stop_gradient(x) + 1.0, (floats(9),))]
-ERRORS: list[ErrorCase] = []
+FUNCTIONS = [FunctionSample("stop_gradient", lambda x: ops.stop_gradient(x) + 1.0, (floats(9),))]
+ERRORS: list[ErrorSample] = []

@@ -8,21 +8,21 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, input
-from ..op_sample import Case, ErrorCase, bools, floats, ints
+from ..op_sample import ErrorSample, OpSample, bools, floats, ints
 
 Shape = tuple[int, ...]
 
 
 def write(
     data: NDArray, many: int, start: int | tuple[int, ...], axis: int = 0, name: str = ""
-) -> Case:
+) -> OpSample:
     """Writes `many` rows from a start on, or from one of each batch."""
     shape = (*data.shape[:axis], many, *data.shape[axis + 1 :])
     rows = (bools if data.dtype.kind == "b" else ints if data.dtype.kind in "iu" else floats)(
         *shape, seed=3
     ).astype(data.dtype)
     inputs = (data, rows, np.asarray(start, np.int32))
-    return Case(
+    return OpSample(
         "dynamic_update_slice",
         inputs,
         {"axis": axis},
@@ -41,7 +41,7 @@ _PLACES: list[tuple[Shape, int, int, int]] = [  # data, rows, start, axis
     ((2, 3, 2, 3, 2, 3, 2, 3), 2, 1, 5),
     ((3, 100_003), 1, 1, 0),
 ]
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     write(floats(*shape), many, start, axis) for shape, many, start, axis in _PLACES
 ]
 CASES += [
@@ -85,23 +85,23 @@ def _build(rows: Shape, start: Shape = (), axis: int = 1, dtype: str = "int32") 
     return ops.dynamic_update_slice(*given, axis=axis)
 
 
-ERRORS: list[ErrorCase] = [
-    ErrorCase(lambda: _build((4, 2, 5)), ShapeError, "but for axis 1"),
-    ErrorCase(lambda: _build((2, 6)), ShapeError, "but for axis 1"),
-    ErrorCase(lambda: _build(_ROWS, (3,)), ShapeError, "one start"),
-    ErrorCase(lambda: _build((2, 5, 6), (4,), 0), ShapeError, "one start"),
-    ErrorCase(lambda: _build(_ROWS, (), 1, "float32"), DTypeError, "int32 or int64"),
-    ErrorCase(
+ERRORS: list[ErrorSample] = [
+    ErrorSample(lambda: _build((4, 2, 5)), ShapeError, "but for axis 1"),
+    ErrorSample(lambda: _build((2, 6)), ShapeError, "but for axis 1"),
+    ErrorSample(lambda: _build(_ROWS, (3,)), ShapeError, "one start"),
+    ErrorSample(lambda: _build((2, 5, 6), (4,), 0), ShapeError, "one start"),
+    ErrorSample(lambda: _build(_ROWS, (), 1, "float32"), DTypeError, "int32 or int64"),
+    ErrorSample(
         lambda: ops.dynamic_update_slice(input("d", (3,)), input("r", (1,), "int32"), 0),
         DTypeError,
         "expected float32 rows",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.dynamic_update_slice(input("d", (3,)), input("r", (1,)), 2**31),
         DTypeError,
         "fit int32",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.dynamic_update_slice(input("d", ()), input("r", ()), 0), ShapeError, "axes"
     ),
 ]

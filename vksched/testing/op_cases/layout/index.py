@@ -8,7 +8,7 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import input
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats, ints
 
 Shape = tuple[int, ...]
 
@@ -18,8 +18,8 @@ def picks(size: int, *shape: int) -> NDArray:
     return ints(*shape, seed=1, low=-size, high=size)
 
 
-def gather(name: str, table: NDArray, indices: NDArray, axis: int) -> Case:
-    return Case("gather", (table, indices), {"axis": axis}, f"{table.dtype}{axis}{name}")
+def gather(name: str, table: NDArray, indices: NDArray, axis: int) -> OpSample:
+    return OpSample("gather", (table, indices), {"axis": axis}, f"{table.dtype}{axis}{name}")
 
 
 _RANK8 = (2, 3, 2, 1, 2, 3, 2, 3)
@@ -39,7 +39,7 @@ _SHAPES: list[tuple[Shape, Shape]] = [  # table, indices: on each axis of the ta
     (_RANK8, (5,)),
     (_RANK8, ()),
 ]
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     gather("", floats(*table), picks(table[axis], *indices), axis)
     for table, indices in _SHAPES
     for axis in range(len(table))
@@ -96,8 +96,10 @@ CASES += [
 # -- gather_elements ---------------------------------------------------------------------------
 
 
-def elements(name: str, table: NDArray, indices: NDArray, axis: int) -> Case:
-    return Case("gather_elements", (table, indices), {"axis": axis}, f"{table.dtype}{axis}{name}")
+def elements(name: str, table: NDArray, indices: NDArray, axis: int) -> OpSample:
+    return OpSample(
+        "gather_elements", (table, indices), {"axis": axis}, f"{table.dtype}{axis}{name}"
+    )
 
 
 _ELEMENTS: list[tuple[Shape, Shape]] = [  # table, indices: on each axis where they fit
@@ -140,9 +142,9 @@ def tuples(sizes: Shape, *shape: int, seed: int = 1) -> NDArray:
     return np.asarray(np.stack(parts, -1))
 
 
-def nd(name: str, table: NDArray, indices: NDArray, batch: int = 0) -> Case:
+def nd(name: str, table: NDArray, indices: NDArray, batch: int = 0) -> OpSample:
     what = f"{table.dtype}{batch}{name}"
-    return Case("gather_nd", (table, indices), {"batch_dims": batch}, what)
+    return OpSample("gather_nd", (table, indices), {"batch_dims": batch}, what)
 
 
 CASES += [
@@ -182,10 +184,12 @@ CASES += [
 # -- one_hot -----------------------------------------------------------------------------------
 
 
-def hot(name: str, indices: NDArray, depth: int, axis: int, values: NDArray | None = None) -> Case:
+def hot(
+    name: str, indices: NDArray, depth: int, axis: int, values: NDArray | None = None
+) -> OpSample:
     given = np.asarray([0, 1], np.float32) if values is None else values
     what = f"{given.dtype}{depth},{axis}{name}"
-    return Case("one_hot", (indices, given), {"depth": depth, "axis": axis}, what)
+    return OpSample("one_hot", (indices, given), {"depth": depth, "axis": axis}, what)
 
 
 CASES += [
@@ -204,11 +208,11 @@ CASES += [
     hot("wide", picks(5, 7).astype(np.int64), 5, 1, np.asarray([0, 1], np.int64)),
 ]
 
-FUNCTIONS: list[FunctionCase] = [
-    FunctionCase("embedding", ops.embedding, (floats(31, 7), picks(31, 3, 5))),
-    FunctionCase("one_hot", lambda x: ops.one_hot(x, 5, 2.5, -1, 0), (picks(5, 3, 7),), "floats"),
+FUNCTIONS: list[FunctionSample] = [
+    FunctionSample("embedding", ops.embedding, (floats(31, 7), picks(31, 3, 5))),
+    FunctionSample("one_hot", lambda x: ops.one_hot(x, 5, 2.5, -1, 0), (picks(5, 3, 7),), "floats"),
     *(
-        FunctionCase(
+        FunctionSample(
             "take_along_axis",
             lambda x, i, axis=axis: ops.take_along_axis(x, i, axis),
             (floats(*table), picks(table[axis], *indices)),
@@ -232,8 +236,8 @@ def refused(
     axis: int = 0,
     dtype: str = "int32",
     error: type[Exception] = ShapeError,
-) -> ErrorCase:
-    return ErrorCase(
+) -> ErrorSample:
+    return ErrorSample(
         lambda: ops.gather(input("table", table), input("indices", indices, dtype), axis),
         error,
         match,
@@ -242,16 +246,16 @@ def refused(
 
 def bad(
     op: str, error: type[Exception], match: str, *types: tuple[str, Shape], **attrs: object
-) -> ErrorCase:
+) -> ErrorSample:
     def build() -> object:
         xs = [input(f"x{i}", shape, dtype) for i, (dtype, shape) in enumerate(types)]
         return getattr(ops, op)(*xs, **attrs)
 
-    return ErrorCase(build, error, match)
+    return ErrorSample(build, error, match)
 
 
 _F, _I = ("float32", (3, 5)), ("int32", (3, 5))
-ERRORS: list[ErrorCase] = [
+ERRORS: list[ErrorSample] = [
     bad("gather_elements", ShapeError, "got a scalar", ("float32", ()), ("int32", ())),
     bad("gather_elements", ShapeError, "expected an axis", _F, _I, axis=2),
     bad("gather_elements", ShapeError, "of rank 2", _F, ("int32", (3,))),
@@ -271,7 +275,7 @@ ERRORS: list[ErrorCase] = [
     bad("one_hot", DTypeError, "int64 indices", _F, depth=3),
     bad("one_hot", ShapeError, "0 or more as depth", _I, depth=-1),
     bad("one_hot", ShapeError, "expected an axis", _I, depth=3, axis=4),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.one_hot(input("x", (3,), "int32"), 3, 0.5, dtype="int32"),
         DTypeError,
         "values of int32",

@@ -9,7 +9,7 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import input
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats, ints
 
 Shape = tuple[int, ...]
 
@@ -44,10 +44,11 @@ _RESHAPES: list[tuple[Shape, Shape]] = [
     ((4, 0, 2), (7, 0)),
 ]
 RESHAPE = [
-    Case("reshape", (sample("float32", old),), {"shape": new}, text(new)) for old, new in _RESHAPES
+    OpSample("reshape", (sample("float32", old),), {"shape": new}, text(new))
+    for old, new in _RESHAPES
 ]
 RESHAPE += [
-    Case("reshape", (sample(dtype, (7, 11)),), {"shape": (11, -1)}, dtype)
+    OpSample("reshape", (sample(dtype, (7, 11)),), {"shape": (11, -1)}, dtype)
     for dtype in ("int32", "bool")
 ]
 
@@ -71,7 +72,7 @@ _EXPANDS: list[tuple[str, Shape, Shape]] = [
     ("bool", (), (7,)),
 ]
 EXPAND = [
-    Case("expand", (sample(dtype, old),), {"shape": new}, f"{dtype[0]}{text(new)}")
+    OpSample("expand", (sample(dtype, old),), {"shape": new}, f"{dtype[0]}{text(new)}")
     for dtype, old, new in _EXPANDS
 ]
 
@@ -109,7 +110,7 @@ _TRANSPOSES: list[tuple[str, Shape, Shape]] = [
     ("float32", (4, 0, 5), (2, 0, 1)),
 ]
 TRANSPOSE = [
-    Case("transpose", (sample(dtype, shape),), {"axes": axes}, f"{dtype[0]}{text(axes)}")
+    OpSample("transpose", (sample(dtype, shape),), {"axes": axes}, f"{dtype[0]}{text(axes)}")
     for dtype, shape, axes in _TRANSPOSES
 ]
 
@@ -153,11 +154,11 @@ _SLICES: list[tuple[Any, ...]] = [  # name, shape, axes, starts, stops, steps
 ]
 _KEYS = ("axes", "starts", "stops", "steps")
 SLICE = [
-    Case("slice", (sample("float32", shape),), dict(zip(_KEYS, attrs, strict=True)), name)
+    OpSample("slice", (sample("float32", shape),), dict(zip(_KEYS, attrs, strict=True)), name)
     for name, shape, *attrs in _SLICES
 ]
 SLICE += [
-    Case("slice", (sample(dtype, (71, 73)),), dict(zip(_KEYS, attrs, strict=True)), name)
+    OpSample("slice", (sample(dtype, (71, 73)),), dict(zip(_KEYS, attrs, strict=True)), name)
     for dtype in ("int32", "bool")
     for name, *attrs in (
         (f"{dtype} forward", (0, 1), (1, 3), (None, None), (1, 2)),
@@ -193,7 +194,7 @@ _CONCATS: list[tuple[str, int, list[Shape]]] = [
     ("bool", 1, [(61, 83), (61, 2), (61, 1)]),
 ]
 CONCAT = [
-    Case(
+    OpSample(
         "concat",
         tuple(sample(dtype, shape, seed) for seed, shape in enumerate(shapes)),
         {"axis": axis},
@@ -204,37 +205,39 @@ CONCAT = [
 
 FUNCTIONS = [
     *(
-        FunctionCase(
+        FunctionSample(
             "expand_dims", lambda x, a=axis: ops.expand_dims(x, a), (floats(5, 7),), str(axis)
         )
         for axis in (0, 1, 2, -1)
     ),
-    FunctionCase("squeeze", ops.squeeze, (floats(1, 5, 1, 7),)),
-    FunctionCase("squeeze", lambda x: ops.squeeze(x, (0, -2)), (ints(1, 5, 1, 1),), "axes"),
+    FunctionSample("squeeze", ops.squeeze, (floats(1, 5, 1, 7),)),
+    FunctionSample("squeeze", lambda x: ops.squeeze(x, (0, -2)), (ints(1, 5, 1, 1),), "axes"),
 ]
 
-CASES: list[Case] = [*RESHAPE, *EXPAND, *TRANSPOSE, *SLICE, *CONCAT]
+CASES: list[OpSample] = [*RESHAPE, *EXPAND, *TRANSPOSE, *SLICE, *CONCAT]
 
 # -- errors ------------------------------------------------------------------------------------
 
 
-def refused(op: str, match: str, shape: Shape, *args: Any, **more: Any) -> ErrorCase:
+def refused(op: str, match: str, shape: Shape, *args: Any, **more: Any) -> ErrorSample:
     """ops.<op> on an input of the given shape."""
-    return ErrorCase(lambda: getattr(ops, op)(input("x", shape), *args, **more), ShapeError, match)
+    return ErrorSample(
+        lambda: getattr(ops, op)(input("x", shape), *args, **more), ShapeError, match
+    )
 
 
 def concat_refused(
     match: str, axis: int, *types: tuple[str, Shape], error: type[Exception] = ShapeError
-) -> ErrorCase:
+) -> ErrorSample:
     def build() -> object:
         xs = [input(f"x{i}", shape, dtype) for i, (dtype, shape) in enumerate(types)]
         return ops.concat(xs, axis)
 
-    return ErrorCase(build, error, match)
+    return ErrorSample(build, error, match)
 
 
 _F = ("float32", (2, 3))
-ERRORS: list[ErrorCase] = [
+ERRORS: list[ErrorSample] = [
     refused("reshape", "expected 6 elements", (2, 3), (4, 2)),
     refused("reshape", "cannot make", (2, 3), (4, -1)),
     refused("reshape", "cannot make", (0, 3), (0, -1)),

@@ -10,7 +10,7 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, input
 from ....ops.layout.pad import MODES
 from ..function_call import call
-from ..op_sample import Case, ErrorCase, bools, floats, ints
+from ..op_sample import ErrorSample, OpSample, bools, floats, ints
 
 Pads = tuple[tuple[int, int], ...]
 
@@ -32,11 +32,11 @@ SHAPES: list[tuple[tuple[int, ...], Pads]] = [
 ]
 
 
-def constant(x: NDArray, pads: Pads, value: float = 0) -> Case:
+def constant(x: NDArray, pads: Pads, value: float = 0) -> OpSample:
     begins, ends = tuple(b for b, _ in pads), tuple(e for _, e in pads)
     attrs = {"begins": begins, "ends": ends, "value": x.dtype.type(value).item()}
     text = " ".join(f"{b}.{e}" for b, e in pads)
-    return Case("pad", (x,), attrs, f"{x.dtype} {text} with {value}")
+    return OpSample("pad", (x,), attrs, f"{x.dtype} {text} with {value}")
 
 
 LONG: list[tuple[tuple[int, ...], Pads]] = [
@@ -81,17 +81,17 @@ def x() -> Tensor:
 
 
 ERRORS = [
-    ErrorCase(lambda: ops.pad(x(), 1, "around"), ShapeError, "a mode of constant"),
-    ErrorCase(lambda: ops.pad(x(), ((1, 1),)), ShapeError, "expected 2 pairs"),
-    ErrorCase(lambda: ops.pad(x(), ((1, 1), 2)), ShapeError, r"pairs \(begin, end\)"),  # type: ignore[arg-type]
-    ErrorCase(lambda: ops.pad(x(), ((1, 1), (1.5, 0)), "edge"), ShapeError, "integers as"),  # type: ignore[arg-type]
-    ErrorCase(lambda: ops.pad(x(), ((-5, 0), (1, 0))), ShapeError, "crop no more"),
-    ErrorCase(lambda: ops.pad(x(), ((-5, 0), (0, 0))), ShapeError, "elements to repeat"),
-    ErrorCase(lambda: ops.pad(x(), ((-4, 1), (0, 0)), "wrap"), ShapeError, "along axis 0"),
-    ErrorCase(lambda: ops.pad(x(), ((1, 1),), axes=(2,)), ShapeError, "an axis in -2..1"),
-    ErrorCase(lambda: ops.pad(x(), 1, axes=(1, -1)), ShapeError, "distinct axes"),
-    ErrorCase(lambda: ops.pad(x(), 1, value=[1.0]), ShapeError, "one value"),  # type: ignore[arg-type]
-    ErrorCase(
+    ErrorSample(lambda: ops.pad(x(), 1, "around"), ShapeError, "a mode of constant"),
+    ErrorSample(lambda: ops.pad(x(), ((1, 1),)), ShapeError, "expected 2 pairs"),
+    ErrorSample(lambda: ops.pad(x(), ((1, 1), 2)), ShapeError, r"pairs \(begin, end\)"),  # type: ignore[arg-type]
+    ErrorSample(lambda: ops.pad(x(), ((1, 1), (1.5, 0)), "edge"), ShapeError, "integers as"),  # type: ignore[arg-type]
+    ErrorSample(lambda: ops.pad(x(), ((-5, 0), (1, 0))), ShapeError, "crop no more"),
+    ErrorSample(lambda: ops.pad(x(), ((-5, 0), (0, 0))), ShapeError, "elements to repeat"),
+    ErrorSample(lambda: ops.pad(x(), ((-4, 1), (0, 0)), "wrap"), ShapeError, "along axis 0"),
+    ErrorSample(lambda: ops.pad(x(), ((1, 1),), axes=(2,)), ShapeError, "an axis in -2..1"),
+    ErrorSample(lambda: ops.pad(x(), 1, axes=(1, -1)), ShapeError, "distinct axes"),
+    ErrorSample(lambda: ops.pad(x(), 1, value=[1.0]), ShapeError, "one value"),  # type: ignore[arg-type]
+    ErrorSample(
         lambda: ops.pad(input("i", (3,), "int32"), 1, value=0.5), DTypeError, "values of int32"
     ),
 ]

@@ -11,23 +11,23 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import ShapeError
 from ....ir.tensor import input
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats, ints
 from .index import bad
 
 Shape = tuple[int, ...]
 _RANK8 = (2, 3, 2, 1, 2, 3, 2, 3)
 
 
-def roll(x: NDArray, axes: Shape, shifts: Shape) -> Case:
+def roll(x: NDArray, axes: Shape, shifts: Shape) -> OpSample:
     what = f"{x.dtype} {axes} by {shifts}".replace(" ", "")
-    return Case("roll", (x,), {"axes": axes, "shifts": shifts}, what)
+    return OpSample("roll", (x,), {"axes": axes, "shifts": shifts}, what)
 
 
-def triangle(op: str, x: NDArray, k: int) -> Case:
-    return Case(op, (x,), {"k": k}, f"{x.dtype}{k}")
+def triangle(op: str, x: NDArray, k: int) -> OpSample:
+    return OpSample(op, (x,), {"k": k}, f"{x.dtype}{k}")
 
 
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     roll(floats(), (), ()),
     roll(floats(1), (), ()),
     roll(floats(7), (0,), (3,)),
@@ -64,12 +64,12 @@ CASES: list[Case] = [
 ]
 
 
-def function(name: str, what: str, build: Callable[..., Any], *inputs: NDArray) -> FunctionCase:
+def function(name: str, what: str, build: Callable[..., Any], *inputs: NDArray) -> FunctionSample:
     """A row whose name is the Python text of the arguments, which the oracle reads too."""
-    return FunctionCase(name, build, inputs, what)
+    return FunctionSample(name, build, inputs, what)
 
 
-def calls(name: str, shape: Shape, *arguments: tuple[Any, ...]) -> list[FunctionCase]:
+def calls(name: str, shape: Shape, *arguments: tuple[Any, ...]) -> list[FunctionSample]:
     """One row for each tuple of arguments after the tensor."""
     return [
         function(
@@ -118,7 +118,7 @@ FUNCTIONS = [
 ]
 
 _F = ("float32", (4, 5))
-ERRORS: list[ErrorCase] = [
+ERRORS: list[ErrorSample] = [
     bad("roll", ShapeError, "shift for each", _F, shift=(1, 2, 3), axis=(0, 1)),
     bad("roll", ShapeError, "expected an axis", _F, shift=1, axis=2),
     bad("triu", ShapeError, "expected matrices", ("float32", (4,))),
@@ -132,8 +132,10 @@ ERRORS: list[ErrorCase] = [
     bad("split", ShapeError, "divides 4", _F, parts=3),
     bad("split", ShapeError, "add up to 4", _F, parts=(3, 2)),
     bad("split", ShapeError, "got a scalar", ("float32", ()), parts=1),
-    ErrorCase(lambda: ops.stack([]), ShapeError, "at least one"),
-    ErrorCase(lambda: ops.stack([input("a", (2,)), input("b", (3,))]), ShapeError, "equal shapes"),
+    ErrorSample(lambda: ops.stack([]), ShapeError, "at least one"),
+    ErrorSample(
+        lambda: ops.stack([input("a", (2,)), input("b", (3,))]), ShapeError, "equal shapes"
+    ),
     bad("unstack", ShapeError, "got a scalar", ("float32", ())),
     bad("flatten", ShapeError, "axes in order", _F, start_axis=1, end_axis=0),
     bad("unsqueeze", ShapeError, "expected an axis", _F, axes=3),

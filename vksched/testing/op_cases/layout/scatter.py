@@ -10,7 +10,7 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ops.layout.scatter import SCATTER_CODES
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats, ints
 from .index import bad, picks, tuples
 from .layout import sample
 
@@ -19,14 +19,14 @@ Shape = tuple[int, ...]
 
 def elements(
     name: str, data: NDArray, indices: NDArray, updates: NDArray, axis: int, how: str = "none"
-) -> Case:
+) -> OpSample:
     inputs, what = (data, indices, updates), f"{data.dtype}{axis}{how}{name}"
-    return Case("scatter_elements", inputs, {"axis": axis, "reduction": how}, what)
+    return OpSample("scatter_elements", inputs, {"axis": axis, "reduction": how}, what)
 
 
-def nd(name: str, data: NDArray, indices: NDArray, updates: NDArray, how: str = "none") -> Case:
+def nd(name: str, data: NDArray, indices: NDArray, updates: NDArray, how: str = "none") -> OpSample:
     what = f"{data.dtype}{how}{name}"
-    return Case("scatter_nd", (data, indices, updates), {"reduction": how}, what)
+    return OpSample("scatter_nd", (data, indices, updates), {"reduction": how}, what)
 
 
 def typed(dtype: str, *shape: int, seed: int = 0) -> NDArray:
@@ -47,7 +47,7 @@ _ELEMENTS: list[tuple[Shape, Shape]] = [  # data, indices: on each axis where th
     ((3, 5, 7), (2, 5, 6)),
     ((2, 3, 2, 3, 2, 3, 2, 3), (1, 2, 1, 2, 1, 2, 1, 2)),
 ]
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     elements("", floats(*data), picks(data[axis], *shape), floats(*shape, seed=2), axis)
     for data, shape in _ELEMENTS
     for axis in range(len(data))
@@ -166,7 +166,7 @@ CASES += [
 ]
 
 FUNCTIONS = [
-    FunctionCase(
+    FunctionSample(
         "scatter",
         lambda data, indices, updates: ops.scatter(data, indices, updates, 1),
         (floats(5, 7), picks(7, 5, 3), floats(5, 3, seed=2)),
@@ -174,7 +174,7 @@ FUNCTIONS = [
 ]
 
 _F, _I, _U = ("float32", (3, 5)), ("int32", (2, 5)), ("float32", (2, 5))
-ERRORS: list[ErrorCase] = [
+ERRORS: list[ErrorSample] = [
     bad("scatter_elements", ShapeError, "got a scalar", ("float32", ()), _I, _U),
     bad("scatter_elements", ShapeError, "expected an axis", _F, _I, _U, axis=2),
     bad("scatter_elements", ShapeError, "every axis but 1", _F, ("int32", (4, 5)), _U, axis=1),

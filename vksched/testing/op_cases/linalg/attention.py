@@ -11,7 +11,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, apply, input
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats
+from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats
 
 INF, NAN = np.inf, np.nan
 
@@ -24,13 +24,13 @@ def attention(
     name: str = "",
     large: bool = False,
     **attrs: AttrValue,
-) -> Case:
+) -> OpSample:
     """q: (batch, heads, queries, depth), k: (heads, keys); the mask as it is."""
     batch, _, _, depth = q
     inputs = [floats(*q), floats(batch, *k, depth, seed=1), floats(batch, *k, columns, seed=2)]
     if mask is not None:
         inputs.append(mask)
-    return Case("attention", tuple(inputs), attributes(depth, **attrs), name, large=large)
+    return OpSample("attention", tuple(inputs), attributes(depth, **attrs), name, large=large)
 
 
 def attributes(depth: int, **attrs: AttrValue) -> dict[str, AttrValue]:
@@ -55,7 +55,9 @@ def hide(*shape: int) -> NDArray:
     return out
 
 
-def with_layout(case: Case, turns: tuple[int, int, int, int], name: str = "by length") -> Case:
+def with_layout(
+    case: OpSample, turns: tuple[int, int, int, int], name: str = "by length"
+) -> OpSample:
     """The same with q, k, v or the result with the length before the heads."""
     turned = [
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
@@ -63,10 +65,10 @@ def with_layout(case: Case, turns: tuple[int, int, int, int], name: str = "by le
     ]
     arrays = (*turned, *case.inputs[3:])
     attrs = dict(case.attrs) | {"is_bshd": turns}
-    return Case("attention", arrays, attrs, f"{name} {turns}")
+    return OpSample("attention", arrays, attrs, f"{name} {turns}")
 
 
-def odd_values() -> list[Case]:
+def odd_values() -> list[OpSample]:
     """NaN and infinity in every operand, in the last key too, which most queries do not see."""
     out = []
     for operand, name in enumerate("qkv"):
@@ -77,16 +79,16 @@ def odd_values() -> list[Case]:
                 arrays[operand][0, 0, 3, 2] = value
                 arrays[operand][0, 1, -1, 2] = value
                 attrs = attributes(depth, right=0)
-                out.append(Case("attention", tuple(arrays), attrs, f"{name} {value}"))
+                out.append(OpSample("attention", tuple(arrays), attrs, f"{name} {value}"))
     return [*out, *map(spoiled, (_PARTED, _MASKED, with_layout(_MASKED, (1, 1, 1, 1))))]
 
 
-def spoiled(case: Case) -> Case:
+def spoiled(case: OpSample) -> OpSample:
     """The same with NaN in a value that is seen, and infinity in one that is hidden from some."""
     arrays = [x.copy() for x in case.inputs]
     arrays[2][0, 0, 1, 2] = NAN
     arrays[2][0, -1, -1, 3] = INF
-    return Case("attention", tuple(arrays), dict(case.attrs), f"spoiled {case.name}".rstrip())
+    return OpSample("attention", tuple(arrays), dict(case.attrs), f"spoiled {case.name}".rstrip())
 
 
 _PARTED = attention((1, 2, 5, 8), (2, 1100), 8, name="parts", right=0, past_len=1096)
@@ -174,18 +176,18 @@ CASES = [
 ]
 
 
-def of_gradient(case: Case) -> Case:
+def of_gradient(case: OpSample) -> OpSample:
     """The gradients of a case of attention whose operands have the heads before the length."""
     g = floats(*case.result_type().shape, seed=9)
     arrays = (*case.inputs[:3], g, *case.inputs[3:])
-    return Case("attention_backward", arrays, gradient_attributes(case.attrs), case.name)
+    return OpSample("attention_backward", arrays, gradient_attributes(case.attrs), case.name)
 
 
 def gradient_attributes(attrs: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
     return {name: attrs[name] for name in ("scale", "softcap", "past_len", "left", "right")}
 
 
-def is_plain(case: Case) -> bool:
+def is_plain(case: OpSample) -> bool:
     """Whether a case has gradients by the formula: hidden keys that are not finite count there."""
     operands = (*case.inputs[:3], *(np.maximum(m, -3e38) for m in case.inputs[3:]))
     turned = case.attrs["is_bshd"] != (0, 0, 0, 0) or case.attrs["fully_masked_is_nan"]
@@ -206,14 +208,14 @@ def rotary(
     turned: int,
     batched: tuple[bool, bool] = (False, False),
     interleaved: bool = False,
-) -> Case:
+) -> OpSample:
     caches = [
         floats(*((x[0],) if own else ()), x[2], turned // 2, seed=i + 1)
         for i, own in enumerate(batched)
     ]
     attrs: dict[str, AttrValue] = {"interleaved": interleaved, "rotary_dim": turned}
     name = f"{turned}{' interleaved' * interleaved}"
-    return Case("rotary_embedding", (floats(*x), *caches), attrs, name)
+    return OpSample("rotary_embedding", (floats(*x), *caches), attrs, name)
 
 
 CASES += [
@@ -234,19 +236,19 @@ CASES += [
 # -- functions ---------------------------------------------------------------------------------
 
 FUNCTIONS = [
-    FunctionCase(
+    FunctionSample(
         "attention",
         lambda q, k, v: ops.attention(q, k, v, num_heads=4, num_kv_heads=2, causal=True),
         (floats(2, 5, 24), floats(2, 7, 12, seed=1), floats(2, 7, 10, seed=2)),
         "joined heads",
     ),
-    FunctionCase(
+    FunctionSample(
         "attention",
         lambda q, k, v: ops.attention(q, k, v, num_heads=3),
         (floats(2, 5, 12), floats(2, 7, 12, seed=1), floats(2, 7, 12, seed=2)),
         "joined heads alike",
     ),
-    FunctionCase(
+    FunctionSample(
         "rotary_cache",
         lambda x: ops.rotary_embedding(x, *ops.rotary_cache(6, 4, 100.0), rotary_dim=4),
         (floats(2, 1, 6, 5),),
@@ -271,41 +273,41 @@ def turn(x: tuple[int, ...], cos: tuple[int, ...], **keywords: object) -> Tensor
 
 _Q, _K = (2, 4, 3, 8), (2, 2, 5, 8)
 ERRORS = [
-    ErrorCase(lambda: build(_Q[1:], _K, _K), ShapeError, "try num_heads="),
-    ErrorCase(lambda: build(_Q, _K, (2, 2, 6, 8)), ShapeError, r"v \(b, g, n, e\)"),
-    ErrorCase(lambda: build(_Q, (2, 2, 5, 7), _K), ShapeError, r"k \(b, g, n, d\)"),
-    ErrorCase(lambda: build(_Q, (2, 3, 5, 8), (2, 3, 5, 8)), ShapeError, "a multiple"),
-    ErrorCase(lambda: build(_Q, _K, _K, (3, 6)), ShapeError, "shapes that broadcast"),
-    ErrorCase(lambda: build(_Q, _K, _K, (1, 2, 4, 3, 5)), ShapeError, "mask that broadcasts"),
-    ErrorCase(
+    ErrorSample(lambda: build(_Q[1:], _K, _K), ShapeError, "try num_heads="),
+    ErrorSample(lambda: build(_Q, _K, (2, 2, 6, 8)), ShapeError, r"v \(b, g, n, e\)"),
+    ErrorSample(lambda: build(_Q, (2, 2, 5, 7), _K), ShapeError, r"k \(b, g, n, d\)"),
+    ErrorSample(lambda: build(_Q, (2, 3, 5, 8), (2, 3, 5, 8)), ShapeError, "a multiple"),
+    ErrorSample(lambda: build(_Q, _K, _K, (3, 6)), ShapeError, "shapes that broadcast"),
+    ErrorSample(lambda: build(_Q, _K, _K, (1, 2, 4, 3, 5)), ShapeError, "mask that broadcasts"),
+    ErrorSample(
         lambda: ops.attention(
             input("q", _Q), input("k", _K), input("v", _K), input("m", (5,), "int32")
         ),
         DTypeError,
         "mask of bool",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.attention(*(input(n, (1, 1, 2, 2), "int32") for n in "qkv")),
         DTypeError,
         "expected float32",
     ),
-    ErrorCase(lambda: build(_Q, _K, _K, window=(-1, 0)), ShapeError, "window of 0 or more"),
-    ErrorCase(lambda: build(_Q, _K, _K, past_len=1 << 40), ShapeError, "past_len under"),
-    ErrorCase(lambda: build(_Q, _K, _K, softcap=-1.0), DTypeError, "softcap of 0 or more"),
-    ErrorCase(lambda: build(_Q, _K, _K, num_heads=2), ShapeError, "2 heads"),
-    ErrorCase(lambda: build((2, 3, 8), (2, 3, 8), (2, 3, 8), num_heads=3), ShapeError, "3 heads"),
-    ErrorCase(lambda: pull(_K, "float32"), ShapeError, "a gradient of shape"),
-    ErrorCase(lambda: pull(_Q, "int32"), DTypeError, "a gradient of float32"),
-    ErrorCase(lambda: turn((2, 3, 8), (3, 4)), ShapeError, "batch, heads, length"),
-    ErrorCase(lambda: turn((1, 2, 3, 8), (4, 4)), ShapeError, "cos and sin of shape"),
-    ErrorCase(lambda: turn((1, 2, 3, 8), (3, 4), rotary_dim=10), ShapeError, "even rotary_dim"),
-    ErrorCase(lambda: turn((1, 2, 3, 7), (3, 3)), ShapeError, "rotary_dim in 0..7"),
-    ErrorCase(
+    ErrorSample(lambda: build(_Q, _K, _K, window=(-1, 0)), ShapeError, "window of 0 or more"),
+    ErrorSample(lambda: build(_Q, _K, _K, past_len=1 << 40), ShapeError, "past_len under"),
+    ErrorSample(lambda: build(_Q, _K, _K, softcap=-1.0), DTypeError, "softcap of 0 or more"),
+    ErrorSample(lambda: build(_Q, _K, _K, num_heads=2), ShapeError, "2 heads"),
+    ErrorSample(lambda: build((2, 3, 8), (2, 3, 8), (2, 3, 8), num_heads=3), ShapeError, "3 heads"),
+    ErrorSample(lambda: pull(_K, "float32"), ShapeError, "a gradient of shape"),
+    ErrorSample(lambda: pull(_Q, "int32"), DTypeError, "a gradient of float32"),
+    ErrorSample(lambda: turn((2, 3, 8), (3, 4)), ShapeError, "batch, heads, length"),
+    ErrorSample(lambda: turn((1, 2, 3, 8), (4, 4)), ShapeError, "cos and sin of shape"),
+    ErrorSample(lambda: turn((1, 2, 3, 8), (3, 4), rotary_dim=10), ShapeError, "even rotary_dim"),
+    ErrorSample(lambda: turn((1, 2, 3, 7), (3, 3)), ShapeError, "rotary_dim in 0..7"),
+    ErrorSample(
         lambda: ops.rotary_embedding(
             input("x", (1, 1, 1, 2), "int32"), np.ones((1, 1), np.float32), [[0.0]]
         ),
         DTypeError,
         "expected",
     ),
-    ErrorCase(lambda: ops.rotary_cache(3, 5), ShapeError, "even dim"),
+    ErrorSample(lambda: ops.rotary_cache(3, 5), ShapeError, "even dim"),
 ]

@@ -10,7 +10,7 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
 from ....ops.attention.kv_q8_0 import pack_q8_0
-from ..op_sample import Case, ErrorCase, floats
+from ..op_sample import ErrorSample, OpSample, floats
 from .attention import attributes
 
 Used = int | tuple[int, ...]
@@ -25,7 +25,7 @@ def cached(
     name: str = "",
     large: bool = False,
     **attrs: AttrValue,
-) -> Case:
+) -> OpSample:
     """q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: keys beside it."""
     batch, _, _, depth = q
     heads, keys = k
@@ -34,35 +34,35 @@ def cached(
     if new is not None:
         inputs += [floats(batch, heads, new, size, seed=3 + size) for size in (depth, columns)]
     what = f"{used} of {keys}{'' if new is None else f' and {new}'} {name}".strip()
-    return Case(
+    return OpSample(
         "attention_with_kvcache", tuple(inputs), attributes(depth, **attrs), what, large=large
     )
 
 
-def halved(case: Case) -> Case:
+def halved(case: OpSample) -> OpSample:
     """The same with a cache of float16."""
     q, k, v, *rest = case.inputs
     inputs: tuple[NDArray, ...] = (q, k.astype(np.float16), v.astype(np.float16), *rest)
-    return Case(case.op, inputs, case.attrs, f"{case.name} half", large=case.large)
+    return OpSample(case.op, inputs, case.attrs, f"{case.name} half", large=case.large)
 
 
-def in_q8_0(case: Case) -> Case:
+def in_q8_0(case: OpSample) -> OpSample:
     """The same with a cache of rows in q8_0."""
     q, k, v, *rest = case.inputs
     inputs: tuple[NDArray, ...] = (q, pack_q8_0(k), pack_q8_0(v), *rest)
     attrs = case.attrs | {"columns": v.shape[-1]}
-    return Case(case.op, inputs, attrs, f"{case.name} q8_0", large=case.large)
+    return OpSample(case.op, inputs, attrs, f"{case.name} q8_0", large=case.large)
 
 
-def narrow(case: Case) -> Case:
+def narrow(case: OpSample) -> OpSample:
     """The same with queries and new keys and values of float16."""
     q, k, v, used, *new = case.inputs
     beside = (x.astype(np.float16) for x in new)
     inputs: tuple[NDArray, ...] = (q.astype(np.float16), k, v, used, *beside)
-    return Case(case.op, inputs, case.attrs, f"{case.name} narrow", large=case.large)
+    return OpSample(case.op, inputs, case.attrs, f"{case.name} narrow", large=case.large)
 
 
-def wild(case: Case) -> Case:
+def wild(case: OpSample) -> OpSample:
     """The same with keys and values that are not finite where none of a cache is in use."""
     q, k, v, used, *rest = case.inputs
     k, v = k.copy(), v.copy()
@@ -70,10 +70,10 @@ def wild(case: Case) -> Case:
         k[example, :, count:] = np.nan
         v[example, :, count::2], v[example, :, count + 1 :: 2] = np.inf, np.nan
     inputs: tuple[NDArray, ...] = (q, k, v, used, *rest)
-    return Case(case.op, inputs, case.attrs, f"{case.name} wild", large=case.large)
+    return OpSample(case.op, inputs, case.attrs, f"{case.name} wild", large=case.large)
 
 
-def with_layout(case: Case, turns: tuple[int, ...]) -> Case:
+def with_layout(case: OpSample, turns: tuple[int, ...]) -> OpSample:
     """The same with the length before the heads in q, k, v and the result where a turn is 1."""
     turned = (
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
@@ -81,7 +81,7 @@ def with_layout(case: Case, turns: tuple[int, ...]) -> Case:
     )
     inputs: tuple[NDArray, ...] = (*turned, *case.inputs[3:])
     name = f"{case.name} turned {turns}"
-    return Case(case.op, inputs, {**case.attrs, "is_bshd": turns}, name, large=case.large)
+    return OpSample(case.op, inputs, {**case.attrs, "is_bshd": turns}, name, large=case.large)
 
 
 CASES = [
@@ -183,19 +183,19 @@ def _build(
 
 
 ERRORS = [
-    ErrorCase(lambda: _build(((3,), "int32")), ShapeError, r"one int32 or as \(2,\)"),
-    ErrorCase(lambda: _build(((), "float32")), DTypeError, "one int32"),
-    ErrorCase(lambda: _build(new=(_NEW, (2, 2, 4, 8))), ShapeError, "new keys and values"),
-    ErrorCase(lambda: _build(new=((2, 1, 3, 8), _NEW)), ShapeError, "new keys and values"),
-    ErrorCase(lambda: _build(new=(_NEW,)), ShapeError, "k_new and v_new, got one"),
-    ErrorCase(lambda: _build(layout="SBHD"), ShapeError, "BHSD or BSHD"),
-    ErrorCase(
+    ErrorSample(lambda: _build(((3,), "int32")), ShapeError, r"one int32 or as \(2,\)"),
+    ErrorSample(lambda: _build(((), "float32")), DTypeError, "one int32"),
+    ErrorSample(lambda: _build(new=(_NEW, (2, 2, 4, 8))), ShapeError, "new keys and values"),
+    ErrorSample(lambda: _build(new=((2, 1, 3, 8), _NEW)), ShapeError, "new keys and values"),
+    ErrorSample(lambda: _build(new=(_NEW,)), ShapeError, "k_new and v_new, got one"),
+    ErrorSample(lambda: _build(layout="SBHD"), ShapeError, "BHSD or BSHD"),
+    ErrorSample(
         lambda: ops.attention(*(input(name, _Q) for name in "qkv"), kv_len=2**31),
         DTypeError,
         "fit int32",
     ),
-    ErrorCase(lambda: _build(mask=np.ones((3, 5), bool)), ShapeError, "a mask or"),
-    ErrorCase(
+    ErrorSample(lambda: _build(mask=np.ones((3, 5), bool)), ShapeError, "a mask or"),
+    ErrorSample(
         lambda: ops.attention(
             *(input(name, s) for name, s in zip("qkv", (_Q, _K, _K), strict=True)),
             k_new=input("k_new", _NEW),

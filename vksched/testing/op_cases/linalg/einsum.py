@@ -8,13 +8,13 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, constant, input
-from ..op_sample import ErrorCase, FunctionCase, bools, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, bools, floats, ints
 
 CASES: list[Any] = []
 
 
-def case(equation: str, *inputs: NDArray) -> FunctionCase:
-    return FunctionCase("einsum", lambda *x: ops.einsum(equation, *x), inputs, equation)
+def case(equation: str, *inputs: NDArray) -> FunctionSample:
+    return FunctionSample("einsum", lambda *x: ops.einsum(equation, *x), inputs, equation)
 
 
 EQUATIONS: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
@@ -49,7 +49,7 @@ FUNCTIONS = [
         for equation, shapes in EQUATIONS
     ),
     *(
-        FunctionCase("einsum", lambda *x, e=e: ops.einsum(e, *x), inputs, f"{e} int")
+        FunctionSample("einsum", lambda *x, e=e: ops.einsum(e, *x), inputs, f"{e} int")
         for e, inputs in (
             ("ij,jk->ik", (ints(3, 4), ints(4, 5, seed=1))),
             ("iij->j", (ints(3, 3, 4),)),
@@ -58,11 +58,11 @@ FUNCTIONS = [
 ]
 
 
-def refused(equation: Any, match: str, *shapes: tuple[int, ...]) -> ErrorCase:
+def refused(equation: Any, match: str, *shapes: tuple[int, ...]) -> ErrorSample:
     def build() -> Tensor:
         return ops.einsum(equation, *(input(f"x{i}", s) for i, s in enumerate(shapes)))
 
-    return ErrorCase(build, ShapeError, match)
+    return ErrorSample(build, ShapeError, match)
 
 
 ERRORS = [
@@ -80,5 +80,5 @@ ERRORS = [
     refused("ij,jk", "one size for 'j', got 4 and 5", (3, 4), (5, 2)),
     refused("ii", "one size for 'i'", (1, 3)),
     refused("abcde,fghij->abcdefghij", "at most 8 axes", (1,) * 5, (1,) * 5),
-    ErrorCase(lambda: ops.einsum("i->", constant(bools(3))), DTypeError, "numbers, got bool"),
+    ErrorSample(lambda: ops.einsum("i->", constant(bools(3))), DTypeError, "numbers, got bool"),
 ]

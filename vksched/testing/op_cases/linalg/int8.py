@@ -13,7 +13,7 @@ from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, apply, constant, input
 from ....ops.conv.conv_int8 import as_matrix
 from ....ops.linalg.int8_weights import pack_int8
-from ..op_sample import Case, ErrorCase, floats, ints
+from ..op_sample import ErrorSample, OpSample, floats, ints
 from ..sample_values import MANY, f32, i32
 
 
@@ -42,12 +42,12 @@ def product(
     b_zero: NDArray | None = None,
     batch: tuple[int, ...] = (),
     many: bool = False,
-) -> Case:
+) -> OpSample:
     """A product. many: each matrix of a batch has weights of its own."""
     words = pack_int8(weights(*(batch if many else ()), k, n))
     zero = i32(0) if b_zero is None else b_zero
     inputs = int8_values(*batch, m, k, signed=signed), words, np.asarray(a_zero, np.int32), zero
-    return Case("matmul_integer", inputs, {"columns": n, "signed": signed}, name, exact=True)
+    return OpSample("matmul_integer", inputs, {"columns": n, "signed": signed}, name, exact=True)
 
 
 def convolution(
@@ -62,7 +62,7 @@ def convolution(
     dilation: tuple[int, ...] = (),
     begin: tuple[int, ...] = (),
     end: tuple[int, ...] = (),
-) -> Case:
+) -> OpSample:
     axes = len(x) - 2
     attrs: dict[str, AttrValue] = {
         "channels": w[0],
@@ -76,21 +76,21 @@ def convolution(
     zero = i32(0) if w_zero is None else w_zero
     words = pack_int8(as_matrix(weights(*w)))
     inputs = int8_values(*x, signed=signed), words, np.asarray(x_zero, np.int32), zero
-    return Case("conv_integer", inputs, attrs, name, exact=True)
+    return OpSample("conv_integer", inputs, attrs, name, exact=True)
 
 
 def _quantize(
     x: NDArray, scale: NDArray, zero: NDArray, name: str, axis: int = 0, low: int = 0
-) -> Case:
+) -> OpSample:
     attrs: dict[str, AttrValue] = {"low": low, "high": low + 255, "axis": axis}
-    return Case("quantize_linear", (x, scale, zero), attrs, name, exact=True)
+    return OpSample("quantize_linear", (x, scale, zero), attrs, name, exact=True)
 
 
 def _requantize(
     x: NDArray, scale: NDArray, bias: NDArray, name: str, axis: int = 0, zero: int = 0
-) -> Case:
+) -> OpSample:
     attrs: dict[str, AttrValue] = {"zero": zero, "low": -128, "high": 127, "axis": axis}
-    return Case("requantize", (x, scale, bias), attrs, name, exact=True)
+    return OpSample("requantize", (x, scale, bias), attrs, name, exact=True)
 
 
 _ENDS = i32(0), i32(-128)
@@ -99,9 +99,9 @@ _HALVES = np.arange(-40, 41, dtype=np.float32).reshape(9, 9) / 2
 _BETWEEN = np.arange(-126, 130, dtype=np.float32).reshape(32, 8) - np.float32(0.5)
 _ODD = f32(0.0123, 0.037, 0.31, 7.7, 1 / 3, 127, 1e-9, 3e20)
 """Scales whose quotients lie between two quantized values, or next to there: a last place decides."""
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     *(
-        Case(
+        OpSample(
             "prepack_int8",
             (int8_values(*shape, signed=s),),
             {"signed": s},
@@ -119,7 +119,7 @@ CASES: list[Case] = [
     product(1, 67, 130, "a row", b_zero=ints(130, low=-128, high=127), a_zero=255),
     product(19, 600, 33, "parts", b_zero=ints(33, low=-128, high=127)),
     product(17, 515, 7, "parts of a batch", batch=(2,), many=True, a_zero=255),
-    Case(
+    OpSample(
         "matmul_integer",
         (
             i32(*[255] * 17 * 516).reshape(17, 516),
@@ -134,7 +134,7 @@ CASES: list[Case] = [
     product(5, 9, 7, "batch of weights", batch=(2, 3), many=True, b_zero=i32(9)),
     product(1, 9, 7, "rows of weights", batch=(4,), many=True),
     *(product(m, k, n, "nothing") for m, k, n in ((0, 3, 5), (3, 0, 5), (3, 5, 0))),
-    Case(
+    OpSample(
         "matmul_integer",
         (ints(3, 5, low=-1000, high=1000), pack_int8(weights(5, 4)), i32(0), i32(0)),
         {"columns": 4, "signed": False},
@@ -191,8 +191,8 @@ def _conv(x: Tensor, kernel: tuple[int, ...] = (3,)) -> Tensor:
     return ops.conv_integer(x, _words(24, 4), 4, kernel)
 
 
-ERRORS: list[ErrorCase] = [
-    ErrorCase(build, error, match)
+ERRORS: list[ErrorSample] = [
+    ErrorSample(build, error, match)
     for build, error, match in (
         (lambda: ops.matmul_integer(input("a", (3, 5)), _words(), 4), DTypeError, "as int32"),
         (

@@ -9,7 +9,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, input
 from ....ops.attention.kv_q8_0 import pack_q8_0, row_words
-from ..op_sample import Case, ErrorCase, floats
+from ..op_sample import ErrorSample, OpSample, floats
 
 SHAPES = ((1, 1), (7,), (13, 32), (1, 3, 71, 64), (2, 65), (5, 96), (3, 5, 80), (9, 256), (40, 193))
 
@@ -28,17 +28,17 @@ def _odd() -> NDArray:
     return x
 
 
-def dequantize_q8_0(words: NDArray, columns: int, name: str = "", exact: bool = True) -> Case:
-    return Case("dequantize_q8_0", (words,), {"columns": columns}, name, exact=exact)
+def dequantize_q8_0(words: NDArray, columns: int, name: str = "", exact: bool = True) -> OpSample:
+    return OpSample("dequantize_q8_0", (words,), {"columns": columns}, name, exact=exact)
 
 
 CASES = [
-    *(Case("quantize_q8_0", (floats(*shape),), exact=True) for shape in SHAPES),
-    Case("quantize_q8_0", (np.round(floats(37, 64) * 4) / 4,), name="ties", exact=True),
-    Case("quantize_q8_0", (_steep(150, 64),), name="steep", exact=True),
-    Case("quantize_q8_0", (_odd(),), name="odd", exact=True),
-    Case("quantize_q8_0", (floats(0, 64),), name="no row"),
-    Case("quantize_q8_0", (floats(3, 0),), name="no column"),
+    *(OpSample("quantize_q8_0", (floats(*shape),), exact=True) for shape in SHAPES),
+    OpSample("quantize_q8_0", (np.round(floats(37, 64) * 4) / 4,), name="ties", exact=True),
+    OpSample("quantize_q8_0", (_steep(150, 64),), name="steep", exact=True),
+    OpSample("quantize_q8_0", (_odd(),), name="odd", exact=True),
+    OpSample("quantize_q8_0", (floats(0, 64),), name="no row"),
+    OpSample("quantize_q8_0", (floats(3, 0),), name="no column"),
     *(dequantize_q8_0(pack_q8_0(floats(*shape)), shape[-1]) for shape in SHAPES),
     dequantize_q8_0(pack_q8_0(_steep(150, 64)), 64, "steep"),
     dequantize_q8_0(pack_q8_0(_odd()), 100, "odd", exact=False),
@@ -52,12 +52,14 @@ def _words(*shape: int, dtype: str = "uint32") -> Tensor:
 
 
 ERRORS = [
-    ErrorCase(lambda: ops.quantize_q8_0(input("x", (2, 3), "int32")), DTypeError, "try ops.cast"),
-    ErrorCase(lambda: ops.quantize_q8_0(input("x", ())), ShapeError, "got a scalar"),
-    ErrorCase(
+    ErrorSample(lambda: ops.quantize_q8_0(input("x", (2, 3), "int32")), DTypeError, "try ops.cast"),
+    ErrorSample(lambda: ops.quantize_q8_0(input("x", ())), ShapeError, "got a scalar"),
+    ErrorSample(
         lambda: ops.dequantize_q8_0(_words(2, 17, dtype="int32"), 64), DTypeError, "quantize_q8_0"
     ),
-    ErrorCase(lambda: ops.dequantize_q8_0(_words(2, 16), 64), ShapeError, "17 words for 64 values"),
-    ErrorCase(lambda: ops.dequantize_q8_0(_words(), 64), ShapeError, "17 words"),
-    ErrorCase(lambda: ops.dequantize_q8_0(_words(2, 0), -1), ShapeError, "as columns"),
+    ErrorSample(
+        lambda: ops.dequantize_q8_0(_words(2, 16), 64), ShapeError, "17 words for 64 values"
+    ),
+    ErrorSample(lambda: ops.dequantize_q8_0(_words(), 64), ShapeError, "17 words"),
+    ErrorSample(lambda: ops.dequantize_q8_0(_words(2, 0), -1), ShapeError, "as columns"),
 ]

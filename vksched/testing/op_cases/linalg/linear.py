@@ -9,14 +9,14 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, input
-from ..op_sample import ErrorCase, FunctionCase, bools, floats, fp16_array, ints
+from ..op_sample import ErrorSample, FunctionSample, bools, floats, fp16_array, ints
 
 CASES: list[Any] = []
 
 
-def gemm(name: str, *inputs: NDArray, **keywords: Any) -> FunctionCase:
+def gemm(name: str, *inputs: NDArray, **keywords: Any) -> FunctionSample:
     """The keywords stand in the name, from which the oracle takes them."""
-    return FunctionCase("gemm", lambda *x: ops.gemm(*x, **keywords), inputs, name)
+    return FunctionSample("gemm", lambda *x: ops.gemm(*x, **keywords), inputs, name)
 
 
 GEMM: dict[str, dict[str, Any]] = {
@@ -76,12 +76,12 @@ FUNCTIONS = [
     ),
     gemm("plain", ints(3, 4), ints(4, 5, seed=1), ints(3, 5, seed=2)),
     *(
-        FunctionCase("linear", ops.linear, (floats(*x), floats(5, 4, seed=1), *bias))
+        FunctionSample("linear", ops.linear, (floats(*x), floats(5, 4, seed=1), *bias))
         for x in ((4,), (3, 4), (2, 3, 4), (0, 4))
         for bias in ((), (floats(5, seed=2),))
     ),
     *(
-        FunctionCase("linear", ops.linear, (floats(3, 4), fp16_array(5, 4, seed=1), *bias), mode)
+        FunctionSample("linear", ops.linear, (floats(3, 4), fp16_array(5, 4, seed=1), *bias), mode)
         for mode, bias in (
             ("mixed", ()),
             ("mixed", (floats(5, seed=2),)),
@@ -89,30 +89,30 @@ FUNCTIONS = [
         )
     ),
     *(
-        FunctionCase("outer", ops.outer, (floats(*a), floats(*b, seed=1)))
+        FunctionSample("outer", ops.outer, (floats(*a), floats(*b, seed=1)))
         for a, b in (((3,), (4,)), ((2, 3), (4,)), ((), (3,)), ((0,), (3,)))
     ),
-    FunctionCase("outer", ops.outer, (ints(3), ints(4, seed=1)), "int"),
+    FunctionSample("outer", ops.outer, (ints(3), ints(4, seed=1)), "int"),
     *(
-        FunctionCase("dot", ops.dot, (floats(*a), floats(*b, seed=1)))
+        FunctionSample("dot", ops.dot, (floats(*a), floats(*b, seed=1)))
         for a, b in (
             *(((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 4)), ((), (2, 3))),
             *(((2, 3, 4), (5, 4, 6)), ((4,), (2, 4, 3)), ((2, 3), ()), ((0,), (0,))),
         )
     ),
     *(
-        FunctionCase("vecdot", ops.vecdot, (floats(*a), floats(*b, seed=1)))
+        FunctionSample("vecdot", ops.vecdot, (floats(*a), floats(*b, seed=1)))
         for a, b in (((3,), (3,)), ((2, 5, 3), (5, 3)), ((4, 1, 3), (2, 3)), ((2, 0), (2, 0)))
     ),
-    FunctionCase(
+    FunctionSample(
         "vecdot",
         lambda a, b: ops.vecdot(a, b, 0),
         (floats(3, 4), floats(3, 4, seed=1)),
         "first axis",
     ),
-    FunctionCase("vecdot", ops.vecdot, (ints(5, 3), ints(5, 3, seed=1)), "int"),
+    FunctionSample("vecdot", ops.vecdot, (ints(5, 3), ints(5, 3, seed=1)), "int"),
     *(
-        FunctionCase(
+        FunctionSample(
             "tensordot",
             lambda a, b, axes=axes: ops.tensordot(a, b, axes),
             (floats(*left), floats(*right, seed=1)),
@@ -128,25 +128,25 @@ def call(function: Callable[..., Tensor], *shapes: tuple[int, ...], **keywords: 
 
 
 ERRORS = [
-    ErrorCase(lambda: call(ops.gemm, (2, 3, 4), (4, 5)), ShapeError, "two matrices"),
-    ErrorCase(lambda: call(ops.gemm, (2, 3), (3, 5), (3, 5)), ShapeError, "broadcast"),
-    ErrorCase(lambda: call(ops.gemm, (2, 3), (3, 5), (1, 2, 5)), ShapeError, "c that"),
-    ErrorCase(lambda: call(ops.gemm, (2, 3), (4, 5)), ShapeError, "inner sizes"),
-    ErrorCase(lambda: call(ops.linear, (2, 3), (3, 4)), ShapeError, "inner sizes"),
-    ErrorCase(lambda: call(ops.linear, (), (3, 4)), ShapeError, r"weight \(n, k\)"),
-    ErrorCase(lambda: ops.outer(input("b", (2,), "bool"), bools(2)), DTypeError, "operands"),
-    ErrorCase(lambda: call(ops.dot, (2, 3), (4, 5)), ShapeError, "of equal sizes"),
-    ErrorCase(lambda: call(ops.vecdot, (3,), (4,)), ShapeError, "the same length"),
-    ErrorCase(lambda: call(ops.vecdot, (), (4,)), ShapeError, "expected vectors"),
-    ErrorCase(lambda: call(ops.vecdot, (4,), (4,), axis=1), ShapeError, "axis in"),
-    ErrorCase(lambda: call(ops.tensordot, (2, 3), (3, 2)), ShapeError, "equal sizes"),
-    ErrorCase(lambda: call(ops.tensordot, (3,), (3,), axes=2), ShapeError, "0 to 1 axes"),
-    ErrorCase(
+    ErrorSample(lambda: call(ops.gemm, (2, 3, 4), (4, 5)), ShapeError, "two matrices"),
+    ErrorSample(lambda: call(ops.gemm, (2, 3), (3, 5), (3, 5)), ShapeError, "broadcast"),
+    ErrorSample(lambda: call(ops.gemm, (2, 3), (3, 5), (1, 2, 5)), ShapeError, "c that"),
+    ErrorSample(lambda: call(ops.gemm, (2, 3), (4, 5)), ShapeError, "inner sizes"),
+    ErrorSample(lambda: call(ops.linear, (2, 3), (3, 4)), ShapeError, "inner sizes"),
+    ErrorSample(lambda: call(ops.linear, (), (3, 4)), ShapeError, r"weight \(n, k\)"),
+    ErrorSample(lambda: ops.outer(input("b", (2,), "bool"), bools(2)), DTypeError, "operands"),
+    ErrorSample(lambda: call(ops.dot, (2, 3), (4, 5)), ShapeError, "of equal sizes"),
+    ErrorSample(lambda: call(ops.vecdot, (3,), (4,)), ShapeError, "the same length"),
+    ErrorSample(lambda: call(ops.vecdot, (), (4,)), ShapeError, "expected vectors"),
+    ErrorSample(lambda: call(ops.vecdot, (4,), (4,), axis=1), ShapeError, "axis in"),
+    ErrorSample(lambda: call(ops.tensordot, (2, 3), (3, 2)), ShapeError, "equal sizes"),
+    ErrorSample(lambda: call(ops.tensordot, (3,), (3,), axes=2), ShapeError, "0 to 1 axes"),
+    ErrorSample(
         lambda: call(ops.tensordot, (3, 3), (3, 3), axes=((0, 0), (0, 1))),
         ShapeError,
         "distinct",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: call(ops.tensordot, (3,), (3,), axes=(0,)),
         ShapeError,
         "two lists",

@@ -9,7 +9,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
-from ..op_sample import Case, ErrorCase, floats, fp16_array, ints
+from ..op_sample import ErrorSample, OpSample, floats, fp16_array, ints
 
 
 def attrs(transpose_a: bool = False, transpose_b: bool = False) -> dict[str, AttrValue]:
@@ -39,7 +39,7 @@ BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 
 # what kernels read four elements at a time, float16 as two words
 IN_VEC4 = [
-    Case(
+    OpSample(
         "matmul",
         (swapped(floats(m, 24), ta), swapped(floats(24, 36, seed=1), tb), floats(36, seed=2)),
         attrs(ta, tb),
@@ -51,7 +51,7 @@ IN_VEC4 = [
 ]
 # tiles of one row that have all their columns
 IN_VEC4 += [
-    Case(
+    OpSample(
         "matmul",
         (floats(*lead, 1, 20), swapped(floats(*lead, 20, 48, seed=1), tb), *bias),
         attrs(False, tb),
@@ -62,7 +62,7 @@ IN_VEC4 += [
 ]
 # more than the largest tile, with edges
 IN_VEC4 += [
-    Case(
+    OpSample(
         "matmul",
         (swapped(floats(2, 140, 20), ta), swapped(floats(20, n, seed=1), tb), floats(n, seed=2)),
         attrs(ta, tb),
@@ -77,7 +77,7 @@ IN_VEC4 += [
 ]
 # k in parts, of operands that several tiles read
 LONG_K = [
-    Case(
+    OpSample(
         "matmul",
         (swapped(floats(128, k), ta), floats(k, 132, seed=1), floats(132, seed=2)),
         attrs(ta),
@@ -89,7 +89,7 @@ CASES = [
     *IN_VEC4,
     *LONG_K,
     *(
-        Case(
+        OpSample(
             "matmul",
             (floats(m, 44), floats(44, 300, seed=1), floats(300, seed=2)),
             attrs(),
@@ -98,11 +98,11 @@ CASES = [
         for m in (1, 3, 70)
     ),
     *(
-        Case("matmul", (floats(m, k), floats(k, n, seed=1)), attrs(), f"{m}.{k}.{n}")
+        OpSample("matmul", (floats(m, k), floats(k, n, seed=1)), attrs(), f"{m}.{k}.{n}")
         for m, k, n in SIZES
     ),
     *(
-        Case(
+        OpSample(
             "matmul",
             (swapped(floats(*lead, 19, 37), ta), swapped(floats(*lead, 37, 23, seed=1), tb)),
             attrs(ta, tb),
@@ -113,32 +113,36 @@ CASES = [
         for tb in (False, True)
     ),
     *(
-        Case("matmul", (floats(*a, 5, 6), floats(*b, 6, 9, seed=1)), attrs(), "batch")
+        OpSample("matmul", (floats(*a, 5, 6), floats(*b, 6, 9, seed=1)), attrs(), "batch")
         for a, b in BATCHES
     ),
-    Case("matmul", (floats(4, 9, 6), floats(11, 6, seed=1)), attrs(False, True), "rows folded"),
-    Case("matmul", (floats(4, 6, 9), floats(11, 6, seed=1)), attrs(True, True), "not folded"),
+    OpSample("matmul", (floats(4, 9, 6), floats(11, 6, seed=1)), attrs(False, True), "rows folded"),
+    OpSample("matmul", (floats(4, 6, 9), floats(11, 6, seed=1)), attrs(True, True), "not folded"),
     *(
-        Case("matmul", (floats(*s, 5, 6), floats(6, n, seed=1), floats(n, seed=2)), attrs(), "bias")
+        OpSample(
+            "matmul", (floats(*s, 5, 6), floats(6, n, seed=1), floats(n, seed=2)), attrs(), "bias"
+        )
         for s in ((), (3,))
         for n in (1, 9, 70)
     ),
-    Case("matmul", (ints(17, 33), ints(33, 9, seed=1)), attrs()),
-    Case("matmul", (ints(3, 5, 7), ints(4, 7, seed=1), ints(4, seed=2)), attrs(False, True), "t"),
-    Case(
+    OpSample("matmul", (ints(17, 33), ints(33, 9, seed=1)), attrs()),
+    OpSample(
+        "matmul", (ints(3, 5, 7), ints(4, 7, seed=1), ints(4, seed=2)), attrs(False, True), "t"
+    ),
+    OpSample(
         "matmul",
         (ints(4, 5, low=-(2**31), high=2**31 - 1), ints(5, 4, low=-(2**31), high=2**31 - 1)),
         attrs(),
         "wraps",
     ),
-    Case("matmul", (whole(17, 33), whole(33, 9, seed=1)), attrs(), "uint32"),
-    Case("matmul", (whole(3, 5, 7), whole(4, 7), whole(4)), attrs(False, True), "uint32 t"),
-    Case("matmul", (floats(3, 0), floats(0, 4)), attrs(), "no k"),
-    Case("matmul", (floats(3, 0), floats(0, 4), floats(4)), attrs(), "only bias"),
-    Case("matmul", (floats(0, 3), floats(3, 4)), attrs(), "no rows"),
-    Case("matmul", (floats(0, 2, 3), floats(3, 4)), attrs(), "no batch"),
-    Case("matmul", (floats(2, 3) * np.float32(1e18), floats(3, 2)), attrs(), "huge"),
-    Case(
+    OpSample("matmul", (whole(17, 33), whole(33, 9, seed=1)), attrs(), "uint32"),
+    OpSample("matmul", (whole(3, 5, 7), whole(4, 7), whole(4)), attrs(False, True), "uint32 t"),
+    OpSample("matmul", (floats(3, 0), floats(0, 4)), attrs(), "no k"),
+    OpSample("matmul", (floats(3, 0), floats(0, 4), floats(4)), attrs(), "only bias"),
+    OpSample("matmul", (floats(0, 3), floats(3, 4)), attrs(), "no rows"),
+    OpSample("matmul", (floats(0, 2, 3), floats(3, 4)), attrs(), "no batch"),
+    OpSample("matmul", (floats(2, 3) * np.float32(1e18), floats(3, 2)), attrs(), "huge"),
+    OpSample(
         "matmul",
         (np.array([[np.inf, 1], [np.nan, 1], [1, 2]], np.float32), floats(2, 3)),
         attrs(),
@@ -146,16 +150,18 @@ CASES = [
     ),
     *(
         # more steps than llvmpipe's loops take
-        Case("matmul", (floats(2, k), floats(k, 8, seed=1), floats(8)), attrs(), "part", large=True)
+        OpSample(
+            "matmul", (floats(2, k), floats(k, 8, seed=1), floats(8)), attrs(), "part", large=True
+        )
         for k in (70001, 140000)
     ),
-    Case("matmul", (ints(2, 70001), ints(70001, 3)), attrs(), "part", large=True),
-    Case("matmul", (floats(2, 4000, scale=10), floats(4000, 2, seed=1)), attrs(), "long k"),
+    OpSample("matmul", (ints(2, 70001), ints(70001, 3)), attrs(), "part", large=True),
+    OpSample("matmul", (floats(2, 4000, scale=10), floats(4000, 2, seed=1)), attrs(), "long k"),
 ]
 FP16 = [
     *(case.as_dtypes({"float32": "float16"}) for case in IN_VEC4),
     *(
-        Case(
+        OpSample(
             "matmul",
             (
                 swapped(fp16_array(33, 17), ta),
@@ -169,7 +175,7 @@ FP16 = [
     ),
     # several tiles with edges, of which eight neighbours are read at once
     *(
-        Case(
+        OpSample(
             "matmul",
             (
                 swapped(fp16_array(2, 136, 40), ta),
@@ -183,7 +189,7 @@ FP16 = [
         for tb in (False, True)
     ),
     # the first part alone is infinite in float16
-    Case(
+    OpSample(
         "matmul",
         (
             np.ones((4, 1 << 16), np.float16),
@@ -201,19 +207,19 @@ def build(a: tuple[int, ...], b: tuple[int, ...], **keywords: object) -> Tensor:
 
 
 ERRORS = [
-    ErrorCase(lambda: build((2, 3), (4, 5)), ShapeError, "inner sizes"),
-    ErrorCase(lambda: build((2, 3), (3, 5), transpose_a=True), ShapeError, "transpose"),
-    ErrorCase(lambda: build((2, 2, 3), (3, 3, 5)), ShapeError, "broadcast"),
-    ErrorCase(lambda: build((), (3, 3)), ShapeError, "operands with axes"),
-    ErrorCase(lambda: build((3,), (3, 3), transpose_a=True), ShapeError, "a matrix"),
-    ErrorCase(lambda: build((3,), (4, 3)), ShapeError, "inner sizes"),
-    ErrorCase(lambda: build((2, 3), (3, 5), bias=input("c", (4,))), ShapeError, r"bias of shape"),
-    ErrorCase(
+    ErrorSample(lambda: build((2, 3), (4, 5)), ShapeError, "inner sizes"),
+    ErrorSample(lambda: build((2, 3), (3, 5), transpose_a=True), ShapeError, "transpose"),
+    ErrorSample(lambda: build((2, 2, 3), (3, 3, 5)), ShapeError, "broadcast"),
+    ErrorSample(lambda: build((), (3, 3)), ShapeError, "operands with axes"),
+    ErrorSample(lambda: build((3,), (3, 3), transpose_a=True), ShapeError, "a matrix"),
+    ErrorSample(lambda: build((3,), (4, 3)), ShapeError, "inner sizes"),
+    ErrorSample(lambda: build((2, 3), (3, 5), bias=input("c", (4,))), ShapeError, r"bias of shape"),
+    ErrorSample(
         lambda: ops.matmul(input("a", (2, 2)), input("b", (2, 2), "int32")),
         DTypeError,
         "all float32, all int32",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.matmul(input("a", (2, 2), "bool"), input("b", (2, 2), "bool")),
         DTypeError,
         "float32",

@@ -12,7 +12,7 @@ from ....ir.attrs import AttrValue
 from ....ops.elementwise.epilogue import epilogue_attrs
 from ....ops.quantized.gguf_formats import FORMATS
 from ....ops.quantized.merged_linear import GATES
-from ..op_sample import Case, ErrorCase, floats
+from ..op_sample import ErrorSample, OpSample, floats
 from .quantized_linear import words
 
 
@@ -26,14 +26,14 @@ def beside(
     what: str = "",
     x: NDArray | None = None,
     eps: float = 1e-5,
-) -> Case:
+) -> OpSample:
     """x (*lead, k) times weights of so many rows."""
     x = floats(*lead, k) if x is None else x
     scale = (floats(k, seed=3),) if normed else ()
     weights = [words(name, n, k, seed) for seed, n in enumerate(sizes)]
     attrs: dict[str, AttrValue] = {"format": name, "normed": normed, "gate": gate, "eps": eps}
     told = name, "normed" if normed else "", gate, str(lead), what
-    return Case("merged_linear", (x, *scale, *weights), attrs, " ".join(filter(None, told)))
+    return OpSample("merged_linear", (x, *scale, *weights), attrs, " ".join(filter(None, told)))
 
 
 def _spread(power: int) -> NDArray:
@@ -43,16 +43,16 @@ def _spread(power: int) -> NDArray:
     return x
 
 
-def _followed(case: Case, op: str, residual: NDArray | None = None) -> Case:
+def _followed(case: OpSample, op: str, residual: NDArray | None = None) -> OpSample:
     """The same with a step behind it."""
     registers = (0,) if residual is None else (0, 1)
     attrs = dict(case.attrs) | epilogue_attrs(len(registers), ((op, registers, ()),), ())
     more = () if residual is None else (residual,)
-    return Case(case.op, (*case.inputs, *more), attrs, f"{case.name} then {op}")
+    return OpSample(case.op, (*case.inputs, *more), attrs, f"{case.name} then {op}")
 
 
 THREE = (32, 16, 48)
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     *(beside(name, (1,), 3 * kind.step, THREE) for name, kind in FORMATS.items()),
     *(beside("q4_K", (1, 1), 512, (80,) * 2, True, gate) for gate in GATES if gate),
     beside("q4_K", (2, 3), 512, (16, 16), False, "silu"),
@@ -72,28 +72,28 @@ CASES: list[Case] = [
 ]
 
 
-def _of(*inputs: NDArray, normed: bool = False) -> Case:
+def _of(*inputs: NDArray, normed: bool = False) -> OpSample:
     attrs: dict[str, AttrValue] = {"format": "q4_K", "normed": normed, "gate": "", "eps": 0.0}
-    return Case("merged_linear", inputs, attrs)
+    return OpSample("merged_linear", inputs, attrs)
 
 
 ERRORS = [
-    ErrorCase(lambda: beside("q4_K", (1,), 256, (12,)).result_type(), ShapeError, "16 rows"),
-    ErrorCase(lambda: beside("q4_K", (1,), 256, ()).result_type(), ShapeError, "1 to 3 matrices"),
-    ErrorCase(
+    ErrorSample(lambda: beside("q4_K", (1,), 256, (12,)).result_type(), ShapeError, "16 rows"),
+    ErrorSample(lambda: beside("q4_K", (1,), 256, ()).result_type(), ShapeError, "1 to 3 matrices"),
+    ErrorSample(
         lambda: beside("q4_K", (1,), 256, (16,) * 4).result_type(), ShapeError, "2 to 5 operands"
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: beside("q4_K", (1,), 256, (16, 32), True, "silu").result_type(),
         ShapeError,
         "two weights",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: _of(floats(1, 256), floats(255), words("q4_K", 16, 256), normed=True).result_type(),
         ShapeError,
         "a scale",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: _of(floats(1, 256).astype(np.int32), words("q4_K", 16, 256)).result_type(),
         DTypeError,
         "float32",

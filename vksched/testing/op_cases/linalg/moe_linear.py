@@ -11,7 +11,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, input
 from ....ops.quantized.gguf_formats import FORMATS
-from ..op_sample import Case, ErrorCase, floats, ints
+from ..op_sample import ErrorSample, OpSample, floats, ints
 from .quantized_linear import FIRST, words
 
 
@@ -22,24 +22,24 @@ def choice(rows: int, used: int, low: int, high: int, seed: int = 0) -> NDArray:
 
 def grouped(
     x: tuple[int, ...], weight: tuple[int, int, int], expert_ids: NDArray, what: str = ""
-) -> Case:
+) -> OpSample:
     """A product by matrices of floats."""
-    return Case("moe_linear", (floats(*x), floats(*weight, seed=1), expert_ids), {}, what)
+    return OpSample("moe_linear", (floats(*x), floats(*weight, seed=1), expert_ids), {}, what)
 
 
 def packed(
     name: str, x: tuple[int, ...], matrices: int, n: int, expert_ids: NDArray, what: str = ""
-) -> Case:
+) -> OpSample:
     """A product by matrices of few bits."""
     held = words(name, matrices * n, x[-1]).reshape(matrices, n, -1)
-    return Case(
+    return OpSample(
         "quantized_moe_linear", (floats(*x), held, expert_ids), {"format": name}, f"{name} {what}"
     )
 
 
 ALL_ONE = np.full((29, 2), 3, np.int32)
 """All rows choose one matrix, and no row the others."""
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     grouped((1, 1), (1, 1, 1), choice(1, 1, 0, 1)),
     grouped((1, 64), (8, 32, 64), choice(1, 2, 0, 8), "one row"),
     grouped((1, 2, 64), (8, 36, 64), choice(1, 2, 0, 8), "one row, each its own"),
@@ -82,33 +82,33 @@ def _linear(x: tuple[int, ...], weight: tuple[int, ...], expert_ids: tuple[int, 
 
 
 ERRORS = [
-    ErrorCase(lambda: _linear((4, 8), (4, 8), (4, 2)), ShapeError, "expected a weight of"),
-    ErrorCase(lambda: _linear((4, 8), (3, 5, 7), (4, 2)), ShapeError, "expected matrices"),
-    ErrorCase(lambda: _linear((4, 8), (3, 5, 8), (3, 2)), ShapeError, "expected chosen"),
-    ErrorCase(lambda: _linear((4, 3, 8), (3, 5, 8), (4, 2)), ShapeError, "expected chosen"),
-    ErrorCase(lambda: _linear((4, 8), (3, 5, 8), (4,)), ShapeError, "expected chosen"),
-    ErrorCase(
+    ErrorSample(lambda: _linear((4, 8), (4, 8), (4, 2)), ShapeError, "expected a weight of"),
+    ErrorSample(lambda: _linear((4, 8), (3, 5, 7), (4, 2)), ShapeError, "expected matrices"),
+    ErrorSample(lambda: _linear((4, 8), (3, 5, 8), (3, 2)), ShapeError, "expected chosen"),
+    ErrorSample(lambda: _linear((4, 3, 8), (3, 5, 8), (4, 2)), ShapeError, "expected chosen"),
+    ErrorSample(lambda: _linear((4, 8), (3, 5, 8), (4,)), ShapeError, "expected chosen"),
+    ErrorSample(
         lambda: ops.moe_linear(
             input("x", (4, 8), "int32"), input("w", (3, 5, 8)), np.ones((4, 2), np.int32)
         ),
         DTypeError,
         "got int32 and float32",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.moe_linear(
             input("x", (4, 8)), input("w", (3, 5, 8), "int32"), np.ones((4, 2), np.int32)
         ),
         DTypeError,
         "got float32 and int32",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.moe_linear(
             np.ones((4, 8), np.float32), np.ones((3, 5, 8), np.float32), np.ones((4, 2), np.float32)
         ),
         DTypeError,
         "int32 or int64",
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: (
             packed("q4_0", (2, 64), 2, 3, choice(2, 1, 0, 2))
             .as_dtypes({"uint32": "int32"})

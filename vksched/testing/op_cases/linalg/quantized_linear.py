@@ -13,7 +13,7 @@ from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
 from ....ops.elementwise.epilogue import epilogue_attrs
 from ....ops.quantized.gguf_formats import FORMATS, repack
-from ..op_sample import Case, ErrorCase, FunctionCase, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, floats, ints
 
 SCALES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("f16", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs"), (0,)),
@@ -74,9 +74,11 @@ def wild(name: str, scales: tuple[int, ...] = ANY_SCALE) -> NDArray:
     return words_of(name, made)
 
 
-def dequantize(name: str, held: NDArray, columns: int, what: str = "", exact: bool = True) -> Case:
+def dequantize(
+    name: str, held: NDArray, columns: int, what: str = "", exact: bool = True
+) -> OpSample:
     attrs: dict[str, AttrValue] = {"format": name, "columns": columns}
-    return Case("dequantize", (held,), attrs, f"{name} {what}".strip(), exact=exact)
+    return OpSample("dequantize", (held,), attrs, f"{name} {what}".strip(), exact=exact)
 
 
 def linear(
@@ -86,17 +88,17 @@ def linear(
     bias: bool = False,
     what: str = "",
     held: NDArray | None = None,
-) -> Case:
+) -> OpSample:
     """x of a shape times a weight of n rows."""
     held = words(name, n, shape[-1]) if held is None else held
     rows = (floats(n, seed=2),) if bias else ()
     inputs = floats(*shape), held, *rows
-    return Case("quantized_linear", inputs, {"format": name}, f"{name} {what}".strip())
+    return OpSample("quantized_linear", inputs, {"format": name}, f"{name} {what}".strip())
 
 
 FIRST = ("f16", "q8_0", "q4_0", "q4_K", "q6_K")
 """Formats that have more cases, one of each kind of layout."""
-OF_MANY_ROWS: list[Case] = [
+OF_MANY_ROWS: list[OpSample] = [
     linear(name, (*lead, k), n, bias, f"{lead} tiles")
     for name in ("f16", "bf16")
     for lead, k, n, bias in (
@@ -105,7 +107,7 @@ OF_MANY_ROWS: list[Case] = [
     )
 ]
 """Weights of 16 bits, which tiles read as they lie."""
-CASES: list[Case] = [
+CASES: list[OpSample] = [
     *OF_MANY_ROWS,
     *(
         dequantize(name, words(name, rows, count * kind.step), count * kind.step)
@@ -156,7 +158,7 @@ CASES: list[Case] = [
         for m in (1, 3, 17)
     ),
     *(
-        Case(
+        OpSample(
             "quantized_linear",
             (floats(m, 256), words("q4_K", 36, 256), floats(36, seed=2), *beside),
             {"format": "q4_K", **epilogue_attrs(1 + len(beside), steps, ())},
@@ -169,10 +171,12 @@ CASES: list[Case] = [
         )
     ),
     # words of which rows are picked before they are unpacked
-    Case("gather", (words("q6_K", 9, 512), ints(4, low=-9, high=9)), {"axis": 0}, "of few bits"),
+    OpSample(
+        "gather", (words("q6_K", 9, 512), ints(4, low=-9, high=9)), {"axis": 0}, "of few bits"
+    ),
 ]
 FUNCTIONS = [
-    FunctionCase("quantized_weight", lambda x, name=name: _tied(x, name), (floats(3, 512),), name)
+    FunctionSample("quantized_weight", lambda x, name=name: _tied(x, name), (floats(3, 512),), name)
     for name in FIRST
 ]
 
@@ -188,26 +192,28 @@ def _x(*shape: int, dtype: str = "float32") -> Tensor:
 
 
 ERRORS = [
-    ErrorCase(
+    ErrorSample(
         lambda: ops.quantized_weight(blocks("q4_0", 2, 64), "q4_7", (2, 64)), DTypeError, "one of"
     ),
-    ErrorCase(
+    ErrorSample(
         lambda: ops.quantized_weight(blocks("q4_0", 2, 64), "q4_0", (2, 96)), ShapeError, "bytes"
     ),
-    ErrorCase(lambda: ops.quantized_weight(b"", "q4_K", (2, 96)), ShapeError, "multiple of 256"),
-    ErrorCase(
+    ErrorSample(lambda: ops.quantized_weight(b"", "q4_K", (2, 96)), ShapeError, "multiple of 256"),
+    ErrorSample(
         lambda: ops.quantized_weight(blocks("q4_0", 2, 64), "q4_0", (64,)),
         ShapeError,
         "two sizes",
     ),
-    ErrorCase(lambda: ops.dequantize(_x(2, 36), "q4_0", 256), DTypeError, "words of uint32"),
-    ErrorCase(
+    ErrorSample(lambda: ops.dequantize(_x(2, 36), "q4_0", 256), DTypeError, "words of uint32"),
+    ErrorSample(
         lambda: ops.dequantize(_x(2, 35, dtype="uint32"), "q4_0", 256), ShapeError, "36 words"
     ),
-    ErrorCase(lambda: ops.dequantize(_x(dtype="uint32"), "q4_0", 256), ShapeError, "36 words"),
-    ErrorCase(lambda: ops.dequantize(_x(2, 36, dtype="uint32"), "q4_0", 0), ShapeError, "multiple"),
-    ErrorCase(lambda: linear("q4_0", (64,), 3).result_type(), ShapeError, "expected matrices"),
-    ErrorCase(
+    ErrorSample(lambda: ops.dequantize(_x(dtype="uint32"), "q4_0", 256), ShapeError, "36 words"),
+    ErrorSample(
+        lambda: ops.dequantize(_x(2, 36, dtype="uint32"), "q4_0", 0), ShapeError, "multiple"
+    ),
+    ErrorSample(lambda: linear("q4_0", (64,), 3).result_type(), ShapeError, "expected matrices"),
+    ErrorSample(
         lambda: linear("q4_0", (2, 64), 3, held=words("q4_0", 3, 32)).result_type(),
         ShapeError,
         "rows of",

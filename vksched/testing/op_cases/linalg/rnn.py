@@ -17,7 +17,7 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import Attrs
 from ....ir.tensor import Tensor, apply, input
 from ....ops.rnn.cell import DEFAULTS, GATES, STATES, Cell
-from ..op_sample import Case, ErrorCase, FunctionCase, floats
+from ..op_sample import ErrorSample, FunctionSample, OpSample, floats
 
 ALL = ("b", "initial_h", "initial_c", "peepholes")
 BUILDERS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
@@ -64,14 +64,14 @@ class Setting:
             out["sequence_lens"] = np.arange(batch, dtype=np.int32) * 2 % (time + 1)
         return out
 
-    def case(self) -> FunctionCase:
+    def case(self) -> FunctionSample:
         inputs = self.inputs()
 
         def build(*tensors: Tensor) -> tuple[Tensor, ...]:
             named = dict(zip(inputs, tensors, strict=True))
             return BUILDERS[self.op](**named, **self.keywords)
 
-        return FunctionCase(self.op, build, tuple(inputs.values()), self.name, nmse=1e-9)
+        return FunctionSample(self.op, build, tuple(inputs.values()), self.name, nmse=1e-9)
 
 
 _SETTINGS = [
@@ -110,7 +110,7 @@ def layer(
     lengths: tuple[int, ...] = (),
     large: bool = False,
     **ways: Any,
-) -> Case:
+) -> OpSample:
     """A call of the op. sizes: time, batch, hidden; directions: b for each that goes back."""
     (time, batch, hidden), count = sizes, len(directions)
     back = tuple(letter == "b" for letter in directions)
@@ -126,7 +126,7 @@ def layer(
     said = [f"{k} {v}" for k, v in ways.items()]
     label = " ".join([kind, directions, *["/".join(n) for n in activations], *said])
     label += "".join(f" {n}" for n in lengths)
-    return Case("rnn_scan", tuple(inputs), cell.attrs, label, nmse=1e-9, large=large)
+    return OpSample("rnn_scan", tuple(inputs), cell.attrs, label, nmse=1e-9, large=large)
 
 
 _ODD = {"rnn": ("relu",), "gru": ("tanh", "relu"), "lstm": ("tanh", "relu", "sigmoid")}
@@ -163,14 +163,14 @@ def _call(**changes: Any) -> object:
     return apply("rnn_scan", tuple(operands), Attrs(attrs))
 
 
-def refused(match: str, op: str = "lstm", **changes: Any) -> ErrorCase:
+def refused(match: str, op: str = "lstm", **changes: Any) -> ErrorSample:
     """A call with one operand or keyword that does not fit."""
 
     def build() -> object:
         operands: dict[str, Any] = dict(Setting(op, given=ALL[: 2 if op != "lstm" else 4]).inputs())
         return BUILDERS[op](**(operands | changes))
 
-    return ErrorCase(build, ShapeError, match)
+    return ErrorSample(build, ShapeError, match)
 
 
 _REFUSED: list[tuple[str, type[Exception], dict[str, Any]]] = [
@@ -195,5 +195,5 @@ ERRORS = [
     refused("sequence_lens of shape", "gru", sequence_lens=[1]),
     refused("3 activations, got 1", activations=("tanh",)),
     refused("or a function, got 'gelu'", "rnn", activations=("gelu",)),
-    *(ErrorCase(partial(_call, **changes), error, match) for match, error, changes in _REFUSED),
+    *(ErrorSample(partial(_call, **changes), error, match) for match, error, changes in _REFUSED),
 ]

@@ -9,7 +9,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import input
-from ..op_sample import Case, ErrorCase, bools, floats, ints
+from ..op_sample import ErrorSample, OpSample, bools, floats, ints
 from .reduce import words
 
 OPS = ("argmax", "argmin")
@@ -22,11 +22,11 @@ def case(
     name: str = "",
     keepdims: bool = False,
     last: bool = False,
-) -> Case:
+) -> OpSample:
     axes = tuple(range(x.ndim)) if axis is None else (axis,)
     options: dict[str, AttrValue] = {"axes": axes, "keepdims": keepdims, "select_last_index": last}
     label = f"{x.dtype}{'all' if axis is None else axis}{name}{' keep' * keepdims}{' last' * last}"
-    return Case(op, (x,), options, label)
+    return OpSample(op, (x,), options, label)
 
 
 def edges() -> NDArray:
@@ -96,22 +96,22 @@ CASES = [
     ),
     *(case(op, floats(0, 3), 1, "empty", keep) for op in OPS for keep in (False, True)),
     *(
-        Case("nonzero", (x,), {"size": size, "fill_value": fill}, f"{x.dtype} {size} {fill}")
+        OpSample("nonzero", (x,), {"size": size, "fill_value": fill}, f"{x.dtype} {size} {fill}")
         for x in (ints(7, 5, low=-1, high=2), words(3), bools(3, 4, 5), floats(1), floats(0, 3))
         for size, fill in ((x.size, -1), (4, -1), (x.size + 3, 9), (0, 0))
     ),
-    Case("nonzero", (bools(),), {"size": 2, "fill_value": -1}),
-    Case(
+    OpSample("nonzero", (bools(),), {"size": 2, "fill_value": -1}),
+    OpSample(
         "nonzero", (np.array([np.nan, -0.0, 0, np.inf], np.float32),), {"size": 4, "fill_value": -1}
     ),
 ]
 
 ERRORS = [
-    ErrorCase(lambda: ops.argmax(input("x", (3, 0)), 1), ShapeError, "argmax.* values"),
-    ErrorCase(lambda: ops.argmin(input("x", (0,))), ShapeError, "argmin.* values"),
-    ErrorCase(lambda: ops.argmax(input("x", (3,)), 1), ShapeError, "axis in -1..0"),
-    ErrorCase(lambda: ops.argmin(input("x", (3,), "bool")), DTypeError, "argmin.* got bool"),
-    ErrorCase(lambda: ops.nonzero(input("x", (3,)), -1), ShapeError, "size of 0 or more"),
-    ErrorCase(lambda: ops.nonzero(input("x", (3,)), 1.5), ShapeError, "integer as size"),  # type: ignore[arg-type]
-    ErrorCase(lambda: ops.nonzero(input("x", (3,)), 1, 2**40), ShapeError, "fits 32 bits"),
+    ErrorSample(lambda: ops.argmax(input("x", (3, 0)), 1), ShapeError, "argmax.* values"),
+    ErrorSample(lambda: ops.argmin(input("x", (0,))), ShapeError, "argmin.* values"),
+    ErrorSample(lambda: ops.argmax(input("x", (3,)), 1), ShapeError, "axis in -1..0"),
+    ErrorSample(lambda: ops.argmin(input("x", (3,), "bool")), DTypeError, "argmin.* got bool"),
+    ErrorSample(lambda: ops.nonzero(input("x", (3,)), -1), ShapeError, "size of 0 or more"),
+    ErrorSample(lambda: ops.nonzero(input("x", (3,)), 1.5), ShapeError, "integer as size"),  # type: ignore[arg-type]
+    ErrorSample(lambda: ops.nonzero(input("x", (3,)), 1, 2**40), ShapeError, "fits 32 bits"),
 ]

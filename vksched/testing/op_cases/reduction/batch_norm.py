@@ -11,7 +11,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, input
 from ..function_call import FunctionCall, call
-from ..op_sample import Case, ErrorCase, floats, fp16_array, ints
+from ..op_sample import ErrorSample, OpSample, floats, fp16_array, ints
 
 
 def positive(*shape: int, seed: int = 0) -> NDArray:
@@ -134,7 +134,7 @@ FUNCTIONS += [
     for p in (1, 2)
 ]
 FUNCTIONS += [call("lp_normalize", infinite(), name=f"infinite {p}", axis=1, p=p) for p in (1, 2)]
-CASES: list[Case] = []
+CASES: list[OpSample] = []
 
 
 def x() -> Tensor:
@@ -144,31 +144,33 @@ def x() -> Tensor:
 ones = np.ones(4, np.float32)
 whole = ints(2, 4, 3)
 ERRORS = [
-    ErrorCase(lambda: ops.group_norm(x(), 3), ShapeError, "multiples of 3 groups"),
-    ErrorCase(lambda: ops.group_norm(x(), 0), ShapeError, "1 group or more"),
-    ErrorCase(lambda: ops.group_norm(x(), 2, np.ones(2, np.float32)), ShapeError, "gamma of"),
-    ErrorCase(lambda: ops.group_norm(x(), 2, eps=-1), DTypeError, "group_norm. expected eps"),
-    ErrorCase(lambda: ops.instance_norm(x(), eps=1e-39), DTypeError, "or of 1.2e-38 or more"),
-    ErrorCase(
+    ErrorSample(lambda: ops.group_norm(x(), 3), ShapeError, "multiples of 3 groups"),
+    ErrorSample(lambda: ops.group_norm(x(), 0), ShapeError, "1 group or more"),
+    ErrorSample(lambda: ops.group_norm(x(), 2, np.ones(2, np.float32)), ShapeError, "gamma of"),
+    ErrorSample(lambda: ops.group_norm(x(), 2, eps=-1), DTypeError, "group_norm. expected eps"),
+    ErrorSample(lambda: ops.instance_norm(x(), eps=1e-39), DTypeError, "or of 1.2e-38 or more"),
+    ErrorSample(
         lambda: ops.batch_norm(x(), ones, ones, ones, ones, True), DTypeError, "number as eps"
     ),
-    ErrorCase(lambda: ops.group_norm(whole, 2), DTypeError, "group_norm. expected float32"),
-    ErrorCase(lambda: ops.instance_norm(ones), ShapeError, "instance_norm. expected .batch"),
-    ErrorCase(lambda: ops.instance_norm(x(), ones, np.ones(3, np.float32)), ShapeError, "beta of"),
-    ErrorCase(
+    ErrorSample(lambda: ops.group_norm(whole, 2), DTypeError, "group_norm. expected float32"),
+    ErrorSample(lambda: ops.instance_norm(ones), ShapeError, "instance_norm. expected .batch"),
+    ErrorSample(
+        lambda: ops.instance_norm(x(), ones, np.ones(3, np.float32)), ShapeError, "beta of"
+    ),
+    ErrorSample(
         lambda: ops.batch_norm(x(), ones, ones, ones[:1], ones), ShapeError, "expected mean of"
     ),
-    ErrorCase(lambda: ops.batch_norm(x(), ones, ones, ones, ones[:1]), ShapeError, "variance of"),
-    ErrorCase(
+    ErrorSample(lambda: ops.batch_norm(x(), ones, ones, ones, ones[:1]), ShapeError, "variance of"),
+    ErrorSample(
         lambda: ops.batch_norm_training(x(), ones, ones, ones, ones, momentum=2),
         DTypeError,
         "a momentum in",
     ),
-    ErrorCase(lambda: ops.lp_normalize(x(), p=3), ShapeError, "p of 1 or 2"),
-    ErrorCase(lambda: ops.lp_normalize(x(), 3), ShapeError, "lp_normalize. expected an axis"),
-    ErrorCase(lambda: ops.lp_normalize(whole), DTypeError, "lp_normalize. expected float32"),
-    ErrorCase(lambda: ops.mean_variance_normalize(x()), ShapeError, "normalize. expected an ax"),
-    ErrorCase(lambda: ops.mean_variance_normalize(whole), DTypeError, "variance_normalize"),
-    ErrorCase(lambda: ops.local_response_norm(x(), 0), ShapeError, "a size of 1"),
-    ErrorCase(lambda: ops.local_response_norm(ones, 1), ShapeError, "response_norm. expected"),
+    ErrorSample(lambda: ops.lp_normalize(x(), p=3), ShapeError, "p of 1 or 2"),
+    ErrorSample(lambda: ops.lp_normalize(x(), 3), ShapeError, "lp_normalize. expected an axis"),
+    ErrorSample(lambda: ops.lp_normalize(whole), DTypeError, "lp_normalize. expected float32"),
+    ErrorSample(lambda: ops.mean_variance_normalize(x()), ShapeError, "normalize. expected an ax"),
+    ErrorSample(lambda: ops.mean_variance_normalize(whole), DTypeError, "variance_normalize"),
+    ErrorSample(lambda: ops.local_response_norm(x(), 0), ShapeError, "a size of 1"),
+    ErrorSample(lambda: ops.local_response_norm(ones, 1), ShapeError, "response_norm. expected"),
 ]

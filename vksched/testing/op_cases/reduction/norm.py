@@ -9,13 +9,13 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
-from ..op_sample import Case, ErrorCase, floats
+from ..op_sample import ErrorSample, OpSample, floats
 from .softmax import edge_rows
 
 
 def norm(
     kind: str, shape: tuple[int, ...], axis: int, scaled: bool, shifted: bool, eps: float = 1e-5
-) -> Case:
+) -> OpSample:
     inputs = [floats(*shape) * 3 + 1]
     inputs += [floats(*shape[axis:], seed=i + 1) for i in range(scaled + shifted)]
     attrs: dict[str, AttrValue] = {
@@ -26,7 +26,7 @@ def norm(
         "shifted": shifted,
     }
     name = f"axis {axis}{' scaled' * scaled}{' shifted' * shifted} eps {eps:g}"
-    return Case(kind, tuple(np.asarray(x, np.float32) for x in inputs), attrs, name)
+    return OpSample(kind, tuple(np.asarray(x, np.float32) for x in inputs), attrs, name)
 
 
 def of_scales(shape: tuple[int, int], scales: tuple[float, ...]) -> NDArray:
@@ -62,7 +62,7 @@ CASES = [
         for scaled in (True, False)
     ),
     *(
-        Case(
+        OpSample(
             kind,
             (x,),
             {"axis": 1, "eps": 1e-5, "kind": kind, "scaled": False, "shifted": False},
@@ -79,7 +79,7 @@ CASES = [
     ),
     # rows whose squares leave float32, beside others
     *(
-        Case(
+        OpSample(
             kind,
             (of_scales(shape, scales),),
             {"axis": 1, "eps": eps, "kind": kind, "scaled": False, "shifted": False},
@@ -90,7 +90,7 @@ CASES = [
         for scales, eps in (((1e20, 1.0, 1e37), 1e-5), ((1e-22, 1.0, 1e-34), 0.0))
     ),
     *(
-        Case(
+        OpSample(
             kind,
             (of_scales((130, 64), (1e-19, 1e-25, 1e18)),),
             {"axis": 1, "eps": 1e-37, "kind": kind, "scaled": False, "shifted": False},
@@ -101,7 +101,7 @@ CASES = [
 ]
 
 CASES += [
-    Case(
+    OpSample(
         "layer_norm_backward",
         (floats(*case.inputs[0].shape, seed=7), *case.inputs[: 1 + bool(case.attrs["scaled"])]),
         {name: value for name, value in case.attrs.items() if name != "shifted"},
@@ -124,13 +124,13 @@ def whole() -> Tensor:
 
 
 ERRORS = [
-    ErrorCase(lambda: ops.layer_norm(x(), np.ones(5, np.float32)), ShapeError, r"shape \(6,\)"),
-    ErrorCase(lambda: ops.layer_norm(x(), eps=-1), DTypeError, "eps"),
-    ErrorCase(lambda: ops.layer_norm(x(), eps=1e-39), DTypeError, "or of 1.2e-38 or more"),
-    ErrorCase(lambda: ops.rms_norm(x(), eps=1e-60), DTypeError, "or of 1.2e-38 or more"),
-    ErrorCase(lambda: ops.rms_norm(x(), eps=1e39), DTypeError, "finite number as eps"),
-    ErrorCase(lambda: ops.layer_norm(input("s", ())), ShapeError, "scalar"),
-    ErrorCase(lambda: ops.layer_norm(whole()), DTypeError, "cast"),
-    ErrorCase(lambda: ops.rms_norm(x(), axis=-3), ShapeError, "axis in"),
-    ErrorCase(lambda: ops.rms_norm(x(), np.ones((4, 5), np.float32), 0), ShapeError, "shape"),
+    ErrorSample(lambda: ops.layer_norm(x(), np.ones(5, np.float32)), ShapeError, r"shape \(6,\)"),
+    ErrorSample(lambda: ops.layer_norm(x(), eps=-1), DTypeError, "eps"),
+    ErrorSample(lambda: ops.layer_norm(x(), eps=1e-39), DTypeError, "or of 1.2e-38 or more"),
+    ErrorSample(lambda: ops.rms_norm(x(), eps=1e-60), DTypeError, "or of 1.2e-38 or more"),
+    ErrorSample(lambda: ops.rms_norm(x(), eps=1e39), DTypeError, "finite number as eps"),
+    ErrorSample(lambda: ops.layer_norm(input("s", ())), ShapeError, "scalar"),
+    ErrorSample(lambda: ops.layer_norm(whole()), DTypeError, "cast"),
+    ErrorSample(lambda: ops.rms_norm(x(), axis=-3), ShapeError, "axis in"),
+    ErrorSample(lambda: ops.rms_norm(x(), np.ones((4, 5), np.float32), 0), ShapeError, "shape"),
 ]

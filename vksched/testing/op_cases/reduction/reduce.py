@@ -12,7 +12,7 @@ from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import input
 from ....ops.reduction.reduce import NEEDS_VALUES, REDUCE_DTYPES
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, fp16_array, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats, fp16_array, ints
 
 FLOAT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if FLOAT32 in dtypes)
 INT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if INT32 in dtypes)
@@ -32,11 +32,11 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 
 def case(
     op: str, x: NDArray, axes: tuple[int, ...], keepdims: bool, name: str, correction: float = 0
-) -> Case:
+) -> OpSample:
     attrs: dict[str, AttrValue] = {"axes": axes, "keepdims": keepdims}
     if op == "reduce_var":
         attrs["correction"] = float(correction)
-    return Case(op, (x,), attrs, name, TOLERANCE.get(op, 1e-10))
+    return OpSample(op, (x,), attrs, name, TOLERANCE.get(op, 1e-10))
 
 
 def ordinary(op: str, *shape: int, seed: int = 0) -> NDArray:
@@ -190,7 +190,7 @@ CASES = [
     *(case(op, floats(0, 3), (1,), False, "no result") for op in FLOAT_OPS),
     *(
         # the largest last, where a loop that ends early does not come
-        Case(
+        OpSample(
             op,
             (np.arange(2_200_000, dtype=np.float32).reshape(1, -1),),
             {"axes": (1,), "keepdims": False},
@@ -239,31 +239,31 @@ ROWS = floats(6, 50)
 FP16_ACC = np.full((2, 300), 300.0, np.float16)
 """Their sums are beyond float16."""
 FUNCTIONS = [
-    FunctionCase("reduce_l2", ops.reduce_l2, (ROWS,), "all"),
-    FunctionCase("reduce_l2", lambda x: ops.reduce_l2(x, 1, True), (ROWS,), "1"),
-    FunctionCase("reduce_l2", lambda x: ops.reduce_l2(x, 1, True), (edge_rows(),), "1"),
-    FunctionCase("reduce_log_sum", ops.reduce_log_sum, (np.abs(ROWS),), "all"),
-    FunctionCase("reduce_log_sum", lambda x: ops.reduce_log_sum(x, 1, True), (ROWS,), "1"),
-    FunctionCase("reduce_std", ops.reduce_std, (ROWS,), "all"),
-    FunctionCase("reduce_std", lambda x: ops.reduce_std(x, 1, True), (far_from_zero(),), "1"),
-    FunctionCase("reduce_std", lambda x: ops.reduce_std(x, 1, True, 1), (ROWS,), "1 less 1"),
+    FunctionSample("reduce_l2", ops.reduce_l2, (ROWS,), "all"),
+    FunctionSample("reduce_l2", lambda x: ops.reduce_l2(x, 1, True), (ROWS,), "1"),
+    FunctionSample("reduce_l2", lambda x: ops.reduce_l2(x, 1, True), (edge_rows(),), "1"),
+    FunctionSample("reduce_log_sum", ops.reduce_log_sum, (np.abs(ROWS),), "all"),
+    FunctionSample("reduce_log_sum", lambda x: ops.reduce_log_sum(x, 1, True), (ROWS,), "1"),
+    FunctionSample("reduce_std", ops.reduce_std, (ROWS,), "all"),
+    FunctionSample("reduce_std", lambda x: ops.reduce_std(x, 1, True), (far_from_zero(),), "1"),
+    FunctionSample("reduce_std", lambda x: ops.reduce_std(x, 1, True, 1), (ROWS,), "1 less 1"),
     *(
-        FunctionCase(function, partial(getattr(ops, function), axis=1, keepdims=True), (x,), "1")
+        FunctionSample(function, partial(getattr(ops, function), axis=1, keepdims=True), (x,), "1")
         for function in ("reduce_l2", "reduce_std", "reduce_log_sum")
         for x in (fp16_array(5, 51, scale=300.0), fp16_array(5, 52, scale=1e-4), FP16_ACC)
     ),
 ]
 
 ERRORS = [
-    ErrorCase(lambda: ops.reduce_max(input("x", (3, 0)), 1), ShapeError, "expected values"),
-    ErrorCase(lambda: ops.reduce_min(input("x", (0,))), ShapeError, "expected values"),
-    ErrorCase(lambda: ops.reduce_sum(input("x", (3, 2)), 2), ShapeError, "axis in -2..1"),
-    ErrorCase(lambda: ops.reduce_sum(input("x", (3, 2)), (1, -1)), ShapeError, "distinct"),
-    ErrorCase(lambda: ops.reduce_mean(input("x", (3,), "int32")), DTypeError, "cast"),
-    ErrorCase(lambda: ops.reduce_sum(input("x", (3,), "bool")), DTypeError, "cast"),
-    ErrorCase(lambda: ops.reduce_any(input("x", (3,))), DTypeError, "reduce_any.* bool"),
-    ErrorCase(lambda: ops.reduce_all(input("x", (3,))), DTypeError, "reduce_all.* bool"),
-    ErrorCase(lambda: ops.reduce_l2(input("x", (3,), "int32")), DTypeError, "sum_square"),
-    ErrorCase(lambda: ops.reduce_var(input("x", (3,)), correction=-1), DTypeError, "0 or more"),
-    ErrorCase(lambda: ops.reduce_std(input("x", (3,)), correction=True), DTypeError, "std"),
+    ErrorSample(lambda: ops.reduce_max(input("x", (3, 0)), 1), ShapeError, "expected values"),
+    ErrorSample(lambda: ops.reduce_min(input("x", (0,))), ShapeError, "expected values"),
+    ErrorSample(lambda: ops.reduce_sum(input("x", (3, 2)), 2), ShapeError, "axis in -2..1"),
+    ErrorSample(lambda: ops.reduce_sum(input("x", (3, 2)), (1, -1)), ShapeError, "distinct"),
+    ErrorSample(lambda: ops.reduce_mean(input("x", (3,), "int32")), DTypeError, "cast"),
+    ErrorSample(lambda: ops.reduce_sum(input("x", (3,), "bool")), DTypeError, "cast"),
+    ErrorSample(lambda: ops.reduce_any(input("x", (3,))), DTypeError, "reduce_any.* bool"),
+    ErrorSample(lambda: ops.reduce_all(input("x", (3,))), DTypeError, "reduce_all.* bool"),
+    ErrorSample(lambda: ops.reduce_l2(input("x", (3,), "int32")), DTypeError, "sum_square"),
+    ErrorSample(lambda: ops.reduce_var(input("x", (3,)), correction=-1), DTypeError, "0 or more"),
+    ErrorSample(lambda: ops.reduce_std(input("x", (3,)), correction=True), DTypeError, "std"),
 ]

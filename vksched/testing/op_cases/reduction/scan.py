@@ -9,7 +9,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import input
-from ..op_sample import Case, ErrorCase, FunctionCase, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, floats, ints
 from .reduce import edge_rows, hard_sum, words
 
 OPS = ("cumsum", "cumprod")
@@ -18,11 +18,11 @@ FLAGS = [(exclusive, reverse) for exclusive in (False, True) for reverse in (Fal
 
 def case(
     op: str, x: NDArray, axis: int, exclusive: bool = False, reverse: bool = False, name: str = ""
-) -> Case:
+) -> OpSample:
     attrs: dict[str, AttrValue] = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
     label = f"{x.dtype}{axis}{name}{' exclusive' * exclusive}{' reverse' * reverse}"
     # the errors of a thousand products add up
-    return Case(op, (x,), attrs, label, nmse=1e-10 if op == "cumsum" else 1e-8)
+    return OpSample(op, (x,), attrs, label, nmse=1e-10 if op == "cumsum" else 1e-8)
 
 
 def ordinary(op: str, *shape: int) -> NDArray:
@@ -88,13 +88,13 @@ CASES = [
 ]
 
 ERRORS = [
-    ErrorCase(lambda: ops.cumsum(input("x", (3, 2)), 2), ShapeError, "cumsum.* axis in -2..1"),
-    ErrorCase(lambda: ops.cumprod(input("x", ()), 0), ShapeError, "cumprod.* scalar"),
-    ErrorCase(lambda: ops.cumsum(input("x", (3,), "bool"), 0), DTypeError, "cumsum.* got bool"),
+    ErrorSample(lambda: ops.cumsum(input("x", (3, 2)), 2), ShapeError, "cumsum.* axis in -2..1"),
+    ErrorSample(lambda: ops.cumprod(input("x", ()), 0), ShapeError, "cumprod.* scalar"),
+    ErrorSample(lambda: ops.cumsum(input("x", (3,), "bool"), 0), DTypeError, "cumsum.* got bool"),
 ]
 
 FUNCTIONS = [
-    FunctionCase("cumsum", ops.cumsum, (floats(3, 5),), "flat"),
-    FunctionCase("cumsum", ops.cumsum, (floats(2, 0),), "flat"),
-    FunctionCase("cumprod", ops.cumprod, (floats(),), "flat"),
+    FunctionSample("cumsum", ops.cumsum, (floats(3, 5),), "flat"),
+    FunctionSample("cumsum", ops.cumsum, (floats(2, 0),), "flat"),
+    FunctionSample("cumprod", ops.cumprod, (floats(),), "flat"),
 ]

@@ -8,15 +8,17 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.tensor import Tensor, input
-from ..op_sample import Case, ErrorCase, bools, floats
+from ..op_sample import ErrorSample, OpSample, bools, floats
 
 OPS = ("softmax", "log_softmax")
 
 
-def softmax(op: str, x: NDArray, axis: int, name: str = "", mask: NDArray | None = None) -> Case:
+def softmax(
+    op: str, x: NDArray, axis: int, name: str = "", mask: NDArray | None = None
+) -> OpSample:
     inputs = (x,) if mask is None else (x, mask)
     kind = "" if mask is None else f"under {mask.dtype}"
-    return Case(op, inputs, {"axis": axis}, " ".join(f"axis {axis} {kind} {name}".split()))
+    return OpSample(op, inputs, {"axis": axis}, " ".join(f"axis {axis} {kind} {name}".split()))
 
 
 def edge_rows() -> NDArray:
@@ -84,12 +86,12 @@ def whole() -> Tensor:
 
 
 ERRORS = [
-    ErrorCase(lambda: ops.softmax(x(), 2), ShapeError, "axis in -2..1"),
-    ErrorCase(lambda: ops.softmax(input("s", ())), ShapeError, "scalar"),
-    ErrorCase(lambda: ops.softmax(whole()), DTypeError, "cast"),
-    ErrorCase(lambda: ops.log_softmax(x(), -3), ShapeError, "axis in -2..1"),
-    ErrorCase(lambda: ops.log_softmax(whole()), DTypeError, "cast"),
-    ErrorCase(lambda: ops.softmax(x(), mask=whole()), DTypeError, "mask of bool"),
-    ErrorCase(lambda: ops.softmax(x(), mask=np.ones(5, bool)), ShapeError, "broadcast"),
-    ErrorCase(lambda: ops.softmax(x(), mask=np.ones((2, 1, 6), bool)), ShapeError, "a mask that"),
+    ErrorSample(lambda: ops.softmax(x(), 2), ShapeError, "axis in -2..1"),
+    ErrorSample(lambda: ops.softmax(input("s", ())), ShapeError, "scalar"),
+    ErrorSample(lambda: ops.softmax(whole()), DTypeError, "cast"),
+    ErrorSample(lambda: ops.log_softmax(x(), -3), ShapeError, "axis in -2..1"),
+    ErrorSample(lambda: ops.log_softmax(whole()), DTypeError, "cast"),
+    ErrorSample(lambda: ops.softmax(x(), mask=whole()), DTypeError, "mask of bool"),
+    ErrorSample(lambda: ops.softmax(x(), mask=np.ones(5, bool)), ShapeError, "broadcast"),
+    ErrorSample(lambda: ops.softmax(x(), mask=np.ones((2, 1, 6), bool)), ShapeError, "a mask that"),
 ]

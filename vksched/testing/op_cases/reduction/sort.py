@@ -9,7 +9,7 @@ from ....common.dtypes import NDArray
 from ....common.errors import ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import input
-from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, ints
+from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats, ints
 from .arg import EXTREMES, edges
 from .reduce import words
 
@@ -23,7 +23,7 @@ def case(
     descending: bool = False,
     count: int | None = None,
     name: str = "",
-) -> Case:
+) -> OpSample:
     first = "" if count is None else f" first {count}"
     label = f"{x.dtype}{axis}{name}{' descending' * descending}{first}"
     attrs: dict[str, AttrValue] = {
@@ -32,7 +32,7 @@ def case(
         "count": count,
         "kind": op,
     }
-    return Case(op, (x,), attrs, label)
+    return OpSample(op, (x,), attrs, label)
 
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
@@ -92,8 +92,8 @@ CASES = [
 ]
 
 
-def top(x: NDArray, k: int, axis: int, largest: bool) -> FunctionCase:
-    return FunctionCase(
+def top(x: NDArray, k: int, axis: int, largest: bool) -> FunctionSample:
+    return FunctionSample(
         "topk", lambda t: ops.topk(t, k, axis, largest), (x,), f"{k} {axis} {int(largest)}"
     )
 
@@ -110,9 +110,9 @@ FUNCTIONS = [
 ]
 
 ERRORS = [
-    ErrorCase(lambda: ops.sort(input("x", (3, 2)), 2), ShapeError, "sort.* axis in -2..1"),
-    ErrorCase(lambda: ops.argsort(input("x", ())), ShapeError, "argsort.* scalar"),
-    ErrorCase(lambda: ops.topk(input("x", (3,)), 4), ShapeError, "k in 0..3"),
-    ErrorCase(lambda: ops.topk(input("x", (3,)), -1), ShapeError, "k in 0..3, got -1"),
-    ErrorCase(lambda: ops.topk(input("x", (3,)), 1.5), ShapeError, "integer as k"),  # type: ignore[arg-type]
+    ErrorSample(lambda: ops.sort(input("x", (3, 2)), 2), ShapeError, "sort.* axis in -2..1"),
+    ErrorSample(lambda: ops.argsort(input("x", ())), ShapeError, "argsort.* scalar"),
+    ErrorSample(lambda: ops.topk(input("x", (3,)), 4), ShapeError, "k in 0..3"),
+    ErrorSample(lambda: ops.topk(input("x", (3,)), -1), ShapeError, "k in 0..3, got -1"),
+    ErrorSample(lambda: ops.topk(input("x", (3,)), 1.5), ShapeError, "integer as k"),  # type: ignore[arg-type]
 ]

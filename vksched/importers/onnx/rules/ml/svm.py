@@ -26,7 +26,7 @@ from .....ir.tensor import Tensor, as_tensor
 from ...nodes.ai_onnx_ml import COUPLING
 from ...nodes.cpu_node import add_host_node
 from ...nodes.node import NodeContext
-from ...nodes.values import HostType, Value
+from ...nodes.values import CpuValueType, Value
 from ..narrow_types import cast
 from ..registry import Results, rule
 from .scores import (
@@ -209,7 +209,7 @@ def _probabilities(n: NodeContext, scores: Tensor, classes: int) -> Tensor:
     of_pairs = 1.0 - ops.sigmoid(scores * slope[:pairs] + start[:pairs])
     node = make_node(COUPLING.__name__, ["pairs"], ["classes"], domain=COUPLING.op_domain)
     node.name = n.node.name
-    kind = HostType(T.FLOAT, (scores.shape[0], classes))
+    kind = CpuValueType(T.FLOAT, (scores.shape[0], classes))
     reason = "how often the probabilities of pairs are coupled depends on them"
     opsets = n.lowering.context.opsets
     (found,) = add_host_node(node, opsets, [of_pairs], [T.FLOAT], [kind], reason)
