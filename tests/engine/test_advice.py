@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.engine.report.advice import AS_IT_IS, Advice, Choice, _cards, advise
+from vksched.engine.report.advice import AS_IT_IS, Advice, Alternative, _cards, advise
 from vksched.engine.report.run_history import GraphRun, PlanOptions, WholeRun, run_of
 from vksched.runtime.run_stats import RunStats
 from vksched.schedule import Metrics, Objective
@@ -172,9 +172,9 @@ def test_the_same_plan_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_gain_has_to_be_over_the_margin(now: bool, then: bool, gain: float, worth: bool) -> None:
-    choice = Choice(f"without {B}", Metrics(2.0 * (1 - gain), 0.0), then)
-    others = choice, Choice("cpu alone", None, True)
-    advice = Advice(LATENCY, Choice(AS_IT_IS, Metrics(2.0, 0.0), now), others)
+    choice = Alternative(f"without {B}", Metrics(2.0 * (1 - gain), 0.0), then)
+    others = choice, Alternative("cpu alone", None, True)
+    advice = Advice(LATENCY, Alternative(AS_IT_IS, Metrics(2.0, 0.0), now), others)
     assert advice.found == ((choice,) if worth else ())
     data = json.loads(json.dumps(advice.as_dict()))
     assert data["by"] == "simulation"
@@ -241,14 +241,14 @@ def test_for_memory_the_bytes_of_all_graphs_count() -> None:
 
 def test_for_energy_assumed_watts_are_told() -> None:
     energy = Objective.of("energy")
-    now = Choice(AS_IT_IS, Metrics(1.0, 1.0, 0, 8.0), True)
-    then = Choice(f"without {B}", Metrics(4.0, 4.0, 0, 2.0), True, watts_assumed=True)
+    now = Alternative(AS_IT_IS, Metrics(1.0, 1.0, 0, 8.0), True)
+    then = Alternative(f"without {B}", Metrics(4.0, 4.0, 0, 2.0), True, watts_assumed=True)
     (line,) = Advice(energy, now, (then,)).lines()
     assert line == (
         f"without {B}: a run would take 2 J instead of 8 J (75 % less), by simulation; watts are "
         "assumed"
     )
-    little = Choice(f"without {B}", Metrics(1.0, 1.0, 0, 7.0), True)
+    little = Alternative(f"without {B}", Metrics(1.0, 1.0, 0, 7.0), True)
     assert Advice(energy, now, (little,)).found == (little,)
     assert not Advice(energy, now, (dataclasses.replace(little, watts_assumed=True),)).found
     assert Advice(energy, now, (dataclasses.replace(little, watts_assumed=True),)).lines() == [

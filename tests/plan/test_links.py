@@ -23,13 +23,13 @@ def test_a_link_serves_both_ways_unless_the_way_back_has_its_own() -> None:
 def test_the_way_between_devices_goes_by_the_host() -> None:
     devices = tuple(vs.DeviceSpec(name, "null") for name in "ab")
     topology = vs.Topology((*devices, vs.DeviceSpec("cpu", "cpu")), PAIRS)
-    assert topology.way(0, 2) == vs.Link(2e9, 1e-5) and topology.way(2, 0) == vs.Link(1e9)
-    there, back = topology.way(0, 1), topology.way(1, 0)
+    assert topology.route(0, 2) == vs.Link(2e9, 1e-5) and topology.route(2, 0) == vs.Link(1e9)
+    there, back = topology.route(0, 1), topology.route(1, 0)
     for size_bytes in (1, 1e9):
         assert there.seconds(size_bytes) == pytest.approx(1e-5 + size_bytes * (1 / 2e9 + 1 / 5e8))
         assert back.seconds(size_bytes) == pytest.approx(size_bytes * (1 / 5e8 + 1 / 1e9))
     free = vs.Topology(topology.devices, vs.Links(default=vs.Link(float("inf"))))
-    assert free.way(0, 1).seconds(1e12) == 0.0
+    assert free.route(0, 1).seconds(1e12) == 0.0
 
 
 def test_links_are_part_of_a_machine_as_data() -> None:

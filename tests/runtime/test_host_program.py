@@ -17,7 +17,7 @@ from vksched.ir.tensor import Tensor
 from vksched.ops.lowering import native_kernels
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu import split_program
-from vksched.runtime.cpu.buffer_layout import Layout, lay_out, leaving, overlapping
+from vksched.runtime.cpu.buffer_layout import Layout, lay_out, live_out, overlapping
 from vksched.runtime.cpu.native_segment import Segment, native_programs_of
 
 built = pytest.mark.skipif(
@@ -62,7 +62,7 @@ def layout_of(plan: Plan) -> Layout:
     native = native_programs_of(plan, split, {})
     written = {n for n in split.nodes if graph.nodes[n].declaration.cpu is not None}
     beside = {n: [loop.elements for loop in r.loops[:-1]] for n, r in native.items()}
-    return lay_out(plan, split, leaving(plan, split.device), written, beside)
+    return lay_out(plan, split, live_out(plan, split.device), written, beside)
 
 
 def test_values_that_live_together_lie_apart(way: bool) -> None:

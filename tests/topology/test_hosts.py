@@ -98,9 +98,9 @@ def test_devices_of_two_hosts_share_no_memory() -> None:
 
 
 def test_the_way_goes_by_the_memory_of_both_hosts() -> None:
-    assert TOPOLOGY.way(GPU1, CPU1) == BUS
-    assert TOPOLOGY.way(CPU1, GPU2) == Link(1 / (1 / 1e9 + 1 / 8e9), 5e-5 + 1e-5)
-    whole = TOPOLOGY.way(GPU1, GPU2)
+    assert TOPOLOGY.route(GPU1, CPU1) == BUS
+    assert TOPOLOGY.route(CPU1, GPU2) == Link(1 / (1 / 1e9 + 1 / 8e9), 5e-5 + 1e-5)
+    whole = TOPOLOGY.route(GPU1, GPU2)
     assert whole.latency_s == pytest.approx(1e-5 + 5e-5 + 1e-5)
     assert 1 / whole.bytes_per_s == pytest.approx(1 / 8e9 + 1 / 1e9 + 1 / 8e9)
     assert [leg[:2] for leg in TOPOLOGY.legs(GPU1, GPU2)] == [
@@ -108,7 +108,7 @@ def test_the_way_goes_by_the_memory_of_both_hosts() -> None:
         ("node1/cpu", "node2/cpu"),
         ("node2/cpu", "node2/gpu"),
     ]
-    assert TOPOLOGY.way(CALLER_CPU, CPU1) == Link(5e8, 1e-4)
+    assert TOPOLOGY.route(CALLER_CPU, CPU1) == Link(5e8, 1e-4)
 
 
 def test_hosts_that_no_link_names_have_the_network() -> None:
@@ -159,7 +159,7 @@ def test_changes_take_hosts_away_and_keep_their_cpus() -> None:
         "cpu",
     ]
     two = some(TOPOLOGY, ["node1/gpu", "node2/gpu"])
-    assert two.way(0, 2) == TOPOLOGY.way(GPU1, GPU2)  # by node2/cpu, which is no device
+    assert two.route(0, 2) == TOPOLOGY.route(GPU1, GPU2)  # by node2/cpu, which is no device
     assert without(TOPOLOGY, "node1/cpu").cpu_of(GPU1) is None
     with pytest.raises(vs.PlanError, match="expected one of"):
         without(TOPOLOGY, "node3")

@@ -281,7 +281,7 @@ def _upload_seconds(plan: PlanValue) -> float:
     """Returns what bringing a plan's weights to where they are not yet would take."""
     topology = plan.topology
     return sum(
-        topology.way(topology.cpu, device).seconds(missing_bytes)
+        topology.route(topology.cpu, device).seconds(missing_bytes)
         for own in (plan, *plan.replicas)
         for device, memory in enumerate(own.memory[: topology.cpu])
         if (missing_bytes := max(0, memory.weight_bytes - memory.resident_bytes))

@@ -157,7 +157,7 @@ class Topology:
         """Returns the link from the memory of one host to that of another."""
         return self.links.over_network(self.memory_of(source), self.memory_of(target))
 
-    def way(self, source: int, target: int) -> Link:
+    def route(self, source: int, target: int) -> Link:
         """Returns the link from one device to another, which goes by the memory of their hosts."""
         legs = [link for _, _, link in self.legs(source, target)]
         if len(legs) == 1:

@@ -101,9 +101,9 @@ def worker(
     """
     from ...cluster.worker_process import ClusterWorker
     from ...distributed.wire.credentials import Credentials
-    from ...distributed.wire.heartbeat import PULSE
+    from ...distributed.wire.heartbeat import HEARTBEAT_MONITOR
 
-    PULSE.silent_s = heartbeat_timeout_s
+    HEARTBEAT_MONITOR.timeout_s = heartbeat_timeout_s
     _allow_files()
     ended: list[int] = []  # no event: a signal may come while this thread holds its lock
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))

@@ -181,7 +181,7 @@ class _Step:
 
     def _way_s(self, device: int) -> float:
         """Returns what hidden states take on their way to a device and back."""
-        way, cpu, size_bytes = self.topology.way, self.topology.cpu, self.hidden_bytes
+        way, cpu, size_bytes = self.topology.route, self.topology.cpu, self.hidden_bytes
         if device == cpu:
             return 0.0
         return way(cpu, device).seconds(size_bytes) + way(device, cpu).seconds(size_bytes)

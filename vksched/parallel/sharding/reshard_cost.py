@@ -30,7 +30,7 @@ class Prices:
             return 0.0
         cpu = self._topology.cpu
         start = cpu if source is None else self._topology.index(source)
-        return self._topology.strategy(start, self._topology.index(target)).seconds(size_bytes)
+        return self._topology.route(start, self._topology.index(target)).seconds(size_bytes)
 
     def whole(self, value: int, device: str, group: Devices) -> float:
         """Returns the price of all of a value on a device. group: the devices that all need it."""

@@ -146,7 +146,7 @@ def _topology(topology: Topology, devices: Sequence[int]) -> Platform:
         for a in devices
         for b in (() if wide else devices)
         if a != b
-        for way in (topology.way(a, b),)
+        for way in (topology.route(a, b),)
     }
     watts = {names[d]: watts_of(topology.devices[d]) for d in devices}
     free = Link(math.inf, 0.0)

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from ...common.formatting import count_of, format_bytes
-from ...storage.weak_map import Notes
+from ...storage.weak_map import WeakIdMap
 from ...topology.device_spec import DeviceSpec
 from ..types.plan_types import COMPUTE, DOWNLOAD, HOST, UPLOAD, PlanValue, Span, Split, Upload
 from ..types.query import (
@@ -59,15 +59,15 @@ PYTHON = Asking('plan.explain("name")', 'placement={"PATTERN": "DEVICE"}')
 COMMAND = Asking("--node NAME", "--place PATTERN=DEVICE")
 
 
-_TEXTS: Notes[dict[Asking, str]] = Notes()
+_TEXTS: WeakIdMap[dict[Asking, str]] = WeakIdMap()
 
 
 def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
     """Return the plan as text, which is made once in the plan's life."""
-    known = _TEXTS.of(plan)
+    known = _TEXTS.get(plan)
     if known is None:
         known = {}
-        _TEXTS.note(plan, known)
+        _TEXTS.set(plan, known)
     if asking not in known:
         known[asking] = _explain(plan, asking)
     return known[asking]

@@ -16,7 +16,7 @@ from ...common.formatting import count_of, format_bytes, format_seconds
 from ...ir.graph import Node
 from ...ops.elementwise.epilogue import attrs_text
 from ...ops.lowering.variants import Choice
-from ...storage.weak_map import Notes
+from ...storage.weak_map import WeakIdMap
 from ..costs import node_cost
 from ..costs.op_support import OpSupport
 from ..types.plan_types import HOST, PlanValue
@@ -123,15 +123,15 @@ class _Known:
     nodes: dict[int, NodeInfo] = field(default_factory=dict)
 
 
-_KNOWN: Notes[_Known] = Notes()
+_KNOWN: WeakIdMap[_Known] = WeakIdMap()
 
 
 def describe_node(plan: PlanValue, node_id: int) -> NodeInfo:
     """Return all that the plan knows of one node. Each node is looked at once in a plan's life."""
-    known = _KNOWN.of(plan)
+    known = _KNOWN.get(plan)
     if known is None:
         known = _Known(OpSupport(plan.graph, plan.topology))
-        _KNOWN.note(plan, known)
+        _KNOWN.set(plan, known)
     if node_id not in known.nodes:
         known.nodes[node_id] = _describe(plan, node_id, known.support)
     return known.nodes[node_id]

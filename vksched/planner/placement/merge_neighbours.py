@@ -154,7 +154,7 @@ class Groups(_Moves):
         # found when first asked, and kept from then
         self._parts_of: dict[int, tuple[int, ...]] = {}  # what is read of each node
         self._count: dict[int, int] = {}  # how many readers a part has on all devices
-        self._way = lru_cache(maxsize=None)(self.support.topology.way)
+        self._way = lru_cache(maxsize=None)(self.support.topology.route)
 
     def _read_by(self, node: Node) -> tuple[int, ...]:
         """Returns what a node reads of computed values, parts on their own."""

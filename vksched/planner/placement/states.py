@@ -53,7 +53,7 @@ class StatePlacement:
 
     def _crossing_s(self, state: int, pinned_device: int) -> float:
         """Returns the seconds on the links in each run if a state lives on a device."""
-        way = self._support.topology.way
+        way = self._support.topology.route
         total_s = 0.0
         for device, size_bytes in self._read_bytes(state).items():
             if device != pinned_device:

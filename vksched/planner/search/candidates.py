@@ -355,7 +355,7 @@ class Candidates:
 
     def way(self, a: int, b: int) -> Link:
         """Returns the link from one device to another by the host."""
-        link = self.topology.way(a, b)
+        link = self.topology.route(a, b)
         begins_s = node_cost.submission_seconds(self.topology.devices[b])
         return Link(link.bytes_per_s, min(link.latency_s + begins_s, MAX_AMOUNT))
 

@@ -85,7 +85,7 @@ class _Descent:
 
         @lru_cache(1 << 14)
         def crossing_s(a: int, b: int, size_bytes: int) -> float:
-            return strategies.topology.strategy(a, b).seconds(size_bytes) if a != b else 0.0
+            return strategies.topology.route(a, b).seconds(size_bytes) if a != b else 0.0
 
         self._crossing_s = crossing_s
 

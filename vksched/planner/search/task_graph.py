@@ -127,7 +127,7 @@ class Cut:
 
     def _seconds(self, node_group: NodeGroup, device: int, flow: _Flow) -> float:
         """Returns what a node group takes on a device, transfers from and to others included."""
-        way, moved_s = self._topology.way, 0.0
+        way, moved_s = self._topology.route, 0.0
         for source, values in flow.given.items():
             if source != device:
                 moved_s += way(source, device).seconds(self._bytes(values))
