@@ -22,7 +22,7 @@ from vksched.ops.attention.attention_launch import TILED
 from vksched.ops.linalg.int8_weights import pack
 from vksched.ops.linalg.matmul_kernels import PART_K
 from vksched.ops.lowering.lower import choice_of, key_of, lower, variants_of
-from vksched.ops.lowering.variants import UNITS
+from vksched.ops.lowering.variants import COOPMAT
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.coopmat_tolerance import CUT, coopmat_tolerance
@@ -78,7 +78,7 @@ def call_of(
 
 
 def units_of(call: Call, op: Op = MATMUL) -> list[str]:
-    return [name for name in variants_of(op, call) if UNITS in name]
+    return [name for name in variants_of(op, call) if COOPMAT in name]
 
 
 def test_units_come_last_so_that_none_is_used_unmeasured() -> None:
