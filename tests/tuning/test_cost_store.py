@@ -70,7 +70,7 @@ def test_files_of_the_oldest_drivers_are_removed(tmp_path: Path) -> None:
 
 def _with(**changes: Any) -> str:
     calibration = {**known(relu()).as_dict(), **changes}
-    about = {"format": 1, "uuid": CARD.uuid, "driver": CARD.driver, "label": CARD.label}
+    about = {"format": 2, "uuid": CARD.uuid, "driver": CARD.driver, "label": CARD.label}
     return json.dumps({**about, "calibration": calibration})
 
 
@@ -82,8 +82,8 @@ def _with(**changes: Any) -> str:
         "[]",
         "{}",
         "null",
-        '{"format": 2}',
-        '{"format": 1, "driver": "driver 1.0", "calibration": 5}',
+        '{"format": 1}',
+        '{"format": 2, "driver": "driver 1.0", "calibration": 5}',
         "[" * 100_000,
         _with(speeds=[1.0]),
         _with(speeds=[1.0, 0.0, 1.0]),

@@ -22,7 +22,7 @@ from .calibration_types import Calibration, Sample
 from .device_cache import DeviceFiles, Identity
 from .tunable_calls import shader_hash
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CostStore(DeviceFiles[Calibration | None]):

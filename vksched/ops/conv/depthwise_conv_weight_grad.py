@@ -23,8 +23,7 @@ from ..lowering.chunking import element_parts
 from ..lowering.strides import LOOP_STEPS
 from .window import STEPS, WINDOW, Window, launches, three
 
-OP, SHADER = "depthwise_conv_weight_grad", "depthwise_weights"
-SHADER = "depthwise_conv_weight_grad"
+OP = "depthwise_conv_weight_grad"
 _BLOCK = 4
 """Neighbours along the window's last axis of one invocation
 (depthwise_conv_weight_grad.comp).
@@ -105,7 +104,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     target = OUTPUT if all_parts == 1 else SCRATCH
     sums = tuple(
         Dispatch(
-            *(SHADER, (0, 1, target), launch.groups, (*push, *launch.push), slides),
+            *(OP, (0, 1, target), launch.groups, (*push, *launch.push), slides),
             barrier=launch.barrier,
         )
         for launch in launches(OP, items, lines * (g.shape[-1] + 1), call.limits)
@@ -147,7 +146,7 @@ register(
         OP,
         _infer,
         _reference,
-        Kernel((SHADER, "splitk_reduce", *FILLS), _lower, _scratch),
+        Kernel((OP, "splitk_reduce", *FILLS), _lower, _scratch),
         attrs={**WINDOW, "kernel": STEPS},
         operands=(2, 2),
         work=_work,

@@ -221,9 +221,7 @@ def _reads_fp16(call: Call) -> bool:
 
 
 def _is_vec4_aligned(call: Call) -> bool:
-    """Whether the operands, and of float16 the result, can be read as vec4, which hold whole
-    words.
-    """
+    """Return whether the operands, and a float16 result, can be accessed as vec4."""
     a, b, _, _ = operands_of(call)
     whole = call.output.dtype != FLOAT16 or call.output.shape[-1] % 4 == 0
     return a.along * a.lines > 0 and a.is_vec4_aligned and b.is_vec4_aligned and whole
@@ -240,10 +238,8 @@ def _in_eights(call: Call, coopmats: CoopmatTile) -> bool:
 def _packs(call: Call) -> tuple[bool, bool]:
     """Whether a and b are packed first."""
     a, b, _, _ = operands_of(call)
-    reads_vec4 = (
-        call.variant in subgroup_tiles(call.limits) or vec4_tile(call) or coopmat_tile(call)
-    )
-    if call.output.size == 0 or not reads_vec4:
+    tile = vec4_tile(call) or coopmat_tile(call)
+    if call.output.size == 0 or not (tile or call.variant in subgroup_tiles(call.limits)):
         return False, False
     _, k, _, _ = matrices(call.inputs, call.attrs)
     return not a.is_vec4_aligned or k % 4 != 0, not b.is_vec4_aligned or k % 4 != 0
@@ -368,9 +364,8 @@ def _product(
     most = call.limits.max_groups
     across, down = -(-n // tile[0]), -(-min(m, rows) // tile[1])
     # those of `Lanes` go down the rows first, so that groups share the columns of b in a cache
-    first, second = (
-        (down, across) if call.variant in subgroup_tiles(call.limits) else (across, down)
-    )
+    by_subgroups = call.variant in subgroup_tiles(call.limits)
+    first, second = (down, across) if by_subgroups else (across, down)
     groups = (min(first, most[0]), min(second, most[1]), min(batches, most[2]))
     per_word = 2 if call.output.dtype == FLOAT16 else 1
     per_word_of_b = 2 if call.inputs[1].dtype == FLOAT16 else 1

@@ -31,7 +31,7 @@ from ..linalg.matmul_kernels import (
     tilings,
 )
 from ..lowering.strides import LOOP_STEPS, spread
-from .quantized_linear import GEMV, ROWS, dequantize_rows, gemv_dispatch, has_rows
+from .quantized_linear import GEMV, ROWS, dequantize_rows, has_rows, quant_gemv
 
 PLAN, PICKED, MADE, VALUES = (SCRATCH - i for i in range(4))
 """Scratch buffers: the plan, rows in tiles, their products, and values of quantized weights."""
@@ -312,11 +312,11 @@ def _by_words(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
     """By the kernels for few rows of quantized weights."""
     k, m = sizes.k, part.across * part.each * part.height
     if part.height > 1:
-        made = gemv_dispatch(call, m, part.across, (0, part.height * k), k)
+        made = quant_gemv(call, m, part.across, (0, part.height * k), k)
     elif part.shared:
-        made = gemv_dispatch(call, m, part.each, (k, 0), k)
+        made = quant_gemv(call, m, part.each, (k, 0), k)
     else:
-        made = gemv_dispatch(call, m, part.each, (part.each * k, k), k)
+        made = quant_gemv(call, m, part.each, (part.each * k, k), k)
     return part.place(made, 1, sizes.n)
 
 

@@ -307,11 +307,8 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 def _supports_integer_dot(call: Call) -> bool:
     """Whether there is a kernel by integer dot products for a call of few rows."""
-    return (
-        _rows(call) <= MAX_GEMV_ROWS
-        and quantizes_x(call.attrs)
-        and call.attrs["format"] in WITH_DOT
-    )
+    has_kernel = quantizes_x(call.attrs) and call.attrs["format"] in WITH_DOT
+    return has_kernel and _rows(call) <= MAX_GEMV_ROWS
 
 
 def _direct_variants(call: Call) -> tuple[str, ...]:
@@ -349,11 +346,8 @@ def has_rows(call: Call) -> bool:
     """Whether a CPU driver runs the kernels for its subgroups on a call."""
     n, k, limits = call.output.shape[-1], call.inputs[0].shape[-1], call.limits
     across = -(-n // (4 * limits.subgroup_size))
-    return (
-        has_subgroup_kernels(limits, (4, 8))
-        and k <= LOOP_STEPS * RUN
-        and across <= limits.max_groups[1]
-    )
+    fits = k <= LOOP_STEPS * RUN and across <= limits.max_groups[1]
+    return fits and has_subgroup_kernels(limits, (4, 8))
 
 
 def _step(call: Call) -> int:
@@ -381,7 +375,7 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return product(_product_call(call))
     bias, quantizes = len(call.inputs) > 2, call.variant in DOT
     row = _q8_row_words(call) if quantizes else call.inputs[0].shape[-1]
-    made = gemv_dispatch(call, _rows(call), 1, (row, 0), row)
+    made = quant_gemv(call, _rows(call), 1, (row, 0), row)
     made = replace(
         made,
         operands=(SCRATCH if quantizes else 0, 1, 2 if bias else 0, OUTPUT),
@@ -404,9 +398,7 @@ def _quantize_activations(call: Call) -> Dispatch:
     return Dispatch("quantize_activations", (0, SCRATCH), groups, push, constants)
 
 
-def gemv_dispatch(
-    call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int
-) -> Dispatch:
+def quant_gemv(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int) -> Dispatch:
     """Returns the dispatch of a product by the kernels for few rows, but for its operands and
     `has_bias`.
 
@@ -450,11 +442,8 @@ def _part(call: Call, count: int) -> Call:
 def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
     """Unpacks some rows of the weight into scratch memory, makes their product, and so on."""
     x, words, *bias = call.inputs
-    n, k, variant = (
-        call.output.shape[-1],
-        x.shape[-1],
-        call.variant.removeprefix(DEQUANTIZE).strip(),
-    )
+    n, k = call.output.shape[-1], x.shape[-1]
+    variant = call.variant.removeprefix(DEQUANTIZE).strip()
     row_words, step = words.shape[-1], _step(call)
     out: list[Dispatch] = []
     for start in range(0, n, step):
@@ -474,10 +463,7 @@ def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
     return tuple(out)
 
 
-DOT_SHADERS = (
-    "quantize_activations",
-    *(f"gemv_q8_activations_{name.lower()}" for name in WITH_DOT),
-)
+DOT_SHADERS = ("quantize_activations", *(f"gemv_q8_activations_{n.lower()}" for n in WITH_DOT))
 LINEAR_SHADERS = (
     *(f"quant_gemv_{name.lower()}" for name in FORMATS),
     *both_readings(f"quant_gemv_cpu_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),

@@ -24,8 +24,7 @@ from ..lowering import native_kernels
 from ..lowering.vec4 import WORKGROUP, launch_rows, row_variants
 from .layer_norm import check_row, norm_attrs, norm_rows
 
-OP, SHADER = "layer_norm_backward", "norm_gradient"
-SHADER = "layer_norm_backward"
+OP = "layer_norm_backward"
 PASSES = 4
 """Over each row, in the kernel."""
 
@@ -97,7 +96,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     scaled = call.attrs.as_bool("scaled")
     constants += (("CENTERED", int(_is_centered(call.attrs))), ("HAS_GAMMA", int(scaled)))
     push = (("rows", rows), ("columns", columns), ("eps", call.attrs.as_float("eps")))
-    shader = SHADER + f"_{WORKGROUP}" * (way == WORKGROUP)
+    shader = OP + f"_{WORKGROUP}" * (way == WORKGROUP)
     return (Dispatch(shader, (0, 1, 2 if scaled else 1, OUTPUT), groups, push, constants),)
 
 
@@ -105,7 +104,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(14.0 * output.size, 3.0 * output.device_bytes)
 
 
-_KERNEL = Kernel((SHADER, f"{SHADER}_{WORKGROUP}"), _lower)
+_KERNEL = Kernel((OP, f"{OP}_{WORKGROUP}"), _lower)
 register(
     Op(
         OP,
