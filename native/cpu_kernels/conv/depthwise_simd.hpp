@@ -40,7 +40,7 @@ struct PaddedBlock {
     const Window& window;
     OutputBlock block;
     size_t width, height; // of the padded input
-    ValidRange row_range, column_range;  // of these, rows and columns of x
+    ValidRange row_range, column_range; // of these, rows and columns of x
 
     PaddedBlock(const Window& window, const OutputBlock& block)
       : window(window), block(block), width(reach(2, block.columns)), height(reach(1, block.rows)),

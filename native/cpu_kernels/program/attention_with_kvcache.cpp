@@ -15,8 +15,8 @@ using KvCacheLoop = ParamLoop<UnaryKernel>;
 // 32-bit words for q8_0.
 struct Attention {
     int64_t batches, heads, kv_heads, queries, qk_dim, v_dim, cache_len, new_len;
-    int64_t heads_per_piece;  // heads that a piece computes
-    int64_t cache_type;      // 0 float32, 1 float16, 2 q8_0
+    int64_t heads_per_piece; // heads that a piece computes
+    int64_t cache_type; // 0 float32, 1 float16, 2 q8_0
     int64_t is_int64, kv_len_per_batch; // type and shape of kv_len
     int64_t window_low, window_high, fully_masked_is_nan;
     int64_t q[3], k[3], v[3], new_k[3], new_v[3], out[3];
@@ -46,14 +46,14 @@ INLINED const float* dequantize_row(const char* base, int64_t offset, int64_t ca
     }
     const uint32_t* tile = reinterpret_cast<const uint32_t*>(base) + offset;
     for (int64_t start = 0; start < count; start += 64, tile += 17) {
-        const int64_t rows_count = std::min<int64_t>(64, count - start);
-        const int8_t* codes = reinterpret_cast<const int8_t*>(tile + 1);
+        const int64_t tile_values = std::min<int64_t>(64, count - start);
+        const int8_t* quants = reinterpret_cast<const int8_t*>(tile + 1);
         const float scales[2] = {fp16_to_float(*tile & 0xffffu), fp16_to_float(*tile >> 16)};
         for (int64_t run = 0; run < 2; ++run) {
-            const int64_t end = std::min<int64_t>(32 * (run + 1), rows_count);
+            const int64_t end = std::min<int64_t>(32 * (run + 1), tile_values);
 #pragma GCC ivdep
             for (int64_t i = 32 * run; i < end; ++i)
-                values[start + i] = codes[i] * scales[run];
+                values[start + i] = quants[i] * scales[run];
         }
     }
     return values;

@@ -287,12 +287,12 @@ private:
     std::atomic<uint64_t> ticket_{ENDED};
     std::atomic<uint32_t> done_{0};
     std::atomic_flag failure_lock_ = ATOMIC_FLAG_INIT; // guards failure_
-    std::exception_ptr failure_;                  // of a piece of this loop
+    std::exception_ptr failure_; // of a piece of this loop
     std::atomic<bool> failed_{false};
     SpinWait helpers_, runner_;
-    std::atomic<int64_t> longest_piece_ns_{0};           // of a helper in this loop
+    std::atomic<int64_t> longest_piece_ns_{0}; // of a helper in this loop
     std::atomic<uint32_t> helper_count_{0}, max_helpers_{0}; // helpers of this run
-    double delayed_s_ = 0;                         // of this run
+    double delayed_s_ = 0; // of this run
     Clock::time_point solo_until_{};
 };
 
@@ -306,7 +306,7 @@ void add_program(py::module_& m)
     m.attr("fused_op_names") = names; // by opcode
     m.def("use_blas", &use_blas, py::arg("gemm"), py::arg("gemv"), py::arg("wide"));
     m.attr("gemm_block_units") = py::make_tuple(GEMM_BLOCK_UNITS[0], GEMM_BLOCK_UNITS[1]);
-    m.attr("program_version") = 3;   // as in vksched/ops/lowering/native_kernels.py
+    m.attr("program_version") = 3; // as in vksched/ops/lowering/native_kernels.py
     py::class_<Program>(m, "Program")
         .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
              py::arg("loops"), py::arg("slot_bytes"), py::arg("unbound_slots"), py::arg("wide") = true)

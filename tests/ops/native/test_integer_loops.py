@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(ValueError, match="expected"):
             native_kernels.native.int8_matmul(*given, False)
     x, scale = np.ones(6, np.float32), np.ones(1, np.float32)
-    with pytest.raises(ValueError, match="as many codes"):
+    with pytest.raises(ValueError, match="as many results"):
         native_kernels.native.quantize(x, scale, zero, np.empty(5, np.int32), 0, 255, 1)
     with pytest.raises(ValueError, match="whole channels"):
         native_kernels.native.quantize(
