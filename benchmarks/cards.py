@@ -1,12 +1,13 @@
-"""Writes docs/performance/cards.md, of cards that are not at hand; `report.py --card` calls it.
+"""Writes docs/performance/gpu-results.md, of cards that are not at hand; `report.py --card` calls
+it.
 
     vksched bench --peers torch --output ops.json             # on the machine with the card
     vksched bench --suite models --peers torch --output models.json
     python benchmarks/report.py --card h100 ops.json models.json
 
 Results of a card are put together as those of this machine are, later ones win, and kept in
-docs/performance/cards, a file for each card. The page is written from all of them. NAME.txt beside
-the results of a card is what people wrote about it; it goes into the page as it is.
+docs/performance/data/cards, a file for each card. The page is written from all of them. NAME.txt
+beside the results of a card is what people wrote about it; it goes into the page as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from vksched.bench.report import DeviceReport, Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import fitting, specs_of
 
-PAGE = "cards.md"
+PAGE = "gpu-results.md"
 NOTES = ".txt"
 """The ending of the file, beside the results of a card, of what people wrote about it."""
 TOP = [
@@ -33,8 +34,8 @@ TOP = [
     "",
     "This page has figures of cards that are not at hand, for people who want to know how fast "
     "vksched is on such a card, and beside what. `vksched bench --output` measured them on a "
-    "machine with the card ([Benchmarks](../benchmarks.md#cards-that-are-not-at-hand)). "
-    "[Performance](../performance.md) has the figures of the machine at hand.",
+    "machine with the card ([Benchmarks](../guides/benchmarks.md#cards-that-are-not-at-hand)). "
+    "[Performance](index.md) has the figures of the machine at hand.",
     "",
 ]
 READING = [
@@ -42,7 +43,7 @@ READING = [
     "",
     "- A ratio says how many times as fast as the other one vksched is: above 1 vksched is faster. "
     "It is the median of the rounds' own ratios. Columns named after a peer are such ratios.",
-    "- [Performance](../performance.md) tells what time and share are.",
+    "- [Performance](index.md) tells what time and share are.",
     "- Calls of a case are independent, and a card works on several at once. PyTorch's go one "
     "after another, each launched from Python. So large ratios of small calls tell what a launch "
     "costs, not how fast a kernel is; geometric means have them, too.",
@@ -50,9 +51,9 @@ READING = [
     "may be above 100 %.",
     "- Our kernels were tuned before they were measured, for as long as `--tune` said. PyTorch is "
     "eager, and chooses algorithms as it does by itself: `cudnn.benchmark` is off.",
-    '- Cases "in mixed" or "in float16" have that [precision](../precision.md), and PyTorch is '
-    "under autocast to float16 in them. Cases that end in float16 hold their operands so. All "
-    "others are in full float32: TF32 is off.",
+    '- Cases "in mixed" or "in float16" have that [precision](../guides/precision-modes.md), and '
+    "PyTorch is under autocast to float16 in them. Cases that end in float16 hold their operands "
+    "so. All others are in full float32: TF32 is off.",
     "- Copies over the bus are those of the device itself, from and to mapped memory; PyTorch has "
     "pinned memory.",
     "",
@@ -102,13 +103,13 @@ def write_cards(docs: Path) -> Path | None:
     lines = [*TOP]
     for file in files:
         lines += _card(read([file])[0], file.with_suffix(NOTES))
-    page = _folder(docs).parent / PAGE
+    page = docs / "performance" / PAGE
     page.write_text("\n".join(wrapped([*lines, *READING])).rstrip() + "\n", "utf-8")
     return page
 
 
 def _folder(docs: Path) -> Path:
-    return docs / "performance" / "cards"
+    return docs / "performance" / "data" / "cards"
 
 
 def _card(report: Report, notes: Path) -> Iterator[str]:
@@ -190,10 +191,10 @@ def _not_measured(report: Report, device: DeviceReport) -> list[str]:
     return [f"Not measured: {', '.join(missing)}.", ""] if missing else []
 
 
-MODELS = "[Whole models](../performance.md#whole-models) tells what a run is and what is beside it."
+MODELS = "[Whole models](index.md#whole-models) tells what a run is and what is beside it."
 LANGUAGE_MODELS = (
-    "[Language models in figures](language-models.md) tells what the columns are, and "
-    "[Benchmarks](../benchmarks.md#language-models) what each case does."
+    "[Language models in figures](language-model-performance.md) tells what the columns are, and "
+    "[Benchmarks](../guides/benchmarks.md#language-models) what each case does."
 )
 
 

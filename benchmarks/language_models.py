@@ -1,4 +1,5 @@
-"""Writes docs/performance/language-models.md, from results of `vksched bench --suite llm`.
+"""Writes docs/performance/language-model-performance.md, from results of `vksched bench --suite
+llm`.
 
     python benchmarks/language_models.py --run --peer-python P   # measures first
     python benchmarks/language_models.py a.json b.json   # from these, too
@@ -33,14 +34,14 @@ from vksched.common.formatting import format_bytes, format_number, format_second
 from vksched.ir.precision import SINGLE
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "performance" / "language-models.md"
-KEPT = PAGE.with_suffix(".json")
+PAGE = ROOT / "docs" / "performance" / "language-model-performance.md"
+KEPT = PAGE.parent / "data" / "language-models.json"
 PEER = "llama.cpp"
 TOP = f"""# Language models in figures
 
 This page is for people who want to know how fast language models answer, and beside what.
-[Benchmarks](../benchmarks.md#language-models) tells what each case does and how to measure it on
-your devices. `python benchmarks/language_models.py --run` measures and writes this page.
+[Benchmarks](../guides/benchmarks.md#language-models) tells what each case does and how to measure
+it on your devices. `python benchmarks/language_models.py --run` measures and writes this page.
 
 - A figure is the median of rounds in which vksched and {PEER} took turns. A ratio above 1 means
   that vksched is faster. It is the median of the rounds' own ratios, so it holds even where other
@@ -51,8 +52,8 @@ your devices. `python benchmarks/language_models.py --run` measures and writes t
   included. That of {PEER} is what its log says.
 - On the CPU {PEER} has as many threads as vksched, or half as many where it is faster so.
 - vksched computes in float32, and in the cases named "int8" with activations that are rounded to
-  8 bits before products by weights of few bits ([precision](../precision.md)), as {PEER} does on
-  the CPU in all cases.
+  8 bits before products by weights of few bits ([precision](../guides/precision-modes.md)), as
+  {PEER} does on the CPU in all cases.
 - Every result was first compared with the logits that numpy computes in float32.
 """
 
@@ -68,7 +69,7 @@ def lines_of_page(report: Report) -> Iterator[str]:
             yield f"## {device.name}: {device.label.partition(' (')[0]}\n"
             picture = picture_of(device.name)
             if picture.exists():
-                yield f"![Times as fast as {PEER} on {device.name}]({picture.name})\n"
+                yield f"![Times as fast as {PEER} on {device.name}](pictures/{picture.name})\n"
             yield from tables_of(results, device)
     if report.facts:
         yield "## Starts\n"
@@ -90,7 +91,7 @@ def tables_of(results: Sequence[Result], device: DeviceReport) -> Iterator[str]:
 
 def picture_of(device: str) -> Path:
     """Returns where the picture of a device lies."""
-    return PAGE.with_name(f"{PAGE.stem}-{device.replace(':', '-')}.svg")
+    return PAGE.parent / "pictures" / f"language-models-{device.replace(':', '-')}.svg"
 
 
 def draw(report: Report) -> None:
@@ -99,6 +100,7 @@ def draw(report: Report) -> None:
         import matplotlib
     except ImportError:
         return
+    picture_of("").parent.mkdir(exist_ok=True)
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "vksched", "svg.fonttype": "none"})
     for device in report.devices:

@@ -1,4 +1,4 @@
-"""The text of docs/performance.md, from results; report.py beside this file writes it."""
+"""The text of docs/performance/index.md, from results; report.py beside this file writes it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DISPATCH = "dispatch"
 WIDTH = 100
 """Columns of prose; tables may be wider."""
 WRITTEN = {
-    "cards.md": "Cards that are not at hand",
-    "tried.md": "What bounds kernels, and what was tried",
-    "scheduler.md": "The scheduler",
-    "prediction.md": "Predictions",
-    "language-models.md": "Language models",
+    "gpu-results.md": "Cards that are not at hand",
+    "negative-results.md": "What bounds kernels, and what was tried",
+    "scheduler-overhead.md": "The scheduler",
+    "prediction-accuracy.md": "Predictions",
+    "language-model-performance.md": "Language models",
 }
 """Other pages of figures, in docs/performance."""
 Extras = Mapping[str, list[dict[str, Any]]]
@@ -38,7 +38,7 @@ INTRODUCTION = [
     "# Performance",
     "",
     "This page has figures of the machines at hand, beside other runtimes. "
-    f"`{COMMAND}` writes it from [results.json](performance/results.json), which "
+    f"`{COMMAND}` writes it from [results.json](data/results.json), which "
     "`vksched bench` measured.",
     "",
     "- **Time** is that of one call in a compiled graph that is replayed, with all data on the "
@@ -64,7 +64,7 @@ the device, weights included. Beside it stands how much a fresh process of onnxr
 computes on the CPU.""".replace("\n", " ")
 
 ELSEWHERE = (
-    "This machine has no card. [Cards](performance/cards.md) has the figures of those that were "
+    "This machine has no card. [Cards](gpu-results.md) has the figures of those that were "
     "measured on other machines."
 )
 PLANNING = (
@@ -89,14 +89,14 @@ def page(
 
     def pictures(section: str) -> list[str]:
         found = drawn.get(section, {}).items()
-        return [x for c, f in found for x in (f"![{c}](performance/{f})", "", f"*{c}*", "")]
+        return [x for c, f in found for x in (f"![{c}](pictures/{f})", "", f"*{c}*", "")]
 
     lines = [*INTRODUCTION, *ceilings(report), *_models(report)]
     for device in report.devices:
         calls = calls_of(report, device)
         if calls:
             lines += [f"## {device.name}: {device.label}", "", *pictures(device.name), *calls]
-    lines += _gpu(report, parts.parent / "shaders.md") + _loading(extras)
+    lines += _gpu(report, parts) + _loading(extras)
     planner = [fact for fact in report.facts if fact.device == "planner"]
     if planner:
         lines += ["## Planning", "", PLANNING, "", *pictures("planning"), *_facts(planner)]
@@ -105,7 +105,7 @@ def page(
     found = {name: title for name, title in WRITTEN.items() if (parts / name).exists()}
     if found:
         lines += ["## More figures", ""]
-        lines += [f"- [{title}]({parts.name}/{name})" for name, title in found.items()]
+        lines += [f"- [{title}]({name})" for name, title in found.items()]
     return "\n".join(wrapped(lines)).rstrip() + "\n"
 
 
@@ -380,7 +380,7 @@ def _cell(key: str, value: Any) -> str:
 
 
 def _loops(shaders: Path) -> list[str]:
-    """Returns the first table of docs/shaders.md, that of loops, and what it tells."""
+    """Returns the first table of docs/development/shaders.md, that of loops, and what it tells."""
     if not shaders.exists():
         return []
     text = shaders.read_text("utf-8").partition("<!-- end -->")[0]
@@ -394,17 +394,17 @@ def _loops(shaders: Path) -> list[str]:
     ]
 
 
-def _gpu(report: Report, shaders: Path) -> list[str]:
+def _gpu(report: Report, parts: Path) -> list[str]:
     gpus = [d for d in report.devices if d.type != SOFTWARE]
     lines = [
         "## GPUs",
         "",
         "What AMD's compiler makes of every kernel, for cards of four generations, with its "
-        "estimate of cycles: [shaders](shaders.md).",
+        "estimate of cycles: [shaders](../development/shaders.md).",
         "",
-        *_loops(shaders),
+        *_loops(parts.parent / "development" / "shaders.md"),
     ]
-    if not gpus and (shaders.parent / "performance" / "cards.md").exists():
+    if not gpus and (parts / "gpu-results.md").exists():
         return [*lines, ELSEWHERE, ""]
     if not gpus:
         return [*lines, "No card was at hand, so there are no figures of one.", ""]

@@ -1,4 +1,6 @@
-"""The plots of docs/performance.md, drawn with matplotlib; report.py beside this file asks."""
+"""The plots of docs/performance/index.md, drawn with matplotlib; report.py beside this file
+asks.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     python benchmarks/prediction.py --page --results first.json,second.json
 
 Each device is calibrated with the calls of each model, 20 s at most. Then the model runs nine
-times. --page writes docs/performance/prediction.md. With --results nothing is measured: the page is
-that of earlier measurements, written by --json, so that they can be made one at a time.
+times. --page writes docs/performance/prediction-accuracy.md. With --results nothing is measured:
+the page is that of earlier measurements, written by --json, so that they can be made one at a time.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from vksched.bench.suites import matches, specs_of
 from vksched.common.dtypes import NDArray
 from vksched.common.formatting import format_seconds
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance" / "prediction.md"
+PAGE = Path(__file__).parent.parent / "docs" / "performance" / "prediction-accuracy.md"
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MODELS = {"two_cards.py": "build", "pipeline.py": "network"}
 """Examples whose model can be built alone, and the function that does."""
 COLUMNS = ("device", "model", "what", "predicted", "measured", "ratio")
 INTRODUCTION = """# Predictions in figures
 
-This page is for people who change what plans count by. [Calibration](../calibration.md) tells how
-that is measured.
+This page is for people who change what plans count by. [Calibration](../guides/calibration.md)
+tells how that is measured.
 
 `python benchmarks/prediction.py --page` writes this page. It calibrates each device with the calls
 of each model, predicts, and runs the model nine times. Figures are medians. A ratio is measured

@@ -1,4 +1,4 @@
-"""The tables of schedules.py, for a terminal and for docs/scheduling/benchmark.md.
+"""The tables of schedules.py, for a terminal and for docs/performance/scheduling-benchmark.md.
 
 The page keeps what people wrote; only what stands between `BEGIN` and `END` is replaced.
 """
@@ -169,7 +169,7 @@ def markdown(
         *_markdown_table(*_by_family(both)),
     ]
     for caption, name in pictures.items():
-        lines += ["", f"![{caption}]({name})", "", f"*{caption}*"]
+        lines += ["", f"![{caption}](pictures/{name})", "", f"*{caption}*"]
     return "\n".join(wrapped([*lines, ""]))
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/training.py [--devices vulkan:1,cpu] [--case MiniLM] [--json]
     python benchmarks/training.py --torch PYTHON            # a Python that has PyTorch
-    python benchmarks/training.py --torch PYTHON --page     # writes docs/performance/training.md
+    python benchmarks/training.py --torch PYTHON --page     # writes the page of the docs
 
 A step computes the loss, the gradients by all weights and their next values by SGD. Forward passes
 and steps, ours and those of PyTorch, take turns; medians of rounds count. Compile times are those
@@ -35,7 +35,7 @@ from vksched.bench.baselines.workloads import RATE, TRAINING, Spec
 from vksched.bench.networks_runner import Math
 from vksched.common.dtypes import NDArray
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance" / "training.md"
+PAGE = Path(__file__).parent.parent / "docs" / "performance" / "training-performance.md"
 ROUNDS, COMPILED = 5, 3
 LEAST_S = 0.5
 """Rounds go on for at least so long."""
@@ -48,8 +48,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
 PHASES = FORWARD, STEP = "forward", "step"
 TOP = """# Training in figures
 
-This page is for people who want to know what a training step costs. [Training](../training.md)
-tells how to write one.
+This page is for people who want to know what a training step costs.
+[Training](../guides/training.md) tells how to write one.
 
 `python benchmarks/training.py --torch PYTHON --page` writes this page. A step computes the loss,
 the gradients by all weights and their next values by SGD. Figures are medians of runs that take

@@ -2,7 +2,7 @@
 
     python scripts/onnx_backend.py --only "reduce_*" --devices vulkan:0 -v
     python scripts/onnx_backend.py --op Conv --op "*Pool" --devices cpu,vulkan:0
-    python scripts/onnx_backend.py --write         # docs/onnx.md anew, from all tests
+    python scripts/onnx_backend.py --write         # the tables of the docs, from all tests
     python scripts/onnx_backend.py --reference     # tests/importers/data/onnx_reference.json anew
 
 Each --devices is one set of devices; devices joined by + are used at once (vulkan:0+vulkan:1).

@@ -1,4 +1,4 @@
-"""The part of docs/onnx.md about the ops that are onnxruntime's own.
+"""The part of docs/reference/onnx-support.md about the ops that are onnxruntime's own.
 
     python scripts/onnx_contrib.py      # writes it anew; needs onnxruntime
 
@@ -15,7 +15,7 @@ from vksched.importers.onnx.nodes.contrib_cpu import HOST_OPS
 from vksched.importers.onnx.nodes.schemas import CONTRIB_DOMAINS, CONTRIB_OPS, EARLIER, MICROSOFT
 from vksched.importers.onnx.rules import find_rule, rules
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "onnx.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "onnx-support.md"
 TITLE = "## The ops of onnxruntime"
 HEAD = """| op | onnxruntime's CPU | here |
 | --- | --- | --- |"""

@@ -1,4 +1,4 @@
-"""docs/onnx.md: which ONNX tests pass on which devices, and where their ops ran.
+"""docs/reference/onnx-support.md: which ONNX tests pass on which devices, and where their ops ran.
 
 Written by `python scripts/onnx_backend.py --write`; tests/onnxruntime_api/test_onnx_backend.py
 compares each row with what it finds itself.
@@ -23,7 +23,7 @@ from vksched.importers.onnx.nodes.reference_evaluator import mended_names
 from vksched.importers.onnx.nodes.tree_tables import MAX_DEPTH
 from vksched.importers.onnx.rules import rules
 
-PAGE = cases.ROOT / "docs" / "onnx.md"
+PAGE = cases.ROOT / "docs" / "reference" / "onnx-support.md"
 SETS = {
     "cpu": ("cpu",),
     "vulkan:0": ("vulkan:0",),
@@ -233,15 +233,15 @@ they find.
   makes int32 of them in each run, or what DequantizeLinear says. A table that Gather reads is
   widened behind it. On numpy that costs little beside a convolution or a product of many rows; a
   product of one row takes half as long again. `VKSCHED_NARROW=0` widens all once, for four times
-  the memory ([ADR 0004](adr/0004-weights-of-few-bits.md)).
+  the memory ([ADR 0004](../development/adr/0004-narrow-integer-weights.md)).
 - **Shapes**: fixed ones are compiled at once, others when they come. Where a shape depends on
   values that the model computes (NonZero, a loop of unknown turns), the model is cut into stages
   with the host between them. Each stage is compiled once for the shapes that it meets.
 - **Structure**: If, Loop, Scan and SequenceMap, sequences and optionals, functions of the model
   itself, weights in the file or beside it.
 
-[ONNX models](models.md) shows how to run one. [Model files](architecture/importers.md) tells how it
-works.
+[ONNX models](../guides/onnx-models.md) shows how to run one. [Model
+files](../development/architecture/importers.md) tells how it works.
 
 ## ai.onnx.ml
 

@@ -37,7 +37,8 @@ TIME_LIMIT_S = 900
 AT_ONCE = 40
 """Pipelines of a child: mesa-drm-shim of Mesa 26 gives nothing back, and ends after some 500."""
 BEGIN = (
-    "<!-- From here to the end mark: python build_shaders.py --stats --write docs/shaders.md -->"
+    "<!-- From here to the end mark: "
+    "python build_shaders.py --stats --write docs/development/shaders.md -->"
 )
 END = "<!-- end -->"
 

@@ -6,7 +6,7 @@
 //   raise_error()        what checked/calls.hpp noted inside kp's module
 //
 // Locks are never held while taking the GIL, and never taken with it held for long. Why all this
-// exists: docs/adr/0001-kompute-companion.md. Examples: tests/runtime/test_companion.py.
+// exists: docs/development/adr/0001-kompute-companion.md. Examples: tests/runtime/test_companion.py.
 #include "companion/companion.hpp"
 
 py::object kp_trace, kp_debug, kp_info, kp_warning, kp_error; // named by kp's headers, unused

@@ -213,7 +213,7 @@ def test_support_is_a_page_and_plain_data(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_docs_page_of_the_op_set_is_current() -> None:
-    page = Path(__file__).parent.parent.parent / "docs" / "ops.md"
+    page = Path(__file__).parent.parent.parent / "docs" / "reference" / "op-support.md"
     assert page.read_text() == as_markdown(), "try `vksched ops support --write`"
 
 

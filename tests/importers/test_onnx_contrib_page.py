@@ -1,4 +1,6 @@
-"""docs/onnx.md: each op of onnxruntime's own is there, with whether it runs here."""
+"""docs/reference/onnx-support.md: each op of onnxruntime's own is there, with whether it runs
+here.
+"""
 
 from __future__ import annotations
 

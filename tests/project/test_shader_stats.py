@@ -177,10 +177,10 @@ def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:
 
 
 def test_page_names_every_variant_and_no_other() -> None:
-    text = (ROOT / "docs" / "shaders.md").read_text()
+    text = (ROOT / "docs" / "development" / "shaders.md").read_text()
     parts = text.split(shader_stats.BEGIN)[1:]
     loops, units, table = (part.partition(shader_stats.END)[0] for part in parts)
-    remedy = "run: python build_shaders.py --stats --write docs/shaders.md"
+    remedy = "run: python build_shaders.py --stats --write docs/development/shaders.md"
     assert re.findall(r"^\| `(\w+)`", table, re.M) == sorted(on_cards()), remedy
     for_units = {n for n in load_manifest() if FOR_UNITS in n}
     named = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}

@@ -73,7 +73,8 @@ class scope:
 
 
 class signal(scope):
-    """A scope that a config may speak of (docs/config.md); without a config no more than that.
+    """A scope that a config may speak of (docs/guides/sharding-and-pipelines.md); without a config
+    no more than that.
 
     `with vs.signal("encoder.0"):` names a value "h" made inside "encoder.0.h". Signals nest, and
     may decorate a function.

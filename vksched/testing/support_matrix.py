@@ -158,8 +158,8 @@ HEADER = """# All ops
 
 Written by `vksched ops support --write`; do not edit. A test compares it with the declarations.
 
-This page lists each op, its element types, and what runs where. [Writing graphs](graphs.md) sorts
-the functions by family.
+This page lists each op, its element types, and what runs where. [Writing
+graphs](../guides/writing-graphs.md) sorts the functions by family.
 
 - numpy computes every op in every type listed. It is the fallback on every machine.
 - Only numpy computes float64. int64 is exact on numpy. On devices it has 32 bits, and runs where
@@ -169,7 +169,8 @@ the functions by family.
 - The last column is what the cases meet. Other calls may be too large for a device, or for the
   buffers of one dispatch. `plan.explain()` says so.
 - "gradient" tells whether `ops.grad` goes through the op, and if not, why not.
-  [Training](training.md) is about gradients. `vksched ops grad` proves them on your devices.
+  [Training](../guides/training.md) is about gradients. `vksched ops grad` proves them on your
+  devices.
 - "GPU", "CPU driver" and "Vulkan minimum" are limits as such devices have them. `vksched ops test`
   proves each op on your devices.
 {types}
@@ -178,7 +179,7 @@ the functions by family.
 
 
 def as_markdown() -> str:
-    """Returns the page docs/ops.md."""
+    """Returns the page docs/reference/op-support.md."""
     types = ", ".join(f"{short} {dtype}" for dtype, short in SHORT.items())
     types = textwrap.fill(f"- Types: {types}.", 100, subsequent_indent="  ")
     lines = [HEADER.format(types=types) + "## Ops", ""]

@@ -37,7 +37,7 @@ def ops() -> None:
 
 @ops.command()
 @_json
-@click.option("--write", is_flag=True, help="Write docs/ops.md of this clone.")
+@click.option("--write", is_flag=True, help="Write docs/reference/op-support.md of this clone.")
 def support(as_json: bool, write: bool) -> None:
     """Show op x element type x kind of device, and the reason for each gap."""
     if as_json:
@@ -47,7 +47,7 @@ def support(as_json: bool, write: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))
     elif write:
-        page = Path(__file__).parents[2] / "docs" / "ops.md"
+        page = Path(__file__).parents[2] / "docs" / "reference" / "op-support.md"
         if not page.parent.is_dir():
             raise VkschedError(f"[ops support] expected a clone with {page.parent}; try without")
         page.write_text(found.as_markdown(), encoding="utf-8")
