@@ -410,7 +410,10 @@ def main() -> int:
     cards = "some of vega10,navi10,navi21,navi31,ga102"
     stats.add_argument("--families", default="", help=cards)
     stats.add_argument(
-        "--write", type=Path, metavar="PAGE", help="into docs/development/shaders.md"
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write the tables of benchmarks/data/shaders.json",
     )
     stats.add_argument("shaders", nargs="*", metavar="SHADER", help="variants, all their constants")
     arguments = parser.parse_args()

@@ -1,10 +1,9 @@
-"""The text of docs/performance/index.md, from results; report.py beside this file writes it."""
+"""The tables of docs/performance/index.md, from results; scripts/docs_pages.py adds them."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vksched.bench.baselines.workloads import COPY, LANGUAGE, work_of
@@ -13,7 +12,6 @@ from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
 from vksched.bench.rounds import OURS, Figure, Result
 from vksched.common.formatting import format_bytes
 
-COMMAND = "python benchmarks/report.py"
 GPU_PRODUCTS = tuple(f"matmul {size}{kind}" for size in (2048, 4096) for kind in ("", " float16"))
 MODEL_PEERS = ("ncnn", "iree", "torch", "onnxruntime")
 MODEL_FACTS = ("a run", "compile and first run", "peak")
@@ -24,49 +22,9 @@ DISPATCH_S, DISPATCH_ON_CARDS_S = 100e-6, 10e-6
 DISPATCH = "dispatch"
 WIDTH = 100
 """Columns of prose; tables may be wider."""
-WRITTEN = {
-    "gpu-results.md": "Cards that are not at hand",
-    "negative-results.md": "What bounds kernels, and what was tried",
-    "scheduler-overhead.md": "The scheduler",
-    "prediction-accuracy.md": "Predictions",
-    "language-model-performance.md": "Language models",
-}
-"""Other pages of figures, in docs/performance."""
 Extras = Mapping[str, list[dict[str, Any]]]
 """Rows of other benchmarks, by the script's name."""
-INTRODUCTION = [
-    "# Performance",
-    "",
-    "This page has figures of the machines at hand, beside other runtimes. "
-    f"`{COMMAND}` writes it from [results.json](data/results.json), which "
-    "`vksched bench` measured.",
-    "",
-    "- **Time** is that of one call in a compiled graph that is replayed, with all data on the "
-    "device. It has dispatches, barriers, and its share of the graph's cost. It has no submission "
-    "and no fence.",
-    "- **Ratios**: above 1 vksched is faster. Rounds of all runtimes take turns in one run. So "
-    "ratios hold even where other programs ran beside and absolute figures do not. A ratio is the "
-    "median of the rounds' own ratios.",
-    "- **Share** is the share of the device's own ceiling in the same run: a loop of multiply-adds "
-    "for arithmetic, or a copy for bytes, whichever bounds the call. A call that dispatches bound "
-    "has no share, nor has arithmetic in float16.",
-    "- Every result was first compared with numpy's.",
-    "",
-]
-MODELS = """Each model is one network with the same random weights in every runtime, in float32. A
-run takes its inputs from the host and gives its result back to the host. A decoder's cache stays
-with the runtime, if that can keep one. Getting ready does not count, compilers and tuners included.
-"Its kernels" is the sum of our own kernels' time, each submitted alone, in turns with whole runs.
-IREE reads the ONNX file that onnxruntime reads. ncnn's layers are written from the same
-description, and products use the faster of its two layers. PyTorch runs eager functions. wgpu,
-hand-written Kompute and numpy have no such models here. Memory is the most that our plan takes on
-the device, weights included. Beside it stands how much a fresh process of onnxruntime grows, which
-computes on the CPU.""".replace("\n", " ")
-
-ELSEWHERE = (
-    "This machine has no card. [Cards](gpu-results.md) has the figures of those that were "
-    "measured on other machines."
-)
+ELSEWHERE = "No GPU was present. [GPU results](gpu-results.md) has results of other machines."
 PLANNING = (
     "CPU time from a graph to a verified plan. A value is the time per node. Beside it stands the "
     "time of the smallest graph of its kind. A ratio of 1 means that the time grows as the graph "
@@ -80,32 +38,24 @@ TOGETHER = (
 )
 
 
-def page(
-    report: Report, extras: Extras, parts: Path, drawn: Mapping[str, Mapping[str, str]]
-) -> str:
-    """Returns the page; parts: the folder of the pages that people wrote. drawn: files of plots by
-    caption, by the section that shows them.
-    """
+def page(report: Report, extras: Extras, drawn: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the tables of the page. drawn: files of plots by caption, by section."""
 
     def pictures(section: str) -> list[str]:
         found = drawn.get(section, {}).items()
         return [x for c, f in found for x in (f"![{c}](pictures/{f})", "", f"*{c}*", "")]
 
-    lines = [*INTRODUCTION, *ceilings(report), *_models(report)]
+    lines = ["## Devices", "", *ceilings(report), *_models(report)]
     for device in report.devices:
         calls = calls_of(report, device)
         if calls:
             lines += [f"## {device.name}: {device.label}", "", *pictures(device.name), *calls]
-    lines += _gpu(report, parts) + _loading(extras)
+    lines += _gpu(report) + _loading(extras)
     planner = [fact for fact in report.facts if fact.device == "planner"]
     if planner:
         lines += ["## Planning", "", PLANNING, "", *pictures("planning"), *_facts(planner)]
     together = [fact for fact in report.facts if " + " in fact.device]
     lines += _several(extras, pictures("devices"), together)
-    found = {name: title for name, title in WRITTEN.items() if (parts / name).exists()}
-    if found:
-        lines += ["## More figures", ""]
-        lines += [f"- [{title}]({name})" for name, title in found.items()]
     return "\n".join(wrapped(lines)).rstrip() + "\n"
 
 
@@ -242,7 +192,7 @@ def _of_model(fact: Fact) -> bool:
 def _models(report: Report) -> list[str]:
     """Returns the section of whole models, on all devices."""
     lines = models_table(report)
-    return ["## Whole models", "", MODELS, "", *lines] if lines else []
+    return ["## Model timings", "", *lines] if lines else []
 
 
 def models_table(report: Report) -> list[str]:
@@ -379,35 +329,11 @@ def _cell(key: str, value: Any) -> str:
 # -- GPUs ------------------------------------------------------------------------------------------
 
 
-def _loops(shaders: Path) -> list[str]:
-    """Returns the first table of docs/development/shaders.md, that of loops, and what it tells."""
-    if not shaders.exists():
-        return []
-    text = shaders.read_text("utf-8").partition("<!-- end -->")[0]
-    return [
-        "For each multiply-add of a loop, by that code: **cycles · shared reads · global reads**. "
-        "Cycles are those of a compute unit for 64 lanes, in brackets those of the whole loop with "
-        "both sides of its branches; a loop of nothing else takes 1.00.",
-        "",
-        *(line for line in text.splitlines() if line.startswith("|")),
-        "",
-    ]
-
-
-def _gpu(report: Report, parts: Path) -> list[str]:
+def _gpu(report: Report) -> list[str]:
     gpus = [d for d in report.devices if d.type != SOFTWARE]
-    lines = [
-        "## GPUs",
-        "",
-        "What AMD's compiler makes of every kernel, for cards of four generations, with its "
-        "estimate of cycles: [shaders](../development/shaders.md).",
-        "",
-        *_loops(parts.parent / "development" / "shaders.md"),
-    ]
-    if not gpus and (parts / "gpu-results.md").exists():
-        return [*lines, ELSEWHERE, ""]
+    lines = ["## GPUs", ""]
     if not gpus:
-        return [*lines, "No card was at hand, so there are no figures of one.", ""]
+        return [*lines, ELSEWHERE, ""]
     lines += [
         "Products beside the vendor's library, as PyTorch calls it, in GFLOP/s; float16 is how "
         "operands are stored, sums are float32.",

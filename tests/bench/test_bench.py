@@ -283,23 +283,21 @@ def test_the_page_is_written_from_results(page: Any, tmp_path: Path) -> None:
     stored = tmp_path / "run.json"
     stored.write_text(json.dumps(sample().as_dict()))
     docs = tmp_path / "docs"
-    (docs / "performance").mkdir(parents=True)
-    (docs / "performance" / "negative-results.md").write_text("# What was tried\n")
     found = CliRunner().invoke(
         page.main, [str(stored), "--docs", str(docs)], catch_exceptions=False
     )
     assert found.exit_code == 0
-    text = (docs / "performance" / "index.md").read_text()
+    text = page.performance_tables(docs)
     assert "| matmul square | 1.25 | 0.50 | 1.25 | 1.25 |" in text
     assert "| product | 4 ms |" in text and "- ncnn: wrong result: product" in text
     assert "| a run of nothing | 200 us | 100 us | 2.00 | note |" in text
-    assert "(negative-results.md)" in text and "overhead-vulkan-0.svg" in text
+    assert "overhead-vulkan-0.svg" in text
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(("|", "!")))
     svg = (docs / "performance" / "pictures" / "overhead-vulkan-0.svg").read_bytes()
     first = text, svg
     CliRunner().invoke(page.main, ["--docs", str(docs)], catch_exceptions=False)
     again = (docs / "performance" / "pictures" / "overhead-vulkan-0.svg").read_bytes()
-    assert ((docs / "performance" / "index.md").read_text(), again) == first
+    assert (page.performance_tables(docs), again) == first
 
 
 def test_later_results_win_and_ceilings_only_rise(page: Any) -> None:
@@ -335,7 +333,7 @@ def test_the_kept_results_make_the_page(page: Any, tmp_path: Path) -> None:
     if kept.exists():
         report, extras = page.read([kept])
         assert report.results
-        assert page.page(report, extras, kept.parent, {}).startswith("# Performance")
+        assert page.page(report, extras, {}).startswith("## Devices")
 
 
 MODEL = Spec("net", "model", "models", SMALL_MODELS[2].params)
@@ -384,7 +382,7 @@ def test_the_page_has_models_loading_and_several_devices(page: Any, tmp_path: Pa
     more.write_text(json.dumps(EXTRAS))
     for files in ([str(stored), str(more)], []):  # and once more from what was kept
         CliRunner().invoke(page.main, [*files, "--docs", str(docs)], catch_exceptions=False)
-        text = (docs / "performance" / "index.md").read_text()
+        text = page.performance_tables(docs)
         model = "| net | 200 ms | 0 % | 200 ms / 160 ms | 1.25 | 300 ms 1.50 |"
         assert f"{model} 3.0 MiB | 6.0 MiB | 0.50 | 1.5 s |" in text
         assert "- iree on vulkan:0: its compiler: failed: net" in text

@@ -69,7 +69,7 @@ def test_results_of_a_card_make_a_page_of_their_own(run: Any, tmp_path: Path) ->
     assert "| random 27M Q8_0 token at 128 | 1000 | 500 | 2.00 | 1 ms | 0 % | 2 |" in text
     assert "| a run of nothing | 200 us | 100 us | 2.00 | note |" in text
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("|"))
-    assert not (tmp_path / "performance" / "index.md").exists()
+    assert not (tmp_path / "performance" / "data" / "results.json").exists()
 
 
 def test_later_results_of_a_card_win_and_others_stay(run: Any, tmp_path: Path) -> None:
@@ -159,9 +159,10 @@ def test_the_page_at_hand_points_to_cards(run: Any, tmp_path: Path) -> None:
     at_hand = sample()
     at_hand.devices[0].type = "cpu"
     assert run(stored(tmp_path / "own.json", at_hand)).exit_code == 0
-    text = (tmp_path / "performance" / "index.md").read_text()
-    assert "- [Cards that are not at hand](gpu-results.md)" in text
-    assert "This machine has no card. [Cards](gpu-results.md)" in text
+    import report
+
+    text = report.performance_tables(tmp_path)
+    assert "No GPU was present. [GPU results](gpu-results.md)" in text
     assert "product in mixed" not in text
 
 

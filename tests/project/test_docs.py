@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import docs_pages
 import pytest
 from selection import spread
 
@@ -95,21 +96,46 @@ def test_every_page_is_in_the_contents_once() -> None:
     assert sorted(named) == sorted(p.relative_to(DOCS).as_posix() for p in PAGES[1:])
 
 
-def test_every_page_of_the_architecture_begins_with_a_drawing() -> None:
+def test_every_table_is_generated() -> None:
+    used = [name for page in PAGES[1:] for name in docs_pages.markers(page.read_text("utf-8"))]
+    assert sorted(used) == sorted(docs_pages.TABLES)
+    for name, table in docs_pages.TABLES.items():
+        rows = [line for line in table().splitlines() if line.startswith("|")]
+        assert len(rows) > 10 and "--" in rows[1], name
+
+
+def test_pages_of_the_site_have_their_tables(tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    docs_pages.build(pages)
+    assert "| matmul | f32" in (pages / "reference" / "op-support.md").read_text("utf-8")
+    texts = [page.read_text("utf-8") for page in pages.rglob("*.md")]
+    assert len(texts) == len(PAGES) - 1
+    assert not any(docs_pages.markers(text) for text in texts)
+    assert list(pages.rglob("*.svg"))
+
+
+def test_every_page_of_the_architecture_has_a_drawing_first() -> None:
     without = []
     for page in sorted((DOCS / "development" / "architecture").glob("*.md")):
-        lines = page.read_text("utf-8").splitlines()
-        if lines[1:3] != ["", "```"]:
+        opening = page.read_text("utf-8").partition("\n## ")[0]
+        if "\n```" not in opening:
             without.append(page.name)
     assert without == []
 
 
-def test_every_room_has_a_page() -> None:
-    rooms = {path.parent.name for path in (ROOT / "vksched").glob("*/__init__.py")}
-    assert (
-        rooms - {page.stem for page in (DOCS / "development" / "architecture").glob("*.md")}
-        == set()
-    )
+def test_every_page_begins_with_a_sentence() -> None:
+    without = []
+    for page in PAGES[1:]:
+        first = page.read_text("utf-8").splitlines()[2]
+        if not re.match(r"[A-Z*`\[]", first):
+            without.append(str(page.relative_to(DOCS)))
+    assert without == []
+
+
+def test_every_package_has_an_architecture_page() -> None:
+    packages = {path.parent.name for path in (ROOT / "vksched").glob("*/__init__.py")}
+    pages = {page.stem for page in (DOCS / "development" / "architecture").glob("*.md")}
+    assert pages == {*packages, "index"}
 
 
 @pytest.mark.parametrize(
