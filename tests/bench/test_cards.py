@@ -61,7 +61,7 @@ def test_results_of_a_card_make_a_page_of_their_own(run: Any, tmp_path: Path) ->
     found: Called = run("--card", "h100", stored(tmp_path / "a.json", of_card()))
     assert found.exit_code == 0, found.output
     text = (tmp_path / "performance" / "gpu-results.md").read_text()
-    assert "## A card\n" in text and "vksched 0, driver driver 1, beside" in text
+    assert "## A card\n" in text and "vksched 0, driver driver 1, next to" in text
     assert "| product in mixed | 1 ms | 0 % | 2 | 0.12 |  | arithmetic |  |  | 2.00 |" in text
     assert "| copy | 100 us | 0 % |  | 10.5 |  | bus |  |  | 2.00 |" in text
     assert "| model | time | spread | torch: time, ratio | compile, first run |" in text
@@ -115,7 +115,7 @@ def test_a_chapter_begins_with_what_reaches_its_goal(
     found = run("--card", "h100", stored(tmp_path / "a.json", products(*ratios)))
     assert found.exit_code == 0, found.output
     text = (tmp_path / "performance" / "gpu-results.md").read_text()
-    assert f"| products in float32: {row}\n\n- what people wrote\n\n### Calls" in text
+    assert f"| float32 matmul: {row}\n\n- what people wrote\n\n### Calls" in text
     assert "| cases | torch | least ratio |" in text  # no column for the fastest of one peer
     missing = text.partition("Not measured: ")[2].partition("\n\n")[0].replace("\n", " ")
     assert "matmul 4096," in missing and "matmul 1024," not in missing
