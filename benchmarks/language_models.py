@@ -53,8 +53,8 @@ devices. `python benchmarks/language_models.py --run` measures and writes this p
   tokens. That of {PEER} is taken from its log.
 - On the CPU {PEER} has as many threads as vksched, or half as many if that is faster.
 - vksched computes in float32. In the cases named "int8" it quantizes activations to 8 bits in
-  products with quantized weights ([Precision modes](../guides/precision-modes.md)), as {PEER} always
-  does on the CPU.
+  products with quantized weights ([Precision modes](../guides/precision-modes.md)), as {PEER}
+  always does on the CPU.
 - Every result was compared with the logits of the numpy backend in float32 before it was timed.
 """
 

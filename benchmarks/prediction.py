@@ -43,12 +43,12 @@ This page compares predicted and measured times of runs, to show how far plans c
 [Calibration](../guides/calibration.md) describes how costs are measured.
 
 `python benchmarks/prediction.py --page` writes this page. It calibrates each device with the calls
-of each model, predicts, and runs the model nine times. Times are medians. The ratio is measured over
-predicted time; the goal for a run is {goal:.0f} %. "device" is the time on the device's own clock. The ops
-below it are the most expensive ones, each timed in its own submission.
+of each model, predicts, and runs the model nine times. Times are medians. The ratio is measured
+over predicted time; the goal for a run is {goal:.0f} %. "device" is the time on the device's own
+clock. The ops below it are the most expensive ones, each timed in its own submission.
 
-Calibration and runs must not share the machine with other programs. Calibration repeats its calls in
-passes and takes medians over passes of the lower quartile of some rounds.
+Calibration and runs must not share the machine with other programs. Calibration repeats its calls
+in passes and takes medians over passes of the lower quartile of some rounds.
 
 """
 

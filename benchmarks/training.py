@@ -51,9 +51,9 @@ TOP = """# Training performance
 This page shows the cost of a training step relative to a forward pass, and next to PyTorch.
 [Training](../guides/training.md) describes how to write one.
 
-`python benchmarks/training.py --torch PYTHON --page` writes this page. A step computes the loss, the
-gradients of all weights, and an SGD update. Times are medians of alternating runs, on a machine with
-two cores.
+`python benchmarks/training.py --torch PYTHON --page` writes this page. A step computes the loss,
+the gradients of all weights, and an SGD update. Times are medians of alternating runs, on a machine
+with two cores.
 
 - **ratio**: a step over a forward pass. A step has three to four times the nodes of a forward pass.
 - **PyTorch**: the step of PyTorch {version} on the CPU, with the same number of threads.
