@@ -9,6 +9,7 @@ this before it builds the site.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "benchmarks")]
 
-from tables import read_tables  # noqa: E402 - in the folders above
+from tables import Table, read_tables  # noqa: E402 - in the folders above
 
 DOCS = ROOT / "docs"
 ONNX = DOCS / "reference" / "data" / "onnx-support.json"
@@ -42,6 +43,12 @@ def _functions() -> str:
     return support_matrix.functions_table()
 
 
+def _onnx_rules() -> str:
+    counts = json.loads(ONNX.read_text("utf-8"))["rules"]
+    rows = ((domain or "ai.onnx (default)", str(count)) for domain, count in counts.items())
+    return Table(("domain", "ops with a rule"), tuple(rows), numeric=True).as_markdown()
+
+
 def _performance() -> str:
     import report
 
@@ -51,6 +58,7 @@ def _performance() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "ops": _ops,
     "op-functions": _functions,
+    "onnx-rules": _onnx_rules,
     "onnxruntime-ops": _stored(ONNX, "contrib"),
     "onnx-tests": _stored(ONNX, "tests"),
     "onnx-not-on-device": _stored(ONNX, "not_on_device"),

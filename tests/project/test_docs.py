@@ -101,7 +101,7 @@ def test_every_table_is_generated() -> None:
     assert sorted(used) == sorted(docs_pages.TABLES)
     for name, table in docs_pages.TABLES.items():
         rows = [line for line in table().splitlines() if line.startswith("|")]
-        assert len(rows) > 10 and "--" in rows[1], name
+        assert len(rows) > 5 and "--" in rows[1], name
 
 
 def test_pages_of_the_site_have_their_tables(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_every_page_of_the_architecture_has_a_drawing_first() -> None:
 
 def test_every_page_begins_with_a_sentence() -> None:
     without = []
-    for page in PAGES[1:]:
+    for page in PAGES:
         first = page.read_text("utf-8").splitlines()[2]
-        if not re.match(r"[A-Z*`\[]", first):
+        if not re.match(r"[A-Zv*`\[]", first):
             without.append(str(page.relative_to(DOCS)))
     assert without == []
 
