@@ -26,15 +26,15 @@ Extras = Mapping[str, list[dict[str, Any]]]
 """Rows of other benchmarks, by the script's name."""
 ELSEWHERE = "No GPU was present. [GPU results](gpu-results.md) has results of other machines."
 PLANNING = (
-    "CPU time from a graph to a verified plan. A value is the time per node. Beside it stands the "
-    "time of the smallest graph of its kind. A ratio of 1 means that the time grows as the graph "
-    'does. Beside the time "by auto" stands that of the policy priority for the same graph.'
+    "CPU time per node from a graph to a verified plan, next to that of the smallest graph of its "
+    "kind: a ratio of 1 means linear growth. The time by auto is next to that of the policy "
+    "priority for the same graph."
 )
 
 TOGETHER = (
-    "`vksched bench --suite devices`: whole models on all devices by one plan, in turns with each "
-    "device alone. A ratio is the median of the rounds' own ratios. At most 1.05 is the goal: one "
-    "more device never makes a model slower."
+    "`vksched bench --suite devices`: whole models on all devices by one plan, alternating with "
+    "each device alone. A ratio is the median of the ratios of the rounds. The goal is at most "
+    "1.05: an additional device never makes a model slower."
 )
 
 
@@ -102,10 +102,10 @@ def _means(device: DeviceReport, results: Sequence[Result]) -> list[str]:
     if not peers:
         return []
     several = len(peers) > 1
-    head = [*peers, *["the fastest peer of each case"] * several]
-    floor = "; `kp` is hand-written Kompute, a measure of the device and no peer"
+    head = [*peers, *["the fastest baseline of each case"] * several]
+    floor = "; `kp` is plain Kompute, a reference for the device"
     lines = [
-        f"Times as fast as each peer, geometric means{floor if 'kp' in peers else ''}.",
+        f"Speed relative to each baseline, geometric means{floor if 'kp' in peers else ''}.",
         "",
         f"| cases | {' | '.join(head)} | least ratio{' to the fastest' * several} |",
         "|---" * (len(head) + 2) + "|",
@@ -267,10 +267,9 @@ def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) 
         lines += [TOGETHER, "", *_facts(together)]
     if extras.get("overlap"):
         lines += [
-            "`benchmarks/overlap.py`: two equal branches that share nothing, on two devices. On "
-            "devices of their own both take no longer than 1.1 times the slower one; devices that "
-            "share the cores of the CPU cannot, and the time that both are busy, as the trace "
-            "shows it, bounds them: at most 1.1 times its sum.",
+            "`benchmarks/overlap.py`: two independent branches on two devices. On separate devices "
+            "both take at most 1.1 times as long as the slower one. Devices that share the cores "
+            "of the CPU are bound by the sum of their busy times: at most 1.1 times as long.",
             "",
             "| devices | each alone | both | busy at once | to the slower alone | to the sum of "
             "busy | within 1.1 of it |",
@@ -284,8 +283,8 @@ def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) 
         lines.append("")
     if extras.get("scaling"):
         lines += [
-            "`benchmarks/scaling.py`: equal branches in turns on the first devices, simulated ones "
-            "with a processor each, and those of this machine, which share its cores.",
+            "`benchmarks/scaling.py`: equal branches distributed over the first devices, for "
+            "simulated devices, and for those of this machine, which share its cores.",
             "",
             *pictures,
             "| devices | | time | speed-up |",
@@ -335,8 +334,8 @@ def _gpu(report: Report) -> list[str]:
     if not gpus:
         return [*lines, ELSEWHERE, ""]
     lines += [
-        "Products beside the vendor's library, as PyTorch calls it, in GFLOP/s; float16 is how "
-        "operands are stored, sums are float32.",
+        "Matrix products next to the vendor's library, called by PyTorch, in GFLOP/s; float16 "
+        "operands, float32 accumulation.",
         "",
         "| device | product | vksched | torch | ratio | copy, GB/s |",
         "|---|---|---|---|---|---|",

@@ -132,7 +132,7 @@ def markdown(
         "The fastest device is up to 30 times as fast as the slowest one. The mean transfer takes "
         "0.1 to 10 times the mean task. Every plan is checked by `verify`.",
         "",
-        "## What auto reaches",
+        "## Results of auto",
         "",
         *(f"- {line}" for line in goals(both)),
         "",
@@ -156,7 +156,7 @@ def markdown(
             "",
         ]
     lines += [
-        "## Where each policy loses",
+        "## Results by kind of instance",
         "",
         "The mean ratio by communication to computation (`ratio`), by how many times the fastest "
         "device is as fast as the slowest one (`speeds`), and by the number of devices:",
