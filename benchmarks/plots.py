@@ -1,4 +1,4 @@
-"""The plots of docs/performance/index.md, drawn with matplotlib for report.py."""
+"""The tables and plots of docs/performance/index.md, from stored results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from page import Extras  # beside this file
+from page import Extras, page  # beside this file
+from results import read
 
 from vksched.bench.report import Report
 from vksched.bench.rounds import OURS, Result
@@ -68,6 +69,17 @@ def captions(report: Report, extras: Extras) -> dict[str, dict[str, str]]:
     for chart in charts(report, extras):
         found.setdefault(chart.section, {})[chart.caption] = chart.name
     return found
+
+
+def stored_results(docs: Path) -> Path:
+    """Return the file of results that the page is built from."""
+    return docs / "performance" / "data" / "results.json"
+
+
+def performance_tables(docs: Path) -> str:
+    """Return the tables of docs/performance/index.md from the stored results."""
+    report, extras = read([stored_results(docs)])
+    return page(report, extras, captions(report, extras))
 
 
 def draw_plots(report: Report, extras: Extras, folder: Path) -> None:

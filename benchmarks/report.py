@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 from cards import keep_card, write_cards  # beside this file
 from page import Extras, page, ratio_text, to_fastest
-from plots import captions, draw_plots
+from plots import draw_plots, performance_tables, stored_results
 from portions import Run, bench_options, devices_of, run_options
 from results import EXTRAS, SUITES, read, write_results
 
@@ -53,22 +53,12 @@ def run_all(run: Run, devices: Sequence[str], suites: Sequence[str], pattern: st
 
 def write(report: Report, extras: Extras, docs: Path) -> None:
     """Write the results and their plots, and the page of GPU results."""
-    data, pictures = _data(docs).parent, docs / "performance" / "pictures"
+    data, pictures = stored_results(docs).parent, docs / "performance" / "pictures"
     data.mkdir(parents=True, exist_ok=True)
     pictures.mkdir(exist_ok=True)
     write_cards(docs)
     draw_plots(report, extras, pictures)
-    write_results(report, extras, _data(docs))
-
-
-def performance_tables(docs: Path) -> str:
-    """Return the tables of docs/performance/index.md from the stored results."""
-    report, extras = read([_data(docs)])
-    return page(report, extras, captions(report, extras))
-
-
-def _data(docs: Path) -> Path:
-    return docs / "performance" / "data" / "results.json"
+    write_results(report, extras, stored_results(docs))
 
 
 def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iterator[Path]:
@@ -120,7 +110,7 @@ def main(
             raise click.ClickException(
                 f"[report] stopped; what is measured lies in {work}, and the same command goes on"
             ) from None
-    paths = list(_inputs(_data(docs), files, run.results()))
+    paths = list(_inputs(stored_results(docs), files, run.results()))
     if not paths:
         raise click.ClickException(
             "[report] expected results; try --run, or files of vksched bench"
@@ -130,9 +120,12 @@ def main(
     if wanted and not run.unfinished:
         run.remove()
     overall = geometric_mean(x for x in map(to_fastest, report.results) if x is not None)
-    click.echo(f"wrote {_data(docs)}; overall {ratio_text(overall)} of the fastest peers")
+    click.echo(f"wrote {stored_results(docs)}; overall {ratio_text(overall)} of the fastest peers")
     if run.unfinished:
         click.echo(f"{run.unfinished} cases are missing: the same command again goes on with them")
+
+
+__all__ = ["main", "page", "performance_tables", "read"]
 
 
 if __name__ == "__main__":

@@ -50,9 +50,9 @@ def _onnx_rules() -> str:
 
 
 def _performance() -> str:
-    import report
+    import plots
 
-    return report.performance_tables(DOCS)
+    return plots.performance_tables(DOCS)
 
 
 TABLES: dict[str, Callable[[], str]] = {
