@@ -90,15 +90,12 @@ class Scheduler(OfProcess):
         second once. True or seconds: whatever is missing is measured, on CPU drivers too. False:
         the best guess, and nothing is read, measured or kept.
     config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
-        cut over several devices, and in which order; docs/guides/sharding-and-pipelines.md. It
-        never changes the math.
-    precision: of products, convolutions and attention. "mixed": their operands may be rounded to
-        float16; "float16": sums and results, too; "bfloat16": operands to that;
-        docs/guides/precision-modes.md.
+        sharded over devices, and in which order; see docs/guides/sharding-and-pipelines.md.
+    precision: of products, convolutions and attention: "float32", "mixed", "float16", "bfloat16" or
+        "int8"; see docs/guides/precision-modes.md.
     monitor: whether `vksched top` may look on; None: where the variable VKSCHED_MONITOR is 1.
-    cluster: other computers whose devices are used, too: a `vs.Cluster`, or "auto" for the Ray
-        cluster of this computer; docs/guides/distributed-execution.md. Devices there have names
-        like "node1/vulkan:0".
+    cluster: other hosts whose devices are used, as "node1/vulkan:0": a `vs.Cluster`, or "auto" for
+        the Ray cluster of this host; see docs/guides/distributed-execution.md.
     """
 
     def __init__(
