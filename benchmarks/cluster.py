@@ -30,7 +30,7 @@ from rich.table import Table
 import vksched as vs
 from vksched.bench.planning import transformer
 from vksched.common.dtypes import NDArray
-from vksched.engine.apply_config import Costs
+from vksched.engine.apply_config import PerfModel
 from vksched.parallel.apply_config import apply_config
 from vksched.parallel.config.read_config import read_config
 from vksched.plan.plan import Plan
@@ -39,7 +39,7 @@ from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.link_presets import way
 from vksched.topology.links import Links
 from vksched.topology.presets import card
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 WIDTH, TOKENS, LAYERS = 4096, 2048, 4
 """Of the pipeline's layers and of the trained network, whose layers are products with a square."""
@@ -74,7 +74,7 @@ class Row:
         return self.ideal_s / self.seconds if self.seconds and self.ideal_s else None
 
 
-def cluster(hosts: int, name: str, network: str, gpus: int = 1) -> Machine:
+def cluster(hosts: int, name: str, network: str, gpus: int = 1) -> Topology:
     """Returns hosts with some cards and a CPU each, and the caller's CPU."""
     found = card(name)
     spec, devices, links = found.spec(), list[DeviceSpec](), []
@@ -84,15 +84,15 @@ def cluster(hosts: int, name: str, network: str, gpus: int = 1) -> Machine:
             links.append((devices[-1].name, f"{host}/cpu", found.way))
         devices.append(DeviceSpec(f"{host}/cpu", "cpu", memory_bytes=256 << 30))
     devices.append(DeviceSpec("cpu", "cpu", memory_bytes=256 << 30))
-    return Machine(tuple(devices), Links(tuple(links), network=way(network)))
+    return Topology(tuple(devices), Links(tuple(links), network=way(network)))
 
 
 def timed(
-    graph: vs.Graph, machine: Machine, overrides: Sequence[tuple[str | int, str]], **how: Any
+    graph: vs.Graph, topology: Topology, overrides: Sequence[tuple[str | int, str]], **how: Any
 ) -> tuple[Plan, float]:
     """Returns a plan and the seconds that it took to make it."""
     start = time.perf_counter()
-    plan = vs.plan_graph(graph, machine, overrides=overrides, **how)
+    plan = vs.plan_graph(graph, topology, overrides=overrides, **how)
     return plan, time.perf_counter() - start
 
 
@@ -107,14 +107,14 @@ def zeros(rows: int, columns: int) -> NDArray:
 
 def planning(hosts: int, name: str, network: str) -> list[Row]:
     """Two ways to plan a transformer over hosts with several cards."""
-    machine = cluster(hosts, name, network, GPUS)
-    cards = [spec.name for spec in machine.devices if spec.kind != "cpu"]
+    topology = cluster(hosts, name, network, GPUS)
+    cards = [spec.name for spec in topology.devices if spec.kind != "cpu"]
     rows = []
     for part, policy in (("planning, placed", "priority"), ("planning, by cost", "auto")):
         graph, _ = vs.build_graph(transformer(1_000))
         layers = 1 + max(int(n.name.split(".")[1]) for n in graph.ops if n.name.startswith("layer"))
         placed = [(f"layer.{i}.*", cards[i * len(cards) // layers]) for i in range(layers)]
-        plan, plan_s = timed(graph, machine, placed if policy == "priority" else (), policy=policy)
+        plan, plan_s = timed(graph, topology, placed if policy == "priority" else (), policy=policy)
         rows.append(
             Row(part, hosts, len(cards), len(graph.nodes), len(plan.splits), plan_s,
                 simulate(plan).seconds)
@@ -131,7 +131,7 @@ def layer(h: vs.Tensor, number: int) -> vs.Tensor:
     def linear(value: vs.Tensor, name: str, out: int = WIDTH) -> vs.Tensor:
         return vs.matmul(value, vs.weight(zeros(value.shape[-1], out), name=name))
 
-    with vs.scope(f"layer.{number}"):
+    with vs.name_scope(f"layer.{number}"):
         q, k, v = (linear(h, part) for part in ("query", "key", "value"))
         seen = vs.softmax(vs.matmul(q, k, transpose_b=True) * WIDTH**-0.5) @ v
         h = h + linear(seen, "out")
@@ -140,13 +140,13 @@ def layer(h: vs.Tensor, number: int) -> vs.Tensor:
 
 def pipeline(hosts: int, name: str, network: str) -> list[Row]:
     """One layer a host: the time between two batches, against that of a layer alone."""
-    machine = cluster(hosts, name, network)
+    topology = cluster(hosts, name, network)
     h = vs.input("x", (1, TOKENS, WIDTH))
     for number in range(hosts):
         h = layer(h, number)
     graph, _ = vs.build_graph([h])
     placed = [(f"layer.{i}.*", f"node{i}/gpu:0") for i in range(hosts)]
-    plan, plan_s = timed(graph, machine, placed)
+    plan, plan_s = timed(graph, topology, placed)
     done = run_program(program_of(plan), BATCHES, BATCHES)
     ends = sorted(done.finish_s)
     period_s = (ends[-1] - ends[0]) / (BATCHES - 1)
@@ -183,25 +183,27 @@ def training(hosts: int, name: str, network: str) -> list[Row]:
     """A step over all hosts, as a config cuts it; the batch grows with them."""
     if hosts > MOST_CUT:
         return []
-    machine = cluster(hosts, name, network)
-    cards = [spec.name for spec in machine.devices if spec.kind != "cpu"]
+    topology = cluster(hosts, name, network)
+    cards = [spec.name for spec in topology.devices if spec.kind != "cpu"]
     config = read_config({"*": {"devices": cards, "shard": {"axis": 0}}})
     start = time.perf_counter()
-    made = apply_config(step(hosts * TOKENS), config, machine, Costs(machine, "priority", False))
+    made = apply_config(
+        step(hosts * TOKENS), config, topology, PerfModel(topology, "priority", False)
+    )
     applied_s = time.perf_counter() - start
-    plan, plan_s = timed(made.graph, machine, made.overrides)
-    return [_trained("training", plan, machine, applied_s + plan_s)]
+    plan, plan_s = timed(made.graph, topology, made.overrides)
+    return [_trained("training", plan, topology, applied_s + plan_s)]
 
 
 def tree(hosts: int, name: str, network: str) -> list[Row]:
     """The same step by hand: a part of the batch for each host, gradients summed up along a tree
     and brought back along it.
     """
-    machine = cluster(hosts, name, network)
+    topology = cluster(hosts, name, network)
     square = zeros(WIDTH, WIDTH)
     held, gradients = list[list[vs.Tensor]](), list[list[vs.Tensor]]()
     for host in range(hosts):
-        with vs.scope(f"host{host}"):
+        with vs.name_scope(f"host{host}"):
             weights = [vs.weight(square, name=f"w{i}") for i in range(LAYERS)]
             values = [_wide(vs.input(f"x{host}", (TOKENS, 1)))]
             for weight in weights:
@@ -216,13 +218,13 @@ def tree(hosts: int, name: str, network: str) -> list[Row]:
     sums = [_exchanged(column, number) for number, column in columns]
     ends = []
     for host, of_host in enumerate(zip(*sums, strict=True)):
-        with vs.scope(f"host{host}"):  # the next weights; only a number of each leaves
+        with vs.name_scope(f"host{host}"):  # the next weights; only a number of each leaves
             pairs = zip(held[host], of_host, strict=True)
             ends += [vs.reduce_max(weight - total * 0.1) for weight, total in pairs]
     graph, _ = vs.build_graph(ends)
     placed = [(f"host{host}.*", f"node{host}/gpu:0") for host in range(hosts)]
-    plan, plan_s = timed(graph, machine, placed)
-    return [_trained("tree", plan, machine, plan_s)]
+    plan, plan_s = timed(graph, topology, placed)
+    return [_trained("tree", plan, topology, plan_s)]
 
 
 def _exchanged(terms: Sequence[vs.Tensor], number: int) -> list[vs.Tensor]:
@@ -230,22 +232,22 @@ def _exchanged(terms: Sequence[vs.Tensor], number: int) -> list[vs.Tensor]:
     out, width = list(terms), 1
     while width < len(out):
         for host in range(0, len(out) - width, 2 * width):
-            with vs.scope(f"host{host}"):
+            with vs.name_scope(f"host{host}"):
                 out[host] = vs.add(out[host], out[host + width], name=f"sum{number}.{width}")
         width *= 2
     while width > 1:
         width //= 2
         for host in range(0, len(out) - width, 2 * width):
-            with vs.scope(f"host{host + width}"):
+            with vs.name_scope(f"host{host + width}"):
                 out[host + width] = vs.mul(out[host], 1.0, name=f"back{number}.{width}")
     return out
 
 
-def _trained(part: str, plan: Plan, machine: Machine, plan_s: float) -> Row:
+def _trained(part: str, plan: Plan, topology: Topology, plan_s: float) -> Row:
     """Returns the row of a step. Its ideal is what one host takes for its part of the batch."""
-    alone = Machine((*machine.devices[:2], machine.devices[-1]), machine.links)
+    alone = Topology((*topology.devices[:2], topology.devices[-1]), topology.links)
     one = vs.plan_graph(step(TOKENS), alone, overrides=[("*", alone.devices[0].name)])
-    hosts = len(machine.hosts) - 1
+    hosts = len(topology.hosts) - 1
     return Row(part, hosts, hosts, len(plan.graph.nodes), len(plan.splits), plan_s,
                simulate(plan).seconds, simulate(one).seconds)  # fmt: skip
 

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--case", help="only models with such names")
     parser.add_argument(
-        "--budget", type=float, default=2.0, help="seconds of rounds for each model"
+        "--time-budget", type=float, default=2.0, help="seconds of rounds for each model"
     )
     given = parser.parse_args(arguments)
     names = given.devices.split(",") if given.devices else [info.name for info in vs.devices()]

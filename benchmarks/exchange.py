@@ -30,7 +30,7 @@ from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 import memory_hosts
@@ -57,7 +57,7 @@ def plan_of(hosts: int, rows: int, bytes_per_s: float) -> Plan:
     """Returns the plan of an exchange."""
     names = [f"node{host}/cpu" for host in range(hosts)]
     devices = [DeviceSpec(name, "cpu", "numpy") for name in (*names, "cpu")]
-    machine = Machine(tuple(devices), Links((), network=Link(bytes_per_s, LATENCY_S)))
+    topology = Topology(tuple(devices), Links((), network=Link(bytes_per_s, LATENCY_S)))
     x, ends = vs.input("x", (1, COLUMNS)), []
     ones = np.ones((rows, COLUMNS), np.float32)
     made = [
@@ -72,7 +72,7 @@ def plan_of(hosts: int, rows: int, bytes_per_s: float) -> Plan:
         ends.append(vs.reduce_max(total, name=f"sum{host}"))
     graph, _ = vs.build_graph(ends)
     placed = [(f"{what}{host}*", names[host]) for host in range(hosts) for what in ("made", "sum")]
-    return vs.plan_graph(graph, machine, overrides=placed)
+    return vs.plan_graph(graph, topology, overrides=placed)
 
 
 def measure(hosts: int, rows: int, bytes_per_s: float) -> dict[str, float]:

@@ -30,11 +30,11 @@ from rich.progress import track
 from rich.table import Table
 
 import vksched as vs
-from vksched import Machine
+from vksched import Topology
 from vksched.bench.prediction import Model, calibrate
 from vksched.common.dtypes import NDArray
 from vksched.plan.simulation.predict import predict
-from vksched.topology.perf_model import Costs
+from vksched.topology.perf_model import PerfModel
 
 FIRST = 2
 """Runs before the third one."""
@@ -147,17 +147,17 @@ class Started:
     def used(self) -> str:
         """The devices that have work now."""
         plan = self.compiled.plan
-        return " + ".join(sorted({plan.machine.devices[s.device].name for s in plan.splits}))
+        return " + ".join(sorted({plan.topology.devices[s.device].name for s in plan.splits}))
 
-    def predicted_s(self, machine: Machine) -> float:
+    def predicted_s(self, topology: Topology) -> float:
         """Return what a run of its plan takes by the costs of a machine."""
-        return predict(replace(self.compiled.plan, machine=machine)).seconds
+        return predict(replace(self.compiled.plan, topology=topology)).seconds
 
     def rough_s(self) -> float:
         """Return what a run takes by rough speeds, as if nothing was ever measured."""
-        machine = self.compiled.plan.machine
-        devices = tuple(replace(s, costs=Costs(), slowdown=1.0) for s in machine.devices)
-        return self.predicted_s(Machine(devices))
+        topology = self.compiled.plan.topology
+        devices = tuple(replace(s, costs=PerfModel(), slowdown=1.0) for s in topology.devices)
+        return self.predicted_s(Topology(devices))
 
     def result(self) -> NDArray:
         """Return the result of one run."""
@@ -290,7 +290,7 @@ def _start_of(
     medians = {name: statistics.median(times) for name, times in taken.items()}
     best = min(references, key=lambda name: medians[name])
     ratio = statistics.median(a / b for a, b in zip(taken["own"], taken[best], strict=True))
-    predicted = own.predicted_s(own.sched.machine) / medians["own"]
+    predicted = own.predicted_s(own.sched.topology) / medians["own"]
     about = f"{best}: {references[best].used}" if best == "calibrated" else best
     return Start(
         own.used, own.compile_s, first_s, medians["own"], ratio, predicted, about, medians[best]
@@ -331,7 +331,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--case", default="", help="only graphs with such names")
     parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--budget", type=float, default=BUDGET_S, help="s to calibrate a device")
+    parser.add_argument(
+        "--time-budget", type=float, default=BUDGET_S, help="s to calibrate a device"
+    )
     given = parser.parse_args(arguments)
     names = (given.devices or ",".join(info.name for info in vs.devices())).split(",")
     cases = [case for case in CASES if given.case in case]

@@ -26,7 +26,7 @@ from rich.table import Table
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.models.compiled_model import ModelRun
+from vksched.models.compiled_model import CompiledModel
 from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.staging import write_new
@@ -89,7 +89,7 @@ def measure(path: Path, device: str, repeats: int) -> Row:
     index = next(d.index for d in vs.devices() if d.name == device)
     with vs.Scheduler([device]) as sched:
 
-        def load() -> ModelRun:
+        def load() -> CompiledModel:
             model = vs.load(path)
             run = sched.compile(model)
             run.prepare(**{i.name: [_size(d) for d in i.dims or ()] for i in model.inputs})

@@ -136,7 +136,7 @@ def _open(pair: tuple[str, str], null: bool, recorder: vs.Recorder) -> vs.Schedu
         return vs.Scheduler(gpus, trace=vs.Trace(sinks=[recorder]))
     clock = vs.SimulatedClock()
     nulls = [
-        vs.NullDevice(vs.DeviceSpec(n, "null", bytes_per_s=1e8), clock, link=Link(1e12))
+        vs.SimulatedDevice(vs.DeviceSpec(n, "null", bytes_per_s=1e8), clock, link=Link(1e12))
         for n in pair
     ]
     cpu = CpuDevice(device_spec(cpu_device()))

@@ -25,7 +25,7 @@ from rich.progress import track
 from rich.table import Table
 
 import vksched as vs
-from vksched import DeviceSpec, Machine
+from vksched import DeviceSpec, Topology
 from vksched.topology.links import Link, Links
 
 SIZE = 1024
@@ -60,7 +60,7 @@ class Row:
     plan_s: float
 
 
-def random_machine(draw: random.Random) -> Machine:
+def random_topology(draw: random.Random) -> Topology:
     """Return a machine of 2 to 4 cards and a CPU."""
     names = [f"d{i}" for i in range(draw.randint(2, 4))]
     cards = [
@@ -78,7 +78,7 @@ def random_machine(draw: random.Random) -> Machine:
         for name in names
     ]
     cpu = DeviceSpec("cpu", "cpu", flops_per_s=1.4e11, bytes_per_s=5e10, submit_s=2e-6)
-    return Machine((*cards, cpu), Links(tuple(links)))
+    return Topology((*cards, cpu), Links(tuple(links)))
 
 
 def random_graph(draw: random.Random, ops: int) -> vs.Graph:
@@ -100,30 +100,30 @@ def random_graph(draw: random.Random, ops: int) -> vs.Graph:
     return vs.build_graph(vs.add(values[-1], values[-2], name=f"n{ops}"))[0]
 
 
-def latency_s(graph: vs.Graph, machine: Machine, placed: Sequence[tuple[str, str]]) -> float:
+def latency_s(graph: vs.Graph, topology: Topology, placed: Sequence[tuple[str, str]]) -> float:
     """Return what one run takes where each node is placed."""
-    return vs.plan_graph(graph, machine, overrides=list(placed)).metrics.latency_s
+    return vs.plan_graph(graph, topology, overrides=list(placed)).metrics.latency_s
 
 
 def measure(seed: int, ops: int, whole: bool) -> Row:
     """Return the row of one graph; the seed draws it and its machine."""
     draw = random.Random(seed)
-    machine = random_machine(draw)
+    topology = random_topology(draw)
     graph = random_graph(draw, ops)
-    cards = [spec.name for spec in machine.devices if spec.kind != "cpu"]
+    cards = [spec.name for spec in topology.devices if spec.kind != "cpu"]
     started = time.process_time()
-    plan = vs.plan_graph(graph, machine, policy="auto")
+    plan = vs.plan_graph(graph, topology, policy="auto")
     plan_s = time.process_time() - started
     took_s = plan.metrics.latency_s
     names = [node.name for node in graph.nodes if node.name.startswith("n")]
     on = {name: plan.device_of(name) for name in names}
-    single_s = min(latency_s(graph, machine, [("n*", card)]) for card in cards)
+    single_s = min(latency_s(graph, topology, [("n*", card)]) for card in cards)
     if whole:
         assert len(cards) ** len(names) <= MOST_PLACEMENTS, "too many placements"
         others = (dict(zip(names, each, strict=True)) for each in product(cards, repeat=len(names)))
     else:
         others = ({**on, name: card} for name in names for card in cards if card != on[name])
-    least_s = min([took_s, *(latency_s(graph, machine, [*each.items()]) for each in others)])
+    least_s = min([took_s, *(latency_s(graph, topology, [*each.items()]) for each in others)])
     won = plan.decision.won.name if plan.decision else ""
     ratios = took_s / single_s, took_s / least_s
     return Row(seed, len(names), len(cards), whole, won, *ratios, plan_s)
@@ -136,7 +136,7 @@ def rows_of(seed: int, graphs: int, console: Console) -> list[Row]:
         draw = random.Random(seed + i)
         found.append(measure(seed + i, draw.randint(*USUAL), whole=False))
         if i % 5 == 0:
-            cards = len(random_machine(random.Random(seed + i)).devices) - 1
+            cards = len(random_topology(random.Random(seed + i)).devices) - 1
             least, most = SMALL
             while cards ** (most + 1) > MOST_PLACEMENTS:  # a graph has one op more
                 most -= 1

@@ -55,7 +55,7 @@ def run_options(folder: str) -> Callable[[Command], Command]:
         click.option("--devices", help=f"{given}; all there are when not given."),
         click.option("--peer-python", "pythons", multiple=True, help=f"{given}."),
         click.option(
-            "--budget", default=1.0, show_default=True, help="With --run: seconds per case."
+            "--time-budget", default=1.0, show_default=True, help="With --run: seconds per case."
         ),
         click.option(
             "--work",
@@ -78,7 +78,7 @@ def bench_options(peers: Sequence[str], budget: float, pythons: Sequence[str]) -
     where none is named.
     """
     found = [word for python in pythons for word in ("--peer-python", python)]
-    return ["--peers", *peers, "--budget", str(budget), *found]
+    return ["--peers", *peers, "--time-budget", str(budget), *found]
 
 
 def devices_of(given: str | None) -> list[str]:

@@ -32,7 +32,7 @@ from vksched.distributed.wire.tls import SECURITY, Security
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.vulkan import device_probe
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 from vksched.trace.events import SystemClock
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
@@ -115,11 +115,11 @@ def runs(
     hosts = {n: nodes.connect(p.address) for n, p in processes.items()}
     cpu = CpuDevice(device_probe.device_spec(device_probe.resolve("cpu")))
     devices = [*(d for node in hosts.values() for d in node.devices), cpu]
-    machine = Machine(tuple(device.spec for device in devices)).verify()
+    topology = Topology(tuple(device.spec for device in devices)).verify()
     graph, _ = vs.build_graph([chain(rows)])
     at = (("a", "node1/cpu"), ("b", "node2/cpu"), ("c", "node2/cpu"))
-    plan = vs.plan_graph(graph, machine, overrides=at, copies=1)
-    working = [machine.host_of(split.device) for split in plan.splits]
+    plan = vs.plan_graph(graph, topology, overrides=at, copies=1)
+    working = [topology.host_of(split.device) for split in plan.splits]
     assert [name for name in working if name] == list(NAMES), plan.explain()
     executor = ClusterExecutor(plan, hosts, devices, nodes.mail, vs.Trace(), TIMEOUT_S)
     (node,) = [node.id for node in graph.nodes if node.op == "input"]

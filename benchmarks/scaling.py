@@ -58,7 +58,7 @@ def simulated(count: int, sizes: tuple[int, int, int]) -> float:
     clock = vs.SimulatedClock()
     names = [f"null:{i}" for i in range(count)]
     nulls = [
-        vs.NullDevice(vs.DeviceSpec(n, "null", bytes_per_s=1e8), clock, link=Link(1e12))
+        vs.SimulatedDevice(vs.DeviceSpec(n, "null", bytes_per_s=1e8), clock, link=Link(1e12))
         for n in names
     ]
     cpu = CpuDevice(device_spec(cpu_device()))

@@ -1,7 +1,7 @@
 """Instances of scheduling: a shape, the devices that shall run it, and the links between them.
 
     shape (schedule_families.py) --+
-    speeds, 1 to 30 ---------------+--> Instance --> TaskGraph, Topology of vksched.schedule
+    speeds, 1 to 30 ---------------+--> Instance --> TaskGraph, Platform of vksched.schedule
     links, scaled to a ratio ------'            '--> Problem of saga (schedule_peers.py)
 
 Speeds lie between 1 and the heterogeneity, which both occur. In an instance that is not consistent,
@@ -25,7 +25,7 @@ from schedule_families import Family, Shape  # beside this file
 from schedule_peers import Problem
 from schedule_workflows import RECIPES, families
 
-from vksched.schedule import Link, Task, TaskGraph, Topology
+from vksched.schedule import Link, Platform, Task, TaskGraph
 
 SIZES = (20, 60, 120, 200)
 QUICK_SIZES = (20, 50)
@@ -82,13 +82,13 @@ class Instance:
         edges = [(names[a], names[b], size) for a, b, size in self.shape.edges]
         return TaskGraph(tasks, edges)
 
-    def where(self) -> Topology:
+    def where(self) -> Platform:
         """Returns the devices for vksched.schedule."""
         links = {
             (device_name(a), device_name(b)): Link(bandwidth, 0.0)
             for (a, b), bandwidth in self.bytes_per_s.items()
         }
-        return Topology([device_name(i) for i in range(len(self.speed))], links)
+        return Platform([device_name(i) for i in range(len(self.speed))], links)
 
     def problem(self) -> Problem:
         """Returns the same for saga."""

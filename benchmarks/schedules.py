@@ -92,7 +92,9 @@ def _wanted(text: str, known: Sequence[str], what: str) -> list[str]:
 @click.option(
     "--limit", default=5.0, show_default=True, help="Seconds of CPU for each one of saga's."
 )
-@click.option("--budget", type=float, help="Seconds for `auto`; its own default when not given.")
+@click.option(
+    "--time-budget", type=float, help="Seconds for `auto`; its own default when not given."
+)
 @click.option(
     "--judge",
     "judge_s",

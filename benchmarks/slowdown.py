@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.runtime.simulated.throttled_device import SlowedDevice
+from vksched.runtime.simulated.throttled_device import ThrottledDevice
 from vksched.topology.device_spec import DeviceSpec
 
 WIDTH = 192
@@ -59,7 +59,7 @@ GRAPHS: dict[str, Callable[[], vs.Tensor]] = {
 class Stage:
     """Devices whose first one can be slowed down, and their clock."""
 
-    devices: list[SlowedDevice | vs.NullDevice | str]
+    devices: list[ThrottledDevice | vs.SimulatedDevice | str]
     trace: vs.Trace
     now: Callable[[], float]
 
@@ -71,14 +71,14 @@ class Stage:
 
 def open_stage(names: Sequence[str], null: bool) -> Stage:
     if not null:
-        slowed = [name if name == "cpu" else SlowedDevice(name) for name in names]
+        slowed = [name if name == "cpu" else ThrottledDevice(name) for name in names]
         return Stage(slowed, vs.Trace(), time.perf_counter)
     clock = vs.SimulatedClock()
     specs = [
         DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=2e-5)
         for i, s in enumerate((2e10, 1.6e10))
     ]
-    return Stage([vs.NullDevice(spec, clock) for spec in specs], vs.Trace(clock), clock.now)
+    return Stage([vs.SimulatedDevice(spec, clock) for spec in specs], vs.Trace(clock), clock.now)
 
 
 def stream_s(
@@ -117,10 +117,22 @@ def main() -> None:
         raise SystemExit("expected two devices, the first of them a Vulkan device; try --null")
     half = options.runs // 2
     rows: list[dict[str, object]] = []
-    table = Table("graph", "knew", "dynamic", "steal", "auto", "ratio dynamic", "steal", "auto")
+    table = Table(
+        "graph",
+        "knew",
+        "earliest-finish",
+        "work-stealing",
+        "auto",
+        "ratio dynamic",
+        "work-stealing",
+        "auto",
+    )
     for graph, build in GRAPHS.items():
         first, second = [1.0] * half, [options.slowdown] * half
-        streams = [(policy, [*first, *second], "") for policy in ("dynamic", "steal", "auto")]
+        streams = [
+            (policy, [*first, *second], "")
+            for policy in ("earliest-finish", "work-stealing", "auto")
+        ]
         fixed = (("priority", "0"), ("priority", "1"), ("auto", ""))
         streams += [(policy, part, at) for part in (first, second) for policy, at in fixed]
         each = [
@@ -129,7 +141,9 @@ def main() -> None:
         ]
         best = [min(seconds) for seconds in zip(*each, strict=True)]
         took, knew_s = best[:3], min(best[3:6]) + min(best[6:])
-        found = dict(zip(("knew", "dynamic", "steal", "auto"), (knew_s, *took), strict=True))
+        found = dict(
+            zip(("knew", "earliest-finish", "work-stealing", "auto"), (knew_s, *took), strict=True)
+        )
         rows.append({"graph": graph, "seconds": found})
         cells = [f"{seconds * 1e3:.1f} ms" for seconds in (knew_s, *took)]
         table.add_row(graph, *cells, *(f"{seconds / knew_s:.2f}" for seconds in took))

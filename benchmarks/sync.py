@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.topology.device_spec import SYNC
+from vksched.topology.device_spec import GRANULARITIES
 
 
 def chain(size: int) -> vs.Tensor:
@@ -83,47 +83,61 @@ class Row:
 
 def measure(device: str, graph: str, size: int, repeats: int, simulated: bool) -> Row:
     """Runs one graph on one device with each policy in turn."""
-    schedulers = {sync: _open(device, sync, simulated) for sync in SYNC}
+    schedulers = {
+        submit_granularity: _open(device, submit_granularity, simulated)
+        for submit_granularity in GRANULARITIES
+    }
     try:
         outputs = GRAPHS[graph](size)
-        runs = {sync: sched.compile(outputs) for sync, sched in schedulers.items()}
+        runs = {
+            submit_granularity: sched.compile(outputs)
+            for submit_granularity, sched in schedulers.items()
+        }
         shape = runs["split"].plan.graph.inputs[0].type.shape
         x = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
-        times: dict[str, list[float]] = {sync: [] for sync in SYNC}
+        times: dict[str, list[float]] = {
+            submit_granularity: [] for submit_granularity in GRANULARITIES
+        }
         for repeat in range(repeats + 1):
-            for sync, run in runs.items():
+            for submit_granularity, run in runs.items():
                 run(x=x)
                 if repeat and run.stats is not None:  # the first one warms up
-                    times[sync].append(run.stats.seconds)
-        seconds = {sync: median(values) for sync, values in times.items()}
+                    times[submit_granularity].append(run.stats.seconds)
+        seconds = {
+            submit_granularity: median(values) for submit_granularity, values in times.items()
+        }
         return Row(
             device,
             graph,
-            {sync: len(run.plan.splits) for sync, run in runs.items()},
+            {submit_granularity: len(run.plan.splits) for submit_granularity, run in runs.items()},
             seconds,
-            {sync: value / seconds["split"] for sync, value in seconds.items()},
+            {
+                submit_granularity: value / seconds["split"]
+                for submit_granularity, value in seconds.items()
+            },
         )
     finally:
         for sched in schedulers.values():
             sched.close()
 
 
-def _open(device: str, sync: str, simulated: bool) -> vs.Scheduler:
+def _open(device: str, submit_granularity: str, simulated: bool) -> vs.Scheduler:
     if not simulated:
-        return vs.Scheduler([device], sync=sync)
+        return vs.Scheduler([device], submit_granularity=submit_granularity)
     clock = vs.SimulatedClock()
-    null = vs.NullDevice(vs.DeviceSpec(device, "null"), clock)
-    return vs.Scheduler([null], sync=sync, trace=vs.Trace(clock))
+    null = vs.SimulatedDevice(vs.DeviceSpec(device, "null"), clock)
+    return vs.Scheduler([null], submit_granularity=submit_granularity, trace=vs.Trace(clock))
 
 
 def show(rows: Sequence[Row]) -> None:
     """Prints the rows as a table."""
     table = Table(title="median of a run in ms (ratio to split), submissions")
-    for name in ("device", "graph", *SYNC):
+    for name in ("device", "graph", *GRANULARITIES):
         table.add_column(name, justify="left" if name in ("device", "graph") else "right")
     for row in rows:
         cells = (
-            f"{1e3 * row.seconds[s]:.3f} ({row.ratio[s]:.2f}), {row.submissions[s]}" for s in SYNC
+            f"{1e3 * row.seconds[s]:.3f} ({row.ratio[s]:.2f}), {row.submissions[s]}"
+            for s in GRANULARITIES
         )
         table.add_row(row.device, row.graph, *cells)
     Console().print(table)

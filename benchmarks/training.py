@@ -132,10 +132,10 @@ def measure(device: str, name: str, params: dict[str, Any], python: str) -> Meas
     again: list[list[float]] = [[], []]
     for _ in range(1 + COMPILED):
         for seconds, given in zip(compiling, (None, updates), strict=True):
-            with vs.Scheduler([device], on_fault="raise") as sched:
+            with vs.Scheduler([device], on_device_failure="raise") as sched:
                 seconds.append(timed(lambda: sched.compile(loss, updates=given)))  # noqa: B023
     with ExitStack() as stack:
-        sched = stack.enter_context(vs.Scheduler([device], on_fault="raise"))
+        sched = stack.enter_context(vs.Scheduler([device], on_device_failure="raise"))
         for turn in range(1 + COMPILED):
             for seconds, given in zip(again, (None, updates), strict=True):
                 start = time.perf_counter()

@@ -29,8 +29,8 @@ def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, vs.Pla
         gpu = sched.devices[0].name
         run = sched.compile(total, placement={"scaled": gpu, "total": gpu})
         for node, placed in zip(run.plan.graph.nodes, run.plan.placements, strict=True):
-            device = run.plan.machine.devices[placed.device].name
-            print(f"{node.name:>8} {node.type!s:<32} {device:<10} {placed.rule}")
+            device = run.plan.topology.devices[placed.device].name
+            print(f"{node.name:>8} {node.type!s:<32} {device:<10} {placed.reason}")
         result = run(a=data)
         assert isinstance(result, np.ndarray)
     e = np.exp(data)

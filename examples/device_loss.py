@@ -21,9 +21,11 @@ def with_a_faulty_one(names: Sequence[str]) -> list[str | Device]:
     """
     if names[0] == "cpu":
         clock = vs.SimulatedClock()
-        first, second = (vs.NullDevice(vs.DeviceSpec(f"null:{i}", "null"), clock) for i in range(2))
-        return [vs.FaultyDevice(first, at=3), second]
-    return [vs.FaultyDevice(names[0], at=3), names[-1]]
+        first, second = (
+            vs.SimulatedDevice(vs.DeviceSpec(f"null:{i}", "null"), clock) for i in range(2)
+        )
+        return [vs.FaultInjectionDevice(first, at=3), second]
+    return [vs.FaultInjectionDevice(names[0], at=3), names[-1]]
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[list[NDArray], list[NDArray], list[str]]:
@@ -42,7 +44,7 @@ def main(devices: Sequence[str] | None = None) -> tuple[list[NDArray], list[NDAr
             warnings.simplefilter("always")
             results = [np.asarray(run(x=batch)) for batch in inputs]  # nothing to catch or repeat
         texts = [str(warning.message) for warning in caught]
-        print(*texts, f"quarantined: {dict(sched.quarantined)}", sep="\n")
+        print(*texts, f"failed: {dict(sched.failed_devices)}", sep="\n")
         print(run.plan.explain())
     expected = [np.maximum(batch @ matrices[0], 0) @ matrices[1] for batch in inputs]
     worst = max(np.abs(r - e).max() for r, e in zip(results, expected, strict=True))

@@ -16,7 +16,7 @@ def build(rng: np.random.Generator) -> tuple[vs.Tensor, vs.Tensor]:
     y: vs.Tensor = vs.input("x", (16, 64))
     w = y
     for i in range(3):
-        with vs.scope(f"layer.{i}"):
+        with vs.name_scope(f"layer.{i}"):
             w = vs.weight(rng.standard_normal((64, 64), dtype=np.float32) / 8, name="w")
             y = vs.gelu(y @ w)
     return vs.softmax(y, name="probabilities"), w
@@ -36,7 +36,7 @@ def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, list[t
         )
         print(by_hand.plan.explain())
         where = [
-            (node.name, by_hand.plan.machine.devices[placed.device].name)
+            (node.name, by_hand.plan.topology.devices[placed.device].name)
             for node, placed in zip(by_hand.plan.graph.nodes, by_hand.plan.placements, strict=True)
         ]
         return np.asarray(automatic(x=data)), np.asarray(by_hand(x=data)), where

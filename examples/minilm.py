@@ -75,7 +75,7 @@ class MiniLM:
         """Returns the graph: ids (batch, length) int32, mask (batch, length) -> (batch, hidden)."""
         ids = vs.input("ids", (batch, length), "int32")
         mask = vs.input("mask", (batch, length))
-        with vs.scope("embeddings"):
+        with vs.name_scope("embeddings"):
             words = vs.gather(self._weight("embeddings.word_embeddings"), ids)
             places = self._weight("embeddings.position_embeddings")[:length]
             kind = self._weight("embeddings.token_type_embeddings")[0]
@@ -83,9 +83,9 @@ class MiniLM:
             # what is not a token weighs e**-1e9 = 0 in every softmax
             bias = vs.reshape((mask - 1.0) * 1e9, (batch, 1, 1, length))
         for i in range(self.layers):
-            with vs.scope(f"layer.{i}"):
+            with vs.name_scope(f"layer.{i}"):
                 x = self._layer(x, bias, f"encoder.layer.{i}")
-        with vs.scope("pooling"):
+        with vs.name_scope("pooling"):
             share = mask / vs.reduce_sum(mask, 1, keepdims=True)
             mean = vs.reduce_sum(x * vs.expand_dims(share, 2), 1)
             norm = vs.sqrt(vs.reduce_sum(mean * mean, 1, keepdims=True))

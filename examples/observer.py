@@ -18,7 +18,7 @@ def main(devices: Sequence[str] | None = None) -> tuple[list[str], str]:
     rng = np.random.default_rng(0)
     h = vs.input("x", (4, 32))
     for i in range(LAYERS):
-        with vs.scope(f"layer.{i}"):
+        with vs.name_scope(f"layer.{i}"):
             w = vs.weight(rng.standard_normal((32, 32), dtype=np.float32), name="w")
             h = vs.relu(vs.matmul(h, w, name="product"), name="out")
 

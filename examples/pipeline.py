@@ -23,7 +23,7 @@ def network() -> vs.Tensor:
     rng = np.random.default_rng(0)
     h = vs.input("x", (64, WIDTH))
     for i in range(LAYERS):
-        with vs.scope(f"layer.{i}"):
+        with vs.name_scope(f"layer.{i}"):
             w = vs.weight(rng.standard_normal((WIDTH, WIDTH), dtype=np.float32) / 16, name="w")
             h = vs.relu(h @ w)
     return h

@@ -36,8 +36,8 @@ class Totals:
     """What all runs cost together; a sink of the trace."""
 
     runs: int = 0
-    fences_waited: int = 0
-    crossing_bytes: int = 0
+    fence_waits: int = 0
+    transfer_bytes: int = 0
     device_seconds: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, event: vs.Event) -> None:
@@ -45,8 +45,8 @@ class Totals:
         if not isinstance(stats, vs.RunStats):
             return
         self.runs += 1
-        self.fences_waited += stats.fences_waited
-        self.crossing_bytes += stats.crossing_bytes
+        self.fence_waits += stats.fence_waits
+        self.transfer_bytes += stats.transfer_bytes
         for device, seconds in stats.device_seconds.items():
             self.device_seconds[device] = self.device_seconds.get(device, 0.0) + seconds
 
@@ -59,7 +59,7 @@ class Encoder:
     ) -> None:
         self.model, self.batch = model, batch
         self._sched = sched
-        self._graphs: dict[int, vs.Run] = {}
+        self._graphs: dict[int, vs.CompiledGraph] = {}
         layers = model.layers
         self.layers = {i: devices[i * len(devices) // layers] for i in range(layers)}
         self.placement = {
@@ -68,7 +68,7 @@ class Encoder:
             "pooling.*": self.layers[layers - 1],
         }
 
-    def graph(self, length: int) -> vs.Run:
+    def graph(self, length: int) -> vs.CompiledGraph:
         """Returns the compiled encoder for texts of this many tokens."""
         if length not in self._graphs:
             encoder = self.model.build_encoder(self.batch, length)
@@ -174,8 +174,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(work)
     console.print(
         f"{report['sentences']} sentences in {report['seconds']:.1f} s and {totals['runs']} runs, "
-        f"{totals['fences_waited']} fence waits, "
-        f"{totals['crossing_bytes'] / 1e6:.1f} MB copied between devices"
+        f"{totals['fence_waits']} fence waits, "
+        f"{totals['transfer_bytes'] / 1e6:.1f} MB copied between devices"
     )
     difference = report["largest_difference_from_numpy"]
     console.print(f"largest difference from numpy: {difference:.1e}")

@@ -61,11 +61,11 @@ def first_values() -> dict[str, NDArray]:
 
 def network(x: vs.Tensor, params: dict[str, vs.Tensor]) -> vs.Tensor:
     """Returns ten logits for each scan: (n, 1, 8, 8) -> (n, 10)."""
-    with vs.scope("body"):
+    with vs.name_scope("body"):
         h = vs.relu(vs.conv(x, params["body.0.w"], params["body.0.b"], padding=1))
         h = vs.relu(vs.conv(h, params["body.1.w"], params["body.1.b"], padding=1))
         h = vs.max_pool(h, 2)
-    with vs.scope("head"):
+    with vs.name_scope("head"):
         h = vs.flatten(h, 1)
         h = vs.relu(vs.linear(h, params["head.0.w"], params["head.0.b"]))
         return vs.linear(h, params["head.1.w"], params["head.1.b"])

@@ -136,8 +136,8 @@ def train(
         for i in range(steps):
             losses.append(float(step(**letters.batch(i))))
             bars.update(task, advance=1, description=f"loss {losses[-1]:.3f}")
-        machine = step.plan.machine
-        busy = list(dict.fromkeys(machine.devices[s.device].name for s in step.plan.splits))
+        topology = step.plan.topology
+        busy = list(dict.fromkeys(topology.devices[s.device].name for s in step.plan.splits))
         learnt = {name: vs.weight(sched.read(state), name) for name, state in params.items()}
     with vs.Scheduler(devices[:1]) as sched:
         written = write(sched.compile(network(one, learnt)), letters, 300)

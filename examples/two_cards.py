@@ -1,7 +1,7 @@
 """Two cards that are not here: the fastest plan, and that of `--policy priority`, which fills one
 before the other.
 
-vksched plan examples/two_cards.py:build --machine examples/data/two_cards.json --svg plan.svg
+vksched plan examples/two_cards.py:build --topology examples/data/two_cards.json --svg plan.svg
 """
 
 from functools import partial
@@ -36,7 +36,7 @@ def build(layers: int = 12, hidden: int = 512, heads: int = 8) -> vs.Tensor:
     """Returns the model: 144 MiB of weights, more than the first card has room for."""
     x = vs.input("x", (128, hidden))
     for i in range(layers):
-        with vs.scope(f"layer.{i}"):
+        with vs.name_scope(f"layer.{i}"):
             x = layer(x, heads)
     return vs.softmax(x, name="probabilities")
 
@@ -47,10 +47,10 @@ large = partial(build, layers=24, hidden=4096, heads=32)
 
 def main() -> vs.Plan:
     """Returns the second plan; nothing is allocated."""
-    machine = vs.load_machine(str(Path(__file__).parent / "data" / "two_cards.json"))
+    topology = vs.load_topology(str(Path(__file__).parent / "data" / "two_cards.json"))
     written = Request(vs.build_graph(build())[0], (), {})
-    graph = written.optimized(machine).graph  # as a scheduler plans it
-    fastest, plan = (vs.plan_graph(graph, machine, policy=p) for p in ("auto", "priority"))
+    graph = written.optimized(topology).graph  # as a scheduler plans it
+    fastest, plan = (vs.plan_graph(graph, topology, policy=p) for p in ("auto", "priority"))
     print(fastest.explain(), plan.explain(), plan.explain("layer.11.wide"), sep="\n\n")
     return plan
 

@@ -30,7 +30,7 @@ def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, vs.Run
         assert run.stats is not None and isinstance(result, np.ndarray)
         for device, seconds in run.stats.device_seconds.items():
             print(f"{device}: {1e3 * seconds:.2f} ms")
-        print(f"{run.stats.fences_waited} fences, {run.stats.crossing_bytes} bytes crossed")
+        print(f"{run.stats.fence_waits} fences, {run.stats.transfer_bytes} bytes crossed")
         expected = arrays["a"] @ arrays["b"] + arrays["c"] @ arrays["d"]
         print(f"largest difference from numpy: {np.abs(result - expected).max():.1e}")
         return result, expected, run.stats

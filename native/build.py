@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Build Kompute's Python module, its companion and the CPU's loops for the Python that runs this.
+"""Build Kompute's Python module, its companion and the CPU kernels for the Python that runs this.
 
     kp 0.9.0 sdist (unmodified) + native/ -> cmake -> site-packages/vksched_native/
 
-The modules lie inside a package of ours, so that a `kp` of the user's stays as it is. A second run
-finds its stamp and ends at once, one after an interrupted run goes on where that ended; --force
-builds anew. Standard library only.
+The modules are in a separate package, so that a user's `kp` is unaffected. A second run finds its
+stamp and ends at once. A run after an interrupted one resumes it; --force rebuilds. It needs the
+standard library only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ HERE = Path(__file__).resolve().parent
 KP = "0.9.0"
 KP_SHA256 = "98e583dc6e9731ff6d7a3e3317817e4d93f7b2945929619e29a56325db279949"
 PYBIND11 = "2.13.6"
-MODULES = ("kp", "companion", "loops")
+MODULES = ("kp", "companion", "cpu_kernels")
 SOURCES = (".txt", ".py", ".cpp", ".hpp")
 IS_WINDOWS = sys.platform == "win32"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-INIT = '"""What vksched has in C++, built by its native/build.py."""\n'
+INIT = '"""Native modules of vksched, built by its native/build.py."""\n'
 PACKAGES = {
     "win32": "CMake, Visual Studio's C++ tools, the Vulkan SDK and `vcpkg install fmt`",
     "darwin": "brew install cmake fmt vulkan-headers vulkan-loader molten-vk",
@@ -41,7 +41,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
 
 class BuildError(Exception):
-    """What failed and what to do about it."""
+    """A failure, and a remedy."""
 
 
 def say(text: str) -> None:
@@ -55,12 +55,12 @@ def call(command: list[str], to_do: str) -> None:
 
 
 def settings(*more: str) -> str:
-    """Return what decides how sources are built, as text."""
+    """Return the settings that affect the build, as text."""
     return json.dumps([sys.version, SUFFIX, *map(os.environ.get, CMAKE_READS), *more])
 
 
 def build_key() -> str:
-    """Return a digest of all that decides what is built."""
+    """Return a digest of the settings and all sources."""
     digest = hashlib.sha256(settings().encode())
     for path in sorted(p for p in HERE.rglob("*") if p.suffix in SOURCES):
         name = path.relative_to(HERE).as_posix()
@@ -77,7 +77,7 @@ def is_current(package: Path, key: str) -> bool:
 
 
 def check_tools() -> None:
-    """Look for what is cheap to look for; cmake names the libraries that it misses."""
+    """Check for tools and headers; cmake reports missing libraries."""
     wanted = ["cmake"] if IS_WINDOWS else ["cmake", "make"]  # Visual Studio is no tool on PATH
     missing = [tool for tool in wanted if not shutil.which(tool)]
     named = IS_WINDOWS or os.environ.get("CXX")
@@ -102,7 +102,7 @@ def get_kp(work: Path) -> Path:
     archive = work / f"kp-{KP}.tar.gz"
     if not archive.exists() or sha256(archive) != KP_SHA256:
         archive.unlink(missing_ok=True)
-        # The wheel cache does not matter here: download stores the archive itself.
+        # pip's wheel cache is irrelevant: download stores the archive itself.
         call(
             [*PIP, "download", "--no-deps", "--no-binary=kp", "--dest", str(work), f"kp=={KP}"],
             "is the package index reachable?",
@@ -121,7 +121,7 @@ def get_kp(work: Path) -> Path:
 
 
 def get_pybind11(work: Path) -> Path:
-    """Return pybind11's CMake folder: the one of this Python, or a private copy."""
+    """Return pybind11's CMake folder: of this Python's package, or of a private copy."""
     try:
         import pybind11
 
@@ -138,8 +138,8 @@ def get_pybind11(work: Path) -> Path:
 
 
 def python_library() -> str:
-    """Return what CMake takes for Python's library. Modules take Python's symbols from the
-    interpreter, except on Windows; elsewhere kp's CMake file only wants a name.
+    """Return a path for CMake's PYTHON_LIBRARY. Modules resolve Python's symbols in the
+    interpreter, except on Windows; elsewhere kp's CMake file needs any existing path.
     """
     if IS_WINDOWS:
         version = f"{sys.version_info.major}{sys.version_info.minor}"
@@ -148,7 +148,7 @@ def python_library() -> str:
 
 
 def count_jobs() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -159,8 +159,8 @@ def build_folder(work: Path) -> Path:
 
 
 def compile_modules(work: Path, source: Path, pybind11_dir: Path) -> Path:
-    """Configure and build; return the folder with the package of modules. What an interrupted build
-    with the same settings left is used again.
+    """Configure and build; return the folder with the package of modules. An interrupted build with
+    the same settings is resumed.
     """
     build = build_folder(work)
     include = sysconfig.get_path("include")
@@ -186,7 +186,7 @@ def compile_modules(work: Path, source: Path, pybind11_dir: Path) -> Path:
 
 
 def licences(source: Path, pybind11_dir: Path) -> dict[str, Path]:
-    """Return the licences of what is compiled in, by the names that they get."""
+    """Return the licences of the compiled-in libraries, by their installed names."""
     site = pybind11_dir.parents[3]
     found = {"LICENSE.kompute": [source / "LICENSE"]}
     found["LICENSE.pybind11"] = sorted(site.glob(f"pybind11-{PYBIND11}.dist-info/**/LICENSE*"))
@@ -194,7 +194,7 @@ def licences(source: Path, pybind11_dir: Path) -> dict[str, Path]:
 
 
 def install(built: Path, package: Path, key: str, texts: dict[str, Path]) -> None:
-    """Put the modules in place once they can be imported; by renaming, as a running Python may have
+    """Install the modules once they can be imported; by renaming, because a running Python may have
     the old ones open.
     """
     (built / package.name).mkdir(exist_ok=True)
@@ -243,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BuildError as error:
         print(f"[native] {error}", file=sys.stderr, flush=True)
         code = 1
-    shutil.rmtree(build_folder(work), ignore_errors=True)  # whole or broken, it is not used again
+    shutil.rmtree(build_folder(work), ignore_errors=True)  # complete or broken, it is not reused
     return code
 
 

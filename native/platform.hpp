@@ -1,5 +1,5 @@
-// What compilers and systems spell in their own ways. GCC and Clang on Linux are what is tried;
-// the rest is written by the manuals.
+// Differences between compilers and systems. Tested with GCC and Clang on Linux; the rest follows
+// the manuals.
 #pragma once
 
 #if defined(_MSC_VER)
@@ -12,7 +12,7 @@
 
 namespace vksched {
 
-// A function that a loaded module exports; null where there is none.
+// Return a function that a loaded module exports, or null.
 void* find_in_module(const char* path, const char* name);
 
 } // namespace vksched

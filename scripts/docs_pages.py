@@ -64,7 +64,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "onnx-not-on-device": _stored(ONNX, "not_on_device"),
     "onnx-not-counted": _stored(ONNX, "not_counted"),
     "shader-loops": _stored(SHADERS, "loops"),
-    "shader-matrix-units": _stored(SHADERS, "matrix_units"),
+    "shader-coopmat": _stored(SHADERS, "coopmat"),
     "shader-variants": _stored(SHADERS, "variants"),
     "performance": _performance,
 }

@@ -27,7 +27,7 @@ import vksched as vs
 from vksched.engine.graph_registry import Graphs
 from vksched.importers.onnx.model import Model
 from vksched.ir.build_graph import build_graph
-from vksched.models.compiled_model import ModelRun
+from vksched.models.compiled_model import CompiledModel
 from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
@@ -257,13 +257,13 @@ class CaseRunner:
             outcome.error = _brief(error)
         return outcome
 
-    def _compile(self, case: BackendCase, model: Model) -> ModelRun:
+    def _compile(self, case: BackendCase, model: Model) -> CompiledModel:
         if len(self.names) < 2:
             return self.sched.compile(model)
         turns = itertools.cycle(self.names)
         for _ in range(zlib.crc32(case.name.encode()) % len(self.names)):
             next(turns)
-        return ModelRun(model, _GraphsInTurns(self.sched, turns), {}, 16, warns=False)
+        return CompiledModel(model, _GraphsInTurns(self.sched, turns), {}, 16, warns=False)
 
 
 class _GraphsInTurns(Graphs):
@@ -274,7 +274,9 @@ class _GraphsInTurns(Graphs):
         self._sched = sched
         self._turns = turns
 
-    def compile(self, outputs: Mapping[str, vs.Tensor], *_: object, **__: object) -> vs.Run:
+    def compile(
+        self, outputs: Mapping[str, vs.Tensor], *_: object, **__: object
+    ) -> vs.CompiledGraph:
         return self._sched.compile(outputs, _take_turns(outputs, self._turns))
 
 
@@ -290,7 +292,7 @@ def _computes(graph: vs.Graph, node: int) -> bool:
     return not graph.nodes[node].declaration.leaf and node not in graph.views
 
 
-def _look_at(run: ModelRun, outcome: Outcome) -> None:
+def _look_at(run: CompiledModel, outcome: Outcome) -> None:
     """Notes where a model's nodes ran."""
     outcome.ran.clear()
     for stage in run.stages:
@@ -303,7 +305,7 @@ def _look_at(run: ModelRun, outcome: Outcome) -> None:
 
 
 def _look_at_plan(plan: Plan, outcome: Outcome) -> None:
-    devices, support = plan.machine.devices, Support(plan.graph, plan.machine)
+    devices, support = plan.topology.devices, Support(plan.graph, plan.topology)
     for node in plan.graph.nodes:
         if not _computes(plan.graph, node.id):
             continue
@@ -311,7 +313,7 @@ def _look_at_plan(plan: Plan, outcome: Outcome) -> None:
         name = devices[placement.device].name
         outcome.ran[name] = outcome.ran.get(name, 0) + 1
         if name == "cpu":
-            reason = node.attrs.get("reason") or support.why_not(node, 0) or placement.rule
+            reason = node.attrs.get("reason") or support.why_not(node, 0) or placement.reason
             outcome.why.setdefault(node.op.removeprefix("onnx."), str(reason))
 
 

@@ -52,7 +52,7 @@ def main(picture: Path = PICTURE) -> None:
     specs = [DeviceSpec(card, "null", memory_bytes=1 << 30, **about) for card in CARDS]  # type: ignore[arg-type]
     with TemporaryDirectory() as folder:
         write_model(model := Path(folder) / "model.gguf", "Q4_K", SIZES)
-        with vs.Scheduler([vs.NullDevice(spec, clock) for spec in specs]) as sched:
+        with vs.Scheduler([vs.SimulatedDevice(spec, clock) for spec in specs]) as sched:
             rows = [row for parts in (1, 4) for row in rows_of(sched, model, parts)]
     ends = [max(bar.finish_s for row in pair for bar in row.bars) for pair in (rows[:2], rows[2:])]
     told = f"half of the layers on each card; in parts {ends[0] / ends[1]:.2f} times as fast"

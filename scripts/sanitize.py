@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Run the tests of the CPU's native loops with the address and undefined-behaviour sanitizers.
+"""Run the tests of the native CPU kernels with the address and undefined-behaviour sanitizers.
 
-    native/loops + sanitizers -> build/sanitized -> planted faults, each must end its process
-                                                 -> tests of loops and ops, none may
+    native/cpu_kernels + sanitizers -> build/sanitized -> planted faults, each must end its process
+                                                       -> tests of kernels and ops, none may
 
-Only the loops are built: no Kompute and no Vulkan. A second run compiles what changed. Any argument
-is given to pytest in place of the tests. Exit code 77: the compiler has no sanitizers here, the
-last line says what is missing.
+Only the CPU kernels are built: no Kompute and no Vulkan. A second run compiles what changed. Any
+argument is given to pytest in place of the tests. Exit code 77: the compiler has no sanitizers
+here, the last line says what is missing.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ FLAGS = (
 MISSING = 77
 """As automake has it for a test that was left out."""
 TESTS = (
-    *("test_*loop*.py", "test_*recipes.py", "test_*blocks.py", "test_extremes.py"),
-    *("test_reduction.py", "test_ops.py", "test_fuzz_*.py"),
+    *("ops/native/test_*.py", "ops/test_extremes.py", "ops/test_gguf_formats.py"),
+    *("ops/test_ops.py", "ops/test_reduction.py", "ir/test_attr_fuzz.py"),
 )
-"""Of ops: what runs native loops, and draws their numbers."""
+"""The tests that run native kernels, and the fuzz test that draws attributes of ops."""
 WRITE = """
 import ctypes, sys, numpy as np
 values = np.zeros(64, np.float32)
@@ -162,10 +162,10 @@ def main(arguments: list[str]) -> int:
     compile_loops(cxx)
     find_planted(env)
     wanted = arguments or [
-        str(path) for name in TESTS for path in sorted((ROOT / "tests" / "ops").glob(name))
+        str(path) for name in TESTS for path in sorted((ROOT / "tests").glob(name))
     ]
     start = time.monotonic()
-    where = "import vksched_native.loops as l; assert l.__file__.startswith(%r), l.__file__"
+    where = "import vksched_native.cpu_kernels as l; assert l.__file__.startswith(%r), l.__file__"
     subprocess.run([sys.executable, "-c", where % str(MODULES)], env=env, check=True)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *wanted]
     for report in WORK.glob("report.*"):

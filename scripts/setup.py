@@ -39,7 +39,7 @@ from setup_vulkan import (
     get_devices,
     get_drivers_early,
     get_validation,
-    key_of_machine,
+    key_of_topology,
     may_have_hardware,
     validation_layer,
 )
@@ -134,7 +134,7 @@ STEPS = (
     ),
     Step(
         "Vulkan devices",
-        lambda s: hash_of(s.native, key_of_machine(), s.environ.get(SOFTWARE, "")),
+        lambda s: hash_of(s.native, key_of_topology(), s.environ.get(SOFTWARE, "")),
         lambda s: not s.native or answer_file(s).exists(),
         get_devices,
         needs=("Python packages", "native modules"),

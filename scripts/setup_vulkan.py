@@ -26,7 +26,7 @@ DESCRIBE_DEVICES = (
 )
 
 
-def key_of_machine() -> str:
+def key_of_topology() -> str:
     """A digest of what decides which Vulkan devices the loader can find."""
     names = [f"{folder}/{name}" for folder in ICD_FOLDERS for name in list_folder(folder)]
     nodes = list_folder("/dev/dri") + [n for n in list_folder("/dev") if n.startswith("nvidia")]
@@ -35,7 +35,7 @@ def key_of_machine() -> str:
 
 def key_of_drivers(setup: Setup) -> str:
     """The same with the drivers of vksched's own."""
-    return hash_of(key_of_machine(), list_folder(str(setup.driver_folder)))
+    return hash_of(key_of_topology(), list_folder(str(setup.driver_folder)))
 
 
 def find_devices(setup: Setup) -> list[tuple[str, str]] | None:

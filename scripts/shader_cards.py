@@ -115,12 +115,12 @@ CARDS = {
     "ga102": Card(NVIDIA, ("172",)),
 }
 """By generation: GCN 5, RDNA 1, 2, 3; Ampere."""
-WITH_UNITS = {
+WITH_COOPMAT = {
     "navi31": CARDS["navi31"],
     "gfx1201": Card(AMD, ("gfx1201",)),
     "ga102": CARDS["ga102"],
 }
-"""Those with matrix units, as Mesa 25 and newer know them: RDNA 3 and 4; Ampere."""
+"""Those with cooperative matrices, as Mesa 25 and newer know them: RDNA 3 and 4; Ampere."""
 UNITS = (
     (32, 16, ("navi31", "gfx1201")),
     (64, 16, ("navi31", "gfx1201")),

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from vksched.ir.op import Call, Dispatch
 
 _FOR_CPU_DRIVERS = (
-    *("matmul_lanes_", "matmul_rows_", "matmul_register_", "packed_rows_"),
-    *("attention_lanes_", "norm_lanes", "softmax_lanes"),
-    *("reduce_quads_", "reduce_across_", "reduce_wide_", "norm_blocks", "transpose_tiles"),
+    *("matmul_subgroup_", "matmul_gemv_cpu_", "matmul_register_", "quant_gemv_cpu_"),
+    *("attention_subgroup_", "norm_subgroup", "softmax_subgroup"),
+    *("reduce_vec4_", "reduce_across_", "reduce_workgroup_", "norm_tiled", "transpose_tiled"),
 )
 """Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
 are on a stack there, or with neighbouring lanes far apart in memory.
 """
-FOR_UNITS = "_matrices"
-"""In the names of those written for matrix units, which not every card has: in a table of their
-own.
+COOPMAT_NAME = "_coopmat"
+"""In the names of those written for cooperative matrices, which not every card has: in a table of
+their own.
 """
 _READS_64 = "_64"
 """The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
@@ -35,7 +35,7 @@ MOST_NAMED = 4
 def is_for_cards(variant: str) -> bool:
     """Whether a GPU may be given a shader; others are left out of the tables unless named."""
     others = variant.startswith(_FOR_CPU_DRIVERS) or variant.endswith(_READS_64)
-    return not others and FOR_UNITS not in variant
+    return not others and COOPMAT_NAME not in variant
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
     return tuple((name, value) for name, value in given if defaults[name] != value)
 
 
-def unit_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
-    """Returns what runs by matrix units in subgroups of so many lanes, in all tiles: products of
-    all layouts, convolutions, attention. code_depth: of matrices of int8.
+def coopmat_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
+    """Returns what runs by cooperative matrices in subgroups of so many lanes, in all tiles:
+    products of all layouts, convolutions, attention. code_depth: of matrices of int8.
     """
     try:
         from vksched.ir.op import get_op
@@ -135,7 +135,7 @@ def unit_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
         matrices=("float16*float16+float32 16x16x16", f"int8*int8+int32 16x16x{code_depth}"),
     )
     found = set[Pipeline]()
-    for name, call in _calls_of_units():
+    for name, call in _coopmat_calls():
         op, call = get_op(name), replace(call, limits=card)
         for variant in variants_of(op, call):
             for dispatch in lower(op, replace(call, variant=variant)).dispatches:
@@ -145,8 +145,10 @@ def unit_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
     return sorted(found, key=lambda p: (p.variant, p.constants))
 
 
-def _calls_of_units() -> Iterator[tuple[str, Call]]:
-    """Yields ops and calls of theirs, of each way in which kernels for matrix units differ."""
+def _coopmat_calls() -> Iterator[tuple[str, Call]]:
+    """Yields ops and calls of theirs, of each way in which kernels for cooperative matrices
+    differ.
+    """
     from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, UINT32, TensorType
     from vksched.ir.attrs import Attrs
     from vksched.ir.op import Call

@@ -20,19 +20,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from setup_vulkan import ICD_FOLDERS
-from shader_cards import AMD, CARDS, UNITS, WITH_UNITS, Card, Maker, StatsError
+from shader_cards import AMD, CARDS, UNITS, WITH_COOPMAT, Card, Maker, StatsError
 from shader_loops import Loop, busy_loops
-from shader_pipelines import FOR_UNITS, Pipeline, unit_pipelines, used_pipelines
+from shader_pipelines import COOPMAT_NAME, Pipeline, coopmat_pipelines, used_pipelines
 from tables import Table, write_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
 WITH_LOOPS = (
-    *("matmul_tiled_float", "matmul_fours"),
-    *("matmul_few_float", "attention_tiled"),
+    *("matmul_tiled_float", "matmul_vec4"),
+    *("matmul_gemv_float", "attention_tiled"),
     *("conv_float32", "conv_transpose_float32"),
 )
-"""Kernels of GPUs that are made of multiply-adds in loops, with those for matrix units."""
+"""Kernels of GPUs that are made of multiply-adds in loops, with those for cooperative matrices."""
 CHILDREN = 2
 TIME_LIMIT_S = 900
 AT_ONCE = 40
@@ -202,7 +202,7 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
         "push_bytes": shader.push_bytes,
         "constants": values,
         "subgroup": pipeline.subgroup,
-        "assembly": pipeline.variant.startswith(WITH_LOOPS) or FOR_UNITS in pipeline.variant,
+        "assembly": pipeline.variant.startswith(WITH_LOOPS) or COOPMAT_NAME in pipeline.variant,
     }
 
 
@@ -321,12 +321,12 @@ def loops_table(report: Report) -> Table:
     return Table(("kernel (constants)", *amd), tuple(rows), (report.made_by(amd),), numeric=True)
 
 
-def units_table(report: Report) -> Table:
+def coopmat_table(report: Report) -> Table:
     """Return the cooperative matrix kernels: registers of each card, and for AMD the other
     instructions of the loop per matrix instruction.
     """
     rows = (
-        (_kernel(p), *(_unit_cell(results[p]) for results in report.results.values()))
+        (_kernel(p), *(_coopmat_cell(results[p]) for results in report.results.values()))
         for p in report.pipelines()
     )
     columns = ("kernel (constants)", *report.results)
@@ -337,7 +337,7 @@ def _kernel(pipeline: Pipeline) -> str:
     return f"`{pipeline.variant}`" + str(pipeline).removeprefix(pipeline.variant)
 
 
-def _unit_cell(got: Statistics | str) -> str:
+def _coopmat_cell(got: Statistics | str) -> str:
     if isinstance(got, str):
         return "failed"
     registers = f"{got.vgprs}{'!' if got.spills else '~' if got.scratch_bytes else ''}"
@@ -355,10 +355,10 @@ def main(variants: Sequence[str], families: str, json_too: bool, path: Path | No
             raise StatsError("--write takes every variant and every family")
         report = measure(used_pipelines(variants), chosen)
         if path:
-            units = [measure(unit_pipelines(*of), cards, WITH_UNITS) for *of, cards in UNITS]
+            coopmat = [measure(coopmat_pipelines(*of), cards, WITH_COOPMAT) for *of, cards in UNITS]
             tables = {
                 "loops": [loops_table(report)],
-                "matrix_units": [units_table(part) for part in units],
+                "coopmat": [coopmat_table(part) for part in coopmat],
                 "variants": [variants_table(report)],
             }
             write_tables(path, tables)

@@ -18,7 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "vksched_native"
-MODULES = ("kp", "companion", "loops")
+MODULES = ("kp", "companion", "cpu_kernels")
 
 
 class WheelError(Exception):

@@ -273,7 +273,7 @@ def test_one_file_alone_imports_each_native_module() -> None:
         ("runtime.vulkan.binding", "kp"),
         ("runtime.vulkan.binding", "companion"),
         ("bench.baselines.kp_baseline", "kp"),
-        ("ops.lowering.native_kernels", "loops"),
+        ("ops.lowering.native_kernels", "cpu_kernels"),
     }
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .common.errors import UnsupportedOp as UnsupportedOp
     from .common.errors import VkschedError as VkschedError
     from .common.user_warning import VkschedWarning as VkschedWarning
-    from .engine.executable import Run as Run
+    from .engine.executable import CompiledGraph as CompiledGraph
     from .engine.report.run_report import RunReport as RunReport
     from .generation.chat import Chat as Chat
     from .generation.embedder import Embedder as Embedder
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from .importers import load as load
     from .ir.build_graph import build_graph as build_graph
     from .ir.graph import Graph as Graph
-    from .ir.name_scope import scope as scope
+    from .ir.name_scope import name_scope as name_scope
     from .ir.name_scope import signal as signal
     from .ir.tensor import Tensor as Tensor
     from .ir.tensor import constant as constant
@@ -70,9 +70,9 @@ if TYPE_CHECKING:
     from .plan.serialize.trace_timeline import timeline as timeline
     from .planner.planner import plan_graph as plan_graph
     from .runtime.run_stats import RunStats as RunStats
-    from .runtime.simulated.fault_injection import FaultyDevice as FaultyDevice
-    from .runtime.simulated.simulated_device import NullDevice as NullDevice
-    from .runtime.simulated.throttled_device import SlowedDevice as SlowedDevice
+    from .runtime.simulated.fault_injection import FaultInjectionDevice as FaultInjectionDevice
+    from .runtime.simulated.simulated_device import SimulatedDevice as SimulatedDevice
+    from .runtime.simulated.throttled_device import ThrottledDevice as ThrottledDevice
     from .runtime.simulated_clock import SimulatedClock as SimulatedClock
     from .runtime.vulkan.device_probe import DeviceInfo as DeviceInfo
     from .runtime.vulkan.device_probe import list_devices as _list_devices
@@ -80,9 +80,9 @@ if TYPE_CHECKING:
     from .topology.device_spec import DeviceSpec as DeviceSpec
     from .topology.links import Link as Link
     from .topology.links import Links as Links
-    from .topology.perf_model import Costs as Costs
-    from .topology.topology import Machine as Machine
-    from .topology.topology_file import load_machine as load_machine
+    from .topology.perf_model import PerfModel as PerfModel
+    from .topology.topology import Topology as Topology
+    from .topology.topology_file import load_topology as load_topology
     from .trace.events import Event as Event
     from .trace.events import Trace as Trace
     from .trace.log import log_sink as log_sink
@@ -101,7 +101,7 @@ _PUBLIC = {
     "checkpoint": "autograd.checkpoint",
     "Cluster": "cluster.cluster",
     "constant": "ir.tensor",
-    "Costs": "topology.perf_model",
+    "PerfModel": "topology.perf_model",
     "DeviceError": "common.errors",
     "DeviceInfo": "runtime.vulkan.device_probe",
     "DeviceLost": "common.errors",
@@ -112,7 +112,7 @@ _PUBLIC = {
     "Embedder": "generation.embedder",
     "errors": "common.errors",
     "Event": "trace.events",
-    "FaultyDevice": "runtime.simulated.fault_injection",
+    "FaultInjectionDevice": "runtime.simulated.fault_injection",
     "grad": "autograd.reverse_mode",
     "GradientError": "common.errors",
     "Graph": "ir.graph",
@@ -124,15 +124,15 @@ _PUBLIC = {
     "Link": "topology.links",
     "Links": "topology.links",
     "load": "importers",
-    "load_machine": "topology.topology_file",
+    "load_topology": "topology.topology_file",
     "load_tape": "trace.read",
     "log_sink": "trace.log",
     "losses": "optim.losses",
-    "Machine": "topology.topology",
+    "Topology": "topology.topology",
     "metrics": "monitor.metrics",
     "ModelFormatError": "common.errors",
     "NotPicklable": "common.errors",
-    "NullDevice": "runtime.simulated.simulated_device",
+    "SimulatedDevice": "runtime.simulated.simulated_device",
     "onnxruntime": "onnxruntime",
     "optim": "optim",
     "OutOfMemory": "common.errors",
@@ -140,18 +140,18 @@ _PUBLIC = {
     "plan_graph": "planner.planner",
     "PlanError": "common.errors",
     "Recorder": "trace.tape",
-    "Run": "engine.executable",
+    "CompiledGraph": "engine.executable",
     "RunCancelled": "common.errors",
     "RunReport": "engine.report.run_report",
     "RunStats": "runtime.run_stats",
     "Sampling": "generation.sampling",
     "Scheduler": "scheduler.scheduler",
-    "scope": "ir.name_scope",
+    "name_scope": "ir.name_scope",
     "ShaderError": "common.errors",
     "ShapeError": "common.errors",
     "signal": "ir.name_scope",
     "SimulatedClock": "runtime.simulated_clock",
-    "SlowedDevice": "runtime.simulated.throttled_device",
+    "ThrottledDevice": "runtime.simulated.throttled_device",
     "state": "ops.creation.state",
     "StateLost": "common.errors",
     "Tape": "trace.tape",

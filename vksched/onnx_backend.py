@@ -35,7 +35,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict  # noqa: E402
 
 from .importers.onnx.nodes.functions import canonical_domain  # noqa: E402
 from .importers.onnx.nodes.values import HostValue  # noqa: E402
-from .models.compiled_model import ModelRun  # noqa: E402
+from .models.compiled_model import CompiledModel  # noqa: E402
 
 DEFAULT_DEVICE = "vulkan:0"
 
@@ -43,14 +43,14 @@ DEFAULT_DEVICE = "vulkan:0"
 class VkschedRep(BackendRep):
     """A model that is ready to run on its devices; a context manager, which frees it at the end."""
 
-    def __init__(self, run: ModelRun) -> None:
+    def __init__(self, run: CompiledModel) -> None:
         self._run = run
         self._outputs = namedtupledict("Outputs", [v.name for v in run.outputs])
         self._finalizer = weakref.finalize(self, _dropped.append, run)
         self._finalizer.atexit = False
 
     @property
-    def model_run(self) -> ModelRun:
+    def model_run(self) -> CompiledModel:
         """What runs it: its plans, its inputs and outputs."""
         return self._run
 
@@ -115,7 +115,7 @@ class _Schedulers:
 
 
 _schedulers = _Schedulers()
-_dropped: deque[ModelRun] = deque()
+_dropped: deque[CompiledModel] = deque()
 """Models that nobody holds any more: freed at the next call, as a collector may come any time."""
 
 

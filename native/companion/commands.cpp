@@ -1,5 +1,5 @@
-// What a recording's command buffer takes.
-#include "companion/imported.hpp"
+// The commands that a recording accepts.
+#include "companion/host_import.hpp"
 #include "companion/recording.hpp"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ void Recording::begin()
     }
     algorithms_.clear();
     tensors_.clear();
-    imported_.clear();
+    host_imports_.clear();
     bound_pipeline_ = VK_NULL_HANDLE;
     bound_set_ = VK_NULL_HANDLE;
     state_ = State::empty;
@@ -62,10 +62,11 @@ void Recording::begin()
     check(vkBeginCommandBuffer(commands_, &info), "vkBeginCommandBuffer");
     state_ = State::recording;
     if (queries_ != VK_NULL_HANDLE) {
-        if (reset_on_host_ == nullptr) {
+        if (reset_query_pool_ == nullptr) {
             vkCmdResetQueryPool(commands_, queries_, 0, 2);
         }
-        // not before what was submitted earlier has ended: times of submissions never overlap
+        // bottom of pipe: earlier submissions have ended, so that the times of submissions never
+        // overlap
         vkCmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, 0);
     }
 }
@@ -101,12 +102,12 @@ void Recording::dispatch(std::shared_ptr<kp::Algorithm> algorithm,
         throw py::value_error("[dispatch] expected " + std::to_string(expected) +
                               " bytes of push constants, got " + std::to_string(size));
     }
-    // kp's own record functions go through values kept in the Algorithm, which others share.
+    // kp's own record functions use values stored in the Algorithm, which other recordings share
     if (pipeline != bound_pipeline_) {
         vkCmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
         bound_pipeline_ = pipeline;
     }
-    if (set != bound_set_) { // with the layout of its own Algorithm, which fits its pipeline's
+    if (set != bound_set_) { // the layout of its Algorithm is compatible with the pipeline
         vkCmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, &set,
                                 0, nullptr);
         bound_set_ = set;
@@ -157,7 +158,7 @@ void Recording::copy(std::shared_ptr<kp::Tensor> source, std::shared_ptr<kp::Ten
     }
 }
 
-void Recording::copy_imported(std::shared_ptr<Imported> source, std::shared_ptr<kp::Tensor> target,
+void Recording::copy_host_import(std::shared_ptr<HostImport> source, std::shared_ptr<kp::Tensor> target,
                               int64_t source_byte, int64_t target_word, int64_t words)
 {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -178,7 +179,7 @@ void Recording::copy_imported(std::shared_ptr<Imported> source, std::shared_ptr<
     const VkBufferCopy region{ VkDeviceSize(source_byte), 4 * VkDeviceSize(target_word),
                                4 * VkDeviceSize(words) };
     vkCmdCopyBuffer(commands_, source->buffer(), to, 1, &region);
-    imported_.push_back(std::move(source));
+    host_imports_.push_back(std::move(source));
     tensors_.push_back(std::move(target));
 }
 
@@ -186,8 +187,8 @@ void Recording::barrier(const std::string& source, const std::string& destinatio
 {
     std::lock_guard<std::mutex> lock(mutex_);
     require_recording("barrier");
-    const Access from = named_access(here(source), true);
-    const Access to = named_access(here(destination), false);
+    const Access from = named_access(access_name(source), true);
+    const Access to = named_access(access_name(destination), false);
     VkMemoryBarrier barrier{};
     barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
     barrier.srcAccessMask = from.access;
@@ -196,9 +197,9 @@ void Recording::barrier(const std::string& source, const std::string& destinatio
                          nullptr);
 }
 
-std::string Recording::here(const std::string& name) const
+std::string Recording::access_name(const std::string& name) const
 {
-    return copies_only_ && (name == "device" || name == "shader") ? "copy" : name;
+    return is_transfer_only_ && (name == "device" || name == "shader") ? "copy" : name;
 }
 
 void Recording::end()
@@ -208,7 +209,7 @@ void Recording::end()
     if (queries_ != VK_NULL_HANDLE) {
         vkCmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, 1);
     }
-    state_ = State::failed; // a buffer whose end failed is invalid until the next begin
+    state_ = State::failed; // if the end fails, the buffer is invalid until the next begin
     check(vkEndCommandBuffer(commands_), "vkEndCommandBuffer");
     state_ = State::recorded;
 }

@@ -1,11 +1,16 @@
-// What the files of the companion share: errors, kp's private members, kp's own functions of ours.
+// Declarations that the companion's files share: errors, kp's private members, hooks in kp's
+// module.
 //
-//   module.cpp                  the module        errors.cpp   VkResults as exceptions
-//   devices.cpp                 descriptions, of  memory.cpp   mapped memory, pipelines
-//   features.cpp, limits.cpp    a part each       line.hpp     queues as recordings share them
-//   recording.hpp, .cpp         Recording:
-//   commands.cpp                what it takes,
-//   submissions.cpp             how it runs
+//   module.cpp                   the module
+//   errors.cpp                   VkResults as exceptions
+//   devices.cpp, features.cpp,   descriptions of physical devices
+//   limits.cpp
+//   memory.cpp                   mapped memory, pipelines
+//   queue.hpp, .cpp              queues that recordings share
+//   host_import.hpp              host memory as a buffer
+//   recording.hpp, .cpp          Recording: its lifetime
+//   commands.cpp                 Recording: its commands
+//   submissions.cpp              Recording: submission, waiting, timing
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -35,45 +40,45 @@ struct Failure : std::runtime_error {
 
 void check(VkResult result, const char* call);
 
-// Raises where kp has not created the device.
+// Throw if kp has not created the device.
 void require_open(kp::Manager& manager);
 
-// From now on the process ends without the drivers' own destructors: a software driver whose threads
-// still work on a submission crashes in them (seen with SwiftShader 5.0). Python has ended
-// by then, and its files are flushed.
+// Exit the process without the drivers' destructors: a software driver whose threads still run a
+// submission crashes in them (seen with SwiftShader 5.0). Python has ended by then, and its files
+// are flushed.
 void end_without_destructors();
 
 std::vector<VkQueueFamilyProperties> queue_families(VkPhysicalDevice device);
 
-// ---- what native/checked/ keeps inside kp's module, found by name
+// ---- functions of native/vk_hooks/ in kp's module, found by name
 
 using TakeError = VkResult (*)();
-using MakePipeline = VkResult (*)(VkDevice, const uint32_t*, size_t, const uint32_t*, uint32_t,
+using CompilePipeline = VkResult (*)(VkDevice, const uint32_t*, size_t, const uint32_t*, uint32_t,
                                   uint32_t, uint32_t, uint32_t);
 using FillCache = void (*)(VkDevice, const void*, size_t);
 using ReadCache = VkResult (*)(VkDevice, size_t*, void*);
 using CountPipelines = void (*)(VkDevice, size_t*);
-using KeepPipelines = size_t (*)(size_t);
-using Switch = void (*)(int);
-using RequireSubgroup = void (*)(uint32_t);
-using Featured = int (*)(VkDevice);
+using SetMaxIdlePipelines = size_t (*)(size_t);
+using SetFlag = void (*)(int);
+using SetSubgroupSize = void (*)(uint32_t);
+using IsEnabled = int (*)(VkDevice);
 
-struct InKp {
-    TakeError take_noted = nullptr;
-    Switch prefer_cached = nullptr;
-    RequireSubgroup require_subgroup = nullptr;
-    Featured featured = nullptr;
-    Switch robust_access = nullptr;
-    Featured robust = nullptr;
-    Featured timelines = nullptr;
-    Featured host_query_reset = nullptr;
-    MakePipeline make_pipeline = nullptr;
+struct KpHooks {
+    TakeError take_error = nullptr;
+    SetFlag set_prefer_cached = nullptr;
+    SetSubgroupSize set_required_subgroup_size = nullptr;
+    IsEnabled features_enabled = nullptr;
+    SetFlag set_robust_access = nullptr;
+    IsEnabled robust_access_enabled = nullptr;
+    IsEnabled timeline_semaphores_enabled = nullptr;
+    IsEnabled host_query_reset_enabled = nullptr;
+    CompilePipeline compile_pipeline = nullptr;
     FillCache fill_cache = nullptr;
     ReadCache read_cache = nullptr;
     CountPipelines count_pipelines = nullptr;
-    KeepPipelines keep_pipelines = nullptr;
+    SetMaxIdlePipelines set_max_idle_pipelines = nullptr;
 };
-extern InKp in_kp;
+extern KpHooks kp_hooks;
 
 // ---- the parts of the module
 
@@ -119,7 +124,7 @@ auto& get(Object& object, Tag)
     return object.*member(Tag{});
 }
 
-// kp keeps each handle behind a shared pointer, which is empty after destroy().
+// kp stores each handle in a shared pointer, which is empty after destroy().
 template<typename Raw, typename Handle>
 Raw raw(const std::shared_ptr<Handle>& handle)
 {

@@ -1,4 +1,4 @@
-// What the descriptions of a device are made of.
+// The parts of a device's description.
 #pragma once
 
 #include "companion/companion.hpp"
@@ -18,7 +18,7 @@ py::list describe_heaps(VkPhysicalDevice device, bool has_budget);
 
 py::dict describe_limits(const VkPhysicalDeviceLimits& limits);
 
-// What a device of Vulkan 1.1 has beyond it; each name is a field of Limits.
+// Features beyond Vulkan 1.1; each name is a field of Limits.
 py::dict describe_features(VkInstance instance, VkPhysicalDevice device,
                            const std::vector<std::string>& extensions);
 

@@ -1,5 +1,5 @@
-// What each physical device can do, without opening one, and the heaps of an open one.
-#include "checked/features.hpp"
+// Descriptions of physical devices, without opening one, and the heaps of an open one.
+#include "vk_hooks/features.hpp"
 #include "companion/descriptions.hpp"
 
 #include <algorithm>
@@ -75,14 +75,14 @@ py::list flag_names(VkFlags flags, std::initializer_list<std::pair<VkFlags, cons
     return found;
 }
 
-bool is_copy_family(const VkQueueFamilyProperties& family)
+bool is_transfer_family(const VkQueueFamilyProperties& family)
 {
     return (family.queueFlags & VK_QUEUE_TRANSFER_BIT) != 0 &&
            (family.queueFlags & (VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT)) == 0;
 }
 
-// What Vulkan 1.1 says of a device.
-void describe_newer(VkPhysicalDevice device, uint32_t api_version,
+// Add the properties of Vulkan 1.1.
+void describe_vulkan_1_1(VkPhysicalDevice device, uint32_t api_version,
                     const std::vector<std::string>& extensions, py::dict& entry, py::dict& limits)
 {
     VkPhysicalDeviceProperties2 all{};
@@ -156,7 +156,7 @@ void describe_newer(VkPhysicalDevice device, uint32_t api_version,
     }
 }
 
-// Queue families, and which one of them computes, which one only copies.
+// Add the queue families, the compute family and the transfer-only family.
 void describe_queues(VkPhysicalDevice device, py::dict& entry, py::dict& features)
 {
     const std::vector<VkQueueFamilyProperties> families = queue_families(device);
@@ -174,16 +174,16 @@ void describe_queues(VkPhysicalDevice device, py::dict& entry, py::dict& feature
         family["timestamp_valid_bits"] = families[i].timestampValidBits;
         family_list.append(family);
         if (compute_family.is_none() && (families[i].queueFlags & VK_QUEUE_COMPUTE_BIT)) {
-            compute_family = py::int_(i); // the first one, as kp chooses
+            compute_family = py::int_(i); // the first one, which kp selects
             valid_bits = families[i].timestampValidBits;
         }
     }
     entry["queue_families"] = family_list;
     entry["compute_queue_family"] = compute_family;
-    const auto copies = std::find_if(families.begin(), families.end(), is_copy_family);
-    features["copy_queue"] = copies != families.end();
+    const auto transfer_family = std::find_if(families.begin(), families.end(), is_transfer_family);
+    features["copy_queue"] = transfer_family != families.end();
     entry["copy_queue_family"] =
-      copies == families.end() ? py::object(py::none()) : py::int_(copies - families.begin());
+      transfer_family == families.end() ? py::object(py::none()) : py::int_(transfer_family - families.begin());
     entry["timestamp_valid_bits"] = valid_bits;
 }
 
@@ -224,33 +224,33 @@ py::dict describe_device(VkInstance instance, VkPhysicalDevice device, uint32_t 
     if (modern) {
         features = describe_features(instance, device, extensions);
         entry["features"] = features;
-        describe_newer(device, properties.apiVersion, extensions, entry, limits);
+        describe_vulkan_1_1(device, properties.apiVersion, extensions, entry, limits);
     }
     describe_queues(device, entry, features);
 
-    std::string why;
+    std::string reason;
     if (!modern) {
-        why = "expected Vulkan 1.1, got " + version_text(properties.apiVersion) +
+        reason = "expected Vulkan 1.1, got " + version_text(properties.apiVersion) +
               "; try a newer driver";
     } else if (entry["compute_queue_family"].is_none()) {
-        why = "expected a compute queue, got none";
+        reason = "expected a compute queue, got none";
     }
-    entry["usable"] = why.empty();
-    entry["why"] = why;
+    entry["usable"] = reason.empty();
+    entry["why"] = reason;
     return entry;
 }
 
-struct ShortInstance {
+struct ScopedInstance {
     VkInstance instance = VK_NULL_HANDLE;
-    ~ShortInstance() { vkDestroyInstance(instance, nullptr); }
+    ~ScopedInstance() { vkDestroyInstance(instance, nullptr); }
 };
 
-// With the GIL: the last instance that was to be kept.
-VkInstance kept = VK_NULL_HANDLE;
+// Guarded by the GIL: the last instance that was kept.
+VkInstance kept_instance = VK_NULL_HANDLE;
 
-void let_drivers_go()
+void release_drivers()
 {
-    VkInstance last = std::exchange(kept, VK_NULL_HANDLE);
+    VkInstance last = std::exchange(kept_instance, VK_NULL_HANDLE);
     py::gil_scoped_release no_gil;
     vkDestroyInstance(last, nullptr);
 }
@@ -264,7 +264,7 @@ py::list describe_devices(bool keep)
     VkInstanceCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
     info.pApplicationInfo = &application;
-    ShortInstance owner;
+    ScopedInstance owner;
     std::vector<VkPhysicalDevice> devices;
     {
         py::gil_scoped_release no_gil; // drivers may need seconds to load
@@ -287,7 +287,7 @@ py::list describe_devices(bool keep)
         found.append(describe_device(owner.instance, devices[i], i));
     }
     if (keep) {
-        std::swap(owner.instance, kept);
+        std::swap(owner.instance, kept_instance);
     }
     return found;
 }
@@ -314,10 +314,10 @@ void bind_devices(py::module_& m)
 {
     m.def("loader_version", &loader_version, "Vulkan version of the loader.");
     m.def("describe_devices", &describe_devices, py::arg("keep") = false,
-          "Every physical device in loader order; raises VulkanError where there is no driver. keep: "
+          "Every physical device in loader order; raises VulkanError if there is no driver. keep: "
           "their drivers stay loaded until let_drivers_go.");
-    m.def("let_drivers_go", &let_drivers_go, "Ends what describe_devices has kept.");
-    m.def("memory_info", &memory_info, py::arg("manager"), "Heaps of an open device, as they are now.");
+    m.def("release_drivers", &release_drivers, "Unloads the drivers that describe_devices has kept.");
+    m.def("memory_info", &memory_info, py::arg("manager"), "The current heaps of an open device.");
 }
 
 } // namespace companion

@@ -1,4 +1,5 @@
-// VkResults as exceptions, and what checked/calls.hpp noted inside kp's module.
+// VkResults as exceptions, and the errors that vk_hooks/checked_calls.hpp recorded inside kp's
+// module.
 #include "companion/companion.hpp"
 #include "platform.hpp"
 
@@ -16,7 +17,7 @@
 
 namespace companion {
 
-InKp in_kp;
+KpHooks kp_hooks;
 
 const char* result_name(VkResult result)
 {
@@ -105,25 +106,25 @@ void find_functions(const py::module_& kp_module)
         }
         function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
     };
-    find(in_kp.take_noted, "vksched_take_error");
-    find(in_kp.featured, "vksched_featured");
-    find(in_kp.robust_access, "vksched_robust_access");
-    find(in_kp.robust, "vksched_robust");
-    find(in_kp.timelines, "vksched_timelines");
-    find(in_kp.host_query_reset, "vksched_host_query_reset");
-    find(in_kp.prefer_cached, "vksched_prefer_cached");
-    find(in_kp.require_subgroup, "vksched_require_subgroup");
-    find(in_kp.make_pipeline, "vksched_make_pipeline");
-    find(in_kp.fill_cache, "vksched_fill_cache");
-    find(in_kp.read_cache, "vksched_read_cache");
-    find(in_kp.count_pipelines, "vksched_count_pipelines");
-    find(in_kp.keep_pipelines, "vksched_keep_pipelines");
+    find(kp_hooks.take_error, "vksched_take_error");
+    find(kp_hooks.features_enabled, "vksched_features_enabled");
+    find(kp_hooks.set_robust_access, "vksched_set_robust_access");
+    find(kp_hooks.robust_access_enabled, "vksched_robust_access_enabled");
+    find(kp_hooks.timeline_semaphores_enabled, "vksched_timeline_semaphores_enabled");
+    find(kp_hooks.host_query_reset_enabled, "vksched_host_query_reset_enabled");
+    find(kp_hooks.set_prefer_cached, "vksched_set_prefer_cached");
+    find(kp_hooks.set_required_subgroup_size, "vksched_set_required_subgroup_size");
+    find(kp_hooks.compile_pipeline, "vksched_compile_pipeline");
+    find(kp_hooks.fill_cache, "vksched_fill_cache");
+    find(kp_hooks.read_cache, "vksched_read_cache");
+    find(kp_hooks.count_pipelines, "vksched_count_pipelines");
+    find(kp_hooks.set_max_idle_pipelines, "vksched_set_max_idle_pipelines");
 }
 
-// Raises what went wrong inside kp on this thread since the last call; does nothing if nothing did.
+// Raise the first error inside kp on this thread since the last call, if any.
 void raise_error(const std::string& what)
 {
-    check(in_kp.take_noted(), what.c_str());
+    check(kp_hooks.take_error(), what.c_str());
 }
 
 PyObject* new_error(py::module_& module, const char* name, PyObject* base)
@@ -141,7 +142,7 @@ PyObject* new_error(py::module_& module, const char* name, PyObject* base)
 
 void require_open(kp::Manager& manager)
 {
-    const VkResult result = in_kp.take_noted();
+    const VkResult result = kp_hooks.take_error();
     if (raw<VkDevice>(get(manager, ManagerDevice{})) == VK_NULL_HANDLE) {
         throw Failure("vkCreateDevice",
                       result < VK_SUCCESS ? result : VK_ERROR_INITIALIZATION_FAILED);
@@ -174,13 +175,13 @@ void bind_errors(py::module_& m)
 
     m.def("raise_error", &raise_error, py::arg("what"),
           "Raises the first Vulkan error inside kp on this thread since the last call, if any.");
-    m.def("require_open", &require_open, py::arg("manager"), "Raises where the device was not created.");
+    m.def("require_open", &require_open, py::arg("manager"), "Raises VulkanError if the device was not created.");
     m.def("leak",
           [](const py::object& object) {
               object.inc_ref();
               end_without_destructors();
           },
-          py::arg("object"), "Keeps an object to the end of the process and beyond: its destructor never runs.");
+          py::arg("object"), "Leaks an object: its destructor never runs, not even at exit.");
 }
 
 } // namespace companion

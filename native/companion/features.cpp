@@ -1,5 +1,5 @@
-// What a device has beyond Vulkan 1.1: products of matrices and of bytes, sizes of subgroups, types.
-#include "checked/features.hpp"
+// Features beyond Vulkan 1.1: cooperative matrices, integer dot products, subgroup sizes, types.
+#include "vk_hooks/features.hpp"
 #include "companion/descriptions.hpp"
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 namespace companion {
 namespace {
 
-// Returns a cooperative matrix product as text, as "float16*float16+float32 16x16x16": types of A, B
-// and the sum, rows, columns and depth. Empty for what no kernel uses.
-std::string matrix_text(const VkCooperativeMatrixPropertiesKHR& shape)
+// Return a cooperative matrix shape as text, as "float16*float16+float32 16x16x16": types of A, B
+// and the accumulator, M, N and K. Return "" for shapes that no kernel uses.
+std::string coopmat_text(const VkCooperativeMatrixPropertiesKHR& shape)
 {
     constexpr VkScopeKHR SUBGROUP = static_cast<VkScopeKHR>(3);
     const auto type = [](VkComponentTypeKHR code) -> std::string {
@@ -41,24 +41,24 @@ std::string matrix_text(const VkCooperativeMatrixPropertiesKHR& shape)
                   : "";
 }
 
-py::list describe_matrices(VkInstance instance, VkPhysicalDevice device)
+py::list describe_coopmats(VkInstance instance, VkPhysicalDevice device)
 {
     py::list found;
-    const auto ask = reinterpret_cast<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
+    const auto get_properties = reinterpret_cast<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
       vkGetInstanceProcAddr(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"));
     uint32_t count = 0;
-    if (ask == nullptr || ask(device, &count, nullptr) != VK_SUCCESS) {
+    if (get_properties == nullptr || get_properties(device, &count, nullptr) != VK_SUCCESS) {
         return found;
     }
     VkCooperativeMatrixPropertiesKHR empty{};
     empty.sType = static_cast<VkStructureType>(1000506001);
     std::vector<VkCooperativeMatrixPropertiesKHR> shapes(count, empty);
-    if (ask(device, &count, shapes.data()) < VK_SUCCESS) {
+    if (get_properties(device, &count, shapes.data()) < VK_SUCCESS) {
         return found;
     }
     shapes.resize(std::min<size_t>(count, shapes.size()));
     for (const VkCooperativeMatrixPropertiesKHR& shape : shapes) {
-        const std::string text = matrix_text(shape);
+        const std::string text = coopmat_text(shape);
         if (!text.empty() && !found.contains(text)) {
             found.append(text);
         }
@@ -79,16 +79,16 @@ Properties properties_of(VkPhysicalDevice device, VkStructureType type)
     return found;
 }
 
-// Returns whether 4 products of 8 bits and their sum are one instruction, as far as the device says.
-bool dots_fast(VkPhysicalDevice device)
+// Return whether the device reports a 4 x 8-bit dot product as accelerated.
+bool has_accelerated_dot(VkPhysicalDevice device)
 {
     const auto dot = properties_of<VkPhysicalDeviceShaderIntegerDotProductProperties>(
       device, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES);
     return dot.integerDotProduct4x8BitPackedSignedAccelerated == VK_TRUE;
 }
 
-// Returns the subgroup sizes, powers of two, that a compute kernel may require.
-std::vector<uint32_t> sizes_to_require(VkPhysicalDevice device)
+// Return the subgroup sizes, powers of two, that a compute kernel may require.
+std::vector<uint32_t> required_subgroup_sizes(VkPhysicalDevice device)
 {
     const auto sizes = properties_of<VkPhysicalDeviceSubgroupSizeControlPropertiesEXT>(
       device, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES_EXT);
@@ -117,14 +117,14 @@ py::dict describe_features(VkInstance instance, VkPhysicalDevice device,
     entry["storage8"] = found.storage8.storageBuffer8BitAccess == VK_TRUE;
     const bool dots = found.dot.shaderIntegerDotProduct == VK_TRUE;
     entry["integer_dot"] = dots;
-    entry["integer_dot_fast"] = dots && dots_fast(device);
+    entry["integer_dot_fast"] = dots && has_accelerated_dot(device);
     entry["bfloat16"] = found.bfloat16.shaderBFloat16Type == VK_TRUE;
     const bool matrices = found.matrices.cooperativeMatrix == VK_TRUE &&
                           found.memory_model.vulkanMemoryModel == VK_TRUE;
-    entry["matrices"] = matrices ? describe_matrices(instance, device) : py::list();
+    entry["matrices"] = matrices ? describe_coopmats(instance, device) : py::list();
     const bool sizes = found.subgroup_sizes.subgroupSizeControl == VK_TRUE &&
                        found.subgroup_sizes.computeFullSubgroups == VK_TRUE;
-    entry["subgroup_sizes"] = sizes ? sizes_to_require(device) : std::vector<uint32_t>{};
+    entry["subgroup_sizes"] = sizes ? required_subgroup_sizes(device) : std::vector<uint32_t>{};
     entry["memory_budget"] = has(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     entry["host_import"] = has(extensions, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
     return entry;

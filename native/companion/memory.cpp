@@ -1,5 +1,5 @@
-// Device memory that the host sees, and pipelines made before they are asked for.
-#include "checked/mapped.hpp"
+// Host-visible device memory, and pipelines that are compiled in advance.
+#include "vk_hooks/mapped.hpp"
 #include "companion/companion.hpp"
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 namespace companion {
 namespace {
 
-// ---- device memory that the host sees, as all of it is where host and device share one memory
+// ---- host-visible device memory: all of it with unified memory
 
-// Returns the memory of a storage tensor for the host to write to, or None where it cannot be seen.
+// Map the memory of a storage tensor for host writes. Return None if it is not host-visible.
 py::object map_memory(kp::Manager& manager, kp::Tensor& tensor)
 {
     const auto device = raw<VkDevice>(get(manager, ManagerDevice{}));
@@ -36,7 +36,7 @@ py::object map_memory(kp::Manager& manager, kp::Tensor& tensor)
         const VkMemoryPropertyFlags flags = properties.memoryTypes[i].propertyFlags;
         if ((needs.memoryTypeBits & (1u << i)) && (flags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)) {
             if ((flags & visible) != visible) {
-                return py::none(); // kp takes the first of these types
+                return py::none(); // kp selects the first of these types
             }
             void* data = nullptr;
             const VkResult result = vkMapMemory(device, memory, 0, VK_WHOLE_SIZE, 0, &data);
@@ -47,7 +47,7 @@ py::object map_memory(kp::Manager& manager, kp::Tensor& tensor)
     return py::none();
 }
 
-// Ends what map_memory began; what it returned must not be used any more.
+// Unmap it. The returned view must not be used any more.
 void unmap_memory(kp::Manager& manager, kp::Tensor& tensor)
 {
     const auto device = raw<VkDevice>(get(manager, ManagerDevice{}));
@@ -59,9 +59,9 @@ void unmap_memory(kp::Manager& manager, kp::Tensor& tensor)
 
 // ---- pipelines
 
-// SPIR-V, the values of specialisation ids 0, 1, ..., storage buffers, bytes of push constants, the
-// size that subgroups are to have or 0
-using Wanted = std::tuple<py::bytes, std::vector<uint32_t>, uint32_t, uint32_t, uint32_t>;
+// SPIR-V, values of specialisation ids 0, 1, ..., storage buffers, bytes of push constants,
+// required subgroup size or 0.
+using PipelineSpec = std::tuple<py::bytes, std::vector<uint32_t>, uint32_t, uint32_t, uint32_t>;
 
 VkDevice open_device(kp::Manager& manager)
 {
@@ -72,52 +72,53 @@ VkDevice open_device(kp::Manager& manager)
     return device;
 }
 
-// Compiles on several threads; what fails here is tried again, and told, where it is needed.
-void make_pipelines(kp::Manager& manager, const std::vector<Wanted>& wanted, unsigned threads)
+// Compile on several threads. A failure is ignored here: it is repeated, and reported, when the
+// pipeline is needed.
+void compile_pipelines(kp::Manager& manager, const std::vector<PipelineSpec>& specs, unsigned threads)
 {
     const VkDevice device = open_device(manager);
     std::vector<std::string> codes;
-    for (const auto& each : wanted) {
-        codes.emplace_back(std::get<0>(each));
+    for (const auto& spec : specs) {
+        codes.emplace_back(std::get<0>(spec));
     }
     std::atomic<size_t> next{ 0 };
     const auto work = [&] {
-        for (size_t i = next++; i < wanted.size(); i = next++) {
-            const auto& [code, constants, buffers, push_bytes, subgroup] = wanted[i];
-            in_kp.make_pipeline(device, reinterpret_cast<const uint32_t*>(codes[i].data()),
+        for (size_t i = next++; i < specs.size(); i = next++) {
+            const auto& [code, constants, buffers, push_bytes, subgroup] = specs[i];
+            kp_hooks.compile_pipeline(device, reinterpret_cast<const uint32_t*>(codes[i].data()),
                                 codes[i].size(), constants.data(),
                                 static_cast<uint32_t>(constants.size()), buffers, push_bytes,
                                 subgroup);
         }
     };
     py::gil_scoped_release no_gil;
-    std::vector<std::thread> others;
-    others.reserve(threads);
-    for (size_t i = 1; i < std::min<size_t>(threads, wanted.size()); ++i) {
+    std::vector<std::thread> helpers;
+    helpers.reserve(threads);
+    for (size_t i = 1; i < std::min<size_t>(threads, specs.size()); ++i) {
         try {
-            others.emplace_back(work);
-        } catch (const std::exception&) { // the system gives no more: those there are do it all
+            helpers.emplace_back(work);
+        } catch (const std::exception&) { // no more threads: the existing ones do all the work
             break;
         }
     }
     work();
-    for (auto& other : others) {
-        other.join();
+    for (auto& helper : helpers) {
+        helper.join();
     }
 }
 
 void fill_pipeline_cache(kp::Manager& manager, const std::string& data)
 {
-    in_kp.fill_cache(open_device(manager), data.data(), data.size());
+    kp_hooks.fill_cache(open_device(manager), data.data(), data.size());
 }
 
 py::bytes read_pipeline_cache(kp::Manager& manager)
 {
     const VkDevice device = open_device(manager);
     size_t size = 0;
-    check(in_kp.read_cache(device, &size, nullptr), "vkGetPipelineCacheData");
+    check(kp_hooks.read_cache(device, &size, nullptr), "vkGetPipelineCacheData");
     std::string data(size, '\0');
-    check(in_kp.read_cache(device, &size, data.data()), "vkGetPipelineCacheData");
+    check(kp_hooks.read_cache(device, &size, data.data()), "vkGetPipelineCacheData");
     data.resize(size);
     return data;
 }
@@ -127,38 +128,37 @@ py::bytes read_pipeline_cache(kp::Manager& manager)
 void bind_memory(py::module_& m)
 {
     m.def("map_memory", &map_memory, py::arg("manager"), py::arg("tensor"),
-          "A storage tensor's memory, or None where the host cannot see it; until unmap_memory.");
+          "Maps a storage tensor's memory until unmap_memory; None if it is not host-visible.");
     m.def("unmap_memory", &unmap_memory, py::arg("manager"), py::arg("tensor"));
-    m.def("featured",
-          [](kp::Manager& manager) { return in_kp.featured(open_device(manager)) != 0; },
-          py::arg("manager"), "Whether the device opened with what it has beyond Vulkan 1.1.");
-    m.def("robust_access", [](bool on) { in_kp.robust_access(on); }, py::arg("on"),
-          "Whether devices that this thread opens keep accesses beyond a buffer from others' memory.");
-    m.def("robust",
-          [](kp::Manager& manager) { return in_kp.robust(open_device(manager)) != 0; },
-          py::arg("manager"), "Whether the device opened so.");
-    m.def("timelines",
-          [](kp::Manager& manager) { return in_kp.timelines(open_device(manager)) != 0; },
-          py::arg("manager"), "Whether the device opened with timeline semaphores.");
-    m.def("prefer_cached", [](bool on) { in_kp.prefer_cached(on); }, py::arg("on"),
-          "Whether host tensors that this thread makes are to be fast for the host to read.");
-    m.def("require_subgroup", [](uint32_t size) { in_kp.require_subgroup(size); }, py::arg("size"),
-          "The size that subgroups of Algorithms that this thread makes are to have; 0: any.");
-    m.def("make_pipelines", &make_pipelines, py::arg("manager"), py::arg("wanted"), py::arg("threads"),
-          "Compiles (spirv, constants, buffers, push_bytes, subgroup) for the Algorithms to come, without "
-          "the GIL.");
+    m.def("features_enabled",
+          [](kp::Manager& manager) { return kp_hooks.features_enabled(open_device(manager)) != 0; },
+          py::arg("manager"), "Whether the device was opened with features beyond Vulkan 1.1.");
+    m.def("set_robust_access", [](bool on) { kp_hooks.set_robust_access(on); }, py::arg("on"),
+          "Whether devices that this thread opens have robustBufferAccess.");
+    m.def("robust_access_enabled",
+          [](kp::Manager& manager) { return kp_hooks.robust_access_enabled(open_device(manager)) != 0; },
+          py::arg("manager"), "Whether the device was opened with robustBufferAccess.");
+    m.def("timeline_semaphores_enabled",
+          [](kp::Manager& manager) { return kp_hooks.timeline_semaphores_enabled(open_device(manager)) != 0; },
+          py::arg("manager"), "Whether the device was opened with timeline semaphores.");
+    m.def("set_prefer_cached", [](bool on) { kp_hooks.set_prefer_cached(on); }, py::arg("on"),
+          "Whether host tensors that this thread creates prefer HOST_CACHED memory.");
+    m.def("set_required_subgroup_size", [](uint32_t size) { kp_hooks.set_required_subgroup_size(size); }, py::arg("size"),
+          "Required subgroup size of Algorithms that this thread creates; 0: any.");
+    m.def("compile_pipelines", &compile_pipelines, py::arg("manager"), py::arg("specs"), py::arg("threads"),
+          "Compiles (spirv, constants, buffers, push_bytes, subgroup) in advance, without the GIL.");
     m.def("count_pipelines",
           [](kp::Manager& manager) {
               std::array<size_t, 3> counts{};
-              in_kp.count_pipelines(open_device(manager), counts.data());
+              kp_hooks.count_pipelines(open_device(manager), counts.data());
               return py::make_tuple(counts[0], counts[1], counts[2]);
           },
-          py::arg("manager"), "Pipelines compiled for the device so far, there now, and without a user.");
-    m.def("keep_pipelines", [](size_t count) { return in_kp.keep_pipelines(count); }, py::arg("count"),
-          "How many pipelines without a user each device keeps; returns what it was.");
+          py::arg("manager"), "Pipelines compiled for the device so far, alive, and idle.");
+    m.def("set_max_idle_pipelines", [](size_t count) { return kp_hooks.set_max_idle_pipelines(count); }, py::arg("count"),
+          "Maximum number of idle pipelines of a device; returns the previous one.");
     m.def("fill_pipeline_cache", &fill_pipeline_cache, py::arg("manager"), py::arg("data"),
-          "Starts the device's pipeline cache, before its first pipeline, from data that it once gave.");
-    m.def("read_pipeline_cache", &read_pipeline_cache, py::arg("manager"), "The pipeline cache as data.");
+          "Initializes the device's pipeline cache with saved data, before its first pipeline.");
+    m.def("read_pipeline_cache", &read_pipeline_cache, py::arg("manager"), "The data of the pipeline cache.");
 }
 
 } // namespace companion

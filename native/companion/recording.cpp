@@ -1,5 +1,5 @@
-// Recordings: what they are made of, how they end, and their names in Python.
-#include "companion/imported.hpp"
+// Recordings: construction, destruction, and Python bindings.
+#include "companion/host_import.hpp"
 #include "companion/recording.hpp"
 
 #include <algorithm>
@@ -22,35 +22,35 @@ Recording::Recording(std::shared_ptr<kp::Manager> manager, std::shared_ptr<kp::S
     if (pool_ == VK_NULL_HANDLE || commands_ == VK_NULL_HANDLE) {
         throw Failure("vkAllocateCommandBuffers", VK_ERROR_OUT_OF_HOST_MEMORY);
     }
-    line_ = line_of(queue_, manager_, ordered);
+    shared_queue_ = shared_queue_of(queue_, manager_, ordered);
 
     const auto physical = raw<VkPhysicalDevice>(get(*manager_, ManagerPhysical{}));
     const auto families = queue_families(physical);
     const uint32_t family = get(*manager_, ManagerFamilies{}).at(queue);
-    copies_only_ = (families.at(family).queueFlags & VK_QUEUE_COMPUTE_BIT) == 0;
-    if (ordered && in_kp.host_query_reset(device_)) {
-        reset_on_host_ = reinterpret_cast<PFN_vkResetQueryPoolEXT>(
+    is_transfer_only_ = (families.at(family).queueFlags & VK_QUEUE_COMPUTE_BIT) == 0;
+    if (ordered && kp_hooks.host_query_reset_enabled(device_)) {
+        reset_query_pool_ = reinterpret_cast<PFN_vkResetQueryPoolEXT>(
           vkGetDeviceProcAddr(device_, "vkResetQueryPoolEXT"));
     }
-    // a queue that only copies cannot reset queries
-    valid_bits_ =
-      copies_only_ && reset_on_host_ == nullptr ? 0 : families.at(family).timestampValidBits;
+    // a transfer-only queue cannot reset queries
+    timestamp_valid_bits_ =
+      is_transfer_only_ && reset_query_pool_ == nullptr ? 0 : families.at(family).timestampValidBits;
     VkPhysicalDeviceProperties properties{};
     vkGetPhysicalDeviceProperties(physical, &properties);
-    period_ns_ = properties.limits.timestampPeriod;
+    timestamp_period_ns_ = properties.limits.timestampPeriod;
     std::copy_n(properties.limits.maxComputeWorkGroupCount, 3, max_groups_.begin());
 
     VkFenceCreateInfo fence_info{};
     fence_info.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO;
     check(vkCreateFence(device_, &fence_info, nullptr, &fence_), "vkCreateFence");
-    if (valid_bits_ > 0) {
+    if (timestamp_valid_bits_ > 0) {
         VkQueryPoolCreateInfo query_info{};
         query_info.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
         query_info.queryType = VK_QUERY_TYPE_TIMESTAMP;
         query_info.queryCount = 2;
         const VkResult result = vkCreateQueryPool(device_, &query_info, nullptr, &queries_);
         if (result < VK_SUCCESS) {
-            vkDestroyFence(device_, fence_, nullptr); // no destructor runs after this
+            vkDestroyFence(device_, fence_, nullptr); // no destructor runs after a throw
             throw Failure("vkCreateQueryPool", result);
         }
     }
@@ -66,7 +66,7 @@ bool Recording::close_within(double limit_s)
     }
     closed_ = true;
     if (raw<VkDevice>(get(*manager_, ManagerDevice{})) != device_) {
-        return true; // the device is gone, and the fence with it
+        return true; // the device is destroyed, and the fence with it
     }
     const auto limit = std::chrono::duration<double>(limit_s);
     bool idle = true;
@@ -75,15 +75,15 @@ bool Recording::close_within(double limit_s)
           device_, 1, &fence_, VK_TRUE, static_cast<uint64_t>(std::max(limit_s, 0.0) * 1e9));
         idle = result == VK_SUCCESS || result == VK_ERROR_DEVICE_LOST;
     }
-    idle = left_.wait_for(lock, limit, [this] { return waiters_ == 0; }) && idle;
+    idle = waiters_left_.wait_for(lock, limit, [this] { return waiters_ == 0; }) && idle;
     if (!idle) {
-        new Kept{ manager_,
+        new LeakedResources{ manager_,
                   sequence_,
                   std::move(algorithms_),
                   std::move(tensors_),
-                  std::move(imported_),
-                  std::move(waited_for_),
-                  line_ };
+                  std::move(host_imports_),
+                  std::move(wait_points_),
+                  shared_queue_ };
         end_without_destructors();
         return false;
     }
@@ -92,20 +92,20 @@ bool Recording::close_within(double limit_s)
     vkDestroyQueryPool(device_, queries_, nullptr);
     algorithms_.clear();
     tensors_.clear();
-    imported_.clear();
-    waited_for_.clear();
-    line_.reset();
+    host_imports_.clear();
+    wait_points_.clear();
+    shared_queue_.reset();
     return true;
 }
 
-Mark Recording::mark()
+TimelinePoint Recording::timeline_point()
 {
     std::lock_guard<std::mutex> lock(mutex_);
     require_usable("submit");
     if (!submitted_) {
         throw std::runtime_error("[submit] expected a submitted recording to wait for, got another");
     }
-    return { line_, number_ };
+    return { shared_queue_, timeline_value_ };
 }
 
 void Recording::require_usable(const char* what) const
@@ -126,7 +126,7 @@ void Recording::require_recording(const char* what) const
     }
 }
 
-void Recording::note_lost(VkResult result, const char* call)
+void Recording::check_result(VkResult result, const char* call)
 {
     if (result == VK_ERROR_DEVICE_LOST) {
         lost_ = true;
@@ -138,7 +138,7 @@ void Recording::note_lost(VkResult result, const char* call)
 void bind_recording(py::module_& m)
 {
     using no_gil = py::call_guard<py::gil_scoped_release>;
-    py::class_<Imported, std::shared_ptr<Imported>>(m, "Imported")
+    py::class_<HostImport, std::shared_ptr<HostImport>>(m, "HostImport")
       .def(py::init<std::shared_ptr<kp::Manager>, uint64_t, uint64_t>(), py::arg("manager"),
            py::arg("address"), py::arg("size_bytes"), no_gil());
     py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
@@ -148,7 +148,7 @@ void bind_recording(py::module_& m)
       .def("dispatch", &Recording::dispatch, py::arg("algorithm"), py::arg("groups"), py::arg("push"))
       .def("copy", &Recording::copy, py::arg("source"), py::arg("target"), py::arg("source_word"),
            py::arg("target_word"), py::arg("words"))
-      .def("copy_imported", &Recording::copy_imported, py::arg("source"), py::arg("target"),
+      .def("copy_host_import", &Recording::copy_host_import, py::arg("source"), py::arg("target"),
            py::arg("source_byte"), py::arg("target_word"), py::arg("words"))
       .def("barrier", &Recording::barrier, py::arg("source"), py::arg("destination"))
       .def("end", &Recording::end)

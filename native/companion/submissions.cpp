@@ -1,4 +1,4 @@
-// Submissions of recordings: in the order of their queue, waited for, timed.
+// Submissions of recordings: in the order of their queue; waits and timestamps.
 #include "companion/recording.hpp"
 
 #include <algorithm>
@@ -10,19 +10,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t SLICE_NS = 100'000'000; // between two looks at Ctrl-C
+constexpr uint64_t SLICE_NS = 100'000'000; // between two checks for Ctrl-C
 
 } // namespace
 
 void Recording::submit(const std::vector<std::shared_ptr<Recording>>& after)
 {
-    std::map<std::shared_ptr<Line>, uint64_t> marks;
+    std::map<std::shared_ptr<SharedQueue>, uint64_t> wait_points;
     for (const auto& other : after) {
-        const Mark mark = other->mark();
-        if (!mark.first->semaphore) {
+        const TimelinePoint timeline_point = other->timeline_point();
+        if (!timeline_point.first->semaphore) {
             throw std::runtime_error("[submit] expected recordings that are ordered, got another");
         }
-        marks[mark.first] = std::max(marks[mark.first], mark.second);
+        wait_points[timeline_point.first] = std::max(wait_points[timeline_point.first], timeline_point.second);
     }
     std::unique_lock<std::mutex> lock(mutex_);
     require_usable("submit");
@@ -32,15 +32,15 @@ void Recording::submit(const std::vector<std::shared_ptr<Recording>>& after)
     if (pending_) {
         throw std::runtime_error("[submit] expected an idle recording, got a pending one; wait for it");
     }
-    // Others may just be leaving a wait for the last submission: the fence is theirs until then.
-    left_.wait(lock, [this] { return waiters_ == 0; });
+    // Other threads may be leaving a wait for the last submission and still use the fence.
+    waiters_left_.wait(lock, [this] { return waiters_ == 0; });
     require_usable("submit");
     if (pending_) {
         throw std::runtime_error("[submit] expected an idle recording, got a pending one; wait for it");
     }
-    note_lost(vkResetFences(device_, 1, &fence_), "vkResetFences");
-    if (queries_ != VK_NULL_HANDLE && reset_on_host_ != nullptr) {
-        reset_on_host_(device_, queries_, 0, 2);
+    check_result(vkResetFences(device_, 1, &fence_), "vkResetFences");
+    if (queries_ != VK_NULL_HANDLE && reset_query_pool_ != nullptr) {
+        reset_query_pool_(device_, queries_, 0, 2);
     }
     VkSubmitInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
@@ -48,37 +48,37 @@ void Recording::submit(const std::vector<std::shared_ptr<Recording>>& after)
     info.pCommandBuffers = &commands_;
     std::vector<VkSemaphore> semaphores;
     std::vector<uint64_t> values;
-    for (const auto& [line, value] : marks) {
-        semaphores.push_back(line->semaphore);
+    for (const auto& [queue, value] : wait_points) {
+        semaphores.push_back(queue->semaphore);
         values.push_back(value);
     }
-    const std::vector<VkPipelineStageFlags> stages(marks.size(),
+    const std::vector<VkPipelineStageFlags> stages(wait_points.size(),
                                                    VK_PIPELINE_STAGE_ALL_COMMANDS_BIT);
-    uint64_t number = 0;
+    uint64_t value = 0;
     VkTimelineSemaphoreSubmitInfo timeline{};
     timeline.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO;
     timeline.waitSemaphoreValueCount = static_cast<uint32_t>(values.size());
     timeline.pWaitSemaphoreValues = values.data();
     timeline.signalSemaphoreValueCount = 1;
-    timeline.pSignalSemaphoreValues = &number;
-    if (line_->semaphore) {
+    timeline.pSignalSemaphoreValues = &value;
+    if (shared_queue_->semaphore) {
         info.pNext = &timeline;
         info.waitSemaphoreCount = static_cast<uint32_t>(semaphores.size());
         info.pWaitSemaphores = semaphores.data();
         info.pWaitDstStageMask = stages.data();
         info.signalSemaphoreCount = 1;
-        info.pSignalSemaphores = &line_->semaphore;
+        info.pSignalSemaphores = &shared_queue_->semaphore;
     }
     submitted_ = false;
     VkResult result = VK_SUCCESS;
     {
-        std::lock_guard<std::mutex> queue_lock(line_->mutex);
-        number = ++line_->last; // in the order in which the queue gets them
+        std::lock_guard<std::mutex> queue_lock(shared_queue_->mutex);
+        value = ++shared_queue_->last_value; // increasing in the order of submission
         result = vkQueueSubmit(queue_, 1, &info, fence_);
     }
-    note_lost(result, "vkQueueSubmit");
-    number_ = number;
-    waited_for_ = std::move(marks);
+    check_result(result, "vkQueueSubmit");
+    timeline_value_ = value;
+    wait_points_ = std::move(wait_points);
     submitted_ = true;
     pending_ = true;
     ++generation_;
@@ -90,7 +90,7 @@ void Recording::wait(double timeout_s)
         throw py::value_error("[wait] expected a time of 0 s or more, got " +
                               std::to_string(timeout_s));
     }
-    const double longest_s = 1e9; // thirty years, and no overflow in the clock
+    const double longest_s = 1e9; // thirty years: no overflow of the clock
     const auto until =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(
                        std::chrono::duration<double>(std::min(timeout_s, longest_s)));
@@ -123,7 +123,7 @@ bool Recording::done()
         return submitted_;
     }
     const VkResult result = vkGetFenceStatus(device_, fence_);
-    note_lost(result, "vkGetFenceStatus");
+    check_result(result, "vkGetFenceStatus");
     if (result == VK_SUCCESS) {
         pending_ = false;
     }
@@ -146,12 +146,12 @@ std::optional<double> Recording::duration_s()
     const VkResult result =
       vkGetQueryPoolResults(device_, queries_, 0, 2, sizeof ticks, ticks.data(),
                             sizeof(uint64_t), VK_QUERY_RESULT_64_BIT);
-    note_lost(result, "vkGetQueryPoolResults");
+    check_result(result, "vkGetQueryPoolResults");
     if (result != VK_SUCCESS) {
         return std::nullopt;
     }
-    const uint64_t mask = valid_bits_ >= 64 ? ~uint64_t{ 0 } : (uint64_t{ 1 } << valid_bits_) - 1;
-    return static_cast<double>((ticks[1] - ticks[0]) & mask) * period_ns_ * 1e-9;
+    const uint64_t mask = timestamp_valid_bits_ >= 64 ? ~uint64_t{ 0 } : (uint64_t{ 1 } << timestamp_valid_bits_) - 1;
+    return static_cast<double>((ticks[1] - ticks[0]) & mask) * timestamp_period_ns_ * 1e-9;
 }
 
 bool Recording::wait_slice(uint64_t limit_ns, std::optional<uint64_t>& generation)
@@ -170,12 +170,12 @@ bool Recording::wait_slice(uint64_t limit_ns, std::optional<uint64_t>& generatio
     const VkResult result = vkWaitForFences(device_, 1, &fence_, VK_TRUE, limit_ns);
     lock.lock();
     if (--waiters_ == 0) {
-        left_.notify_all();
+        waiters_left_.notify_all();
     }
     if (result == VK_SUCCESS && *generation == generation_) {
         pending_ = false;
     }
-    note_lost(result, "vkWaitForFences");
+    check_result(result, "vkWaitForFences");
     return result == VK_SUCCESS;
 }
 

@@ -1,7 +1,7 @@
 #version 450
 // out[i] = OP(x[i]; alpha, beta) for i < count.
 // x: (count) words, out: (count) words; OP is FUNCTION of include/unary.glsl, named by the variant.
-// One group computes a run of neighbouring elements, four at a time (quads.glsl).
+// One workgroup computes a run of neighbouring elements, four at a time (vec4.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64
@@ -9,7 +9,7 @@
 #endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-#include "quads.glsl"
+#include "vec4.glsl"
 #include "unary.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
@@ -27,15 +27,15 @@ layout(push_constant) uniform Push {
 uint apply(uint word) { return FUNCTION(word, alpha, beta); }
 
 void main() {
-    const uint quads = count / 4u;
-    const uint run = run_of_group(quads);
-    const uint end = end_of_run(quads, run);
+    const uint vec4_count = count / 4u;
+    const uint run = run_of_group(vec4_count);
+    const uint end = end_of_run(vec4_count, run);
     const uint from = x_offset / 4u;
     const uint to = result_offset / 4u;
     for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
         const uvec4 four = words(x[from + i]);
         result[to + i] = stored(uvec4(apply(four.x), apply(four.y), apply(four.z), apply(four.w)));
     }
-    const uint last = 4u * quads + gl_GlobalInvocationID.x;
+    const uint last = 4u * vec4_count + gl_GlobalInvocationID.x;
     if (last < count) WORD(result, result_offset + last) = apply(WORD(x, x_offset + last));
 }

@@ -19,21 +19,21 @@ uint next_after(uint a_word, uint b_word) {
 uint add_float32(uint a_word, uint b_word) {
     const float a = uintBitsToFloat(a_word);
     const float b = uintBitsToFloat(b_word);
-    precise float result = a + b; // in a chain, too, each op rounds
+    precise float result = a + b; // in a fused program, too, each op rounds
     return floatBitsToUint(result);
 }
 
 uint sub_float32(uint a_word, uint b_word) {
     const float a = uintBitsToFloat(a_word);
     const float b = uintBitsToFloat(b_word);
-    precise float result = a - b; // in a chain, too, each op rounds
+    precise float result = a - b; // in a fused program, too, each op rounds
     return floatBitsToUint(result);
 }
 
 uint mul_float32(uint a_word, uint b_word) {
     const float a = uintBitsToFloat(a_word);
     const float b = uintBitsToFloat(b_word);
-    precise float result = a * b; // in a chain, too, each op rounds
+    precise float result = a * b; // in a fused program, too, each op rounds
     return floatBitsToUint(result);
 }
 

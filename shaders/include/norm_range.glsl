@@ -31,7 +31,7 @@ float eps_for(float eps, float by) {
     return uintBitsToFloat(word == 0u || exponent < 1 ? 0u : uint(exponent) << 23 | word & 0x007fffffu);
 }
 
-// What differences from the mean are multiplied by, of values that are `by` times too large.
+// The factor of differences from the mean, of values that are `by` times too large.
 float scale_of(float variance, float eps, float by) { return rate_of(variance, eps_for(eps, by)); }
 
 // x * by before anything else: a driver may multiply `by` by a later factor first, which may be infinite.

@@ -74,9 +74,9 @@ def test_a_gradient_stops_where_it_is_told_to() -> None:
 
 
 def test_names_of_the_backward_pass_can_be_placed() -> None:
-    with vs.scope("layer.0"):
+    with vs.name_scope("layer.0"):
         h = vs.exp(vs.matmul(vs.input("x", X.shape), vs.weight(np.ones((3, 3), np.float32), "w")))
-    with vs.scope("elsewhere"):
+    with vs.name_scope("elsewhere"):
         gradient = vs.grad(vs.reduce_sum(h), h.inputs[0].inputs[0])
     graph, _ = vs.build_graph(gradient)
     products = [n.name for n in graph.nodes if n.op == "matmul"]

@@ -113,7 +113,7 @@ def test_words_of_64_bits_are_copied_where_kernels_move_them(device: str, quick:
         opened = sched.devices[0]
         assert isinstance(opened, VulkanDevice)
         limits = opened.limits
-        rates = peak_throughput._rates_of_copy(opened.context, opened.spec.page_bytes, limits)
+        rates = peak_throughput._rates_of_copy(opened.context, opened.spec.max_buffer_bytes, limits)
         names = {what.split(",")[0] for _, what in rates}
     assert names == {
         n for n in peak_throughput.COPY if reads_64(limits) or not n.endswith(WORDS_64)
@@ -163,7 +163,7 @@ def test_every_kind_of_case_is_right_on_every_device(
 @pytest.mark.parametrize("device", DEVICES[:2])
 def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
-    options = ["--devices", device, "--case", "matmul 64", "--budget", "0.01"]
+    options = ["--devices", device, "--case", "matmul 64", "--time-budget", "0.01"]
     options += ["--peers", "numpy"] if device == "cpu" else []
     shown = call(*options, "--output", str(kept))
     assert shown.exit_code == 0, shown.output
@@ -226,7 +226,7 @@ def test_a_wrong_result_of_ours_is_exit_code_1(
 
     build = ours.build
     monkeypatch.setattr(ours, "build", lambda spec, v: build(spec, v) * 2.0)
-    shown = call("--devices", "cpu", "--case", "matmul 64", "--budget", "0.01")
+    shown = call("--devices", "cpu", "--case", "matmul 64", "--time-budget", "0.01")
     assert shown.exit_code == 1 and "wrong result" in shown.output
 
 
@@ -253,7 +253,7 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
         ),
         (("--case", "riddle"), "no case of suite ops matches 'riddle'"),
         (("--peers", "nobody"), "expected peers of ncnn"),
-        (("--budget", "0"), "expected a budget of more than 0 seconds"),
+        (("--time-budget", "0"), "expected a budget of more than 0 seconds"),
         (
             ("--devices", "cpu", "--case", "matmul 64", "--output", "/no/such/x.json"),
             "expected a folder for /no/such/x.json",
@@ -263,7 +263,7 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
 def test_what_cannot_be_measured_is_said(
     arguments: tuple[str, ...], message: str, quick: None
 ) -> None:
-    shown = call(*arguments, *(() if "--budget" in arguments else ("--budget", "0.001")))
+    shown = call(*arguments, *(() if "--time-budget" in arguments else ("--time-budget", "0.001")))
     assert shown.exit_code == 1 and message in shown.output
 
 

@@ -376,7 +376,7 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
         other.setattr(portions, "code_and_drivers", lambda: "of another commit")
         refused = runner.invoke(language_models.main, given)
     assert refused.exit_code == 1 and "expected figures of this code" in refused.output
-    refused = runner.invoke(language_models.main, [*given, "--budget", "2"])
+    refused = runner.invoke(language_models.main, [*given, "--time-budget", "2"])
     assert refused.exit_code == 1 and "and options" in refused.output and not asked
     (tmp_path / "work" / "mine.json").write_text("not of a run")
     fails = False
@@ -416,7 +416,7 @@ def test_first_runs_has_two_starts_beside_references(
 ) -> None:
     import first_runs
 
-    options = ["--devices", "cpu", "--case", "tiny", "--turns", "1", "--budget", "0.02"]
+    options = ["--devices", "cpu", "--case", "tiny", "--turns", "1", "--time-budget", "0.02"]
     first_runs.main([*options, "--json"])
     (row,) = json.loads(capsys.readouterr().out)
     assert row["case"] == "150 tiny ops" and row["devices"] == "cpu"

@@ -106,7 +106,7 @@ def test_every_output_counts_as_much_as_the_others() -> None:
 def test_the_command_prints_times_and_how_to_get_the_rest(packages: Path, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     peers = ["--peers", "onnxruntime"] if find_spec("onnxruntime") else []
-    given = ["--packages", str(packages), "--devices", "cpu", "--budget", "0.05", *peers]
+    given = ["--packages", str(packages), "--devices", "cpu", "--time-budget", "0.05", *peers]
     found = CliRunner().invoke(
         main, ["bench", "--suite", "clients", *given, "--output", str(file)], catch_exceptions=False
     )
@@ -129,7 +129,7 @@ def test_the_command_prints_times_and_how_to_get_the_rest(packages: Path, tmp_pa
 @pytest.mark.filterwarnings("default")
 def test_a_model_that_numpy_cannot_run_is_left_out_with_the_reason(packages: Path) -> None:
     write_model(packages / "first_package" / "data" / "half.onnx", "NoSuchOp")
-    given = ["--packages", str(packages), "--devices", "cpu", "--budget", "0.05"]
+    given = ["--packages", str(packages), "--devices", "cpu", "--time-budget", "0.05"]
     found = CliRunner().invoke(main, ["bench", "--suite", "clients", *given])
     assert found.exit_code == 0
     assert "first-package: halves is left out: " in found.stderr and "NoSuchOp" in found.stderr

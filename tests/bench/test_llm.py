@@ -198,7 +198,7 @@ def test_tokens_go_round_behind_their_text(small: Path) -> None:
 def test_the_command_shows_tokens_a_second(quick: None, small: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     options = ["bench", "--suite", "llm", "--model", str(small), "--devices", "cpu"]
-    shown = CliRunner().invoke(main, [*options, "--budget", "0.01", "--output", str(kept)])
+    shown = CliRunner().invoke(main, [*options, "--time-budget", "0.01", "--output", str(kept)])
     assert shown.exit_code == 0, shown.output
     assert "small-q4_k prompt 9" in shown.output and "tokens/s" in shown.output
     report = Report.from_dict(json.loads(kept.read_text()))
@@ -210,7 +210,7 @@ def test_the_command_shows_tokens_a_second(quick: None, small: Path, tmp_path: P
 
 
 def test_a_model_that_does_not_start_is_told(small: Path) -> None:
-    params = {"file": str(small) + "x", "context": 8, "kv": "f32"}
+    params = {"file": str(small) + "x", "context": 8, "cache_type": "f32"}
     spec = Spec("gone load", "language", "load", params)
     with pytest.warns(vs.VkschedWarning, match="gone load does not start on cpu"):
         assert list(start_facts("cpu", spec)) == []

@@ -23,7 +23,7 @@ from vksched.ir.graph import Graph
 from vksched.planner import planner
 from vksched.topology.device_spec import GIB, DeviceSpec
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 RUN = ("two_gpus", "cpu_fallback", "key_value_cache", "manual_placement", "observer", "pipeline")
@@ -41,29 +41,29 @@ CPU = DeviceSpec("cpu", "cpu", flops_per_s=3e11, bytes_per_s=4e10, submit_s=2e-6
 WIDE, NARROW = Link(12e9, 1e-5), Link(3e9, 2e-5)
 
 
-def machine(one: DeviceSpec, two: DeviceSpec, *links: Link) -> Machine:
+def topology(one: DeviceSpec, two: DeviceSpec, *links: Link) -> Topology:
     ends = zip((one.name, two.name), links, strict=True)
-    return Machine((one, two, CPU), Links(tuple((name, "cpu", link) for name, link in ends)))
+    return Topology((one, two, CPU), Links(tuple((name, "cpu", link) for name, link in ends)))
 
 
-MACHINES = {
-    "two unequal cards": machine(
+TOPOLOGIES = {
+    "two unequal cards": topology(
         card("fast", 20, 500, 8 * GIB), card("slow", 5, 200, 4 * GIB), WIDE, NARROW
     ),
-    "the slow card first": machine(
+    "the slow card first": topology(
         card("slow", 5, 200, 4 * GIB), card("fast", 20, 500, 8 * GIB), NARROW, WIDE
     ),
-    "two small cards": machine(
+    "two small cards": topology(
         card("small", 8, 200, 40_000_000), card("large", 4, 400, 90_000_000), WIDE, WIDE
     ),
-    "integrated and discrete": machine(
+    "integrated and discrete": topology(
         card("integrated", 1, 50, 2 * GIB), card("discrete", 10, 300, 4 * GIB), Link(3e10), WIDE
     ),
 }
-WHERE = pytest.mark.parametrize("where", MACHINES.values(), ids=list(MACHINES))
+WHERE = pytest.mark.parametrize("where", TOPOLOGIES.values(), ids=list(TOPOLOGIES))
 
 
-def check(graph: Graph, where: Machine, with_cpu: bool) -> None:
+def check(graph: Graph, where: Topology, with_cpu: bool) -> None:
     light = Request(graph, (), {}).optimized(where).graph
     check_no_single_is_faster(Case(light, where, with_cpu=with_cpu))
 
@@ -83,7 +83,7 @@ def networks() -> dict[str, Graph]:
 @WITH_CPU
 @pytest.mark.parametrize("name", MODELS)
 def test_no_model_of_the_bench_is_slower_for_a_second_card(
-    networks: dict[str, Graph], name: str, where: Machine, with_cpu: bool
+    networks: dict[str, Graph], name: str, where: Topology, with_cpu: bool
 ) -> None:
     check(networks[name], where, with_cpu)
 
@@ -114,7 +114,7 @@ def compiled() -> dict[str, list[Graph]]:
 @WITH_CPU
 @pytest.mark.parametrize("name", [*RUN, "two_cards"])
 def test_no_example_is_slower_for_a_second_card(
-    compiled: dict[str, Sequence[Graph]], name: str, where: Machine, with_cpu: bool
+    compiled: dict[str, Sequence[Graph]], name: str, where: Topology, with_cpu: bool
 ) -> None:
     assert compiled[name] and name in sys.modules
     for graph in compiled[name]:

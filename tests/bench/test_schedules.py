@@ -337,7 +337,7 @@ def test_the_benchmark_writes_rows_that_it_reads_again(tmp_path: Path) -> None:
     runner = CliRunner()
     found = runner.invoke(
         schedules.main,
-        [*options, "--budget", "0.01", "--json", str(target)],
+        [*options, "--time-budget", "0.01", "--json", str(target)],
         catch_exceptions=False,
     )
     assert found.exit_code == 0 and "auto" in found.output

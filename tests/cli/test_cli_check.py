@@ -1,4 +1,4 @@
-"""`vksched run --check`: what counts as wrong, and who is."""
+"""`vksched run --compare-with`: what counts as wrong, and who is."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from test_cli_run import data_of
 
 from vksched.cli import differences
 from vksched.cli.compare import reference_runtimes
+from vksched.cli.differences import Tolerance
 
 onnx = pytest.importorskip("onnx")
 from onnx import numpy_helper, parser  # noqa: E402
@@ -42,7 +43,7 @@ def changed(name: str, change: Callable[[list[Any]], list[Any]]) -> reference_ru
 
 
 def run(path: str, judge: str, *more: str) -> tuple[str, ...]:
-    return "run", path, "--devices", "cpu", "--random", "0", "--check", judge, *more
+    return "run", path, "--devices", "cpu", "--random-inputs", "--compare-with", judge, *more
 
 
 # -- how far apart -------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ def test_what_differs_is_told() -> None:
     off = {d.output: d for d in differences.compare(found, wanted)}
     wrong = {name for name, d in off.items() if d.wrong}
     assert wrong == {"lost", "far", "ints", "shape", "text", "list[1]"}
-    assert not differences.compare({"x": ones * 1.001}, {"x": ones}, 0.01)[0].wrong
+    assert not differences.compare({"x": ones * 1.001}, {"x": ones}, Tolerance.of(0.01))[0].wrong
     assert off["ints"].largest == 3 and off["far"].relative == pytest.approx(1e-3, rel=0.01)
 
 
@@ -84,8 +85,14 @@ def test_what_is_as_good_as_0_has_few_digits_of_its_own() -> None:
     assert near.largest == pytest.approx(6e-8, rel=0.01) and not near.wrong
     (far,) = differences.compare({"y": silence}, {"y": silence + np.float32(2e-7)})
     assert far.wrong  # 1e-4 of 1e-3
-    (exact,) = differences.compare({"y": silence}, {"y": silence * np.float32(1.5)}, 0.0)
+    (exact,) = differences.compare(
+        {"y": silence}, {"y": silence * np.float32(1.5)}, Tolerance.of(0.0)
+    )
     assert exact.wrong
+    near_zero = Tolerance.of(0.0, atol=1e-7)
+    assert not differences.compare({"y": silence}, {"y": silence * np.float32(1.5)}, near_zero)[
+        0
+    ].wrong
     one = np.array([2e-3], np.float32)
     assert differences.compare({"y": one}, {"y": one + np.float32(4e-7)})[0].wrong
 
@@ -97,7 +104,7 @@ def test_the_score_of_silence_is_right(capsys: pytest.CaptureFixture[str], tmp_p
     path = saved(tmp_path, text, low=low)
     np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
     given = f"x={tmp_path / 'x.npy'}"
-    args = ("run", path, "--devices", "cpu", "--input", given, "--check", "onnxruntime")
+    args = ("run", path, "--devices", "cpu", "--input", given, "--compare-with", "onnxruntime")
     (row,) = data_of(capsys, *args)["check"]
     assert row["wrong"] == "" and row["largest"] < 1e-7
 
@@ -270,4 +277,4 @@ def test_what_the_evaluator_lacks_is_told_with_another_judge(
     path = saved(tmp_path, "g (float[1,2,3] x) => (float[1,2,1] y) { y = GlobalLpPool(x) }")
     code, _, err = call(capsys, *run(path, "numpy"))
     assert code == 1 and "numpy does not run the model" in err
-    assert err.endswith("; try --check onnxruntime\n")
+    assert err.endswith("; try --compare-with onnxruntime\n")

@@ -46,7 +46,7 @@ def test_parts_are_where_the_config_wants_them(
     drawn = tmp_path / "plan.svg"
     code, out, _ = call(
         capsys,
-        *("plan", model, "--machine", "preset:two-cards", "--json", "--svg", str(drawn)),
+        *("plan", model, "--topology", "preset:two-cards", "--json", "--svg", str(drawn)),
         *("--config", config(tmp_path, text)),
     )
     assert code == 0
@@ -65,7 +65,7 @@ def test_auto_tells_what_it_found(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = config(tmp_path, "layer.0: {devices: [fast, small], shard: auto}\n")
-    code, out, _ = call(capsys, "plan", model, "--machine", "preset:two-cards", "--config", file)
+    code, out, _ = call(capsys, "plan", model, "--topology", "preset:two-cards", "--config", file)
     assert code == 0
     assert "shard: auto of layer.0: " in out
 
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_one_line(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
 ) -> None:
     file = config(tmp_path, text)
-    code, out, err = call(capsys, "plan", model, "--machine", "preset:two-cards", "--config", file)
+    code, out, err = call(capsys, "plan", model, "--topology", "preset:two-cards", "--config", file)
     assert (code, out) == (1, "")
     assert message in err
     assert "Traceback" not in err

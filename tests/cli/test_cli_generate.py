@@ -15,13 +15,13 @@ from test_cli_run import data_of
 import vksched as vs
 from vksched.cli import main
 from vksched.common.formatting import printable
-from vksched.generation.chat import Answer, Chat
+from vksched.generation.chat import Chat, TextStream
 from vksched.importers import load_gguf
 
 ON_CPU = ("--devices", "cpu", "--temp", "0")
 
 
-def answer_of(folder: Path, prompt: object, n: int) -> tuple[str, Answer]:
+def answer_of(folder: Path, prompt: object, n: int) -> tuple[str, TextStream]:
     model, _ = made(folder)
     with vs.Scheduler(["cpu"]) as sched:
         answer = vs.Chat(sched, model).generate(prompt, n, GREEDY)  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ def test_a_text_is_gone_on_with(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         "prompt_tokens": len(answer.prompt),
         "tokens": list(answer.tokens),
         "text": text,
-        "ended": "length",
+        "finish_reason": "length",
         "seed": 7,
     }
     code, out, err = call(capsys, "generate", file, "--prompt", PROMPT, "-n", "5", *ON_CPU)
@@ -52,8 +52,8 @@ def test_a_text_is_gone_on_with(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     given = ("--prompt", "hey", "--chat", "--system", "s", "-n", "2")
     data = data_of(capsys, "generate", file, *given, *ON_CPU)
     assert data["tokens"] == list(answer.tokens) and data["prompt_tokens"] == len(answer.prompt)
-    *_, err = call(capsys, "generate", file, "--prompt", "h", "-n", "9", "--ctx", "4", *ON_CPU)
-    assert "the context of 4 tokens is full; --ctx" in err
+    *_, err = call(capsys, "generate", file, "--prompt", "h", "-n", "9", "--ctx-size", "4", *ON_CPU)
+    assert "the context of 4 tokens is full; --ctx-size" in err
 
 
 @pytest.mark.skipif(len(vulkan_names()) < 2, reason="fewer than two Vulkan devices here")
@@ -73,7 +73,7 @@ def test_experts_on_the_cpu_are_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(tmp_path)
-    monkeypatch.setattr(Chat, "layers_without_experts", 3)
+    monkeypatch.setattr(Chat, "n_cpu_moe", 3)
     *_, err = call(
         capsys, "generate", str(tmp_path / "tiny.gguf"), "--prompt", "h", "-n", "1", *ON_CPU
     )
@@ -98,7 +98,7 @@ def test_scores_that_are_no_numbers_are_one_line(
     [
         (("--prompt", "h", "--top-p", "2"), ("[sampling] expected top_p from 0 to 1, got 2",)),
         (("--prompt", "h", "--system", "s"), ("--system needs --chat.",)),
-        (("--prompt", "h", "--ctx", "65"), ("a cache of 1 to 64 tokens", "got 65; try fewer")),
+        (("--prompt", "h", "--ctx-size", "65"), ("a cache of 1 to 64 tokens", "got 65; try fewer")),
         (("--prompt", "h" * 70), ("a prompt of 1 to 64 tokens, got 70",)),
         ((), ("Missing option '--prompt'",)),
     ],

@@ -26,12 +26,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["run", "MODEL", "--random", "0", "--tolerance", "0"], "--tolerance needs --check"),
-        (["tune", "--dim", "n=2"], "--dim needs a model"),
+        (["run", "MODEL", "--random-inputs", "--rtol", "0"], "--rtol needs --compare-with"),
+        (["run", "MODEL", "--random-inputs", "--atol", "0"], "--atol needs --compare-with"),
+        (["run", "MODEL", "--seed", "1"], "--seed needs --random-inputs"),
+        (["tune", "--free-dim", "n=2"], "--free-dim needs a model"),
         (["calibrate", "--shape", "x=2,3"], "--shape needs a model"),
         (["tune", "--clear", "MODEL"], "--clear and MODEL.onnx exclude each other"),
         (["tune", "--clear", "--precision", "mixed"], "--clear and --precision exclude"),
-        (["calibrate", "--clear", "--dim", "n=2"], "--clear and --dim exclude each other"),
+        (
+            ["calibrate", "--clear", "--free-dim", "n=2"],
+            "--clear and --free-dim exclude each other",
+        ),
         (["bench", "--suite", "planning", "--devices", "cpu"], "planning and --devices exclude"),
         (["bench", "--suite", "planning", "--peers"], "planning and --peers exclude"),
         (["bench", "--list", "--json"], "--list and --json exclude each other"),
@@ -39,10 +44,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["bench", "--list", "--peer-python", __file__], "--peer-python needs --peers"),
         (["devices", "--presets", "-v"], "--presets and --verbose exclude each other"),
         (
-            ["cluster", "devices", "--node", "a:1", "--credentials", "k", "--address", "b:2"],
-            "--node and --address exclude each other",
+            ["cluster", "devices", "--worker", "a:1", "--credentials", "k", "--address", "b:2"],
+            "--worker and --address exclude each other",
         ),
-        (["cluster", "devices", "--security", "plain"], "--security plain needs --node"),
+        (["cluster", "devices", "--security", "plain"], "--security plain needs --worker"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -65,6 +70,6 @@ def test_inputs_that_contradict_sizes_are_refused(
         args = [command, model, "--devices", "cpu", "--input", str(tmp_path / "all.npz")]
         code, _, err = call(capsys, *args)
         assert code == 1 and "for inputs ['x'], got 'z'" in err
-    code, out, _ = call(capsys, *given, f"x={tmp_path / 'x.npy'}", "--random", "0", "--json")
+    code, out, _ = call(capsys, *given, f"x={tmp_path / 'x.npy'}", "--random-inputs", "--json")
     assert code == 0
-    assert "--random has no effect, as all inputs are given" in json.loads(out)["notes"]
+    assert "--random-inputs has no effect, as all inputs are given" in json.loads(out)["notes"]

@@ -158,9 +158,9 @@ def test_hints_about_sizes_are_what_a_shell_takes(
     data = data_of(capsys, *args)
     assert data["assumed"] == ["dimension 0 of onnx::the input", "?", "k"]
     options = shlex.split(data["size_options"])
-    assert options == ["--shape", "onnx::the input=2,2,3", "--dim", "k=2"]
+    assert options == ["--shape", "onnx::the input=2,2,3", "--free-dim", "k=2"]
     assert f"; try {data['size_options']}\n" in call(capsys, *args)[1]
     again = data_of(capsys, *args, *options)
     assert again["assumed"] == [] and again["size_options"] == ""
     _, _, err = call(capsys, "run", path)
-    assert err.endswith("; try --random 0, or --input 'onnx::the input=FILE.npy'\n")
+    assert err.endswith("; try --random-inputs, or --input 'onnx::the input=FILE.npy'\n")

@@ -118,8 +118,8 @@ def test_options_of_onnx_models_are_refused(
 ) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(Draft().packed())
-    status, _, err = call(capsys, "info", str(path), "--dim", "a=1")
-    assert status == 2 and "--dim is for ONNX models" in err
+    status, _, err = call(capsys, "info", str(path), "--free-dim", "a=1")
+    assert status == 2 and "--free-dim is for ONNX models" in err
     path.write_bytes(replace(Draft(), magic=b"GGML").packed())
     status, _, err = call(capsys, "info", str(path))
     assert status == 1 and "[gguf] expected a file that begins with b'GGUF'" in err

@@ -1,4 +1,4 @@
-"""`vksched info model.gguf --machine`: what fits where, and how fast, with or without a card."""
+"""`vksched info model.gguf --topology`: what fits where, and how fast, with or without a card."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model(tmp_path: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "tiny.gguf")
 
 
-def machine(folder: Path, *cards: dict[str, Any]) -> str:
+def topology(folder: Path, *cards: dict[str, Any]) -> str:
     cpu = {"name": "cpu", "kind": "cpu", "flops_per_s": 1e9, "bytes_per_s": 1e9}
     devices = [
         {"name": f"card{i}", "limits": LIMITS, "bytes_per_s": 2e10, "flops_per_s": 1e12, **card}
@@ -46,7 +46,7 @@ def test_what_fits_is_told_with_and_without_each_card(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     cards = {"memory_bytes": 7 * MIB}, {"memory_bytes": 7 * MIB}
-    options = model, "--ctx", "64", "--machine", machine(tmp_path, *cards)
+    options = model, "--ctx-size", "64", "--topology", topology(tmp_path, *cards)
     status, out, err = call(capsys, "info", *options)
     assert (status, err) == (0, "")
     lines = [" ".join(line.split()) for line in out.splitlines()]
@@ -71,34 +71,34 @@ def test_what_fits_is_told_with_and_without_each_card(
     keys_and_values = 4 * 2 * 64 * TINY.kv_heads * TINY.head_size * 4
     assert sum(device["cache_bytes"] for device in whole["devices"]) == keys_and_values
     row_words = {"f16": TINY.head_size / 2, "q8_0": TINY.head_size // 4 + 1}
-    for kv, words in row_words.items():
-        kept = data_of(capsys, "info", *options, "--kv", kv)["fitting"]
+    for cache_type, words in row_words.items():
+        kept = data_of(capsys, "info", *options, "--cache-type", cache_type)["fitting"]
         held = sum(device["cache_bytes"] for device in kept["what_if"][0]["fits"]["devices"])
-        assert kept["kv"] == kv and held == keys_and_values * words / TINY.head_size
+        assert kept["cache_type"] == cache_type and held == keys_and_values * words / TINY.head_size
     for row in rows.values():
-        assert row["fits"]["written_per_s"] == pytest.approx(1 / row["seconds"])
-        assert row["fits"]["read_per_s"] > row["fits"]["written_per_s"]
+        assert row["fits"]["decode_per_s"] == pytest.approx(1 / row["seconds"])
+        assert row["fits"]["prefill_per_s"] > row["fits"]["decode_per_s"]
     less = next(row["fits"] for row in rows.values() if row["kind"] == "without")
     assert "cpu" in [held["device"] for held in less["devices"]]
-    assert less["written_per_s"] < whole["written_per_s"]
+    assert less["decode_per_s"] < whole["decode_per_s"]
 
 
 def test_a_second_card_that_does_not_help_is_told(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     cards = {"memory_bytes": 64 * MIB}, {"memory_bytes": 64 * MIB, "bytes_per_s": 1e9}
-    _, out, _ = call(capsys, "info", model, "--machine", machine(tmp_path, *cards))
+    _, out, _ = call(capsys, "info", model, "--topology", topology(tmp_path, *cards))
     assert "card1 can be spared" in out and "card0 is worth its place" in out
 
 
 def test_what_fits_nowhere_is_said(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
-    path = machine(tmp_path, {"memory_bytes": 7 * MIB})
+    path = topology(tmp_path, {"memory_bytes": 7 * MIB})
     data = json.loads(Path(path).read_text())
     data["devices"][-1]["memory_bytes"] = 1000
     Path(path).write_text(json.dumps(data))
-    status, out, _ = call(capsys, "info", model, "--machine", path)
+    status, out, _ = call(capsys, "info", model, "--topology", path)
     assert status == 0 and "it does not fit: [plan] expected at most 1000 bytes" in out
 
 
@@ -106,12 +106,12 @@ def test_options_are_for_one_kind_of_model(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     for options, said in (
-        (("--dim", "n=2"), "--dim is for ONNX models"),
-        (("--ctx", "0"), "Invalid value"),
-        (("--ctx", "65"), "expected a cache of 1 to 64 tokens"),
+        (("--free-dim", "n=2"), "--free-dim is for ONNX models"),
+        (("--ctx-size", "0"), "Invalid value"),
+        (("--ctx-size", "65"), "expected a cache of 1 to 64 tokens"),
     ):
-        status, _, err = call(capsys, "info", model, "--machine", "preset:laptop", *options)
+        status, _, err = call(capsys, "info", model, "--topology", "preset:laptop", *options)
         assert status and said in err
     (tmp_path / "x.onnx").write_bytes(b"")
-    status, _, err = call(capsys, "info", str(tmp_path / "x.onnx"), "--ctx", "64")
-    assert status == 2 and "--ctx is for GGUF models" in err
+    status, _, err = call(capsys, "info", str(tmp_path / "x.onnx"), "--ctx-size", "64")
+    assert status == 2 and "--ctx-size is for GGUF models" in err

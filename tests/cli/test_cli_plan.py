@@ -15,7 +15,7 @@ from test_devices import SOFT, Show, plain_environment, raw, show
 
 import vksched as vs
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 __all__ = ["plain_environment", "show"]  # fixtures
 
@@ -77,9 +77,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def cards(tmp_path: Path) -> str:
     """A file with two cards that are not here."""
-    machine = Machine((DeviceSpec("big", "vulkan", "Card A"), DeviceSpec("small", "vulkan")))
+    topology = Topology((DeviceSpec("big", "vulkan", "Card A"), DeviceSpec("small", "vulkan")))
     path = tmp_path / "cards.json"
-    path.write_text(json.dumps(machine.as_dict()))
+    path.write_text(json.dumps(topology.as_dict()))
     return str(path)
 
 
@@ -136,7 +136,7 @@ def test_machine_of_a_file_need_not_be_here(
     capsys: pytest.CaptureFixture[str], show: Show, model: str, cards: str
 ) -> None:
     show(problem="nobody may ask the drivers")
-    args = ["plan", f"{model}:build", "--machine", cards, "--place", "las?=small"]
+    args = ["plan", f"{model}:build", "--topology", cards, "--place", "las?=small"]
     code, out, err = call(capsys, *args)
     assert code == 0 and err == ""
     assert "last: small, override: las? on small" in out and "Card A" in out
@@ -145,16 +145,16 @@ def test_machine_of_a_file_need_not_be_here(
 def test_machine_of_printed_json_is_the_same_again(
     capsys: pytest.CaptureFixture[str], model: str, cards: str, tmp_path: Path
 ) -> None:
-    _, out, _ = call(capsys, "plan", f"{model}:pair", "--machine", cards, "--json")
+    _, out, _ = call(capsys, "plan", f"{model}:pair", "--topology", cards, "--json")
     (tmp_path / "printed.json").write_text(out)
     again = str(tmp_path / "printed.json")
-    assert call(capsys, "plan", f"{model}:pair", "--machine", again, "--json")[1] == out
+    assert call(capsys, "plan", f"{model}:pair", "--topology", again, "--json")[1] == out
 
 
 def test_one_node_as_text_and_as_json(
     capsys: pytest.CaptureFixture[str], model: str, cards: str
 ) -> None:
-    args = ["plan", f"{model}:build", "--machine", cards, "--node"]
+    args = ["plan", f"{model}:build", "--topology", cards, "--node"]
     code, out, _ = call(capsys, *args, "mlp.w")
     assert code == 0 and out.splitlines()[2] == "  lives on: big (8.0 KiB)"
     code, out, _ = call(capsys, *args, "mlp.*", "--json")
@@ -166,7 +166,7 @@ CARDS = str(ROOT / "examples" / "data" / "two_cards.json")
 
 def test_an_objective_is_asked_for_by_word_or_weights(capsys: pytest.CaptureFixture[str]) -> None:
     def asked(objective: str) -> dict[str, object]:
-        args = (f"{EXAMPLE}:build", "--machine", CARDS, "--objective", objective, "--json")
+        args = (f"{EXAMPLE}:build", "--topology", CARDS, "--objective", objective, "--json")
         code, out, err = call(capsys, "plan", *args)
         assert (code, err) == (0, "")
         found = json.loads(out)
@@ -182,7 +182,7 @@ def test_an_objective_is_asked_for_by_word_or_weights(capsys: pytest.CaptureFixt
 def test_objectives_are_compared_in_a_table_and_as_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    args = ("plan", f"{EXAMPLE}:build", "--machine", CARDS, "--objectives")
+    args = ("plan", f"{EXAMPLE}:build", "--topology", CARDS, "--pareto")
     code, text, err = call(capsys, *args)
     assert (code, err) == (0, "") and text.startswith("candidate ")
     code, out, _ = call(capsys, *args, "--json")
@@ -199,7 +199,7 @@ def test_picture_is_written_and_said(
     capsys: pytest.CaptureFixture[str], model: str, cards: str, tmp_path: Path
 ) -> None:
     target = tmp_path / "plan.svg"
-    args = ["plan", f"{model}:Holder.y", "--machine", cards, "--svg", str(target)]
+    args = ["plan", f"{model}:Holder.y", "--topology", cards, "--svg", str(target)]
     code, out, err = call(capsys, *args)
     assert code == 0 and out.startswith("plan:") and err == f"wrote {target}\n"
     assert ET.parse(target).getroot().tag.endswith("svg")
@@ -210,7 +210,7 @@ def test_modules_are_found_from_the_current_folder(
 ) -> None:
     monkeypatch.chdir(Path(model).parent)
     monkeypatch.delitem(sys.modules, "model", raising=False)
-    code, out, _ = call(capsys, "plan", "model:pair", "--machine", cards)
+    code, out, _ = call(capsys, "plan", "model:pair", "--topology", cards)
     assert code == 0 and "output_0" not in out and "positive" in out
     del sys.modules["model"]
 
@@ -219,7 +219,7 @@ def test_modules_are_found_from_the_current_folder(
     ("args", "code", "match"),
     [
         (["{}"], 2, "expected MODULE:ATTRIBUTE, FILE.py:ATTRIBUTE or MODEL.onnx, got"),
-        (["{}:x", "--dim", "n=3"], 2, "--dim and --shape are for ONNX models"),
+        (["{}:x", "--free-dim", "n=3"], 2, "--free-dim and --shape are for ONNX models"),
         (["no.onnx", "--devices", "cpu"], 1, "no.onnx"),
         (["{}:"], 2, "expected MODULE:ATTRIBUTE"),
         (
@@ -242,11 +242,11 @@ def test_modules_are_found_from_the_current_folder(
         (["{}:x", "--devices", "cpu", "--place", "x=gpu"], 1, "one of cpu, got 'gpu'; try"),
         (["{}:x", "--devices", "cpu", "--copies", "0"], 1, "at least 1 copy"),
         (
-            ["{}:x", "--devices", "cpu", "--objectives", "--copies", "0"],
+            ["{}:x", "--devices", "cpu", "--pareto", "--copies", "0"],
             1,
             "at least 1 copy, got 0",
         ),
-        (["{}:x", "--devices", "cpu", "--objectives", "--copies", "-1"], 1, "at least 1 copy"),
+        (["{}:x", "--devices", "cpu", "--pareto", "--copies", "-1"], 1, "at least 1 copy"),
         (["{}:x", "--devices", "cpu", "--copies", "two"], 2, "not a valid integer"),
         (["{}:x", "--devices", "cpu", "--objective", "speed"], 1, "objective, got 'speed'; try"),
         (
@@ -256,14 +256,14 @@ def test_modules_are_found_from_the_current_folder(
         ),
         (["{}:hidden", "--devices", "cpu", "--node", "mlp.v"], 1, "got none; close: mlp.w"),
         (["{}:x", "--devices", "cpu", "--svg", "x.png"], 1, "ends in .svg, got 'x.png'"),
-        (["{}:x", "--machine", "{}"], 1, "cannot read .*model.py: JSONDecodeError"),
-        (["{}:x", "--machine", "/no/such"], 1, "cannot read /no/such: No such file or directory"),
-        (["{}:x", "--machine", "m.json", "--devices", "cpu"], 2, "exclude each other"),
-        (["{}:x", "--objectives", "--what-if", "-a"], 2, "--objectives and --what-if exclude"),
-        (["{}:x", "--objectives", "--node", "y"], 2, "--objectives and --node exclude"),
-        (["{}:x", "--objectives", "--svg", "x.svg"], 2, "--objectives and --svg exclude"),
-        (["{}:x", "--objectives", "--policy", "steal"], 2, "--objectives and --policy exclude"),
-        (["{}:x", "--objectives", "--objective", "energy"], 2, "and --objective exclude"),
+        (["{}:x", "--topology", "{}"], 1, "cannot read .*model.py: JSONDecodeError"),
+        (["{}:x", "--topology", "/no/such"], 1, "cannot read /no/such: No such file or directory"),
+        (["{}:x", "--topology", "m.json", "--devices", "cpu"], 2, "exclude each other"),
+        (["{}:x", "--pareto", "--what-if", "-a"], 2, "--pareto and --what-if exclude"),
+        (["{}:x", "--pareto", "--node", "y"], 2, "--pareto and --node exclude"),
+        (["{}:x", "--pareto", "--svg", "x.svg"], 2, "--pareto and --svg exclude"),
+        (["{}:x", "--pareto", "--policy", "work-stealing"], 2, "--pareto and --policy exclude"),
+        (["{}:x", "--pareto", "--objective", "energy"], 2, "and --objective exclude"),
         (["{}:x", "--node", "y", "--what-if", "-a"], 2, "--node and --what-if exclude each other"),
     ],
 )
@@ -282,8 +282,8 @@ def test_file_that_is_no_machine_is_one_line(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     (tmp_path / "m.json").write_text("[1]")
-    code, _, err = call(capsys, "plan", f"{model}:x", "--machine", str(tmp_path / "m.json"))
-    assert code == 1 and err.startswith("Error: [machine] expected {")
+    code, _, err = call(capsys, "plan", f"{model}:x", "--topology", str(tmp_path / "m.json"))
+    assert code == 1 and err.startswith("Error: [topology] expected {")
 
 
 def test_nothing_is_opened(
@@ -299,9 +299,9 @@ def test_nothing_is_opened(
 
 
 def test_example_as_a_user_runs_it(tmp_path: Path) -> None:
-    machine = str(ROOT / "examples" / "data" / "two_cards.json")
-    command = [sys.executable, "-m", "vksched", "plan", f"{EXAMPLE}:build", "--machine", machine]
+    topology = str(ROOT / "examples" / "data" / "two_cards.json")
+    command = [sys.executable, "-m", "vksched", "plan", f"{EXAMPLE}:build", "--topology", topology]
     command += ["--policy", "priority"]
     got = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert got.stderr == "" and "in 2 splits, 1 crossing (" in got.stdout.splitlines()[0]
+    assert got.stderr == "" and "in 2 splits, 1 transfer (" in got.stdout.splitlines()[0]
     assert "small is full: it would take" in got.stdout

@@ -40,7 +40,7 @@ def test_the_words_are_those_of_the_planner() -> None:
     [
         ("plan", ["--devices", "cpu"]),
         ("info", ["--devices", "cpu"]),
-        ("run", ["--devices", "cpu", "--random", "0"]),
+        ("run", ["--devices", "cpu", "--random-inputs"]),
         ("bench", ["--suite", "devices", "--devices", "cpu"]),
     ],
 )
@@ -49,7 +49,11 @@ def test_every_command_refuses_the_same(
 ) -> None:
     args = [command, *([] if command == "bench" else ["no-such.onnx"]), *options]
     for more, code, match in (
-        (["--policy", "best"], 2, "'best' is not one of 'auto', 'priority', 'dynamic', 'steal'"),
+        (
+            ["--policy", "best"],
+            2,
+            "'best' is not one of 'auto', 'priority', 'earliest-finish', 'work-stealing'",
+        ),
         (["--objective", "speed"], 1, "expected a known objective, got 'speed'; try one of"),
         (["--objective", "latency=x"], 1, "expected weights from 0 to"),
         (
@@ -65,13 +69,15 @@ def test_every_command_refuses_the_same(
 
 
 def test_info_plans_for_the_aim(capsys: pytest.CaptureFixture[str], model: str) -> None:
-    args = ("info", model, "--machine", CARDS)
+    args = ("info", model, "--topology", CARDS)
     assert {data_of(capsys, *args)[key] for key in ("policy", "objective")} == {"auto", "latency"}
     found = data_of(capsys, *args, "--objective", "memory")
     assert found["objective"] == "memory"
     assert any("for memory" in note for note in found["notes"])
-    dynamic = data_of(capsys, *args, "--policy", "dynamic")
-    assert any(note.startswith("dynamic: each run decides again") for note in dynamic["notes"])
+    dynamic = data_of(capsys, *args, "--policy", "earliest-finish")
+    assert any(
+        note.startswith("earliest-finish: each run decides again") for note in dynamic["notes"]
+    )
     first = {
         row["name"]: row["nodes"]
         for row in data_of(capsys, *args, "--policy", "priority")["devices"]
@@ -80,9 +86,9 @@ def test_info_plans_for_the_aim(capsys: pytest.CaptureFixture[str], model: str) 
 
 
 def test_run_carries_out_the_aim(capsys: pytest.CaptureFixture[str], model: str) -> None:
-    args = ("run", model, "--devices", "cpu", "--random", "0")
-    for more in (("--policy", "steal"), ("--objective", "throughput"), ()):
-        found = data_of(capsys, *args, *more, "--check", "numpy", "--report")
+    args = ("run", model, "--devices", "cpu", "--random-inputs")
+    for more in (("--policy", "work-stealing"), ("--objective", "throughput"), ()):
+        found = data_of(capsys, *args, *more, "--compare-with", "numpy", "--report")
         assert found["policy"] == (more[1] if "--policy" in more else "auto")
         assert found["objective"] == ("throughput" if "--objective" in more else "latency")
         assert not found["check"][0]["wrong"] and found["report"]["runs"] == 1
@@ -102,12 +108,12 @@ def test_run_hands_the_aim_to_every_scheduler(
         real(self, devices, policy, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(vs.Scheduler, "__init__", init)
-    args = ("run", model, "--devices", "cpu", "--random", "0", "--objective", "energy")
+    args = ("run", model, "--devices", "cpu", "--random-inputs", "--objective", "energy")
     data_of(capsys, *args, "--profile", str(tmp_path / "t.json"))
     assert seen == [("auto", "energy")] * 2
-    refused = ("run", model, "--random", "0", "--policy", "steal", "--profile", "t.json")
+    refused = ("run", model, "--random-inputs", "--policy", "work-stealing", "--profile", "t.json")
     code, _, err = call(capsys, *refused)
-    assert code == 2 and "--profile and --policy steal exclude each other" in err
+    assert code == 2 and "--profile and --policy work-stealing exclude each other" in err
 
 
 @pytest.mark.filterwarnings("default")  # as a user has it, not as an error
@@ -126,8 +132,17 @@ def test_bench_measures_several_devices_for_the_aim(
 
     monkeypatch.setattr(together, "measure", measured)
     monkeypatch.setattr(report, "measure_ceiling", lambda *_: pytest.fail("no ceilings are needed"))
-    args = ["bench", "--suite", "devices", "--devices", "cpu", "--policy", "steal", "--json"]
+    args = [
+        "bench",
+        "--suite",
+        "devices",
+        "--devices",
+        "cpu",
+        "--policy",
+        "work-stealing",
+        "--json",
+    ]
     code, out, err = call(capsys, *args)
     assert "note: " in err and "ResNet-18 is left out: " in err and "without states" in err
-    assert code == 0 and asked == [{"policy": "steal", "objective": "latency"}] * 4
+    assert code == 0 and asked == [{"policy": "work-stealing", "objective": "latency"}] * 4
     assert len(json.loads(out)["facts"]) == 3 * 3  # of all models but the second

@@ -26,7 +26,16 @@ def model(tmp_path: Path) -> str:
 
 
 def run(model: str, *more: str) -> tuple[str, ...]:
-    return "run", model, "--devices", "cpu", "--random", "0", "--check", "onnxruntime", *more
+    return (
+        "run",
+        model,
+        "--devices",
+        "cpu",
+        "--random-inputs",
+        "--compare-with",
+        "onnxruntime",
+        *more,
+    )
 
 
 def test_what_a_precision_costs_is_told(capsys: pytest.CaptureFixture[str], model: str) -> None:
@@ -53,7 +62,7 @@ def test_a_pattern_takes_what_it_names_out_of_the_rest(
 
 def test_the_tolerance_follows_the_word(capsys: pytest.CaptureFixture[str], model: str) -> None:
     assert call(capsys, *run(model, "--precision", "mixed"))[0] == 0
-    assert call(capsys, *run(model, "--precision", "mixed", "--tolerance", "1e-6"))[0] == 1
+    assert call(capsys, *run(model, "--precision", "mixed", "--rtol", "1e-6"))[0] == 1
 
 
 @pytest.mark.parametrize("word", ["half", "h=", "=mixed", "h=half"])
@@ -92,7 +101,7 @@ def test_calls_of_a_model_are_tuned_with_its_precision(
     if not vulkan_names():
         pytest.skip("no Vulkan device here")
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
-    tune = "tune", "--devices", vulkan_names()[0], "--budget", "0.01", "--json"
+    tune = "tune", "--devices", vulkan_names()[0], "--time-budget", "0.01", "--json"
     assert call(capsys, *tune, "--precision", "mixed")[0] == 2
     for words, named in (((), False), (("--precision", "mixed"), True)):
         (device,) = data_of(capsys, *tune, *words, model)["devices"]

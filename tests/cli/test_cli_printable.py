@@ -129,8 +129,8 @@ def test_the_model_is_as_bad_as_meant(network: str) -> None:
     [
         ("--report",),
         ("--json",),
-        ("--check", "numpy"),
-        ("--check", "onnxruntime"),
+        ("--compare-with", "numpy"),
+        ("--compare-with", "onnxruntime"),
         ("--profile", "tape.json", "--output-dir", "out"),
     ],
     ids=lambda args: args[0],
@@ -139,7 +139,7 @@ def test_runs_of_a_model(
     args: tuple[str, ...], network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = call("run", network, "--random", "0", *CPU, *args)
+    done = call("run", network, "--random-inputs", *CPU, *args)
     assert "own" in done.stdout
     if args[0] == "--profile":
         assert call("trace", "tape.json").stdout
@@ -154,9 +154,9 @@ def test_runs_of_a_model(
         ("plan", "FILE", "--what-if", bad("-x")),
         ("plan", "FILE", "--place", f"{bad('p')}=cpu"),
         ("run", "FILE"),
-        ("run", "FILE", "--random", "0", "--input", f"{bad('no')}=a.npy"),
-        ("run", "FILE", "--random", "0", "--dim", f"{bad('no')}=2"),
-        ("run", "FILE", "--random", "0", "--place", f"{bad('no')}=cpu"),
+        ("run", "FILE", "--random-inputs", "--input", f"{bad('no')}=a.npy"),
+        ("run", "FILE", "--random-inputs", "--free-dim", f"{bad('no')}=2"),
+        ("run", "FILE", "--random-inputs", "--place", f"{bad('no')}=cpu"),
         ("info", "FILE", "--place", f"{bad('no')}=cpu"),
         ("info", "FILE", bad("--option")),
         ("info", bad("FILE")),
@@ -194,7 +194,7 @@ def test_language_models(tmp_path: Path) -> None:
     assert out.count(SEEN) >= 4
     assert json.loads(call("info", str(path), "--json").stdout)["model"] == bad("n")
     for command in (
-        ["info", "--ctx", "4"],
+        ["info", "--ctx-size", "4"],
         ["embed", "--text", "a"],
         ["generate", "--prompt", "a"],
     ):
@@ -210,7 +210,16 @@ def test_what_a_model_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     script = iter(text.encode())
     monkeypatch.setattr(vs.Sampling, "choose", lambda *_: next(script))
     count = str(len(text.encode()))
-    args = ("generate", str(tmp_path / "tiny.gguf"), "--prompt", "h", "--ctx", "64", *CPU, "-n")
+    args = (
+        "generate",
+        str(tmp_path / "tiny.gguf"),
+        "--prompt",
+        "h",
+        "--ctx-size",
+        "64",
+        *CPU,
+        "-n",
+    )
     out = call(*args, count).stdout
     assert out == f"{SEEN}red\n\\u202e\tend\n"
     script = iter(text.encode())
@@ -266,7 +275,7 @@ def test_devices_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     joined = Joined(DeviceSpec("node1/null:0", "null"))
     monkeypatch.setattr(Cluster, "__init__", lambda *_: None)
     monkeypatch.setattr(Cluster, "join", lambda _: joined)
-    args = ("cluster", "devices", "--node", "h:1", "--credentials", "key")
+    args = ("cluster", "devices", "--worker", "h:1", "--credentials", "key")
     out = call(*args).stdout
     assert out.count(SEEN[:20]) == 3 and "[/red]" in out
     assert json.loads(call(*args, "--json").stdout)["devices"][0]["label"] == bad("card")

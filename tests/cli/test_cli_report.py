@@ -25,7 +25,7 @@ def cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    return call(capsys, "run", *args, "--random", "0", "--dim", "n=40", "--devices", "cpu")
+    return call(capsys, "run", *args, "--random-inputs", "--free-dim", "n=40", "--devices", "cpu")
 
 
 def test_a_report_is_printed_of_the_runs_after_the_first(

@@ -75,7 +75,7 @@ def data_of(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
 def test_info_tells_what_a_model_takes_and_where_it_runs(
     capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
-    code, out, _ = call(capsys, "info", model, "--devices", "cpu", "--dim", "n=4")
+    code, out, _ = call(capsys, "info", model, "--devices", "cpu", "--free-dim", "n=4")
     assert code == 0
     for part in (
         "tower: 5 nodes, opsets ai.onnx 17, made by maker",
@@ -130,7 +130,7 @@ def test_info_marks_what_a_run_may_refuse(
     parsed = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
     parsed.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((9, 2, 3, 3), "f"), "w"))
     onnx.save(parsed, path)
-    args = ("info", path, "--devices", "cpu", "--dim", "c=8", "--dim", "m=8")
+    args = ("info", path, "--devices", "cpu", "--free-dim", "c=8", "--free-dim", "m=8")
     (row,) = data_of(capsys, *args)["by_numpy"]
     assert row["op"] == "Conv" and row["doubtful"] and "expected w (9, 2, 3, 3)" in row["reason"]
     cut = data_of(capsys, *args)["cut"]
@@ -202,7 +202,7 @@ def test_devices_without_work_are_told_and_names_can_be_placed(
     text = "g (float[8,8] x) => (float[8,8] z) { y = MatMul(x, x)\n z = Softmax(y) }"
     onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
     first, second = vulkan_names()[:2]
-    made_up = ("--random", "0") if command == "run" else ()
+    made_up = ("--random-inputs",) if command == "run" else ()
     args = (command, path, "--devices", f"{first},{second}", *made_up)
     why = "no plan over more devices won by enough, by simulation"
     told = f"{second} has no work: {why}; try --place PATTERN=DEVICE"
@@ -225,7 +225,7 @@ def test_devices_without_work_are_told_and_names_can_be_placed(
 def test_places_may_name_what_a_later_stage_has(
     capsys: pytest.CaptureFixture[str], cut: str, command: str
 ) -> None:
-    made_up = ("--random", "0") if command == "run" else ()
+    made_up = ("--random-inputs",) if command == "run" else ()
     data_of(capsys, command, cut, "--devices", "cpu", *made_up, "--place", "z*=cpu")
 
 
@@ -262,7 +262,7 @@ def test_run_takes_files_saves_outputs_and_checks_them(
     given = arrays(tmp_path)
     code, out, err = call(
         capsys,
-        *("run", model, "--devices", "cpu", "--check", kind, "--repeat", "3"),
+        *("run", model, "--devices", "cpu", "--compare-with", kind, "--repeat", "3"),
         *("--input", f"x={tmp_path / 'x.npy'}", "--input", str(tmp_path / "rest.npz")),
         *("--output-dir", str(tmp_path / "out")),
     )
@@ -281,7 +281,19 @@ def test_run_makes_inputs_up_and_measures_each_op(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     device, trace = vulkan_names()[0], tmp_path / "t.json"
-    args = ("run", model, "--random", "7", "--dim", "n=4", "--dim", "s=8", "--devices", device)
+    args = (
+        "run",
+        model,
+        "--random-inputs",
+        "--seed",
+        "7",
+        "--free-dim",
+        "n=4",
+        "--free-dim",
+        "s=8",
+        "--devices",
+        device,
+    )
     data = data_of(capsys, *args, "--profile", str(trace))
     assert data["assumed"] == [] and all(one["made_up"] for one in data["given"])
     assert [row["name"] for row in data["devices"]] == [device, "cpu"]
@@ -303,7 +315,19 @@ def test_run_makes_inputs_up_and_measures_each_op(
 def test_run_writes_a_tape_that_can_be_replayed(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
-    args = ("run", model, "--random", "7", "--dim", "n=4", "--dim", "s=8", "--devices", "cpu")
+    args = (
+        "run",
+        model,
+        "--random-inputs",
+        "--seed",
+        "7",
+        "--free-dim",
+        "n=4",
+        "--free-dim",
+        "s=8",
+        "--devices",
+        "cpu",
+    )
     tape = tmp_path / "t.json"
     code, out, _ = call(capsys, *args, "--repeat", "3", "--trace", str(tape))
     assert code == 0 and f"wrote {tape}, for vksched trace, vksched replay and Perfetto" in out
@@ -328,11 +352,11 @@ def test_run_over_stages(capsys: pytest.CaptureFixture[str], cut: str, tmp_path:
     assert step["device"] == "cpu" and 0 < step["seconds"] < data["devices"][0]["seconds"]
     trace = tmp_path / "t.json"
     _, out, _ = call(
-        capsys, *("run", cut, "--devices", "cpu", "--random", "0", "--profile", str(trace))
+        capsys, *("run", cut, "--devices", "cpu", "--random-inputs", "--profile", str(trace))
     )
     assert f"wrote {trace}, for" in out and re.search(r"onnx\.Unique +cpu", out)
     events = json.loads(trace.read_text("utf-8"))["traceEvents"]
-    assert {e["args"]["device"] for e in events if e["name"] == "step onnx.Unique"} == {"cpu"}
+    assert {e["args"]["device"] for e in events if e["name"] == "host_op onnx.Unique"} == {"cpu"}
 
 
 def test_a_tensor_of_a_stranger_opens_no_other_file(
@@ -366,7 +390,7 @@ def test_sequences_texts_and_types_that_numpy_lacks(
     onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
     np.savez(tmp_path / "in.npz", x=np.array([1, 2.5], np.float32), t=np.array(["a", "bc"]))
     args = ("run", path, "--devices", "cpu", "--input", str(tmp_path / "in.npz"))
-    data = data_of(capsys, *args, "--output-dir", str(tmp_path / "out"), "--check", "numpy")
+    data = data_of(capsys, *args, "--output-dir", str(tmp_path / "out"), "--compare-with", "numpy")
     types = {row["name"]: row["type"] for row in data["outputs"]}
     assert types == {
         "s[0]": "float32[2]",
@@ -382,7 +406,7 @@ def test_sequences_texts_and_types_that_numpy_lacks(
         "u.npy": ["a", "bc"],
         "b.npy": [1, 2.5],
     }
-    code, _, err = call(capsys, "run", path, "--devices", "cpu", "--random", "0")
+    code, _, err = call(capsys, "run", path, "--devices", "cpu", "--random-inputs")
     assert code == 1 and "no example can be made of texts, for input 't'" in err
 
 
@@ -396,7 +420,7 @@ def test_loading_and_uploading_have_bars(
         seen[what] = done, total
 
     monkeypatch.setattr(inputs, "progress_bars", lambda quiet: nullcontext(show))
-    data_of(capsys, "run", model, "--devices", vulkan_names()[0], "--random", "0")
+    data_of(capsys, "run", model, "--devices", vulkan_names()[0], "--random-inputs")
     assert seen.keys() == {"load", "upload"}
     assert all(0 < done == total for done, total in seen.values())
 
@@ -452,47 +476,56 @@ def test_errors_are_one_line_that_says_where(
     for args, said in (
         (("info", str(tmp_path / "none.onnx")), "none.onnx"),
         (("info", none), "onnx"),
-        (("info", model, "--dim", "batch=4"), "expected dimensions of ['n', 's'], got 'batch'"),
-        (("info", model, "--dim", "N=4"), "expected dimensions of ['n', 's'], got 'N'; close: n"),
-        (("info", model, "--dim", "n=four"), "n=four"),
+        (
+            ("info", model, "--free-dim", "batch=4"),
+            "expected dimensions of ['n', 's'], got 'batch'",
+        ),
+        (
+            ("info", model, "--free-dim", "N=4"),
+            "expected dimensions of ['n', 's'], got 'N'; close: n",
+        ),
+        (("info", model, "--free-dim", "n=four"), "n=four"),
         (("info", model, "--shape", "xx=1"), "'xx'"),
         (("info", model, "--shape", "id=1"), "got 'id'; close: ids"),
         (("run", model, "--input", "attention-mask=x.npy"), "mask'; close: attention_mask"),
         (
             ("run", model),
-            "arrays for inputs x, ids, attention_mask, q; try --random 0, or ",
+            "arrays for inputs x, ids, attention_mask, q; try --random-inputs, or ",
         ),
-        (("run", model, "--random", "0", "--input", f"x={bad}"), "x: float[n,3]"),
-        (("run", model, "--random", "0", "--input", f"x={none}"), "cannot read"),
+        (("run", model, "--random-inputs", "--input", f"x={bad}"), "x: float[n,3]"),
+        (("run", model, "--random-inputs", "--input", f"x={none}"), "cannot read"),
         (
-            ("run", model, "--random", "0", "--input", "x=gone.npy"),
+            ("run", model, "--random-inputs", "--input", "x=gone.npy"),
             "cannot read gone.npy: No such file or directory",
         ),
-        (("run", model, "--random", "0", "--input", bad), "expected NAME=FILE"),
+        (("run", model, "--random-inputs", "--input", bad), "expected NAME=FILE"),
         (
-            ("run", model, "--random", "0", "--input", "y=gone.npy"),
+            ("run", model, "--random-inputs", "--input", "y=gone.npy"),
             "attention_mask', 'q'], got 'y'",
         ),
         (("info", model, "--shape", "x=2,4"), "got shape (2, 4): axis 1 is 4, not 3; size 1 was"),
         (("info", model, "--shape", "x=2,3,1"), "(2, 3, 1): 3 dimensions, not 2"),
         (
-            ("run", model, "--random", "0", "--check", "numpy", "--tolerance", "-1"),
-            "a tolerance of 0 or more, got -1",
+            ("run", model, "--random-inputs", "--compare-with", "numpy", "--rtol", "-1"),
+            "expected --rtol of 0 or more, got -1",
         ),
         (
-            ("run", model, "--random", "0", "--check", "numpy", "--tolerance", "nan"),
-            "a tolerance of 0 or more, got nan",
+            ("run", model, "--random-inputs", "--compare-with", "numpy", "--rtol", "nan"),
+            "expected --rtol of 0 or more, got nan",
         ),
-        (("run", model, "--random", "0", "--devices", "gpu"), "gpu"),
-        (("run", model, "--random", "0", "--repeat", "0"), "at least one run"),
-        (("run", model, "--random", "0", "--shape", "x=2,3", "--dim", "n=5"), "expected n=5, got"),
-        (("run", model, "--random", "0", "--devices", "cpu", "--output-dir", bad), "bad.npy"),
+        (("run", model, "--random-inputs", "--devices", "gpu"), "gpu"),
+        (("run", model, "--random-inputs", "--repeat", "0"), "at least one run"),
+        (
+            ("run", model, "--random-inputs", "--shape", "x=2,3", "--free-dim", "n=5"),
+            "expected n=5, got",
+        ),
+        (("run", model, "--random-inputs", "--devices", "cpu", "--output-dir", bad), "bad.npy"),
     ):
         code, _, err = call(capsys, *args)
         lines = err.splitlines()
         assert code == 1 and said in lines[-1], (args, err)
         assert len(lines) == 1 or all(line.startswith("[devices]") for line in lines[:-1])
-    code, _, err = call(capsys, "run", model, "--random", "-1")
+    code, _, err = call(capsys, "run", model, "--random-inputs", "--seed", "-1")
     assert code == 2 and "x>=0" in err
 
 
@@ -529,12 +562,12 @@ def test_an_error_names_the_sizes_that_were_assumed(
     path = str(tmp_path / "sum.onnx")
     text = "g (float[m,2] a, float[n,2] b) => (float[m,4] y) { y = Concat<axis=1>(a, b) }"
     onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
-    args = ("run", path, "--devices", "cpu", "--random", "0", "--dim", "m=2")
+    args = ("run", path, "--devices", "cpu", "--random-inputs", "--free-dim", "m=2")
     code, _, err = call(capsys, *args)
-    assert code == 1 and err.endswith("; size 1 was assumed for n: try --dim n=2\n")
-    code, _, err = call(capsys, "run", path, "--devices", "gpu", "--random", "0")
+    assert code == 1 and err.endswith("; size 1 was assumed for n: try --free-dim n=2\n")
+    code, _, err = call(capsys, "run", path, "--devices", "gpu", "--random-inputs")
     assert code == 1 and "gpu" in err and "assumed" not in err
-    code, _, err = call(capsys, "run", path, "--random", "0", "--devices", "gpu")
+    code, _, err = call(capsys, "run", path, "--random-inputs", "--devices", "gpu")
     assert code == 1 and "assumed" not in err  # what has nothing to do with sizes
 
 

@@ -104,13 +104,13 @@ def test_a_cut_file_is_one_line_wherever_it_is_cut(file: str, tmp_path: Path, pa
 
 def test_a_plan_that_has_not_run_is_the_same_page(tmp_path: Path) -> None:
     address = f"{ROOT / 'examples' / 'two_cards.py'}:build"
-    machine = str(ROOT / "examples" / "data" / "two_cards.json")
+    topology = str(ROOT / "examples" / "data" / "two_cards.json")
     page = tmp_path / "plan.html"
-    done = call("plan", address, "--machine", machine, "--html", str(page))
+    done = call("plan", address, "--topology", topology, "--html", str(page))
     assert done.exit_code == 0, done.output
     text = page.read_text("utf-8").partition('id="data">')[2].partition("</script>")[0]
     told = json.loads(text)
     assert "nothing has run" in told["told"]
     assert {row for _, row, _, count in told["tracks"] if count} == {"predicted", "ops"}
-    wrong = call("plan", address, "--machine", machine, "--html", str(tmp_path / "plan.svg"))
+    wrong = call("plan", address, "--topology", topology, "--html", str(tmp_path / "plan.svg"))
     assert wrong.exit_code == 2 and "ends in .html" in wrong.stderr

@@ -15,7 +15,7 @@ from test_devices import Show, plain_environment, raw, show
 
 import vksched as vs
 from vksched.runtime.vulkan import device_probe
-from vksched.topology.presets import card_names, machine_names
+from vksched.topology.presets import card_names, topology_names
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
 from vksched.tuning.calibrator import kept_as
 from vksched.tuning.cost_cache import CostStore
@@ -37,7 +37,7 @@ def test_a_preset_tells_layers_time_and_each_device(
     capsys: pytest.CaptureFixture[str], show: Show
 ) -> None:
     show(problem="nobody may ask the drivers")
-    code, out, err = call(capsys, "plan", BUILD, "--machine", "preset:two-cards")
+    code, out, err = call(capsys, "plan", BUILD, "--topology", "preset:two-cards")
     assert code == 0 and err == ""
     assert re.search(r"layer\.0 \.\. probabilities +133  fast +\S+ us +144\.0 MiB", out)
     assert "one run, by simulation of estimates\n  fast works" in out
@@ -55,7 +55,7 @@ def test_a_preset_tells_layers_time_and_each_device(
 def test_changes_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     changes = ("-small", "+preset:rtx4090@pcie3x4", "-fast,+preset:rtx4090")
     args = [word for change in changes for word in ("--what-if", change)]
-    data = plan_data(capsys, BUILD, "--machine", "preset:two-cards", *args)
+    data = plan_data(capsys, BUILD, "--topology", "preset:two-cards", *args)
     rows = {row["text"]: row for row in data["what_if"]}
     assert list(rows) == [
         "as it is",
@@ -77,22 +77,22 @@ def test_changes_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_larger_model_needs_both_cards(capsys: pytest.CaptureFixture[str]) -> None:
-    data = plan_data(capsys, BUILD, "--machine", TWO_CARDS, "--policy", "priority")
+    data = plan_data(capsys, BUILD, "--topology", TWO_CARDS, "--policy", "priority")
     layers = [(layer["first"], layer["last"], set(layer["nodes"])) for layer in data["layers"]]
     assert layers[0] == ("layer.0", "layer.6", {"small"})
     assert layers[1][2] == {"small", "large"} and layers[-1][1] == "probabilities"
     assert set(data["prediction"]["busy"]) == {"small", "large"}
-    assert "what_if" in data and data["machine"]["devices"][0]["name"] == "small"
+    assert "what_if" in data and data["topology"]["devices"][0]["name"] == "small"
 
 
 def test_a_node_is_told_without_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["plan", BUILD, "--machine", TWO_CARDS, "--node", "layer.7.wide"]
+    args = ["plan", BUILD, "--topology", TWO_CARDS, "--node", "layer.7.wide"]
     code, out, _ = call(capsys, *args)
     assert code == 0 and out.startswith("layer.7.wide: matmul") and "without" not in out
 
 
 def test_64_machines_are_planned_as_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    data = plan_data(capsys, BUILD, "--machine", "preset:network-64", "--what-if", "-node:63")
+    data = plan_data(capsys, BUILD, "--topology", "preset:network-64", "--what-if", "-node:63")
     texts = [row["text"] for row in data["what_if"]]
     assert texts == [
         "as it is",
@@ -105,7 +105,7 @@ def test_64_machines_are_planned_as_one_kind(capsys: pytest.CaptureFixture[str])
 
 
 def test_pins_on_a_device_that_is_taken_away(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["--machine", "preset:two-cards", "--place", "layer.11.*=small"]
+    args = ["--topology", "preset:two-cards", "--place", "layer.11.*=small"]
     data = plan_data(capsys, BUILD, *args, "--what-if", "-small")
     assert set(data["prediction"]["busy"]) == {"fast", "small"}
     without = next(row for row in data["what_if"] if "-small" in row["text"])
@@ -172,9 +172,9 @@ def test_what_was_measured_counts(
     assert CostStore().add(identity, known)
     args = [f"{model}:build", "--devices", "vulkan:0", "--what-if", "+preset:rx6600"]
     data = plan_data(capsys, *args)
-    links = {tuple(link["between"]): link for link in data["machine"]["links"]}
+    links = {tuple(link["between"]): link for link in data["topology"]["links"]}
     assert links["cpu", "vulkan:0"]["bytes_per_s"] == 3e9
-    assert data["machine"]["devices"][0]["costs"]["calls"] == 3
+    assert data["topology"]["devices"][0]["costs"]["calls"] == 3
     assert data["prediction"]["estimated"] == []
     code, out, _ = call(capsys, "plan", f"{model}:build", "--devices", "vulkan:0", "--node", "last")
     assert code == 0 and "as measured" in out
@@ -192,27 +192,27 @@ def test_what_was_measured_counts(
 def test_a_change_that_cannot_be_is_one_line(
     capsys: pytest.CaptureFixture[str], change: str, match: str
 ) -> None:
-    args = ["plan", BUILD, "--machine", "preset:two-cards", "--what-if", change]
+    args = ["plan", BUILD, "--topology", "preset:two-cards", "--what-if", change]
     code, out, err = call(capsys, *args)
     assert (code, out) == (1, "") and err.count("\n") == 1 and re.search(match, err)
 
 
 def test_an_unknown_preset_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = call(capsys, "plan", BUILD, "--machine", "preset:to-cards")
+    code, _, err = call(capsys, "plan", BUILD, "--topology", "preset:to-cards")
     assert code == 1 and err.count("\n") == 1 and "try two-cards" in err
-    assert all(name in err for name in machine_names())
+    assert all(name in err for name in topology_names())
 
 
 def test_presets_are_listed(capsys: pytest.CaptureFixture[str], show: Show) -> None:
     show(problem="nobody may ask the drivers")
     code, out, err = call(capsys, "devices", "--presets")
     assert code == 0 and err == ""
-    for name in (*card_names(), *machine_names(), "pcie4x16", "ethernet10g"):
+    for name in (*card_names(), *topology_names(), "pcie4x16", "ethernet10g"):
         assert name in out, name
     assert "public specifications" in out
     data = json.loads(call(capsys, "devices", "--presets", "--json")[1])
     assert [card["name"] for card in data["cards"]] == list(card_names())
-    assert {machine["name"] for machine in data["machines"]} == set(machine_names())
+    assert {topology["name"] for topology in data["machines"]} == set(topology_names())
     assert data["links"]["pcie4x4"]["bytes_per_s"] == pytest.approx(6.3e9, rel=0.01)
 
 
@@ -237,17 +237,19 @@ def network(tmp_path: Path) -> str:
 def test_an_onnx_model_is_planned_for_a_machine(
     capsys: pytest.CaptureFixture[str], network: str
 ) -> None:
-    args = [network, "--machine", "preset:laptop"]
+    args = [network, "--topology", "preset:laptop"]
     code, out, err = call(capsys, "plan", *args)
-    assert code == 0 and "size 1 is assumed for n; try --dim n=2" in err
+    assert code == 0 and "size 1 is assumed for n; try --free-dim n=2" in err
     assert "without discrete" in out and "integrated" in out
-    data = plan_data(capsys, *args, "--dim", "n=7")
+    data = plan_data(capsys, *args, "--free-dim", "n=7")
     assert data["placements"][-1]["type"] == "float32[7,64]"
     assert sum(n for layer in data["layers"] for n in layer["nodes"].values()) == data["nodes"]
 
 
 def test_info_takes_a_machine_too(capsys: pytest.CaptureFixture[str], network: str) -> None:
-    code, out, err = call(capsys, "info", network, "--dim", "n=7", "--machine", "preset:laptop")
+    code, out, err = call(
+        capsys, "info", network, "--free-dim", "n=7", "--topology", "preset:laptop"
+    )
     assert code == 0 and err == "" and "discrete" in out and "integrated" in out
-    args = ["info", network, "--machine", "preset:laptop", "--devices", "cpu"]
+    args = ["info", network, "--topology", "preset:laptop", "--devices", "cpu"]
     assert call(capsys, *args)[0] == 2

@@ -91,7 +91,7 @@ def test_a_full_disk_costs_a_node_its_cache_and_no_more(
     with chaotic():
         lab = Lab(forked, "plain", Counter(), full=writes, cache=str(tmp_path / "cache"))
         done = converse(lab.addresses, "plain")
-        assert wrong(done, "plain", "slow") == [] and done.error is None and not done.quarantined
+        assert wrong(done, "plain", "slow") == [] and done.error is None and not done.failed_devices
         assert lab.close() == []
     there = [path.name for path in (tmp_path / "cache").iterdir()]
     assert len(there) == (writes == 4) and not [name for name in there if name.endswith(".new")]
@@ -112,11 +112,11 @@ def test_nodes_cut_off_each_other_are_told_of_and_used_together_once_they_are_no
             run, want = compiled(sched, "none"), expected("none")[1]
             with pytest.warns(vs.VkschedWarning, match=r"node\d failed.*out of use until"):
                 assert np.array_equal(run(x=fed(1))["out"], want)
-            (left_out,) = {name.split("/")[0] for name in sched.quarantined}
+            (left_out,) = {name.split("/")[0] for name in sched.failed_devices}
             assert sched._membership._hosts.hosts[left_out].error is None  # the caller reaches it
             for wire in lab.peers.values():
                 wire.cut = False
-            wait_for(lambda: not sched.quarantined)
+            wait_for(lambda: not sched.failed_devices)
             assert np.array_equal(run(x=fed(1))["out"], want)
             assert used(run) == {"node1/cpu", "node2/cpu"}
         assert lab.close() == []

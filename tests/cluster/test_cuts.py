@@ -22,7 +22,7 @@ from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.executors.base_executor import CommitFailed
 from vksched.runtime.vulkan import device_probe
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 from vksched.trace.events import SystemClock
 
 WAIT_S = 60.0
@@ -69,11 +69,11 @@ class Conversation:
     def go(self) -> None:
         hosts = {node.name: node for node in map(self.nodes.connect, self.addresses)}
         devices = [*(d for node in hosts.values() for d in node.devices), self.cpu]
-        machine = Machine(tuple(device.spec for device in devices)).verify()
+        topology = Topology(tuple(device.spec for device in devices)).verify()
         outputs, updates = graph()
         made, _ = vs.build_graph(outputs, updates=updates)  # type: ignore[arg-type]
         at = {"a": "node2/cpu", "total": "node1/cpu", "after": "node1/cpu", "out": "node2/cpu"}
-        plan = vs.plan_graph(made, machine, overrides=tuple(at.items()), copies=1)
+        plan = vs.plan_graph(made, topology, overrides=tuple(at.items()), copies=1)
         for device, memory in zip(devices, plan.memory, strict=True):
             device.states.add([(made.keys[n], made.initial[n]) for n in memory.states])
         self.executor = ClusterExecutor(plan, hosts, devices, self.nodes.mail, vs.Trace(), WAIT_S)

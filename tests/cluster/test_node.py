@@ -35,7 +35,7 @@ from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.host_names import on
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 from vksched.trace.events import SystemClock
 
 NAMES = ("node1", "node2")
@@ -58,9 +58,9 @@ class Caller:
         self.remote: list[Device] = [d for node in self.hosts.values() for d in node.devices]
 
     def plan(self, outputs: object, placement: Mapping[str, str], copies: int = 1) -> Plan:
-        machine = Machine(tuple(d.spec for d in (*self.remote, self.own))).verify()
+        topology = Topology(tuple(d.spec for d in (*self.remote, self.own))).verify()
         graph, _ = vs.build_graph(outputs)  # type: ignore[arg-type]
-        return vs.plan_graph(graph, machine, overrides=tuple(placement.items()), copies=copies)
+        return vs.plan_graph(graph, topology, overrides=tuple(placement.items()), copies=copies)
 
     def executor(self, plan: Plan, timeout_s: float = WAIT_S) -> ClusterExecutor:
         devices = [*self.remote, self.own]
@@ -119,7 +119,7 @@ def test_a_network_over_two_nodes_gives_the_numbers_of_one_process_to_the_bit(
     names = [n.name for n in vs.build_graph(outputs)[0].nodes if n.op not in ("input", "weight")]
     at = {name: on(NAMES[i * 4 // len(names) % 2], kind) for i, name in enumerate(names)}
     plan = caller.plan(outputs, at)
-    assert {plan.machine.host_of(split.device) for split in plan.splits} >= set(NAMES)
+    assert {plan.topology.host_of(split.device) for split in plan.splits} >= set(NAMES)
     executor = caller.executor(plan)
     with vs.Scheduler([kind], policy="priority", optimize=False) as sched:
         alone = sched.compile(outputs)
@@ -147,9 +147,9 @@ def test_states_live_on_a_node_from_run_to_run(caller: Caller, rng: np.random.Ge
     total, after, _ = counter()
     out = vs.mul(after, 2.0, name="out")
     graph, _ = vs.build_graph({"out": out}, updates={total: after})
-    machine = Machine(tuple(d.spec for d in (*caller.remote, caller.own))).verify()
+    topology = Topology(tuple(d.spec for d in (*caller.remote, caller.own))).verify()
     homes = dict.fromkeys(("total", "next"), "node1/cpu")
-    plan = vs.plan_graph(graph, machine, overrides=(*homes.items(), ("out", "node2/cpu")))
+    plan = vs.plan_graph(graph, topology, overrides=(*homes.items(), ("out", "node2/cpu")))
     executor, want = caller.executor(plan), np.zeros((3, 5), np.float32)
     for _ in range(3):
         feeds = feeds_of(plan, rng)
@@ -280,20 +280,26 @@ def test_the_command_makes_a_key_and_refuses_to_write_over_it(tmp_path: Path) ->
 
 
 def test_the_command_says_what_is_wrong_with_a_key(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["node", "--credentials", str(tmp_path / "none")])
+    done = CliRunner().invoke(main, ["worker", "--credentials", str(tmp_path / "none")])
     assert done.exit_code == 1 and "vksched cluster key FILE" in done.output
 
 
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["cluster", "devices", "--credentials", "key"], "--credentials needs --node"),
-        (["cluster", "devices", "--node", "127.0.0.1:1"], "--node needs --credentials"),
+        (["cluster", "devices", "--credentials", "key"], "--credentials needs --worker"),
+        (["cluster", "devices", "--worker", "127.0.0.1:1"], "--worker needs --credentials"),
         (["cluster", "key", "{}/none/key"], "try another folder"),
-        (["node", "--credentials", "key", "--cache", "inf"], "Invalid value for '--cache'"),
-        (["node", "--credentials", "key", "--silent", "inf"], "Invalid value for '--silent'"),
-        (["node", "--credentials", "key", "--silent", "nan"], "expected a number of seconds"),
-        (["node", "--credentials", "{}/key", "--peers", "10.0.0.0/33"], "or a network as a peer"),
+        (["worker", "--credentials", "key", "--cache", "inf"], "Invalid value for '--cache'"),
+        (
+            ["worker", "--credentials", "key", "--heartbeat-timeout", "inf"],
+            "Invalid value for '--heartbeat-timeout'",
+        ),
+        (
+            ["worker", "--credentials", "key", "--heartbeat-timeout", "nan"],
+            "expected a number of seconds",
+        ),
+        (["worker", "--credentials", "{}/key", "--peers", "10.0.0.0/33"], "or a network as a peer"),
     ],
 )
 def test_commands_say_what_to_try(command: list[str], said: str, tmp_path: Path) -> None:

@@ -92,14 +92,14 @@ def test_a_ray_cluster_is_used_by_one_word(ray_cluster: Any, rng: np.random.Gene
         assert np.array_equal(run(x=given), want)
         ray.kill(ray.get_actor(two, on_ray.NAMESPACE))  # it comes back at another address
         with pytest.warns(vs.VkschedWarning, match=f"{two} failed"):
-            while not sched.quarantined:
+            while not sched.failed_devices:
                 assert np.array_equal(run(x=given), want)
         end_s = time.monotonic() + WAIT_S
-        while sched.quarantined:
+        while sched.failed_devices:
             assert time.monotonic() < end_s
             time.sleep(0.05)
         assert np.array_equal(run(x=given), want)
-        assert {run.plan.machine.devices[s.device].name for s in run.plan.splits} == {
+        assert {run.plan.topology.devices[s.device].name for s in run.plan.splits} == {
             f"{one}/cpu",
             f"{two}/cpu",
         }

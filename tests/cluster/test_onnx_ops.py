@@ -31,7 +31,7 @@ from vksched.plan.plan import Plan
 from vksched.planner.partition.host_partition import cut
 from vksched.planner.planner import STATIC
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 X = np.array([[[4, 1], [2, 3]]] * 5, np.float32)
 TEXT = """<ir_version: 10, opset_import: ["" : 18]>
@@ -52,16 +52,16 @@ def graph() -> Graph:
     return vs.build_graph(stage.outputs)[0]
 
 
-def machine(onnx_ops: bool, gpu: bool = False) -> Machine:
+def topology(onnx_ops: bool, gpu: bool = False) -> Topology:
     """node1, which computes whatever it may a thousand times as fast as the caller's CPU."""
     far = DeviceSpec("node1/cpu", "cpu", flops_per_s=1e12, bytes_per_s=1e12, onnx_ops=onnx_ops)
     card = (DeviceSpec("node1/null:0", "null", onnx_ops=onnx_ops),) if gpu else ()
-    return Machine((*card, far, DeviceSpec("cpu", "cpu", flops_per_s=1e6, bytes_per_s=1e6)))
+    return Topology((*card, far, DeviceSpec("cpu", "cpu", flops_per_s=1e6, bytes_per_s=1e6)))
 
 
 def device_of(plan: Plan, op: str) -> str:
     (node,) = (node.id for node in plan.graph.nodes if node.op == op)
-    return plan.machine.devices[plan.placements[node].device].name
+    return plan.topology.devices[plan.placements[node].device].name
 
 
 # -- plans -----------------------------------------------------------------------------------------
@@ -70,23 +70,23 @@ def device_of(plan: Plan, op: str) -> str:
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("policy", STATIC)
 def test_plans_have_such_nodes_where_they_may_run(policy: str, gpu: bool) -> None:
-    plan = vs.plan_graph(graph(), machine(False, gpu), policy=policy).verify()
+    plan = vs.plan_graph(graph(), topology(False, gpu), policy=policy).verify()
     assert device_of(plan, "onnx.Det") == "cpu"
     assert "its owner does not allow" in plan.explain()
-    plan = vs.plan_graph(graph(), machine(True, gpu), policy=policy)
+    plan = vs.plan_graph(graph(), topology(True, gpu), policy=policy)
     assert device_of(plan, "onnx.Det") == "node1/cpu"
 
 
 @pytest.mark.parametrize("policy", STATIC)
 def test_a_placement_that_cannot_be_is_told(policy: str) -> None:
-    plan = vs.plan_graph(graph(), machine(False), policy=policy, overrides=[("*", "node1/cpu")])
+    plan = vs.plan_graph(graph(), topology(False), policy=policy, overrides=[("*", "node1/cpu")])
     assert device_of(plan, "onnx.Det") == "cpu" and device_of(plan, "neg") == "node1/cpu"
     assert any("onnx.Det is of an ONNX file" in note for note in plan.notes)
 
 
 def test_verify_knows_where_they_may_not_run() -> None:
-    plan = vs.plan_graph(graph(), machine(True))
-    wrong = dataclasses.replace(plan, machine=machine(False))
+    plan = vs.plan_graph(graph(), topology(True))
+    wrong = dataclasses.replace(plan, topology=topology(False))
     with pytest.raises(vs.PlanError, match="does not allow"):
         wrong.verify()
 
@@ -96,7 +96,7 @@ def test_verify_knows_where_they_may_not_run() -> None:
 
 def part() -> Part:
     """That of node1, with a node of an ONNX file in it."""
-    plan = vs.plan_graph(graph(), machine(True), overrides=[("*", "node1/cpu")])
+    plan = vs.plan_graph(graph(), topology(True), overrides=[("*", "node1/cpu")])
     (found,) = (each for each in cut(plan) if each.host == "node1")
     return found
 
@@ -168,7 +168,7 @@ def forced(sched: vs.Scheduler, outputs: Tensor) -> None:
     lying = dataclasses.replace(remote.spec, onnx_ops=True)  # type: ignore[attr-defined]
     own = DeviceSpec("cpu", "cpu")
     plan = vs.plan_graph(
-        vs.build_graph(outputs)[0], Machine((lying, own)), overrides=[("*", "node1/cpu")]
+        vs.build_graph(outputs)[0], Topology((lying, own)), overrides=[("*", "node1/cpu")]
     )
     (found,) = (each for each in cut(plan) if each.host == "node1")
     remote.node.prepare(1 << 30, found)  # type: ignore[attr-defined]
@@ -207,7 +207,7 @@ def test_the_command_and_ray_pass_it_on(tmp_path: Path, monkeypatch: pytest.Monk
     key = tmp_path / "key"
     clusters.made().save(key)
     for options in ([], ["--onnx-ops"]):
-        CliRunner().invoke(main, ["node", "--credentials", str(key), *options])
+        CliRunner().invoke(main, ["worker", "--credentials", str(key), *options])
     for value in ("", "1"):
         monkeypatch.setenv("VKSCHED_ONNX_OPS", value)
         with pytest.raises(vs.VkschedError, match="enough"):

@@ -45,8 +45,8 @@ def chain(rng: np.random.Generator) -> tuple[vs.Tensor, dict[str, str]]:
     return out, {"a": "node1/cpu", "b": "node1/cpu", "c": "node2/cpu"}
 
 
-def used(run: vs.Run) -> set[str]:
-    return {run.plan.machine.devices[split.device].name for split in run.plan.splits}
+def used(run: vs.CompiledGraph) -> set[str]:
+    return {run.plan.topology.devices[split.device].name for split in run.plan.splits}
 
 
 def test_a_scheduler_uses_the_devices_of_a_cluster(start: Nodes, rng: np.random.Generator) -> None:
@@ -61,7 +61,7 @@ def test_a_scheduler_uses_the_devices_of_a_cluster(start: Nodes, rng: np.random.
         want = alone.compile(outputs)(**given)
     with on_cpus(nodes) as sched:
         assert [d.name for d in sched.devices][-3:] == ["node1/cpu", "node2/cpu", "cpu"]
-        ends = {(a, b) for a, b, _ in sched.machine.links.pairs}
+        ends = {(a, b) for a, b, _ in sched.topology.links.pairs}
         assert {("cpu", "node1/cpu"), ("cpu", "node2/cpu"), ("node1/cpu", "node2/cpu")} <= ends
         run = sched.compile(outputs, {"*.0.*": "node1/cpu", "*.1.*": "node2/cpu"})
         assert used(run) >= {"node1/cpu", "node2/cpu"}
@@ -109,9 +109,9 @@ def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
         nodes[1].close()
         with pytest.warns(vs.VkschedWarning, match="node2 failed.*is out of use until it is back"):
             assert np.array_equal(run(x=given), want)
-        assert sched.quarantined.keys() == {"node2/cpu"} and used(run).isdisjoint({"node2/cpu"})
+        assert sched.failed_devices.keys() == {"node2/cpu"} and used(run).isdisjoint({"node2/cpu"})
         start("node2", nodes[1].address)
-        wait_for(lambda: not sched.quarantined)
+        wait_for(lambda: not sched.failed_devices)
         assert np.array_equal(run(x=given), want)
         assert used(run) == {"node1/cpu", "node2/cpu"}
 
@@ -152,18 +152,18 @@ def test_a_computer_that_went_and_came_unseen_is_used_as_it_is_now(
 def test_readmit_says_what_it_cannot_do(start: Nodes) -> None:
     node = start("node1")
     with on_cpus([node]) as sched:
-        sched.readmit("node1/cpu")
-        sched.readmit("node1")
+        sched.restore_device("node1/cpu")
+        sched.restore_device("node1")
         with pytest.raises(DeviceError, match="expected one of node1/cpu.*got 'node2'"):
-            sched.readmit("node2")
+            sched.restore_device("node2")
         with pytest.raises(DeviceError, match="got 'cpu'"):
-            sched.readmit("cpu")
+            sched.restore_device("cpu")
         node.close()
         wait_for(lambda: sched._membership._hosts.hosts["node1"].error)  # type: ignore[union-attr]
         with pytest.raises(DeviceError, match="expected a node at"):
-            sched.readmit("node1")
+            sched.restore_device("node1")
     with vs.Scheduler(["cpu"]) as sched, pytest.raises(DeviceError, match="no device of a cluster"):
-        sched.readmit("node1")
+        sched.restore_device("node1")
 
 
 def test_with_on_fault_raise_the_loss_of_a_computer_is_the_callers(
@@ -172,14 +172,16 @@ def test_with_on_fault_raise_the_loss_of_a_computer_is_the_callers(
     node = start("node1")
     out, _ = chain(rng)
     given = rng.standard_normal((8, 16), np.float32)
-    with on_cpus([node], on_fault="raise") as sched:
+    with on_cpus([node], on_device_failure="raise") as sched:
         run = sched.compile(out, {"*": "node1/cpu"})
         run(x=given)
         node.close()
         with pytest.raises(HostLost) as caught:
             run(x=given)
         assert caught.value.host == "node1"
-        with pytest.raises(DeviceError, match=r"node1/cpu failed earlier.*readmit\('node1'\)"):
+        with pytest.raises(
+            DeviceError, match=r"node1/cpu failed earlier.*restore_device\('node1'\)"
+        ):
             run(x=given)
 
 
@@ -214,7 +216,7 @@ def goes_and_comes(sched: vs.Scheduler, node: ClusterNode, start: Nodes) -> None
     node.close()
     start(node.name, node.address)
     wait_for(lambda: device(sched, f"{node.name}/cpu") is not before)
-    wait_for(lambda: not sched.quarantined)
+    wait_for(lambda: not sched.failed_devices)
 
 
 def test_a_late_word_of_a_loss_does_not_put_out_who_is_back(
@@ -239,7 +241,7 @@ def test_a_late_word_of_a_loss_does_not_put_out_who_is_back(
 
         monkeypatch.setattr(executor, "run", late)
         assert np.array_equal(run(x=given), want)
-        assert not sched.quarantined and used(run) == {"node1/cpu"}
+        assert not sched.failed_devices and used(run) == {"node1/cpu"}
 
 
 def test_a_state_whose_computer_went_and_came_after_a_run_is_lost(
@@ -297,7 +299,7 @@ def test_an_input_without_elements_goes_to_a_node(start: Nodes) -> None:
         run = sched.compile(vs.relu(vs.input("x", (0, 4)), name="y"), {"*": "node1/cpu"})
         assert used(run) == {"node1/cpu"}
         assert run(x=np.zeros((0, 4), np.float32)).shape == (0, 4)
-        assert not sched.quarantined
+        assert not sched.failed_devices
 
 
 def test_a_cluster_says_what_is_wrong_with_it(start: Nodes, tmp_path: Path) -> None:
@@ -352,7 +354,7 @@ def test_large_values_from_all_nodes_to_all_are_those_of_one_computer(
                 assert np.array_equal(got, expected)
 
 
-@pytest.mark.parametrize("policy", ["dynamic", "steal"])
+@pytest.mark.parametrize("policy", ["earliest-finish", "work-stealing"])
 def test_dynamic_plans_stay_on_this_computer(policy: str) -> None:
     nowhere = vs.Cluster(["127.0.0.1:1"], clusters.made())  # which is not asked
     with pytest.raises(VkschedError, match=f'with a cluster, got .{policy}.; try policy="auto"'):

@@ -72,10 +72,10 @@ def test_a_node_that_stands_still_most_of_the_time_loses_its_work(
         cluster = vs.Cluster([node.address], made)
         with vs.Scheduler([FAR, "cpu"], cluster=cluster) as sched:
             run = sched.compile(output)
-            machine = run.plan.machine
+            topology = run.plan.topology
 
             def far() -> bool:
-                return machine.index(FAR) in run.plan.working
+                return topology.index(FAR) in run.plan.working
 
             assert far()  # one chain there and one here
             with standing_still(node.process.pid):

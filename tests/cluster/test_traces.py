@@ -60,7 +60,7 @@ def test_each_send_is_before_its_take_within_the_bound_that_is_told(
     for _ in range(3):
         run(x=rng.standard_normal((64, 64), np.float32))
     tape = run.trace
-    sends, takes = tape.select("send"), tape.select("take")
+    sends, takes = tape.select("send"), tape.select("recv")
     assert {(e.device, e.fields["to"]) for e in sends} == {
         ("node1/host", "node2/host"),
         ("node2/host", "node1/host"),
@@ -103,7 +103,7 @@ def test_all_that_hosts_do_is_on_their_lanes_with_arrows_between_them(
     run(x=given)
     splits = {(e.device, e.fields["split"]) for e in run.trace.select("split")}
     assert splits == {
-        (run.plan.machine.devices[split.device].name, split.id) for split in run.plan.splits
+        (run.plan.topology.devices[split.device].name, split.id) for split in run.plan.splits
     }
     for name in ("submit", "wait", "copy"):
         assert {e.device.partition("/")[0] for e in run.trace.select(name)} >= {"node1", "node2"}
@@ -112,7 +112,7 @@ def test_all_that_hosts_do_is_on_their_lanes_with_arrows_between_them(
     shown: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
     lanes = {e["args"]["name"]: e["pid"] for e in shown if e["name"] == "process_name"}
     assert {"host", "node1/host", "node2/host", "node1/cpu", "node2/cpu"} <= lanes.keys()
-    arrows = [e for e in shown if e.get("cat") == "crossing"]
+    arrows = [e for e in shown if e.get("cat") == "transfer"]
     begins = {e["id"]: e for e in arrows if e["ph"] == "s"}
     ends = {e["id"]: e for e in arrows if e["ph"] == "f"}
     assert len(begins) == len(ends) == 3
@@ -138,7 +138,7 @@ def test_a_run_that_fails_leaves_what_was_done_until_then(sched: vs.Scheduler) -
         run(x=np.ones(4, np.float32))
     (failed,) = run.trace.select("failed")
     assert failed.fields["error"] == "RunCancelled"
-    assert [e.fields["of"] for e in run.trace.select("take")] == ["node1/host"]
+    assert [e.fields["of"] for e in run.trace.select("recv")] == ["node1/host"]
 
 
 def test_the_memory_of_all_devices_is_told_and_that_it_is_given_back(sched: vs.Scheduler) -> None:
@@ -153,6 +153,6 @@ def test_the_memory_of_all_devices_is_told_and_that_it_is_given_back(sched: vs.S
     assert [fields["weight_bytes"] for fields in told] == [4 * 64 * 64] * 2
     assert [fields["resident_bytes"] for fields in told] == [0, 4 * 64 * 64]
     sched.close()
-    freed = [e.fields for e in tape.select("free", "node1/cpu")]
+    freed = [e.fields for e in tape.select("release", "node1/cpu")]
     assert sorted(fields["resident_bytes"] for fields in freed) == [0, 4 * 64 * 64]
     assert all(event.end_s >= event.start_s for event in tape.events)

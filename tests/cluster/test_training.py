@@ -35,7 +35,7 @@ def losses(sched: vs.Scheduler, xs: np.ndarray[Any, Any], ys: np.ndarray[Any, An
     loss = vs.losses.mse(h, target)
     updates = vs.optim.adamw(params, vs.grad(loss, params), lr=0.01)
     step = sched.compile(loss, updates=updates)
-    used = {step.plan.machine.devices[split.device].name for split in step.plan.splits}
+    used = {step.plan.topology.devices[split.device].name for split in step.plan.splits}
     assert used == {d.name for d in sched.devices if "/" in d.name} or used == {"cpu"}
     return [float(step(x=xs, target=ys)) for _ in range(STEPS)]
 

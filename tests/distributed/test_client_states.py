@@ -16,7 +16,7 @@ from vksched.distributed.worker.client_states import CallerStates
 from vksched.plan.multi_host.host_plan import Part
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.planner.partition.host_partition import cut
-from vksched.runtime.simulated.simulated_device import NullDevice
+from vksched.runtime.simulated.simulated_device import SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.open_device import open_device
@@ -32,7 +32,7 @@ class Counting:
 
     def __init__(self, memory_bytes: int = 1 << 30) -> None:
         spec = DeviceSpec("null:0", "null", memory_bytes=memory_bytes)
-        self.device = NullDevice(spec, SimulatedClock())
+        self.device = SimulatedDevice(spec, SimulatedClock())
         self.states = CallerStates([self.device])
 
     def held(self) -> list[NDArray]:

@@ -16,8 +16,8 @@ from graphs import (
     B,
     C,
     chain,
-    make_machine,
     make_plan,
+    make_topology,
     numpy_outputs,
     random_outputs,
     transformer,
@@ -49,7 +49,7 @@ from vksched.runtime.executors.base_executor import CommitFailed, Retired
 from vksched.runtime.executors.plan_executor import Executor
 from vksched.runtime.run_stats import RunStats
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 X = np.arange(8 * 64, dtype=np.float32).reshape(8, 64) / 64
 TWO = ("node1", "node2")
@@ -64,12 +64,12 @@ def null_devices(plan: Plan, faulty: Mapping[str, tuple[int, str, str]] | None =
         if name == "cpu":
             return CpuDevice(DeviceSpec("cpu", "cpu", "numpy"))
         full = f"{host}/{name}" if host else name
-        spec = plan.machine.devices[plan.machine.index(full)]
-        device: Device = vs.NullDevice(replace(spec, name=name), vs.SimulatedClock())
+        spec = plan.topology.devices[plan.topology.index(full)]
+        device: Device = vs.SimulatedDevice(replace(spec, name=name), vs.SimulatedClock())
         if faulty is None or full not in faulty:
             return device
         at, kind, call = faulty[full]
-        return vs.FaultyDevice(device, at, kind, call)
+        return vs.FaultInjectionDevice(device, at, kind, call)
 
     return make
 
@@ -84,11 +84,11 @@ def assert_same(got: Sequence[NDArray], expected: Sequence[NDArray]) -> None:
         assert one.dtype == two.dtype and np.array_equal(one, two, equal_nan=True)
 
 
-def machine_of_three() -> Machine:
+def topology_of_three() -> Topology:
     """A device and a CPU on each of two nodes, and both here."""
     names = ["node1/null:0", "node1/cpu", "node2/null:0", "node2/cpu", "null:0", "cpu"]
     specs = [DeviceSpec(name, "cpu" if name.endswith("cpu") else "null") for name in names]
-    return Machine(tuple(specs)).verify()
+    return Topology(tuple(specs)).verify()
 
 
 # -- the numbers of one computer -------------------------------------------------------------------
@@ -101,9 +101,9 @@ def test_random_graphs_over_hosts_give_the_numbers_of_numpy(
 ) -> None:
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, count))
-    machine = make_machine(4)
+    topology = make_topology(4)
     pins = [(n.id, f"null:{int(rng.integers(0, 4))}") for n in graph.ops if rng.random() < 0.4]
-    plan = spread(vs.plan_graph(graph, machine, overrides=pins), hosts)
+    plan = spread(vs.plan_graph(graph, topology, overrides=pins), hosts)
     check_runs(plan, feeds_of(plan, seed))
 
 
@@ -114,9 +114,9 @@ def test_random_graphs_over_hosts_with_cpus_give_the_numbers_of_numpy(
 ) -> None:
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, count))
-    names = [spec.name for spec in machine_of_three().devices]
+    names = [spec.name for spec in topology_of_three().devices]
     pins = [(n.id, names[int(rng.integers(0, 6))]) for n in graph.ops if rng.random() < 0.5]
-    plan = vs.plan_graph(graph, machine_of_three(), overrides=pins)
+    plan = vs.plan_graph(graph, topology_of_three(), overrides=pins)
     check_runs(plan, feeds_of(plan, seed))
 
 
@@ -134,11 +134,11 @@ def test_a_transformer_over_hosts_gives_the_numbers_of_one_process(hosts: tuple[
     outputs, _ = transformer(5)
     graph, _ = vs.build_graph(outputs)
     pins = [(f"layer.{i}.*", f"null:{i}") for i in range(5)]
-    plan = vs.plan_graph(graph, make_machine(5), overrides=pins)
+    plan = vs.plan_graph(graph, make_topology(5), overrides=pins)
     feeds = feeds_of(plan)
     clock = vs.SimulatedClock()
-    one: list[Device] = [vs.NullDevice(s, clock) for s in plan.machine.devices[:-1]]
-    alone = Executor(plan, [*one, CpuDevice(plan.machine.devices[-1])], vs.Trace(), 30.0)
+    one: list[Device] = [vs.SimulatedDevice(s, clock) for s in plan.topology.devices[:-1]]
+    alone = Executor(plan, [*one, CpuDevice(plan.topology.devices[-1])], vs.Trace(), 30.0)
     expected = alone.run({n.id: feeds[n.name] for n in plan.graph.inputs}).outputs
     alone.close()
     with Cluster(spread(plan, hosts), null_devices(spread(plan, hosts))) as cluster:
@@ -151,9 +151,9 @@ def test_drivers_on_two_hosts_give_the_numbers_of_one_process(two_devices: list[
     try:
         one, two, *_ = (device.name for device in opened.devices)
         graph, _ = vs.build_graph(transformer(2)[0])
-        machine = Machine(tuple(device.spec for device in opened.devices))
+        topology = Topology(tuple(device.spec for device in opened.devices))
         pins = [("layer.0.*", one), ("layer.1.*", two)]
-        plan = vs.plan_graph(graph, machine, overrides=pins, copies=2)
+        plan = vs.plan_graph(graph, topology, overrides=pins, copies=2)
         feeds = feeds_of(plan)
         alone = Executor(plan, opened.devices, vs.Trace(), 60.0)
         expected = alone.run({n.id: feeds[n.name] for n in graph.inputs}).outputs
@@ -204,8 +204,8 @@ def test_stats_have_the_splits_of_all_hosts_with_the_numbers_of_the_plan() -> No
         (1, "node2/null:1"),
         (2, "node1/null:0"),
     ]
-    assert stats.crossing_bytes == 2 * X.nbytes and stats.input_bytes == X.nbytes
-    assert stats.output_bytes == X.nbytes and stats.fences_waited == 3
+    assert stats.transfer_bytes == 2 * X.nbytes and stats.input_bytes == X.nbytes
+    assert stats.output_bytes == X.nbytes and stats.fence_waits == 3
     assert [event.fields["split"] for event in recorder.select("split")] == [0, 1, 2]
 
 
@@ -221,7 +221,7 @@ def counting(hosts: Sequence[str] = TWO, backup: bool = False) -> Plan:
         [y], updates={s: vs.add(s, x, name="more"), t: vs.add(t, s, name="sum")}
     )
     pins = [(ids[s], A), ("more", A), (ids[t], B), ("sum", B), ("y", C)]
-    return spread(vs.plan_graph(graph, make_machine(3), overrides=pins), (*hosts, "node3"))
+    return spread(vs.plan_graph(graph, make_topology(3), overrides=pins), (*hosts, "node3"))
 
 
 @pytest.mark.parametrize("backup", [False, True])
@@ -246,7 +246,7 @@ def test_a_run_that_fails_anywhere_changes_no_state(device: str) -> None:
             cluster.run({"x": X})
         assert caught.value.device == device
         for name in "st":
-            home = plan.machine.devices[plan.placements[node_of(plan, name)].device].name
+            home = plan.topology.devices[plan.placements[node_of(plan, name)].device].name
             if home != device:
                 assert not cluster.state(name).any()
 
@@ -264,7 +264,7 @@ def test_a_host_that_does_not_say_that_it_has_committed_may_have_torn_states() -
         with pytest.raises(CommitFailed) as caught:
             cluster.run({"x": X})
         assert isinstance(caught.value.cause, HostLost) and caught.value.cause.host == "node1"
-        torn = {plan.machine.devices[d].name for d in caught.value.devices}
+        torn = {plan.topology.devices[d].name for d in caught.value.devices}
         assert torn == {"node1/null:0"}
         assert np.array_equal(caught.value.results.outputs[0], np.zeros_like(X))
         assert cluster.executor.retired
@@ -296,7 +296,7 @@ def test_observers_see_values_of_other_hosts_and_may_stop_the_run() -> None:
     graph, ids = vs.build_graph(outputs)
     seen = [n.id for n in graph.nodes if n.name in ("n0", "n1")]
     plan = spread(
-        vs.plan_graph(graph, make_machine(2), overrides=[*placement.items()], observed=seen), TWO
+        vs.plan_graph(graph, make_topology(2), overrides=[*placement.items()], observed=seen), TWO
     )
     told: list[tuple[str, NDArray]] = []
     with Cluster(plan, null_devices(plan)) as cluster:
@@ -482,7 +482,7 @@ def test_memory_is_given_back_once_however_often_a_plan_is_closed() -> None:
         cluster.run({"x": X})
         cluster.executor.close()
         cluster.executor.close()
-    prepared, freed = ([e.device for e in recorder.select(name)] for name in ("prepare", "free"))
+    prepared, freed = ([e.device for e in recorder.select(name)] for name in ("prepare", "release"))
     assert len(prepared) == 3 and sorted(freed) == sorted(prepared)
 
 

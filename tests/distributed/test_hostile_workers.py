@@ -40,7 +40,7 @@ from vksched.distributed.worker.worker import PartHost
 from vksched.engine import compiled_graph, faults
 from vksched.engine.plan_builder import Preparing
 from vksched.plan.multi_host.host_plan import Part
-from vksched.runtime.simulated.simulated_device import NullDevice
+from vksched.runtime.simulated.simulated_device import SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
@@ -98,13 +98,15 @@ def scheduler(nodes: list[ClusterNode]) -> vs.Scheduler:
     return vs.Scheduler([f"{name}/cpu" for name in NAMES], cluster=cluster)
 
 
-def compiled(sched: vs.Scheduler) -> vs.Run:
+def compiled(sched: vs.Scheduler) -> vs.CompiledGraph:
     """Returns a graph that uses both nodes."""
     first = vs.mul(vs.input("x", X.shape), 2.0, name="first")
     second = vs.add(first, 1.0, name="second")
     place = {"first": "node1/cpu", "second": "node2/cpu"}
     run = sched.compile(second, placement=place)
-    assert {run.plan.machine.devices[s.device].name for s in run.plan.splits} == set(place.values())
+    assert {run.plan.topology.devices[s.device].name for s in run.plan.splits} == set(
+        place.values()
+    )
     return run
 
 
@@ -128,8 +130,8 @@ def test_a_node_that_lies_is_out_of_use_and_the_result_is_right(
         with pytest.warns(vs.VkschedWarning, match="node2.*failed in a run over 3 hosts"):
             assert np.array_equal(run(x=X), 2 * X + 1)
         assert Lying.starts == 1
-        assert set(sched.quarantined) == {"node2/cpu"}
-        used = {run.plan.machine.devices[s.device].name for s in run.plan.splits}
+        assert set(sched.failed_devices) == {"node2/cpu"}
+        used = {run.plan.topology.devices[s.device].name for s in run.plan.splits}
         assert "node1/cpu" in used and "node2/cpu" not in used
         assert np.array_equal(run(x=3 * X), 6 * X + 1)
     assert Lying.starts == 1
@@ -166,7 +168,7 @@ def test_a_node_that_refuses_each_part_is_out_of_use(
         with pytest.warns(vs.VkschedWarning, match="node2.*refuses its part"):
             run = sched.compile(second, placement={"second": "node2/cpu"})
             assert np.array_equal(run(x=X), np.arange(16, dtype=np.float32).reshape(4, 4))
-        assert "node2/cpu" in sched.quarantined
+        assert "node2/cpu" in sched.failed_devices
 
 
 def test_what_a_host_says_of_another_blames_itself_and_weighs_less() -> None:
@@ -304,14 +306,14 @@ def test_a_graph_that_fails_without_end_is_given_up(monkeypatch: pytest.MonkeyPa
     """As by devices that come back after each failure: a run, and the plan of one."""
     monkeypatch.setattr(compiled_graph, "MAX_FAILURES", 5)
     monkeypatch.setattr(faults.Faults, "take_in", lambda *about, **more: None)
-    monkeypatch.setattr(faults.Faults, "may_replay", lambda *about: True)
+    monkeypatch.setattr(faults.Faults, "may_retry", lambda *about: True)
     failures = list[DeviceError]()
 
     def fail(*about: object, **more: object) -> None:
         failures.append(of(DeviceLost, "null:0"))
         raise failures[-1]
 
-    with vs.Scheduler([NullDevice(DeviceSpec("null:0", "null"), SimulatedClock())]) as sched:
+    with vs.Scheduler([SimulatedDevice(DeviceSpec("null:0", "null"), SimulatedClock())]) as sched:
         run = sched.compile(vs.input("x", X.shape) + 1.0)
         for at, name in ((type(run._compiled._executor), "run"), (Preparing, "executor")):
             with monkeypatch.context() as patch:

@@ -41,7 +41,7 @@ from vksched.plan.multi_host.host_plan import Part
 from vksched.planner.partition.host_partition import cut
 from vksched.runtime.executors.base_executor import CommitFailed, Results
 from vksched.runtime.run_stats import RunStats, SplitStats
-from vksched.runtime.simulated.simulated_device import NullDevice
+from vksched.runtime.simulated.simulated_device import SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.topology.device_spec import DeviceSpec
 from vksched.trace.events import Event, SystemClock
@@ -60,7 +60,8 @@ class Cluster:
         self.walkers: dict[str, list[Walker]] = {name: [] for name in (*names, "other")}
         self.devices = {
             name: [
-                NullDevice(DeviceSpec(d, "null"), SimulatedClock()) for d in ("null:0", "null:1")
+                SimulatedDevice(DeviceSpec(d, "null"), SimulatedClock())
+                for d in ("null:0", "null:1")
             ]
             for name in (*names, "other")
         }
@@ -274,7 +275,7 @@ def test_a_node_that_tells_events_of_no_split_is_lost(
     cluster.prepare(plan_of_two())
     node, stats = cluster.hosts["node1"], RunStats(0, 0.5, 1, 2, 3, 4, 5)
     about = {"node": 0, "bytes": 1, "of": "host", "needed_by": -1, **wrong}
-    took = Event("take", "host", 0.0, 1.0, fields=about)
+    took = Event("recv", "host", 0.0, 1.0, fields=about)
     cluster.walkers["node1"][0].caller.done(RunKey(1, 0, 0), stats, (took,))
     with pytest.raises(HostLost, match="expected times of splits of the plan"):
         for _ in range(1000):

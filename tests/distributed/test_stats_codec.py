@@ -33,7 +33,7 @@ from vksched.distributed.wire.stats_codec import (
     seen_from,
 )
 from vksched.runtime.run_stats import RunStats, SplitStats
-from vksched.runtime.simulated.simulated_device import HERE, NullDevice
+from vksched.runtime.simulated.simulated_device import HERE, SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
@@ -108,7 +108,7 @@ def test_what_is_no_stats_is_refused(text: bytes) -> None:
 def test_devices_come_back_with_the_names_of_their_host() -> None:
     specs = [DeviceSpec("vulkan:0", "null", pool="card", memory_bytes=5), DeviceSpec("b", "null")]
     links = [Link(1e9, 1e-5), HERE]
-    given = [NullDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
+    given = [SimulatedDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
     told = devices_of(
         devices_document([Told(device.spec, device.link) for device in given]), "node1"
     )
@@ -127,7 +127,7 @@ NONSENSE: dict[str, tuple[dict[str, object], dict[str, object] | None]] = {
     "a time without end": ({}, {"bytes_per_s": 1e9, "latency_s": {"float": "inf"}}),
     "another's name": ({"name": "a/b"}, None),
     "an order to a terminal": ({"name": "\x1b[2J"}, None),
-    "a sync": ({"sync": "none"}, None),
+    "a sync": ({"submit_granularity": "none"}, None),
 }
 
 
@@ -143,7 +143,7 @@ def test_devices_with_which_nobody_could_plan_are_refused(what: str) -> None:
 EVENTS = (
     vs.Event("split", "vulkan:0", 10.0, 11.0, 7, {"split": 0, "device_s": None, "observed_s": 1.0}),
     vs.Event("send", "host", 11.0, 12.0, 7, {"split": 0, "node": 3, "bytes": 9, "to": "host"}),
-    vs.Event("take", "host", 9.0, 9.5, 7, {"node": 3, "bytes": 9, "of": "n/host", "needed_by": -1}),
+    vs.Event("recv", "host", 9.0, 9.5, 7, {"node": 3, "bytes": 9, "of": "n/host", "needed_by": -1}),
 )
 
 

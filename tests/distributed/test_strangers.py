@@ -346,7 +346,7 @@ def test_nodes_without_shaders_compare_how_words_hold_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mine = hello("caller", "desk", "desk")
-    monkeypatch.setattr(native_kernels, "WORDS_VERSION", 1)
+    monkeypatch.setattr(native_kernels, "QUANT_LAYOUT_VERSION", 1)
     with pytest.raises(DeviceError, match="ops"):
         require_equal(mine, hello("node", "node1", "desk"), "node1")
 
@@ -384,7 +384,7 @@ def test_nobody_there_says_how_to_start_a_node() -> None:
     free = socket.create_server(LOOPBACK)
     address = free.getsockname()
     free.close()
-    with pytest.raises(DeviceError, match="vksched node --listen"):
+    with pytest.raises(DeviceError, match="vksched worker --listen"):
         Security(clusters.made()).connect(address, WAIT_S)
 
 

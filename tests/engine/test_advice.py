@@ -28,14 +28,14 @@ def scheduler(
     """Devices on which an op of one operand takes 1 us / speed, so that no CPU is faster."""
     clock = vs.SimulatedClock()
     devices = [
-        vs.NullDevice(
+        vs.SimulatedDevice(
             vs.DeviceSpec(
                 name,
                 "null",
                 flops_per_s=1e18,
                 bytes_per_s=2e6 * BYTES * speed,
                 submit_s=0.0,
-                round_s=0.0,
+                loop_latency_s=0.0,
             ),
             clock,
             vs.Link(1e7 * BYTES),
@@ -59,7 +59,9 @@ def branches() -> vs.Tensor:
     return vs.matmul(ends[0][:1], vs.transpose(ends[1][:1]))
 
 
-def reported(sched: vs.Scheduler, outputs: vs.Tensor, **where: str) -> tuple[vs.Run, vs.RunReport]:
+def reported(
+    sched: vs.Scheduler, outputs: vs.Tensor, **where: str
+) -> tuple[vs.CompiledGraph, vs.RunReport]:
     run = sched.compile(outputs, where or None)
     run(x=X)
     return run, run.report()
@@ -106,15 +108,15 @@ def test_a_pin_to_a_slow_device_is_seen() -> None:
 def test_of_equal_cards_one_is_suggested_and_none_that_the_cpu_plays() -> None:
     with scheduler({A: 1.0, B: 1.0, "null:2": 2.0}) as sched:
         plan = sched.compile(branches()).plan
-    equal = [spec.name for spec, _ in _cards(plan.machine)]
+    equal = [spec.name for spec, _ in _cards(plan.topology)]
     assert equal == [A, "null:2"]
-    played, *rest = plan.machine.devices
+    played, *rest = plan.topology.devices
     played = dataclasses.replace(played, limits=Limits(software=True))
-    machine = dataclasses.replace(plan.machine, devices=(played, *rest))
-    assert [spec.name for spec, _ in _cards(machine)] == [B, "null:2"]
-    lost = dataclasses.replace(rest[0], out_of_use="lost")
-    machine = dataclasses.replace(machine, devices=(played, lost, *rest[1:]))
-    assert [spec.name for spec, _ in _cards(machine)] == ["null:2"]
+    topology = dataclasses.replace(plan.topology, devices=(played, *rest))
+    assert [spec.name for spec, _ in _cards(topology)] == [B, "null:2"]
+    lost = dataclasses.replace(rest[0], disabled_reason="lost")
+    topology = dataclasses.replace(topology, devices=(played, lost, *rest[1:]))
+    assert [spec.name for spec, _ in _cards(topology)] == ["null:2"]
 
 
 def test_without_other_devices_nothing_is_said() -> None:

@@ -125,7 +125,7 @@ def test_a_layer_a_device() -> None:
         for node in graph.nodes:
             for i in range(2):
                 if node.op == "matmul" and node.name.startswith(f"layer.{i}."):
-                    assert plan.machine.devices[plan.placements[node.id].device].name == names[i]
+                    assert plan.topology.devices[plan.placements[node.id].device].name == names[i]
         step(**FEEDS)
 
 
@@ -233,7 +233,7 @@ def submissions(index: int, config: Any) -> int:
     watched: list[Device] = faulty(cards(), index, at=None)
     train(watched, config)
     counter = watched[index]
-    assert isinstance(counter, vs.FaultyDevice)
+    assert isinstance(counter, vs.FaultInjectionDevice)
     return counter.calls["submit"]
 
 

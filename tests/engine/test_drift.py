@@ -20,7 +20,7 @@ from vksched.runtime.executors.speed_tracker import HALF_S
 from vksched.runtime.run_stats import RunStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import ANY
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 WIDTH = 64
 X = np.random.default_rng(0).random((WIDTH, WIDTH), np.float32)
@@ -57,7 +57,7 @@ class Stream:
             DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=submit_s)
             for i, s in enumerate(speeds)
         ]
-        self.devices = [vs.NullDevice(spec, self.clock) for spec in specs]
+        self.devices = [vs.SimulatedDevice(spec, self.clock) for spec in specs]
         self.sched = vs.Scheduler(
             self.devices,
             trace=vs.Trace(self.clock, [self.seen]),
@@ -82,7 +82,7 @@ class Stream:
     @property
     def used(self) -> set[str]:
         plan = self.run.plan
-        return {plan.machine.devices[split.device].name for split in plan.splits}
+        return {plan.topology.devices[split.device].name for split in plan.splits}
 
     @property
     def again(self) -> list[vs.Event]:
@@ -104,9 +104,9 @@ def test_the_plan_moves_off_a_device_that_slows_down() -> None:
         assert told["after_s"] < (1 - MARGIN) * told["before_s"] and told["ratio"] > BAND
         assert "planned again after run" in stream.run.plan.explain()
         # the plan that knew it, from the start
-        knew = replace(before.machine.devices[0], flops_per_s=1e9 / 4, bytes_per_s=1e9 / 4)
-        machine = Machine((knew, *before.machine.devices[1:]), before.machine.links)
-        plan = vs.plan_graph(before.graph, machine, policy="auto")
+        knew = replace(before.topology.devices[0], flops_per_s=1e9 / 4, bytes_per_s=1e9 / 4)
+        topology = Topology((knew, *before.topology.devices[1:]), before.topology.links)
+        plan = vs.plan_graph(before.graph, topology, policy="auto")
         assert after <= 1.2 * simulate(plan).seconds and after < 3.5 * first
 
 
@@ -185,7 +185,7 @@ def test_where_the_user_placed_everything_the_plan_stays() -> None:
         assert run.plan is plan
 
 
-@pytest.mark.parametrize("given", [{"policy": "priority"}, {"on_fault": "raise"}])
+@pytest.mark.parametrize("given", [{"policy": "priority"}, {"on_device_failure": "raise"}])
 def test_plans_that_may_not_change_do_not(given: dict[str, object]) -> None:
     stream = Stream(1e9, 9e8, **given)
     with stream.sched:
@@ -260,14 +260,14 @@ def test_runs_under_way_end_before_the_new_plan() -> None:
 # -- the decision itself ---------------------------------------------------------------------------
 
 
-def machine(pace: float = 1.0) -> Machine:
+def topology(pace: float = 1.0) -> Topology:
     specs = [
         DeviceSpec(name, "null", flops_per_s=s, bytes_per_s=s, submit_s=1e-5)
         for name, s in ((A, 1e9), (B, 9e8))
     ]
     cpu = DeviceSpec(CPU, "cpu", flops_per_s=1e7, bytes_per_s=1e7)
     slow = replace(specs[0], costs=specs[0].costs.at_pace({ANY: pace})) if pace != 1.0 else specs[0]
-    return Machine((slow, specs[1], cpu))
+    return Topology((slow, specs[1], cpu))
 
 
 def stats(seconds: float) -> RunStats:
@@ -284,10 +284,10 @@ class Alone:
         self.looks = 0
         # runs take what a test likes: what they would take on one device is no question here
         self.drift.alone.see = lambda stats: None  # type: ignore[method-assign]
-        self.drift.begin(self.plan(machine()), costs_s)
+        self.drift.begin(self.plan(topology()), costs_s)
         self.now_s = 0.0
 
-    def plan(self, where: Machine) -> Plan:
+    def plan(self, where: Topology) -> Plan:
         self.looks += 1
         return vs.plan_graph(self.graph, where, policy="auto")
 
@@ -296,9 +296,9 @@ class Alone:
         self.drift.see(self.now_s, stats(seconds))
         return self.drift.left is not None
 
-    def look(self, pace: float, plan: Callable[[Machine], Plan] | None = None) -> object:
+    def look(self, pace: float, plan: Callable[[Topology], Plan] | None = None) -> object:
         self.paces[A] = {ANY: pace}
-        return self.drift.look(machine(pace), plan or self.plan)
+        return self.drift.look(topology(pace), plan or self.plan)
 
 
 def test_the_band_lies_around_the_pace_of_the_last_look() -> None:
@@ -309,7 +309,7 @@ def test_the_band_lies_around_the_pace_of_the_last_look() -> None:
     same = alone.drift._plan
     assert isinstance(same, Plan)
     assert (
-        alone.look(1.6, lambda now: replace(same, machine=now)) is None
+        alone.look(1.6, lambda now: replace(same, topology=now)) is None
     )  # the same plan is not faster
     for pace, left in ((1.6, False), (1.1, False), (2.3, False), (1.0, True)):
         alone.paces[A] = {ANY: pace}
@@ -328,8 +328,8 @@ def test_a_plan_that_does_not_pay_yet_is_taken_when_it_does() -> None:
     alone = Alone()
     old = alone.drift._plan
     assert isinstance(old, Plan)
-    new = alone.plan(machine(4.0))
-    saved_s = simulate(replace(old, machine=machine(4.0))).seconds - simulate(new).seconds
+    new = alone.plan(topology(4.0))
+    saved_s = simulate(replace(old, topology=topology(4.0))).seconds - simulate(new).seconds
     alone.drift.begin(old, 10.5 * saved_s)
     alone.paces[A] = {ANY: 4.0}
     looks: list[int] = []
@@ -365,12 +365,12 @@ def test_what_is_no_better_has_no_date() -> None:
     same = alone.drift._plan
     assert isinstance(same, Plan)
     alone.paces[A] = {ANY: 4.0}
-    assert alone.see() and alone.look(4.0, lambda now: replace(same, machine=now)) is None
+    assert alone.see() and alone.look(4.0, lambda now: replace(same, topology=now)) is None
     assert not any(alone.see() for _ in range(2000))
 
 
 def test_planning_that_fails_is_tried_again_at_twice_the_runs() -> None:
-    def fail(_: Machine) -> Plan:
+    def fail(_: Topology) -> Plan:
         raise OutOfMemory("short for a moment")
 
     alone = Alone()
@@ -398,9 +398,9 @@ def test_looking_takes_no_more_time_than_runs() -> None:
 
 def test_a_device_that_is_out_of_use_is_not_looked_at() -> None:
     alone = Alone()
-    out = machine()
-    gone = replace(out.devices[0], out_of_use="lost")
-    alone.drift.begin(alone.plan(Machine((gone, *out.devices[1:]))), 0.0)
+    out = topology()
+    gone = replace(out.devices[0], disabled_reason="lost")
+    alone.drift.begin(alone.plan(Topology((gone, *out.devices[1:]))), 0.0)
     alone.paces[A] = {ANY: 9.0}
     assert not alone.see()
 
@@ -408,13 +408,13 @@ def test_a_device_that_is_out_of_use_is_not_looked_at() -> None:
 # -- objectives ------------------------------------------------------------------------------------
 
 
-def at_pace(pace: float) -> Machine:
+def at_pace(pace: float) -> Topology:
     """A device that takes ten times the watts of the next one, which runs at some pace."""
-    where = machine()
+    where = topology()
     first = replace(where.devices[0], busy_watts=300.0, idle_watts=1.0)
     second = replace(where.devices[1], busy_watts=30.0, idle_watts=1.0)
     second = replace(second, costs=second.costs.at_pace({ANY: pace}))
-    return Machine((first, second, replace(where.devices[2], busy_watts=65.0, idle_watts=1.0)))
+    return Topology((first, second, replace(where.devices[2], busy_watts=65.0, idle_watts=1.0)))
 
 
 def recovered(objective: str, then: str, pace: float, runs: int = 100) -> tuple[object, Plan, Plan]:
@@ -424,7 +424,7 @@ def recovered(objective: str, then: str, pace: float, runs: int = 100) -> tuple[
     graph, _ = vs.build_graph(branches(1, 8))
     made: list[Plan] = []
 
-    def planned(where: Machine, wanted: str) -> Plan:
+    def planned(where: Topology, wanted: str) -> Plan:
         made.append(vs.plan_graph(graph, where, policy="auto", objective=wanted))
         return made[-1]
 
@@ -433,7 +433,7 @@ def recovered(objective: str, then: str, pace: float, runs: int = 100) -> tuple[
     drift.left, drift.runs = (B, pace / 50), runs
     again = drift.look(at_pace(pace), lambda where: planned(where, then))
     old, new = made
-    return again, replace(old, machine=at_pace(pace)), new
+    return again, replace(old, topology=at_pace(pace)), new
 
 
 def test_for_a_stream_the_time_between_results_decides() -> None:

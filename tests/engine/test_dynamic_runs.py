@@ -23,16 +23,16 @@ from vksched.runtime.device import Device, Times
 from vksched.runtime.executors.dynamic_executor import DynamicExecutor
 from vksched.runtime.simulated.fault_injection import KINDS
 from vksched.runtime.simulated.simulated_device import NullSession
-from vksched.runtime.simulated.throttled_device import SlowedDevice, SlowedSession
+from vksched.runtime.simulated.throttled_device import SlowedSession, ThrottledDevice
 from vksched.topology.device_spec import DeviceSpec
 
-POLICIES = ("dynamic", "steal")
+POLICIES = ("earliest-finish", "work-stealing")
 GRAPHS = 30 if THOROUGH else 8
 
 
 def null_devices(clock: vs.SimulatedClock, *speeds: float) -> list[Device]:
     return [
-        vs.NullDevice(
+        vs.SimulatedDevice(
             DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=1e-5), clock
         )
         for i, s in enumerate(speeds)
@@ -91,7 +91,7 @@ def test_the_plan_of_a_run_says_what_it_did(policy: str) -> None:
         run(x=X)
         before = [s.device for s in run.plan.splits]
         assert set(before) == {0, 1}
-        assert isinstance(devices[0], vs.NullDevice)
+        assert isinstance(devices[0], vs.SimulatedDevice)
         devices[0].slowdown = 8.0
         for _ in range(6):
             run(x=X)
@@ -100,14 +100,14 @@ def test_the_plan_of_a_run_says_what_it_did(policy: str) -> None:
         splits = [e for e in seen.select("split") if e.run == 6]
         assert [e.device for e in splits].count(A) == now.count(0)
         assert {e.name for e in seen.events} >= {"run", "split", "copy", "wait"}
-        assert run.stats is not None and run.stats.crossing_bytes == run.plan.crossing_bytes
+        assert run.stats is not None and run.stats.transfer_bytes == run.plan.transfer_bytes
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_slow_device_does_not_change_the_pace_of_another_one(policy: str) -> None:
     clock = vs.SimulatedClock()
     slow, steady = null_devices(clock, 4e9, 1e9)
-    assert isinstance(slow, vs.NullDevice)
+    assert isinstance(slow, vs.SimulatedDevice)
     with vs.Scheduler(
         [slow, steady], trace=vs.Trace(clock), policy=policy, optimize=False, timeout_s=1e6
     ) as sched:
@@ -119,7 +119,7 @@ def test_a_slow_device_does_not_change_the_pace_of_another_one(policy: str) -> N
             together += {split.device for split in run.plan.splits} == {0, 1}
         assert together >= 3
         later = sched.compile(branches(count=2)).plan
-        assert later.machine.devices[1].costs.pace("matmul") in (None, 1.0)
+        assert later.topology.devices[1].costs.pace("matmul") in (None, 1.0)
 
 
 @pytest.mark.parametrize("count", [1, 4, 8])
@@ -128,7 +128,7 @@ def test_a_slow_device_does_not_change_the_pace_of_another_one(policy: str) -> N
 def test_a_device_that_paused_is_used_again(policy: str, pause: int, count: int) -> None:
     clock = vs.SimulatedClock()
     paused, steady = null_devices(clock, 1e9, 7e8)
-    assert isinstance(paused, vs.NullDevice)
+    assert isinstance(paused, vs.SimulatedDevice)
     given = {"trace": vs.Trace(clock), "optimize": False, "timeout_s": 1e6}
     with vs.Scheduler([paused, steady], policy=policy, **given) as sched:  # type: ignore[arg-type]
         run = sched.compile(branches(count))
@@ -146,7 +146,7 @@ def test_a_device_that_paused_is_used_again(policy: str, pause: int, count: int)
 def test_a_device_that_stays_slow_is_probed_in_few_runs(policy: str) -> None:
     clock = vs.SimulatedClock()
     slow, steady = null_devices(clock, 1e9, 7e8)
-    assert isinstance(slow, vs.NullDevice)
+    assert isinstance(slow, vs.SimulatedDevice)
     given = {"trace": vs.Trace(clock), "optimize": False, "timeout_s": 1e6}
     with vs.Scheduler([slow, steady], policy=policy, **given) as sched:  # type: ignore[arg-type]
         run = sched.compile(branches(1))
@@ -161,7 +161,7 @@ def test_a_device_that_stays_slow_is_probed_in_few_runs(policy: str) -> None:
 # -- faults ----------------------------------------------------------------------------------------
 
 
-def wanted_of(run: vs.Run) -> object:
+def wanted_of(run: vs.CompiledGraph) -> object:
     return numpy_outputs(run.plan.graph, {"x": X})[0]
 
 
@@ -171,7 +171,7 @@ def wanted_of(run: vs.Run) -> object:
 def test_a_device_that_fails_leaves_the_others_working(kind: str, at: int, policy: str) -> None:
     clock = vs.SimulatedClock()
     first, second = null_devices(clock, 1e9, 1e9)
-    faulty = vs.FaultyDevice(first, at=at, kind=kind)
+    faulty = vs.FaultInjectionDevice(first, at=at, kind=kind)
     with vs.Scheduler(
         [faulty, second], trace=vs.Trace(clock), policy=policy, optimize=False
     ) as sched:
@@ -180,7 +180,7 @@ def test_a_device_that_fails_leaves_the_others_working(kind: str, at: int, polic
             result = run(x=X)
         assert np.array_equal(result, wanted_of(run))
         if kind != "memory":
-            assert set(sched.quarantined) == {A}
+            assert set(sched.failed_devices) == {A}
             assert {s.device for s in run.plan.splits} == {1}
         assert np.array_equal(run(x=X), wanted_of(run))
 
@@ -189,8 +189,8 @@ def test_a_device_that_fails_leaves_the_others_working(kind: str, at: int, polic
 def test_loss_is_found_at_every_call(call: str) -> None:
     clock = vs.SimulatedClock()
     first, second = null_devices(clock, 1e9, 1e9)
-    faulty = vs.FaultyDevice(first, at=1, call=call)
-    with vs.Scheduler([faulty, second], policy="dynamic", optimize=False) as sched:
+    faulty = vs.FaultInjectionDevice(first, at=1, call=call)
+    with vs.Scheduler([faulty, second], policy="earliest-finish", optimize=False) as sched:
         run = sched.compile(branches(16, 4) if call == "stage" else branches())
         with pytest.warns(vs.VkschedWarning, match=f"{A} failed in piece"):
             assert np.array_equal(run(x=X), wanted_of(run))
@@ -199,8 +199,10 @@ def test_loss_is_found_at_every_call(call: str) -> None:
 def test_raise_gives_the_error_to_the_caller() -> None:
     clock = vs.SimulatedClock()
     first, second = null_devices(clock, 1e9, 1e9)
-    faulty = vs.FaultyDevice(first, at=3)
-    with vs.Scheduler([faulty, second], policy="dynamic", on_fault="raise") as sched:
+    faulty = vs.FaultInjectionDevice(first, at=3)
+    with vs.Scheduler(
+        [faulty, second], policy="earliest-finish", on_device_failure="raise"
+    ) as sched:
         run = sched.compile(branches(16, 4))
         with pytest.raises(DeviceError, match="injected"):
             run(x=X)
@@ -208,8 +210,8 @@ def test_raise_gives_the_error_to_the_caller() -> None:
 
 def test_a_real_device_that_fails_leaves_the_others_working(two_devices: list[str]) -> None:
     slower, faster = two_devices  # which gets pieces, however few the slower one gets
-    faulty = vs.FaultyDevice(faster, at=5)
-    with vs.Scheduler([faulty, slower], policy="dynamic", optimize=False) as sched:
+    faulty = vs.FaultInjectionDevice(faster, at=5)
+    with vs.Scheduler([faulty, slower], policy="earliest-finish", optimize=False) as sched:
         run = sched.compile(branches())
         with pytest.warns(vs.VkschedWarning, match="failed in piece"):
             for _ in range(8):
@@ -227,7 +229,7 @@ def test_a_bad_index_fails_one_run_and_no_device(devices: list[str], policy: str
             with pytest.raises(IndexOutOfRange):
                 run(x=values, at=np.array([0, 9, 1], np.int32))
             assert run(x=values, at=np.array([0, 5, 1], np.int32)).shape == (3, 4)  # type: ignore[union-attr]
-        assert not sched.quarantined
+        assert not sched.failed_devices
 
 
 # -- callers ---------------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ def test_a_bad_index_fails_one_run_and_no_device(devices: list[str], policy: str
 
 def test_threads_take_turns(callers: ThreadPoolExecutor) -> None:
     clock = vs.SimulatedClock()
-    with vs.Scheduler(null_devices(clock, 1e9, 9e8), policy="dynamic") as sched:
+    with vs.Scheduler(null_devices(clock, 1e9, 9e8), policy="earliest-finish") as sched:
         run = sched.compile(branches())
         wanted = wanted_of(run)
         futures = [run.submit(x=X) for _ in range(9)]
@@ -250,7 +252,7 @@ def test_outputs_that_nothing_computes_and_views_come_back() -> None:
     y = vs.exp(x, name="y")
     outputs: list[vs.Tensor] = [x, w, y, y[1:3], vs.reshape(y, (24,)), y]
     clock = vs.SimulatedClock()
-    with vs.Scheduler(null_devices(clock, 1e9), policy="steal", optimize=False) as sched:
+    with vs.Scheduler(null_devices(clock, 1e9), policy="work-stealing", optimize=False) as sched:
         run = sched.compile(outputs)
         values = np.random.default_rng(1).random((4, 6), np.float32)
         results = run(x=values)
@@ -261,14 +263,14 @@ def test_outputs_that_nothing_computes_and_views_come_back() -> None:
 
 def test_memory_that_is_short_for_a_moment_is_planned_again() -> None:
     clock = vs.SimulatedClock()
-    faulty = vs.FaultyDevice(
+    faulty = vs.FaultInjectionDevice(
         null_devices(clock, 1e9)[0], at=0, kind="memory", call="prepare", times=1
     )
-    with vs.Scheduler([faulty], policy="dynamic") as sched:
+    with vs.Scheduler([faulty], policy="earliest-finish") as sched:
         with pytest.warns(vs.VkschedWarning, match="out of memory|no memory left"):
             run = sched.compile(branches())
         assert np.allclose(run(x=X), wanted_of(run), rtol=1e-5)
-        assert A in {run.plan.machine.devices[s.device].name for s in run.plan.splits}
+        assert A in {run.plan.topology.devices[s.device].name for s in run.plan.splits}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -314,24 +316,26 @@ def test_an_interrupt_before_a_submission_waits_for_those_before_it(
 # -- a slowed wrapper ------------------------------------------------------------------------------
 
 
-def share(run: vs.Run, name: str) -> float:
+def share(run: vs.CompiledGraph, name: str) -> float:
     """The part of a run's pieces that a device took."""
     splits = run.plan.splits
-    return sum(run.plan.machine.devices[s.device].name == name for s in splits) / len(splits)
+    return sum(run.plan.topology.devices[s.device].name == name for s in splits) / len(splits)
 
 
 def test_the_cpu_cannot_be_slowed() -> None:
     for cpu in ("cpu", CpuDevice(DeviceSpec("cpu", "cpu"))):
-        with pytest.raises(DeviceError, match=r"\[SlowedDevice\] expected .* other than the cpu"):
-            SlowedDevice(cpu)
+        with pytest.raises(
+            DeviceError, match=r"\[ThrottledDevice\] expected .* other than the cpu"
+        ):
+            ThrottledDevice(cpu)
 
 
 @pytest.mark.parametrize("times", [0, 0.5, -4.0, math.nan, math.inf, "4", None])
 def test_a_slowdown_is_a_number_of_at_least_1(times: float) -> None:
     (device,) = null_devices(vs.SimulatedClock(), 1e9)
     with pytest.raises(DeviceError, match="expected a slowdown of at least 1, got"):
-        SlowedDevice(device, slowdown=times)
-    slowed = SlowedDevice(device)
+        ThrottledDevice(device, slowdown=times)
+    slowed = ThrottledDevice(device)
     with pytest.raises(DeviceError, match="expected a slowdown of at least 1, got"):
         slowed.slowdown = times
     assert slowed.slowdown == 1.0
@@ -355,7 +359,7 @@ class EndedSession:
 
 @pytest.mark.parametrize("slowdown", [1.0, 4.0])
 def test_a_slowed_device_does_not_wait_until_the_host_asks(slowdown: float) -> None:
-    device = SlowedDevice(null_devices(vs.SimulatedClock(), 1e9)[0], slowdown)
+    device = ThrottledDevice(null_devices(vs.SimulatedClock(), 1e9)[0], slowdown)
     session = SlowedSession(device, EndedSession(0.0, 0.0, 100.0))  # type: ignore[arg-type]
     before_s = time.perf_counter()
     for split in range(3):
@@ -366,9 +370,9 @@ def test_a_slowed_device_does_not_wait_until_the_host_asks(slowdown: float) -> N
 
 
 def test_work_moves_off_a_real_device_that_is_slowed(two_devices: list[str]) -> None:
-    slowed = SlowedDevice(two_devices[0])
+    slowed = ThrottledDevice(two_devices[0])
     made: Callable[[], vs.Tensor] = lambda: branches(6, 3)  # noqa: E731
-    with vs.Scheduler([slowed, two_devices[1]], policy="dynamic", optimize=False) as sched:
+    with vs.Scheduler([slowed, two_devices[1]], policy="earliest-finish", optimize=False) as sched:
         run = sched.compile(made())
         wanted = wanted_of(run)
         executor = run._compiled._executor
@@ -386,7 +390,7 @@ def test_no_warning_where_nothing_is_wrong() -> None:
     clock = vs.SimulatedClock()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with vs.Scheduler(null_devices(clock, 1e9, 1e9), policy="steal") as sched:
+        with vs.Scheduler(null_devices(clock, 1e9, 1e9), policy="work-stealing") as sched:
             run = sched.compile(branches())
             run(x=X)
             assert share(run, A) + share(run, B) == 1.0

@@ -63,7 +63,7 @@ def weights(names: Sequence[str]) -> tuple[vs.Tensor, dict[str, str]]:
 BUILDS: dict[str, Build] = {"chain": chain, "diamond": diamond, "weights": weights}
 
 
-class Kept(vs.FaultyDevice):
+class Kept(vs.FaultInjectionDevice):
     """Leaves the wrapped device open, for the next fault."""
 
     def close(self) -> None:
@@ -103,8 +103,8 @@ def close_to(got: Any, expected: NDArray) -> None:
     assert got.shape == expected.shape and error(np.asarray(got), expected) < 1e-10
 
 
-def used(run: vs.Run) -> set[str]:
-    return {run.plan.machine.devices[s.device].name for s in run.plan.splits}
+def used(run: vs.CompiledGraph) -> set[str]:
+    return {run.plan.topology.devices[s.device].name for s in run.plan.splits}
 
 
 def held_bytes(devices: Sequence[Device]) -> list[int]:
@@ -133,7 +133,7 @@ def check_failover(build: Build, devices: list[Device], index: int, **fault: Any
         assert name not in used(run)
         assert run.stats is not None and name not in run.stats.device_seconds
         assert name in run.plan.explain() and "out of use" in run.plan.explain()
-        assert list(sched.quarantined) == ([] if in_memory else [name])
+        assert list(sched.failed_devices) == ([] if in_memory else [name])
         later = sched.compile(vs.neg(y), placement)
         assert (name in used(later)) == in_memory
     assert held_bytes(devices) == before
@@ -175,7 +175,7 @@ def test_loss_is_found_at_every_call(call: str) -> None:
             with pytest.warns(vs.VkschedWarning, match=r"null:0 failed in .* is lost \(injected\)"):
                 run = sched.compile(y, placement)
                 close_to(run(x=X), X + 3)
-            assert used(run) <= {"null:1", "cpu"} and list(sched.quarantined) == ["null:0"]
+            assert used(run) <= {"null:1", "cpu"} and list(sched.failed_devices) == ["null:0"]
 
 
 def test_two_devices_die_one_after_the_other_down_to_numpy() -> None:
@@ -190,7 +190,7 @@ def test_two_devices_die_one_after_the_other_down_to_numpy() -> None:
                     for _ in range(3):
                         close_to(run(x=X), X + 3)
                 assert len(caught) == 2 and used(run) == {"cpu"}
-                assert sorted(sched.quarantined) == ["null:0", "null:1"]
+                assert sorted(sched.failed_devices) == ["null:0", "null:1"]
 
 
 def test_all_vulkan_devices_die_down_to_numpy(opened: list[Device]) -> None:
@@ -203,7 +203,7 @@ def test_all_vulkan_devices_die_down_to_numpy(opened: list[Device]) -> None:
             for i in range(len(opened) + 3):
                 close_to(run(x=X * i), numpy_result(y, X * i))
         assert len(caught) == len(opened) and used(run) == {"cpu"}
-        assert all(name in sched.quarantined for name in placement.values())
+        assert all(name in sched.failed_devices for name in placement.values())
         run.close()
         assert held_bytes(opened) == before
 
@@ -270,7 +270,7 @@ def test_a_warning_made_an_error_breaks_no_run() -> None:
     with vs.Scheduler(wrapped(simulated(1), d0={"at": 0})) as sched:
         run = sched.compile(y, placement)
         close_to(run.submit(x=X).result(LIMIT_S), X + 2)
-        assert list(sched.quarantined) == ["null:0"]
+        assert list(sched.failed_devices) == ["null:0"]
 
 
 # -- what is left of the scheduler -----------------------------------------------------------------
@@ -450,7 +450,7 @@ def test_results_that_come_late_are_not_taken_for_those_of_the_replay(opened: li
             futures = [run.submit(x=array) for array in arrays]
             for array, future in zip(arrays, futures, strict=True):
                 close_to(future.result(60), numpy_result(y, array))
-        assert sched.quarantined[opened[0].name].startswith("DeviceTimeout")
+        assert sched.failed_devices[opened[0].name].startswith("DeviceTimeout")
     assert held_bytes(opened) == before
 
 
@@ -464,7 +464,7 @@ def test_memory_that_is_short_for_a_moment_makes_a_smaller_plan_on_the_same_devi
         with pytest.warns(vs.VkschedWarning, match="null:0.*what is free now and one copy"):
             run = sched.compile(y, placement)
         assert run.plan.copies == 1 and "copies: 1 made" in run.plan.explain()
-        assert used(run) == {"null:0", "null:1"} and not sched.quarantined
+        assert used(run) == {"null:0", "null:1"} and not sched.failed_devices
         close_to(run(x=X), X + 3)
         assert sched.compile(vs.neg(y), placement).plan.copies == 3
         run.close()  # and with it the memory of what happened
@@ -484,7 +484,7 @@ def test_the_smaller_plan_is_not_kept_for_a_later_program() -> None:
 
 
 def test_the_smaller_plan_is_made_for_what_is_free_then() -> None:
-    class Shrinking(vs.FaultyDevice):
+    class Shrinking(vs.FaultInjectionDevice):
         @property
         def spec(self) -> DeviceSpec:
             room = 256 if self.failed else 1 << 20
@@ -512,7 +512,7 @@ def test_errors_of_the_caller_quarantine_nothing() -> None:
             run(x=X, ids=np.array([0, 7], np.int32))
         with pytest.raises(vs.ShapeError):
             run(x=X.T, ids=np.array([0, 1], np.int32))
-        assert not sched.quarantined
+        assert not sched.failed_devices
         close_to(run(x=X, ids=np.array([0, 1], np.int32)), X[:2] + 1)
 
 
@@ -536,7 +536,7 @@ def test_failure_of_the_cpu_goes_to_the_caller_and_the_graph_lives_on() -> None:
         with pytest.raises(vs.DeviceTimeout, match="too late") as caught:
             run(x=X)
         assert caught.value.device == "cpu" and caught.value.during == "split 1 (op1)"
-        assert not sched.quarantined
+        assert not sched.failed_devices
         close_to(run(x=X), X + 3)
 
 
@@ -544,7 +544,7 @@ def test_failure_of_the_cpu_goes_to_the_caller_and_the_graph_lives_on() -> None:
 def test_raise_gives_the_error_to_the_caller(kind: str) -> None:
     y, placement = chain(["null:0", "null:1"])
     devices = wrapped(simulated(2), d1={"at": 1, "kind": kind, "times": 1})
-    with vs.Scheduler(devices, on_fault="raise") as sched:
+    with vs.Scheduler(devices, on_device_failure="raise") as sched:
         run, other = sched.compile(y, placement), sched.compile(vs.neg(vs.input("x", X.shape)))
         close_to(run(x=X), X + 3)
         with pytest.raises(vs.DeviceError) as caught:
@@ -558,35 +558,35 @@ def test_raise_gives_the_error_to_the_caller(kind: str) -> None:
                 with pytest.raises(vs.DeviceError, match="null:1 failed earlier: Device"):
                     call()
         close_to(other(x=X), -X)  # it needs no other plan
-    with pytest.raises(vs.PlanError, match="on_fault"):
-        vs.Scheduler(["cpu"], on_fault="ignore")
+    with pytest.raises(vs.PlanError, match="on_device_failure"):
+        vs.Scheduler(["cpu"], on_device_failure="ignore")
 
 
 def test_bad_faults_are_refused() -> None:
     with pytest.raises(vs.DeviceError, match="kind of lost"):
-        vs.FaultyDevice(simulated(1)[0], 0, "smoke")
+        vs.FaultInjectionDevice(simulated(1)[0], 0, "smoke")
     with pytest.raises(vs.DeviceError, match='call="submit"'):
-        vs.FaultyDevice(simulated(1)[0], 0, "sequence", "fetch")
+        vs.FaultInjectionDevice(simulated(1)[0], 0, "sequence", "fetch")
     for at in ("timeout", -1, 0.5, float("nan")):
         with pytest.raises(vs.DeviceError, match="whole number of 0 or more, or None, as at, got"):
-            vs.FaultyDevice(simulated(1)[0], at)  # type: ignore[arg-type]
+            vs.FaultInjectionDevice(simulated(1)[0], at)  # type: ignore[arg-type]
         with pytest.raises(vs.DeviceError, match="or None, as times, got"):
-            vs.FaultyDevice(simulated(1)[0], 0, times=at)  # type: ignore[arg-type]
-    works = vs.FaultyDevice(simulated(1)[0], None)
+            vs.FaultInjectionDevice(simulated(1)[0], 0, times=at)  # type: ignore[arg-type]
+    works = vs.FaultInjectionDevice(simulated(1)[0], None)
     with pytest.raises(vs.DeviceError, match="as at, got 'now'"):
         works.at = "now"  # type: ignore[assignment]
     assert works.at is None
     for cpu in ("cpu", CpuDevice(DeviceSpec("cpu", "cpu"))):
         with pytest.raises(vs.DeviceError, match="other than the cpu"):
-            vs.FaultyDevice(cpu, 0)
+            vs.FaultInjectionDevice(cpu, 0)
 
 
 @pytest.mark.parametrize("times", [0, -1, float("nan"), float("inf"), "x", None])
 def test_a_null_device_is_slowed_by_a_number_above_0(times: float) -> None:
     spec = DeviceSpec("null:0", "null")
     with pytest.raises(vs.DeviceError, match="expected a slowdown above 0, got"):
-        vs.NullDevice(spec, vs.SimulatedClock(), slowdown=times)
-    device = vs.NullDevice(spec, vs.SimulatedClock(), slowdown=0.5)
+        vs.SimulatedDevice(spec, vs.SimulatedClock(), slowdown=times)
+    device = vs.SimulatedDevice(spec, vs.SimulatedClock(), slowdown=0.5)
     with pytest.raises(vs.DeviceError, match="expected a slowdown above 0, got"):
         device.slowdown = times
     assert device.slowdown == 0.5
@@ -614,8 +614,8 @@ def test_any_graph_with_any_faults_equals_numpy(data: st.DataObject) -> None:
     with vs.Scheduler(wrapped(simulated(count), **faults), copies=copies) as sched:
         run = sched.compile(outputs, placement)
         results = [f.result(LIMIT_S) for f in [run.submit(**feeds) for _ in range(4)]]
-        if sched.quarantined:
-            assert not used(run) & sched.quarantined.keys()
+        if sched.failed_devices:
+            assert not used(run) & sched.failed_devices.keys()
     with vs.Scheduler(["cpu"]) as numpy:
         expected = numpy.compile(outputs)(**feeds)
     for result in results:

@@ -21,7 +21,7 @@ from vksched.plan.plan import Plan
 from vksched.planner.planner import plan_graph
 from vksched.topology.device_spec import GIB, DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 LOW = Limits(storage_buffers=4, subgroup_size=4, software=True)
 HIGH = Limits(256, (256, 256, 64), shared_bytes=1 << 15, storage_buffers=16, subgroup_size=32)
@@ -66,18 +66,18 @@ GRAPH = pytest.mark.parametrize("build", GRAPHS.values(), ids=list(GRAPHS))
 
 def planned(built: vs.Graph, *specs: DeviceSpec, with_cpu: bool = False) -> tuple[Request, Plan]:
     """Returns the request that all devices allow, and the plan, as a scheduler makes them."""
-    machine = Machine((*specs, CPU))
-    request = Request(built, (), {}).optimized(machine)
+    topology = Topology((*specs, CPU))
+    request = Request(built, (), {}).optimized(topology)
 
     def plan(version: Request) -> Plan:
-        return plan_graph(version.graph, machine, policy="auto", copies="auto", with_cpu=with_cpu)
+        return plan_graph(version.graph, topology, policy="auto", copies="auto", with_cpu=with_cpu)
 
-    return request, plan_request(request, machine, plan)
+    return request, plan_request(request, topology, plan)
 
 
 def contents(plan: Plan) -> list[Any]:
     """Returns what a plan does, without the numbers of devices."""
-    graph, specs = plan.graph, plan.machine.devices
+    graph, specs = plan.graph, plan.topology.devices
     kernels = [
         (specs[split.device].name, node.op, call_of(specs[split.device], graph, node))
         for split in plan.splits
@@ -97,8 +97,8 @@ def scheduler(*devices: vs.Device, **given: Any) -> vs.Scheduler:
     return vs.Scheduler(devices, tune=False, timeout_s=1e6, **given)
 
 
-def null(clock: vs.SimulatedClock, *specs: DeviceSpec) -> list[vs.NullDevice]:
-    return [vs.NullDevice(spec, clock) for spec in specs]
+def null(clock: vs.SimulatedClock, *specs: DeviceSpec) -> list[vs.SimulatedDevice]:
+    return [vs.SimulatedDevice(spec, clock) for spec in specs]
 
 
 def feeds(output: vs.Tensor) -> dict[str, NDArray]:
@@ -124,12 +124,12 @@ def test_a_plan_with_an_idle_device_is_that_of_the_others(
 def test_numpy_gets_its_own_graph_where_cards_are_idle() -> None:
     graph, _ = vs.build_graph(wide_chain())
     quick = replace(CPU, flops_per_s=1e14, bytes_per_s=1e13, submit_s=0.0)
-    machine = Machine((SLOW, quick))
-    request = Request(graph, (), {}).optimized(machine)
+    topology = Topology((SLOW, quick))
+    request = Request(graph, (), {}).optimized(topology)
     plan = plan_request(
-        request, machine, lambda v: plan_graph(v.graph, machine, policy="auto", with_cpu=True)
+        request, topology, lambda v: plan_graph(v.graph, topology, policy="auto", with_cpu=True)
     )
-    own = Request(graph, (), {}).optimized(Machine((quick,))).graph
+    own = Request(graph, (), {}).optimized(Topology((quick,))).graph
     assert {split.device for split in plan.splits} == {1}
     assert plan.graph.key == own.key != request.graph.key
     assert len(plan.graph.ops) < len(request.graph.ops)  # numpy has no limit on operands
@@ -138,16 +138,16 @@ def test_numpy_gets_its_own_graph_where_cards_are_idle() -> None:
 def test_a_plan_in_which_others_would_work_is_not_taken() -> None:
     """Here the second version would move the work to the idle device."""
     graph, _ = vs.build_graph(gelu_layers())
-    machine = Machine((SLOW, FAST, CPU))
-    request = Request(graph, (), {}).optimized(machine)
+    topology = Topology((SLOW, FAST, CPU))
+    request = Request(graph, (), {}).optimized(topology)
     asked: list[Request] = []
 
     def plan(version: Request) -> Plan:
         asked.append(version)
         home = "fast" if version is request else "slow"
-        return plan_graph(version.graph, machine, overrides=[("*", home)])
+        return plan_graph(version.graph, topology, overrides=[("*", home)])
 
-    found = plan_request(request, machine, plan)
+    found = plan_request(request, topology, plan)
     assert len(asked) == 2 and asked[1] is not request
     assert found.graph is request.graph and not made_again(found)
 
@@ -158,10 +158,10 @@ def test_devices_that_all_work_or_are_alike_cause_no_second_graph() -> None:
     assert plan.graph is request.graph and not made_again(plan)
     request, plan = planned(graph, FAST, replace(FAST, name="twin"))
     assert plan.graph is request.graph and not made_again(plan)
-    machine = Machine((SLOW, FAST, CPU))
-    assert request.for_devices(Machine((FAST, replace(FAST, name="twin"), CPU)), {0, 1}) is request
+    topology = Topology((SLOW, FAST, CPU))
+    assert request.for_devices(Topology((FAST, replace(FAST, name="twin"), CPU)), {0, 1}) is request
     slow = Request(graph, (), {})
-    assert slow.for_devices(machine, {1}) is slow  # nobody asked for lighter ones
+    assert slow.for_devices(topology, {1}) is slow  # nobody asked for lighter ones
 
 
 @GRAPH
@@ -194,7 +194,7 @@ def test_a_graph_runs_on_the_idle_device_when_the_other_is_lost(
     given, seen = feeds(output), list[str]()
     watched = {"g1", "t1", "r0"} & {node.name for node in vs.build_graph(output)[0].nodes}
     slow, fast = null(vs.SimulatedClock(), SLOW, FAST)
-    faulty = vs.FaultyDevice(fast, at=None)
+    faulty = vs.FaultInjectionDevice(fast, at=None)
     observe = dict.fromkeys(watched, lambda name, value: seen.append(name))
     with scheduler(slow, faulty) as sched:
         run = sched.compile(output, observe=observe)
@@ -203,12 +203,12 @@ def test_a_graph_runs_on_the_idle_device_when_the_other_is_lost(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", vs.VkschedWarning)
             second = run(**given)
-        assert sched.quarantined.keys() == {"fast"}
+        assert sched.failed_devices.keys() == {"fast"}
         after = run.plan
-        assert {after.machine.devices[split.device].name for split in after.splits} == {"slow"}
+        assert {after.topology.devices[split.device].name for split in after.splits} == {"slow"}
         np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-5)
         assert seen == 2 * [*watched]
-        alone = Request(*_asked(output, watched)).optimized(Machine((SLOW, CPU)))
+        alone = Request(*_asked(output, watched)).optimized(Topology((SLOW, CPU)))
         assert after.graph.key == alone.graph.key
         if build is not windows:
             assert after.graph.key != before.graph.key
@@ -224,7 +224,7 @@ def test_states_and_pins_stay_with_the_version_that_runs() -> None:
     out = gelu_layers()
     with scheduler(*null(vs.SimulatedClock(), SLOW, FAST)) as sched:
         run = sched.compile(out, updates={state: state + out}, placement={out: "fast"})
-        assert {run.plan.machine.devices[s.device].name for s in run.plan.splits} == {"fast"}
+        assert {run.plan.topology.devices[s.device].name for s in run.plan.splits} == {"fast"}
         given = {"x": values(8, 64)}
         total = np.zeros((8, 64), np.float32)
         for _ in range(3):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import A, B, make_machine, random_outputs
+from graphs import A, B, make_topology, random_outputs
 from test_executor import X, scheduler, stepped
 
 import vksched as vs
@@ -16,7 +16,7 @@ Seen = list[tuple[str, np.ndarray[Any, Any]]]
 
 def test_values_are_seen_in_order_and_before_what_comes_after(devices: list[str]) -> None:
     x = vs.input("x", X.shape)
-    with vs.scope("net"):
+    with vs.name_scope("net"):
         a, b, c = stepped(x, "a", "b", "c")
     part = vs.reshape(b, (12,), name="flat")
     with vs.Scheduler(devices) as sched:
@@ -92,7 +92,7 @@ def test_errors_of_an_observer_reach_the_caller(devices: list[str]) -> None:
         errors: list[Exception] = [ZeroDivisionError("mine"), vs.DeviceLost("no device of yours")]
         with pytest.raises(vs.RunCancelled, match="no device of yours"):
             run(x=X)
-        assert not sched.quarantined and [d.name for d in sched.devices] == names
+        assert not sched.failed_devices and [d.name for d in sched.devices] == names
         with pytest.raises(ZeroDivisionError):
             run(x=X)
 
@@ -126,8 +126,8 @@ def test_random_graphs_show_what_numpy_computes(seed: int) -> None:
     feeds = {n.name: rng.random(n.type.shape, dtype=np.float32) for n in graph.inputs}
     computed = [n for n in graph.ops if not graph.nodes[graph.root(n.id)].declaration.leaf]
     chosen = [n for n in computed if rng.random() < 0.4] or computed[-1:]
-    machine = make_machine(3)
-    placement = {n.name: machine.devices[int(rng.integers(0, 4))].name for n in graph.ops}
+    topology = make_topology(3)
+    placement = {n.name: topology.devices[int(rng.integers(0, 4))].name for n in graph.ops}
     seen: dict[str, np.ndarray[Any, Any]] = {}
     given: dict[str, np.ndarray[Any, Any]] = {}
     observe = {n.name: lambda name, value: given.__setitem__(name, value) for n in chosen}

@@ -97,7 +97,7 @@ def test_networks_are_near_float32(name: str, sched: vs.Scheduler) -> None:
         got, plan = run(sched, out, word)
         error = np.abs(got - exact).max() / np.abs(exact).max()
         assert error < most, f"{word}: {error:.2e}"
-        assert error > LEAST or plan.machine.devices[0].kind != "cpu", f"{word}: {error:.2e}"
+        assert error > LEAST or plan.topology.devices[0].kind != "cpu", f"{word}: {error:.2e}"
 
 
 def gated(rows: int) -> vs.Tensor:

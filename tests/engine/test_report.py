@@ -28,22 +28,25 @@ A, B = "null:0", "null:1"
 
 
 @pytest.fixture
-def run() -> vs.Run:
+def run() -> vs.CompiledGraph:
     clock = vs.SimulatedClock()
     specs = [vs.DeviceSpec(name, "null", bytes_per_s=1e8) for name in (A, B)]
-    devices = [vs.NullDevice(specs[0], clock), vs.NullDevice(specs[1], clock, slowdown=2.0)]
+    devices = [
+        vs.SimulatedDevice(specs[0], clock),
+        vs.SimulatedDevice(specs[1], clock, slowdown=2.0),
+    ]
     sched = vs.Scheduler(devices, trace=vs.Trace(clock))
     x = vs.input("x", (64, 256))
     end = vs.softmax(vs.exp(x, name="first"), name="second")
     return sched.compile(end, {"first": A, "second": B})
 
 
-def test_a_report_needs_a_run(run: vs.Run) -> None:
+def test_a_report_needs_a_run(run: vs.CompiledGraph) -> None:
     with pytest.raises(PlanError, match=r"\[report\] expected a run that has finished, got none"):
         run.report()
 
 
-def test_a_report_has_the_run_its_devices_and_its_ops(run: vs.Run) -> None:
+def test_a_report_has_the_run_its_devices_and_its_ops(run: vs.CompiledGraph) -> None:
     run(x=np.ones((64, 256), np.float32))
     report = run.report()
     assert report.run.measured_s == pytest.approx(run.stats.seconds)  # type: ignore[union-attr]
@@ -57,7 +60,7 @@ def test_a_report_has_the_run_its_devices_and_its_ops(run: vs.Run) -> None:
     assert report.run.known == 0.0
 
 
-def test_a_report_is_two_tables_and_plain_data(run: vs.Run) -> None:
+def test_a_report_is_two_tables_and_plain_data(run: vs.CompiledGraph) -> None:
     run(x=np.ones((64, 256), np.float32))
     report = run.report(advice=False)
     expected, done, told = (table.splitlines() for table in str(report).split("\n\n"))
@@ -80,7 +83,7 @@ def test_a_report_is_two_tables_and_plain_data(run: vs.Run) -> None:
     assert (data["runs"], data["graphs"], data["notes"]) == (1, 1, [])
 
 
-def test_no_run_is_predicted_under_its_bound(run: vs.Run) -> None:
+def test_no_run_is_predicted_under_its_bound(run: vs.CompiledGraph) -> None:
     run(x=np.ones((64, 256), np.float32))
     report = run.report(advice=False)
     each_s = 2 * 4 * 64 * 256 / 1e8  # what an op reads and writes
@@ -96,7 +99,7 @@ def test_no_run_is_predicted_under_its_bound(run: vs.Run) -> None:
 # -- several runs ----------------------------------------------------------------------------------
 
 
-def test_several_runs_are_medians(run: vs.Run) -> None:
+def test_several_runs_are_medians(run: vs.CompiledGraph) -> None:
     x = np.ones((64, 256), np.float32)
     taken: list[float] = []
     for slowdown in (2.0, 9.0, 3.0, 1.0):
@@ -118,9 +121,9 @@ def test_several_runs_are_medians(run: vs.Run) -> None:
             run.report(runs=wrong)  # type: ignore[arg-type]
 
 
-def devices_of(run: vs.Run) -> list[vs.NullDevice]:
+def devices_of(run: vs.CompiledGraph) -> list[vs.SimulatedDevice]:
     found = run._compiled._preparing.opened.devices
-    return [device for device in found if isinstance(device, vs.NullDevice)]
+    return [device for device in found if isinstance(device, vs.SimulatedDevice)]
 
 
 def stats_of(seconds: float, splits: int = 1) -> RunStats:
@@ -135,7 +138,7 @@ def seconds_of(history: GraphHistory | ModelHistory, count: int | None = None) -
     return [run.seconds for run in history.last(count)]
 
 
-def test_runs_of_an_older_plan_are_forgotten(run: vs.Run) -> None:
+def test_runs_of_an_older_plan_are_forgotten(run: vs.CompiledGraph) -> None:
     old, new = run.plan, dataclasses.replace(run.plan)
     graphs, models = GraphHistory(), ModelHistory()
     assert seconds_of(graphs) == seconds_of(models) == []
@@ -148,7 +151,7 @@ def test_runs_of_an_older_plan_are_forgotten(run: vs.Run) -> None:
     assert seconds_of(graphs, 1) == seconds_of(models, 1) == [6.0]
 
 
-def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.Run) -> None:
+def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.CompiledGraph) -> None:
     for splits, kept in ((1, RUNS), (SPLITS // 3, 3), (SPLITS + 1, 1)):
         graphs, models = GraphHistory(), ModelHistory()
         for number in range(100):
@@ -157,7 +160,7 @@ def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.Run) -> None:
         assert seconds_of(graphs) == seconds_of(models) == list(range(100 - kept, 100))
 
 
-def test_runs_that_compile_count_only_when_alone(run: vs.Run) -> None:
+def test_runs_that_compile_count_only_when_alone(run: vs.CompiledGraph) -> None:
     history, one = ModelHistory(), model_run(run.plan, 5.0)
     history.add(one._replace(first=True))
     assert len(history.last()) == 1
@@ -168,7 +171,7 @@ def test_runs_that_compile_count_only_when_alone(run: vs.Run) -> None:
 # -- as a picture ----------------------------------------------------------------------------------
 
 
-def test_a_report_is_a_picture(run: vs.Run, tmp_path: Path) -> None:
+def test_a_report_is_a_picture(run: vs.CompiledGraph, tmp_path: Path) -> None:
     run(x=np.ones((64, 256), np.float32))
     path = tmp_path / "report.svg"
     report = run.report()

@@ -294,18 +294,18 @@ def test_a_device_of_an_open_scheduler_is_refused_to_another() -> None:
         run = sched.compile(vs.neg(vs.input("x", X.shape), name="y"), {"y": "null:0"})
         assert np.array_equal(run(x=X), -X)
         with pytest.raises(vs.DeviceError, match="null:0, which another open Scheduler has"):
-            vs.Scheduler([vs.FaultyDevice(device, at=None)])
+            vs.Scheduler([vs.FaultInjectionDevice(device, at=None)])
 
 
 def test_a_device_twice_is_told_also_inside_a_wrapper() -> None:
     device = null_devices(1)[1][0]
-    wrapped = vs.FaultyDevice(device, at=None)
+    wrapped = vs.FaultInjectionDevice(device, at=None)
     with pytest.raises(vs.DeviceError, match="null:0 is given twice$"):
         vs.Scheduler([device, device])
-    for pair in ([device, wrapped], [wrapped, device], [wrapped, vs.SlowedDevice(wrapped)]):
+    for pair in ([device, wrapped], [wrapped, device], [wrapped, vs.ThrottledDevice(wrapped)]):
         with pytest.raises(vs.DeviceError, match="twice, once inside a wrapper such as Faulty"):
             vs.Scheduler(pair)
     other = null_devices(1)[1][0]
-    for pair in ([device, other], [vs.FaultyDevice(other, at=None), device]):
+    for pair in ([device, other], [vs.FaultInjectionDevice(other, at=None), device]):
         with pytest.raises(vs.DeviceError, match="distinct names, got two that are called null:0"):
             vs.Scheduler(pair)

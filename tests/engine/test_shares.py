@@ -22,7 +22,7 @@ BYTES = 4.0 * SHAPE[0] * SHAPE[1]
 def scheduler(a_slower: float = 1.0, b_slower: float = 1.0, policy: str = "auto") -> vs.Scheduler:
     clock = vs.SimulatedClock()
     devices = [
-        vs.NullDevice(
+        vs.SimulatedDevice(
             vs.DeviceSpec(name, "null", bytes_per_s=2 * BYTES, submit_s=0.0),
             clock,
             vs.Link(BYTES),
@@ -33,7 +33,7 @@ def scheduler(a_slower: float = 1.0, b_slower: float = 1.0, policy: str = "auto"
     return vs.Scheduler(devices, trace=vs.Trace(clock), timeout_s=1e3, copies=1, policy=policy)
 
 
-def parts(run: vs.Run) -> dict[str, tuple[float, ...]]:
+def parts(run: vs.CompiledGraph) -> dict[str, tuple[float, ...]]:
     """Returns busy, copying, waiting and idle seconds by device, of one run."""
     x = {node.name: np.ones(SHAPE, np.float32) for node in run.plan.graph.inputs}
     run(**x)
@@ -99,7 +99,7 @@ def test_a_copy_beside_work_is_no_copying() -> None:
     assert len(written) == 4 and sum(s.end_s - s.start_s for s in written) == pytest.approx(4)
 
 
-@pytest.mark.parametrize("policy", ["dynamic", "steal"])
+@pytest.mark.parametrize("policy", ["earliest-finish", "work-stealing"])
 def test_runs_that_decide_where_pieces_go_have_reports_too(policy: str) -> None:
     with scheduler(b_slower=2.0, policy=policy) as sched:
         x = vs.input("x", SHAPE)
@@ -114,7 +114,7 @@ def test_runs_that_decide_where_pieces_go_have_reports_too(policy: str) -> None:
         assert found[device][0] == pytest.approx(busy_s)
         assert found[device][1] > 0 and all(s.end_s - s.start_s == 1.0 for s in copied)
     written = sum(len(split.copies_in) for split in run.plan.splits)
-    read = len(run.plan.crossings) + len(run.plan.graph.outputs)
+    read = len(run.plan.transfers) + len(run.plan.graph.outputs)
     assert found[HOST][1] == pytest.approx(written + read)  # 1 s each
     assert found[HOST][2] > 0
 

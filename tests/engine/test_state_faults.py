@@ -21,7 +21,7 @@ RUNS = 3
 
 def faulty(devices: list[Device], index: int, **fault: Any) -> list[Device]:
     """The devices, one of them with a fault."""
-    return [vs.FaultyDevice(d, **fault) if i == index else d for i, d in enumerate(devices)]
+    return [vs.FaultInjectionDevice(d, **fault) if i == index else d for i, d in enumerate(devices)]
 
 
 def named_devices(names: list[str]) -> list[Device]:
@@ -54,7 +54,7 @@ def submissions(devices: list[Device], index: int) -> int:
         for i in range(RUNS):
             run(x=X + i)
     counter = watched[index]
-    assert isinstance(counter, vs.FaultyDevice)
+    assert isinstance(counter, vs.FaultInjectionDevice)
     return counter.calls["submit"]
 
 
@@ -86,7 +86,7 @@ def check(devices: list[Device], index: int, backup: bool, **fault: Any) -> int:
                 assert np.allclose(sched.read(state), value), (state, fault)
             except vs.StateLost:
                 assert not backup
-        assert (names[index] in sched.quarantined) == (fault["kind"] != "memory")
+        assert (names[index] in sched.failed_devices) == (fault["kind"] != "memory")
     return lost
 
 
@@ -141,7 +141,7 @@ def test_a_device_lost_while_states_are_written_costs_no_result() -> None:
         run = sched.compile(graph["outputs"], placement, updates=graph["updates"])
         commit = sum(s.device == 1 for s in run.plan.splits) - 1
         broken = sched.devices[1]
-        assert isinstance(broken, vs.FaultyDevice)
+        assert isinstance(broken, vs.FaultInjectionDevice)
         broken.at = commit
         with pytest.warns(vs.VkschedWarning, match="null:1 failed"):
             got = run(x=X)
@@ -168,7 +168,7 @@ def test_a_failure_in_one_graph_moves_the_states_of_another() -> None:
 def test_raise_leaves_states_as_the_last_good_run_did() -> None:
     devices = null_devices(1)[1]
     held = vs.state(X, name="held", backup=True)
-    with vs.Scheduler(faulty(devices, 0, kind="lost", at=2), on_fault="raise") as sched:
+    with vs.Scheduler(faulty(devices, 0, kind="lost", at=2), on_device_failure="raise") as sched:
         run = sched.compile(vs.neg(held), {"held": "null:0"}, updates={held: held + 1.0})
         run()
         with pytest.raises(vs.DeviceLost):

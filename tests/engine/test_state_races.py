@@ -36,19 +36,19 @@ BACKUP = pytest.mark.parametrize("backup", [True, False])
 ZERO = np.zeros(3, np.float32)
 
 
-def fragile(**fault: object) -> vs.FaultyDevice:
+def fragile(**fault: object) -> vs.FaultInjectionDevice:
     """A null device that fails once a test sets `at`."""
-    return vs.FaultyDevice(null_devices(1)[1][0], at=None, **fault)  # type: ignore[arg-type]
+    return vs.FaultInjectionDevice(null_devices(1)[1][0], at=None, **fault)  # type: ignore[arg-type]
 
 
-def fail_next(device: vs.FaultyDevice) -> None:
+def fail_next(device: vs.FaultInjectionDevice) -> None:
     device.at = device.calls["submit"]
 
 
 @contextmanager
 def counting(
     device: Device, backup: bool, trace: vs.Trace | None = None
-) -> Iterator[tuple[vs.Scheduler, vs.Run, vs.Tensor]]:
+) -> Iterator[tuple[vs.Scheduler, vs.CompiledGraph, vs.Tensor]]:
     """A run on a device that returns minus what a state holds, and adds one to it."""
     held = vs.state(ZERO, name="held", backup=backup)
     with warnings.catch_warnings(), vs.Scheduler([device], trace=trace) as sched:
@@ -68,7 +68,7 @@ class TightSession(NullSession):
         super().submit(slot, split, ticket)
 
 
-class TightDevice(vs.NullDevice):
+class TightDevice(vs.SimulatedDevice):
     full = False
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> NullSession:
@@ -101,12 +101,12 @@ def test_memory_that_lacks_for_the_repair_too_leaves_no_old_value() -> None:
         device.full = True
         assert np.array_equal(run(), ZERO - 1)
         device.full = False
-        assert np.array_equal(sched.read(held), ZERO + 2) and "null:0" in sched.quarantined
+        assert np.array_equal(sched.read(held), ZERO + 2) and "null:0" in sched.failed_devices
         assert np.array_equal(run(), ZERO - 2) and np.array_equal(sched.read(held), ZERO + 3)
 
 
 def test_a_write_that_ends_halfway_leaves_no_value() -> None:
-    device = vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())
+    device = vs.SimulatedDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())
     device.states = states = HookedStates()
 
     def torn(key: object, array: NDArray) -> None:
@@ -162,7 +162,7 @@ def test_a_device_that_another_graph_finds_dead_during_a_run(backup: bool) -> No
         def watch(name: str, value: NDArray) -> None:
             if device.at is None:
                 fail_next(device)
-                assert np.array_equal(other(x=X), X * 2) and "null:0" in sched.quarantined
+                assert np.array_equal(other(x=X), X * 2) and "null:0" in sched.failed_devices
                 if backup:
                     sched.compile(held * 2.0)  # puts the state, as it was, on the cpu
 
@@ -240,7 +240,7 @@ def test_a_state_is_not_put_where_a_device_failed_since_the_plan_was_made(
 
         monkeypatch.setattr(StateTable, "place", place)
         run = sched.compile(vs.neg(held), {"held": "null:0"}, updates={held: held + 1.0})
-        assert "null:0" in sched.quarantined and not device.states.holds(held)
+        assert "null:0" in sched.failed_devices and not device.states.holds(held)
         assert np.array_equal(run(), ZERO) and np.array_equal(sched.read(held), ZERO + 1)
 
 
@@ -320,7 +320,7 @@ def test_a_device_found_dead_while_a_run_computes_there_stays_without_the_state(
             if device.at is None and split in plan.commits:
                 fail_next(device)
                 assert np.array_equal(other(x=X), X * 2)
-                assert "null:0" in sched.quarantined
+                assert "null:0" in sched.failed_devices
 
         def look(self: StateTable, *args: object) -> object:
             seen.append(device.states.holds(held))
@@ -346,17 +346,17 @@ def test_a_state_cannot_be_dropped_between_two_generations_of_a_graph(
 
         def place(self: StateTable, *args: object) -> None:
             try:
-                sched.drop(held)
+                sched.delete_state(held)
             except vs.PlanError as error:
                 refused.append(str(error))
             original(self, *args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(StateTable, "place", place)
         fail_next(device)
-        assert np.array_equal(run(), ZERO - 1) and "null:0" in sched.quarantined
+        assert np.array_equal(run(), ZERO - 1) and "null:0" in sched.failed_devices
         assert len(refused) == 1 and "'held'" in refused[0]
         run.close()
-        sched.drop(held)
+        sched.delete_state(held)
 
 
 def test_memory_that_comes_back_serves_the_graph_that_lacked_it() -> None:
@@ -366,7 +366,7 @@ def test_memory_that_comes_back_serves_the_graph_that_lacked_it() -> None:
         fail_next(device)
         with pytest.raises(vs.OutOfMemory, match="closing other graphs"):
             run()
-        assert np.array_equal(sched.read(held), ZERO + 1) and not sched.quarantined
+        assert np.array_equal(sched.read(held), ZERO + 1) and not sched.failed_devices
         assert np.array_equal(run(), ZERO - 1) and np.array_equal(sched.read(held), ZERO + 2)
 
 
@@ -388,7 +388,7 @@ def test_every_update_counts_or_is_said_to_be_lost(restless: None, seed: int, ba
     device.at = rng.randrange(4, 24)
     counted: list[int] = []
 
-    def count(run: vs.Run) -> None:
+    def count(run: vs.CompiledGraph) -> None:
         for _ in range(4):
             run()
             counted.append(1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import make_machine, make_plan
+from graphs import make_plan, make_topology
 from test_executor import null_devices
 
 import vksched as vs
@@ -283,10 +283,10 @@ def test_drop_frees_what_no_graph_uses(devices: list[str]) -> None:
         run = sched.compile(after, updates={held: after})
         run()
         with pytest.raises(vs.PlanError, match=r"run\.close"):
-            sched.drop(held)
+            sched.delete_state(held)
         run.close()
         home = next(d for d in sched.devices if d.states.holds(held))
-        sched.drop(held)
+        sched.delete_state(held)
         assert not home.states.holds(held)
         assert (sched.read(held) == 0).all()
         assert (sched.compile(held + 5)() == 5).all()
@@ -373,15 +373,15 @@ def test_the_plan_names_states_and_counts_their_bytes() -> None:
     held = vs.state(np.zeros((8, 64), np.float32), name="cache", backup=False)
     x = vs.input("x", (8, 64))
     graph, _ = vs.build_graph([vs.relu(x + held)], {held: x + held})
-    plan = vs.plan_graph(graph, make_machine(2))
+    plan = vs.plan_graph(graph, make_topology(2))
     assert [graph.nodes[s].name for s in plan.memory[0].states] == ["cache"]
     assert plan.memory[0].state_bytes == 4 * 8 * 64
     assert plan.memory[0].peak_bytes >= 5 * 4 * 8 * 64
     assert "cache" in plan.explain()
     assert len(plan.commits) == 1 and plan.commits[0].id == len(plan.splits) - 1
     small = DeviceSpec("null:0", "null", memory_bytes=3 * 4 * 8 * 64)
-    machine = vs.Machine((small, DeviceSpec("cpu", "cpu")))
-    assert vs.plan_graph(graph, machine).memory[0].states == (), "it does not fit"
+    topology = vs.Topology((small, DeviceSpec("cpu", "cpu")))
+    assert vs.plan_graph(graph, topology).memory[0].states == (), "it does not fit"
 
 
 def test_a_state_lives_on_the_device_of_its_readers_with_the_same_results() -> None:

@@ -64,7 +64,7 @@ def seconds(model: Model, shard: Any, speeds: tuple[float, ...]) -> float:
     """What a run takes on null devices with a link between them."""
     clock, (loss, updates, feeds) = vs.SimulatedClock(), model()
     devices: list[Device] = [
-        vs.NullDevice(
+        vs.SimulatedDevice(
             DeviceSpec(f"n{i}", "null", flops_per_s=speed, bytes_per_s=4 * speed, submit_s=1e-5),
             clock,
             vs.Link(1e9, 1e-5),

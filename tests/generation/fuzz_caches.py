@@ -46,7 +46,7 @@ from vksched.ir.graph import Graph
 from vksched.storage import disk_cache
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample
 from vksched.tuning.cost_cache import CostStore
 from vksched.tuning.device_cache import Identity
@@ -56,7 +56,7 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 SIZES = (1, 8)
 CARD = Identity("01234567", "driver 1.0", "Card")
 DEVICE = DeviceSpec("null:0", "null", memory_bytes=1 << 24)
-MACHINE = Machine((DEVICE, DeviceSpec("cpu", "cpu")))
+TOPOLOGY = Topology((DEVICE, DeviceSpec("cpu", "cpu")))
 
 
 class Wrong(Exception):
@@ -97,9 +97,9 @@ class Caches:
     def layers(self) -> Any:
         model = vs.load(self.path)
         assert isinstance(model, LanguageModel)
-        about = model, model.cache(32), SIZES, MACHINE
+        about = model, model.cache(32), SIZES, TOPOLOGY
         measured = layer_cost_cache.kept_or_measured(*about, lambda: place_layers._measured(*about))
-        return place_layers.decide(measured, MACHINE, True)
+        return place_layers.decide(measured, TOPOLOGY, True)
 
     # -- one mutant of each kind -------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class Caches:
         if found is None:
             return "refused"
         spec = replace(DEVICE, costs=found.costs)
-        vs.plan_graph(self._graph, Machine((spec, MACHINE.devices[1])), policy="auto").explain()
+        vs.plan_graph(self._graph, Topology((spec, TOPOLOGY.devices[1])), policy="auto").explain()
         return "ran well"
 
     @cached_property
@@ -185,7 +185,7 @@ class Caches:
         found = store.load(CARD)
         limits = replace(DEVICE.limits, tuned=choices(found.values()))
         spec = replace(DEVICE, limits=limits)
-        vs.plan_graph(self._graph, Machine((spec, MACHINE.devices[1])))
+        vs.plan_graph(self._graph, Topology((spec, TOPOLOGY.devices[1])))
         return "ran well" if found else "refused"
 
 

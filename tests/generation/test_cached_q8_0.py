@@ -48,9 +48,9 @@ def by_gguf(rows: NDArray) -> NDArray:
     return np.asarray(made)[..., :columns]
 
 
-def in_steps(sched: vs.Scheduler, model: LanguageModel, ids: NDArray, kv: str) -> NDArray:
+def in_steps(sched: vs.Scheduler, model: LanguageModel, ids: NDArray, cache_type: str) -> NDArray:
     """Logits after each step. kv "gguf": of float32, of which `gguf` rounds what is written."""
-    cache, runs = model.cache(len(ids) + 3, "f32" if kv == "gguf" else kv), {}
+    cache, runs = model.cache(len(ids) + 3, "f32" if cache_type == "gguf" else cache_type), {}
     for size in (1, 8):
         step = model.step(cache, size)
         runs[size] = sched.compile(step.logits, updates=step.updates)
@@ -59,7 +59,7 @@ def in_steps(sched: vs.Scheduler, model: LanguageModel, ids: NDArray, kv: str) -
         given = np.zeros((1, size), np.int32)
         given[0, :count] = ids[start : start + count]
         out.append(runs[size](ids=given, start=start, count=count)[0])
-        for state in cache.states.values() if kv == "gguf" else ():
+        for state in cache.states.values() if cache_type == "gguf" else ():
             held = np.array(sched.read(state))
             held[:, :, start : start + size] = by_gguf(held[:, :, start : start + size])
             sched.write(state, held)
@@ -95,7 +95,12 @@ def test_so_they_are_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("size", [64, 128, 256, 80])
 def test_a_cache_takes_eight_and_a_half_bits(size: int) -> None:
-    states = {kv: KeyValueCache(100, kv).state("keys", 3, size) for kv in KINDS}
-    bits = {kv: 8 * state.type.device_bytes / (300 * size) for kv, state in states.items()}
+    states = {
+        cache_type: KeyValueCache(100, cache_type).state("keys", 3, size) for cache_type in KINDS
+    }
+    bits = {
+        cache_type: 8 * state.type.device_bytes / (300 * size)
+        for cache_type, state in states.items()
+    }
     assert (bits["f32"], bits["f16"]) == (32, 16)
     assert bits["q8_0"] == (8.5 if size % 64 == 0 else 8.8)

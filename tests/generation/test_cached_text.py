@@ -18,7 +18,7 @@ from test_executor import null_devices
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.generation import generator
-from vksched.importers.gguf.kv_cache import KINDS as KV
+from vksched.importers.gguf.kv_cache import KINDS as CACHE_TYPES
 from vksched.importers.gguf.model import LanguageModel
 from vksched.plan.plan import Plan
 from vksched.plan.verify.happens_before import check_plan
@@ -49,12 +49,12 @@ def ops_on_all_of(plan: Plan, length: int) -> set[str]:
     } - {"reshape"}
 
 
-@pytest.mark.parametrize("kv", spread(KV, 1))
+@pytest.mark.parametrize("cache_type", spread(CACHE_TYPES, 1))
 def test_nothing_but_attention_goes_through_the_cache(
-    kv: str, scheds: Scheds, tmp_path: Path
+    cache_type: str, scheds: Scheds, tmp_path: Path
 ) -> None:
     model, weights = made(tmp_path)
-    cache = model.cache(53, kv)
+    cache = model.cache(53, cache_type)
     for tokens in (1, 8):
         step = model.step(cache, tokens)
         run = scheds[0].compile(step.logits, updates=step.updates)
@@ -70,19 +70,19 @@ def test_nothing_but_attention_goes_through_the_cache(
         if tokens == 8:
             wanted = logits_of(TINY, weights, np.array(TEXT))[-1]
             off = np.abs(logits[0] - wanted).max() / np.abs(wanted).max()
-            assert off < {"f32": 1e-3, "f16": 5e-3, "q8_0": 0.1}[kv]
+            assert off < {"f32": 1e-3, "f16": 5e-3, "q8_0": 0.1}[cache_type]
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("kv", KV)
+@pytest.mark.parametrize("cache_type", CACHE_TYPES)
 @pytest.mark.parametrize("name", ["gpt-oss", "llama4"])
 def test_nor_does_anything_of_layers_that_pick_rows(
-    name: str, kv: str, scheds: Scheds, tmp_path: Path
+    name: str, cache_type: str, scheds: Scheds, tmp_path: Path
 ) -> None:
     convert.write(language.load(name), tmp_path / "tiny.gguf")
     model = vs.load(tmp_path / "tiny.gguf")
     assert isinstance(model, LanguageModel)
-    step = model.step(model.cache(53, kv), 1)
+    step = model.step(model.cache(53, cache_type), 1)
     plan = scheds[0].compile(step.logits, updates=step.updates).plan
     assert len(plan.in_place) == len(step.updates)
     assert ops_on_all_of(plan, 53) <= KNOWN
@@ -140,21 +140,23 @@ def state_of(sched: vs.Scheduler, step: Any) -> list[NDArray]:
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("kv", ["f32", "q8_0"])
+@pytest.mark.parametrize("cache_type", ["f32", "q8_0"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_step_that_fails_tears_no_cache(index: int, kind: str, kv: str, tmp_path: Path) -> None:
+def test_a_step_that_fails_tears_no_cache(
+    index: int, kind: str, cache_type: str, tmp_path: Path
+) -> None:
     """Whatever submission fails: all rows of the steps before, and none of this one."""
     model, _ = made(tmp_path)
     failed = lost = 0
     for at in range(12):
         devices = null_devices(2)[1]
         names = [device.name for device in devices]
-        devices[index] = faulty = vs.FaultyDevice(devices[index], None, kind, times=1)
+        devices[index] = faulty = vs.FaultInjectionDevice(devices[index], None, kind, times=1)
         placement = {"blk.0.*": names[0], "blk.1.*": names[1], "output*": names[1]}
         with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
             warnings.simplefilter("ignore", vs.VkschedWarning)
-            step = model.step(model.cache(16, kv), 2)
+            step = model.step(model.cache(16, cache_type), 2)
             run = sched.compile(step.logits, placement, updates=step.updates)
             assert len(run.plan.in_place) == 4
             faulty.at = faulty.calls["submit"] + at

@@ -77,14 +77,14 @@ def test_greedy_tokens_are_those_of_numpy(scheds: Scheds, tmp_path: Path) -> Non
         answer = chat.generate(prompt, n=8, sampling=GREEDY)
         text = "".join(answer)
         assert list(answer.tokens) == greedy(weights, answer.prompt, 8)
-        assert answer.ended == ("length" if len(answer.tokens) == 8 else "end")
+        assert answer.finish_reason == ("length" if len(answer.tokens) == 8 else "stop")
         assert text == model.tokenizer.decode(answer.tokens)
 
 
 def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
     model, weights = made(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
-        chat = sched.compile(model, {"blk.*": "cpu"}, ctx=20, kv="f16")
+        chat = sched.compile(model, {"blk.*": "cpu"}, ctx=20, cache_type="f16")
         assert isinstance(chat, vs.Chat) and chat.ctx == 20
         chat = sched.compile(model, ctx=30)
         answer = chat.generate(PROMPT, n=4, sampling=GREEDY)
@@ -106,7 +106,7 @@ class Counted(generator.Reader):
 
     sizes: list[int]
 
-    def _run(self, size: int) -> vs.Run:
+    def _run(self, size: int) -> vs.CompiledGraph:
         self.sizes.append(size)
         return super()._run(size)
 
@@ -138,7 +138,7 @@ def test_a_context_that_is_full_ends_the_answer(tmp_path: Path) -> None:
         chat = vs.Chat(sched, model, ctx=12)
         answer = chat.generate(PROMPT, n=64, sampling=GREEDY)
         list(answer)
-        assert answer.ended == "context" and len(answer.prompt) + len(answer.tokens) == 13
+        assert answer.finish_reason == "context" and len(answer.prompt) + len(answer.tokens) == 13
         assert list(answer.tokens) == greedy(weights, answer.prompt, len(answer.tokens))
         with pytest.raises(ShapeError, match="a prompt of 1 to 12 tokens, got 18"):
             chat.generate(PROMPT * 3)
@@ -168,7 +168,7 @@ def test_another_thread_may_stop_an_answer(tmp_path: Path, monkeypatch: pytest.M
         assert reading.wait(60)
         answer.close()
         closed.set()
-        assert rest.result(60) == "" and answer.tokens == () and answer.ended == "closed"
+        assert rest.result(60) == "" and answer.tokens == () and answer.finish_reason == "closed"
         assert len("".join(chat.generate(PROMPT, 5, GREEDY)))
 
 
@@ -191,7 +191,7 @@ def test_an_answer_may_be_stopped_and_only_one_is_under_way(tmp_path: Path) -> N
         thread.join()
         assert "expected one answer at a time" in str(errors[0])
         first.close()
-        assert first.ended == "closed" and list(first) == []
+        assert first.finish_reason == "closed" and list(first) == []
         dropped = chat.generate(PROMPT, sampling=GREEDY)
         next(dropped)
         del dropped  # ends it
@@ -200,7 +200,7 @@ def test_an_answer_may_be_stopped_and_only_one_is_under_way(tmp_path: Path) -> N
         assert list(again.tokens) == greedy(weights, again.prompt, 6)
         never = chat.generate(PROMPT)
         never.close()
-        assert never.ended == "closed"
+        assert never.finish_reason == "closed"
 
 
 def test_a_chat_that_is_closed_gives_back_its_memory(
@@ -232,32 +232,32 @@ def test_pieces_are_whole_characters(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(vs.Sampling, "choose", lambda *_: next(script, 260))
     with vs.Scheduler(["cpu"]) as sched:
         answer = vs.Chat(sched, model).generate(PROMPT)
-        assert list(answer) == ["h", "ä", "h", "€"] and answer.ended == "end"
+        assert list(answer) == ["h", "ä", "h", "€"] and answer.finish_reason == "stop"
 
 
 def answer_with(
     at: int | None, index: int, model: LanguageModel, devices: list[Device], placed: bool = True
-) -> tuple[list[int], vs.FaultyDevice, int]:
+) -> tuple[list[int], vs.FaultInjectionDevice, int]:
     """Returns the tokens where a device is lost at a submission, the device, losses of states.
 
     placed: all layers on the first device, what follows on the second; or where they take least.
     """
     names = [device.name for device in devices]
-    devices[index] = faulty = vs.FaultyDevice(devices[index], at=at, times=1)
+    devices[index] = faulty = vs.FaultInjectionDevice(devices[index], at=at, times=1)
     lost = 0
 
     class Watched(vs.Scheduler):
-        def drop(self, state: vs.Tensor) -> None:
+        def delete_state(self, state: vs.Tensor) -> None:
             nonlocal lost
             lost += 1
-            super().drop(state)
+            super().delete_state(state)
 
     with warnings.catch_warnings(), Watched(devices) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)
         placement = {"blk.*": names[0], "output*": names[1]} if placed else None
         answer = vs.Chat(sched, model, placement=placement).generate(PROMPT, 6, GREEDY)
         list(answer)
-        assert (names[index] in sched.quarantined) == (at is not None)
+        assert (names[index] in sched.failed_devices) == (at is not None)
     return list(answer.tokens), faulty, lost
 
 

@@ -65,7 +65,7 @@ def test_the_cpu_rounds_where_no_card_works_from_the_beginning(tmp_path: Path) -
         warnings.simplefilter("ignore", vs.VkschedWarning)
         x = vs.input("x", (2,))
         sched.compile(x + 1, {"*": devices[0].name})(x=np.zeros(2, np.float32))
-        assert sched.quarantined
+        assert sched.failed_devices
         reader = Reader(sched, model, 16, precision=AUTO)
         reader.read(TEXT)
         assert words(reader) == {"cpu": {BYTES}}
@@ -73,7 +73,7 @@ def test_the_cpu_rounds_where_no_card_works_from_the_beginning(tmp_path: Path) -
 
 def lost(devices: list[Device]) -> list[Device]:
     """Devices whose first one fails at once."""
-    return [vs.FaultyDevice(devices[0], at=0, times=1), *devices[1:]]
+    return [vs.FaultInjectionDevice(devices[0], at=0, times=1), *devices[1:]]
 
 
 def test_layers_beside_a_card_keep_what_they_began_with(tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ def test_what_comes_to_the_cpu_by_a_loss_is_not_rounded(tmp_path: Path) -> None:
     where, wanted = read(devices)
     assert where == {devices[0].name: {SINGLE}}
     devices = null_devices(1)[1]
-    counted = vs.FaultyDevice(devices[0], at=None)
+    counted = vs.FaultInjectionDevice(devices[0], at=None)
     read([counted, *devices[1:]])
     devices = null_devices(1)[1]
-    faulty = vs.FaultyDevice(devices[0], at=counted.calls["submit"] // 2, times=1)
+    faulty = vs.FaultInjectionDevice(devices[0], at=counted.calls["submit"] // 2, times=1)
     where, got = read([faulty, *devices[1:]])
     assert where == {"cpu": {SINGLE}}
     np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)

@@ -80,7 +80,7 @@ def test_few_graphs_serve_all_lengths(tmp_path: Path) -> None:
         embedder, compiled = vs.Embedder(sched, made(tmp_path), ctx=30), []
         compile_one = sched.compile
 
-        def counted(*args: object, **more: object) -> vs.Run:
+        def counted(*args: object, **more: object) -> vs.CompiledGraph:
             compiled.append(args)
             return compile_one(*args, **more)  # type: ignore[arg-type]
 

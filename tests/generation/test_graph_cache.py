@@ -35,7 +35,7 @@ from vksched.planner.planner import answer
 from vksched.storage import disk_cache
 from vksched.storage.lazy_array import as_array
 from vksched.storage.model_file import LEAST_MAPPED_BYTES
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 TINY = Tiny(kind="Q8_0")
 CARD = vulkan_names()[-1:]
@@ -63,7 +63,10 @@ def loaded(path: Path) -> LanguageModel:
 
 
 def read(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, kv: str = "f32", device: str = "cpu"
+    model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    cache_type: str = "f32",
+    device: str = "cpu",
 ) -> tuple[NDArray, int]:
     """Returns the logits behind TEXT in a new scheduler, and how many steps were written."""
     written = []
@@ -75,19 +78,19 @@ def read(
 
     with monkeypatch.context() as patch, vs.Scheduler([device]) as sched:
         patch.setattr(LanguageModel, "step", counted)
-        return np.array(Reader(sched, model, 32, kv=kv).read(TEXT)), len(written)
+        return np.array(Reader(sched, model, 32, cache_type=cache_type).read(TEXT)), len(written)
 
 
 @pytest.mark.parametrize(
-    ("device", "kv"),
+    ("device", "cache_type"),
     [("cpu", "f32"), ("cpu", "f16"), ("cpu", "q8_0"), *((name, "f16") for name in CARD)],
 )
 def test_a_second_start_writes_no_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, kv: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, cache_type: str
 ) -> None:
-    first, written = read(made(tmp_path / "m.gguf"), monkeypatch, kv, device)
+    first, written = read(made(tmp_path / "m.gguf"), monkeypatch, cache_type, device)
     assert written == 2 == len(list(folder.glob("*.step")))
-    second, written = read(loaded(tmp_path / "m.gguf"), monkeypatch, kv, device)
+    second, written = read(loaded(tmp_path / "m.gguf"), monkeypatch, cache_type, device)
     assert written == 0 and np.array_equal(first, second)
 
 
@@ -97,9 +100,9 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
 ) -> None:
     planned: list[int] = []
 
-    def counted(question: Question, graph: Graph, machine: Machine) -> Plan:
+    def counted(question: Question, graph: Graph, topology: Topology) -> Plan:
         planned.append(len(graph.nodes))
-        return answer(question, graph, machine)
+        return answer(question, graph, topology)
 
     monkeypatch.setattr("vksched.engine.plan_builder.answer", counted)
 
@@ -109,7 +112,7 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
             reader = Reader(sched, loaded(tmp_path / "m.gguf"), 32)
             logits = np.array(reader.read(TEXT))
             plans = [run.plan.verify() for run in reader._runs.values()]
-            same = "policy", "placements", "rules", "splits", "locations"  # not how much is free
+            same = "policy", "placements", "reasons", "splits", "locations"  # not how much is free
             told = [[carried_document(plan)[key] for key in same] for plan in plans]
             return told, logits, len(planned)
 
@@ -175,16 +178,16 @@ def test_all_that_decides_is_another_key(tmp_path: Path, monkeypatch: pytest.Mon
     def key(
         model: LanguageModel = model,
         length: int = 32,
-        kv: str = "f32",
+        cache_type: str = "f32",
         size: int = 8,
         rewriting: str = "",
     ) -> str | None:
-        return key_of(model, model.cache(length, kv), size, rewriting)
+        return key_of(model, model.cache(length, cache_type), size, rewriting)
 
     assert key() == key(loaded(tmp_path / "m.gguf"))
     others = [
         key(length=16),
-        key(kv="f16"),
+        key(cache_type="f16"),
         key(size=1),
         key(rewriting="otherwise"),
         key(made(tmp_path / "equal bytes.gguf")),

@@ -27,10 +27,10 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.storage import disk_cache
 from vksched.storage.disk_cache import code_files, is_code, loaded_code
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 TINY = Tiny(layers=3, vocabulary=61)
-MACHINE = Machine((*cards(40, 40), CPU))
+TOPOLOGY = Topology((*cards(40, 40), CPU))
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +52,9 @@ def made(path: Path, tiny: Tiny = TINY) -> LanguageModel:
     return model
 
 
-def asked(model: LanguageModel, machine: Machine = MACHINE, measures: bool = True) -> Measured:
+def asked(model: LanguageModel, topology: Topology = TOPOLOGY, measures: bool = True) -> Measured:
     """Returns what layers take. measures: whether they are measured, and not read."""
-    about, calls = (model, model.cache(64), SIZES, machine), []
+    about, calls = (model, model.cache(64), SIZES, topology), []
 
     def measure() -> Measured:
         calls.append(1)
@@ -70,7 +70,7 @@ def test_second_start_reads_what_the_first_one_measured(model: LanguageModel, fo
     assert (
         asked(model, measures=False)
         == first
-        == place_layers._measured(model, model.cache(64), SIZES, MACHINE)
+        == place_layers._measured(model, model.cache(64), SIZES, TOPOLOGY)
     )
     assert len(list(folder.glob("*.json"))) == 1
 
@@ -87,7 +87,7 @@ def test_experts_are_kept(tmp_path: Path) -> None:
 
 def test_memory_that_is_free_now_makes_the_room(model: LanguageModel) -> None:
     first = asked(model)
-    smaller = Machine((*cards(40, 7), CPU))
+    smaller = Topology((*cards(40, 7), CPU))
     found = asked(model, smaller, measures=False)
     assert found == place_layers._measured(model, model.cache(64), SIZES, smaller)
     assert found.places[1].room_bytes < first.places[1].room_bytes
@@ -99,31 +99,31 @@ def test_all_that_decides_is_another_key(
     def key(
         model: LanguageModel = model,
         length: int = 64,
-        kv: str = "f32",
+        cache_type: str = "f32",
         sizes: tuple[int, ...] = SIZES,
-        machine: Machine = MACHINE,
+        topology: Topology = TOPOLOGY,
     ) -> str:
-        return key_of(model, model.cache(length, kv), sizes, machine)
+        return key_of(model, model.cache(length, cache_type), sizes, topology)
 
-    def with_card(**changes: Any) -> Machine:
-        first, *others = MACHINE.devices
-        return replace(MACHINE, devices=(replace(first, **changes), *others))
+    def with_card(**changes: Any) -> Topology:
+        first, *others = TOPOLOGY.devices
+        return replace(TOPOLOGY, devices=(replace(first, **changes), *others))
 
     again = made(tmp_path / "again.gguf")
-    assert key() == key(again) == key(machine=with_card(memory_bytes=1 << 20))
+    assert key() == key(again) == key(topology=with_card(memory_bytes=1 << 20))
     others = [
         key(length=32),
-        key(kv="f16"),
+        key(cache_type="f16"),
         key(sizes=(1, 8)),
         key(made(tmp_path / "deeper.gguf", replace(TINY, layers=4))),
         key(made(tmp_path / "typed.gguf", replace(TINY, kind="Q8_0"))),
         key(made(tmp_path / "biased.gguf", replace(TINY, biases=True))),
         key(made(tmp_path / "based.gguf", replace(TINY, base=500.0))),
-        key(machine=with_card(bytes_per_s=1e9)),
-        key(machine=with_card(limits=replace(MACHINE.devices[0].limits, storage_buffers=4))),
-        key(machine=with_card(out_of_use="it is lost")),
-        key(machine=Machine((*cards(40), CPU))),
-        key(machine=replace(MACHINE, links=Links(default=Link(bytes_per_s=1e6)))),
+        key(topology=with_card(bytes_per_s=1e9)),
+        key(topology=with_card(limits=replace(TOPOLOGY.devices[0].limits, storage_buffers=4))),
+        key(topology=with_card(disabled_reason="it is lost")),
+        key(topology=Topology((*cards(40), CPU))),
+        key(topology=replace(TOPOLOGY, links=Links(default=Link(bytes_per_s=1e6)))),
     ]
     for module, name, value in (
         (layer_cost_cache, "FORMAT", layer_cost_cache.FORMAT + 1),
@@ -157,8 +157,8 @@ def test_native_modules_beside_the_package_are_no_part_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)
-    beside = ModuleType("vksched_native.loops")
-    beside.__file__ = f"{disk_cache.PACKAGE}_native{os.sep}loops.so"
+    beside = ModuleType("vksched_native.cpu_kernels")
+    beside.__file__ = f"{disk_cache.PACKAGE}_native{os.sep}cpu_kernels.so"
     before = loaded_code()
     monkeypatch.setitem(sys.modules, beside.__name__, beside)
     assert before is not None and loaded_code() == before
@@ -248,7 +248,7 @@ def test_files_that_were_made_to_mislead_are_set_aside(
 
 
 def test_a_file_of_another_question_is_set_aside(model: LanguageModel, folder: Path) -> None:
-    asked(model, Machine((*cards(40), CPU)))
+    asked(model, Topology((*cards(40), CPU)))
     (other,) = folder.glob("*.json")
     text = other.read_text()
     other.unlink()
@@ -286,11 +286,11 @@ def test_small_models_are_not_kept(
 
 
 def test_several_at_once(model: LanguageModel, folder: Path) -> None:
-    measured = place_layers._measured(model, model.cache(64), SIZES, MACHINE)
+    measured = place_layers._measured(model, model.cache(64), SIZES, TOPOLOGY)
     found: list[Measured] = []
 
     def start() -> None:
-        about = model, model.cache(64), SIZES, MACHINE
+        about = model, model.cache(64), SIZES, TOPOLOGY
         found.append(kept_or_measured(*about, lambda: measured))
 
     threads = [threading.Thread(target=start) for _ in range(8)]
@@ -319,7 +319,9 @@ def test_files_are_few(model: LanguageModel, folder: Path, monkeypatch: pytest.M
 def test_layers_lie_alike_on_a_second_start(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with vs.Scheduler([vs.NullDevice(spec, vs.SimulatedClock()) for spec in cards(7, 7)]) as sched:
+    with vs.Scheduler(
+        [vs.SimulatedDevice(spec, vs.SimulatedClock()) for spec in cards(7, 7)]
+    ) as sched:
         first = place_layers.place_layers(sched, model, model.cache(64), SIZES)
         monkeypatch.setattr(place_layers, "measure_layers", None)
         second = place_layers.place_layers(sched, model, model.cache(64), SIZES)

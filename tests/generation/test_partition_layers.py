@@ -109,12 +109,12 @@ def test_no_way_takes_less(seed: int, experts: bool) -> None:
 def test_a_second_card_is_used_where_memory_or_time_asks_for_it() -> None:
     layers = [layer((1.0, 1.0, 9.0), 10)] * 4
     layers = [replace(each, weights={str(i): 10}) for i, each in enumerate(layers)]
-    roomy, crossing = Place(100), 0.1
+    roomy, transfer = Place(100), 0.1
 
     def division(first: Place, second: Place, margin: float = 0.05) -> str:
         return where(divide(layers, [first, second, HOST], False, margin))
 
-    assert division(roomy, replace(roomy, write_s=crossing)) == "0000"
+    assert division(roomy, replace(roomy, write_s=transfer)) == "0000"
     assert division(Place(25), roomy) == "1111"
     assert division(Place(25), Place(25)) == "0011"
     assert division(Place(15), Place(25)) in ("0112", "1102", "2011", "2110", "0211", "1120")

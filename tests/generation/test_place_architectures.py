@@ -18,7 +18,7 @@ from vksched.generation.layer_placement.forecast import Forecaster
 from vksched.generation.layer_placement.layer_costs import USED_SHARE
 from vksched.generation.layer_placement.place_layers import Layout, lay_out
 from vksched.topology.device_spec import MIB, DeviceSpec
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 SIZES = (1, 8, 32)
 
@@ -37,7 +37,7 @@ def with_room(size_bytes: float, count: int = 1) -> list[DeviceSpec]:
 def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) -> None:
     golden = language.load(name)
     model = made(golden, tmp_path)
-    whole = lay_out(model, model.cache(32), SIZES, Machine((*cards(64), CPU)))
+    whole = lay_out(model, model.cache(32), SIZES, Topology((*cards(64), CPU)))
     shared = whole.measured.shared_bytes  # one card is too small even if all experts are elsewhere
     specs = with_room(shared + 0.65 * (room_bytes(whole) - shared), 2)
     with vs.Scheduler(devices_of(*specs)) as sched:
@@ -51,12 +51,12 @@ def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) ->
 def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     golden = language.load("qwen3moe")
     model = made(golden, tmp_path)
-    whole = lay_out(model, model.cache(32), SIZES, Machine((*cards(64), CPU)))
+    whole = lay_out(model, model.cache(32), SIZES, Topology((*cards(64), CPU)))
     experts = [layer.experts.size_bytes if layer.experts else 0 for layer in whole.layers]
     assert experts[0] == experts[-1] == 0 and min(experts[1:-1]) > 0
     slow = replace(CPU, bytes_per_s=1e7, flops_per_s=1e7)
     specs = with_room(room_bytes(whole) - 0.9 * experts[-2])
-    found = lay_out(model, model.cache(32), SIZES, Machine((*specs, slow)))
+    found = lay_out(model, model.cache(32), SIZES, Topology((*specs, slow)))
     (stretch,) = found.division.stretches
     assert (stretch.device, stretch.experts) == (0, len(experts) - 2)
     last = whole.layers[-2].name
@@ -75,5 +75,5 @@ def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read = Reader(sched, model, 32)
         read.read([int(token) for token in golden.ids[:8]])
         assert read.layers == {"null:0": len(experts) - 2} and read.away == 1
-    told = Forecaster(model, 32, SIZES).forecast(Machine((*specs, slow)))
+    told = Forecaster(model, 32, SIZES).forecast(Topology((*specs, slow)))
     assert told is not None and [held.away for held in told.held] == [1]

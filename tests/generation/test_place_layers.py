@@ -21,7 +21,7 @@ from vksched.plan.types.plan_types import HOST
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import MIB, DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 SIZES = (1, 8, 32)
 LIMITS = Limits(storage_buffers=8)
@@ -46,7 +46,7 @@ def cards(*mib: float, **spec: float) -> list[DeviceSpec]:
 
 
 def layout(model: LanguageModel, *specs: DeviceSpec) -> Layout:
-    return lay_out(model, model.cache(64), SIZES, Machine((*specs, CPU)))
+    return lay_out(model, model.cache(64), SIZES, Topology((*specs, CPU)))
 
 
 def where(found: Layout) -> str:
@@ -55,7 +55,7 @@ def where(found: Layout) -> str:
 
 def devices_of(*specs: DeviceSpec) -> list[Device]:
     clock = vs.SimulatedClock()
-    return [vs.NullDevice(spec, clock) for spec in specs]
+    return [vs.SimulatedDevice(spec, clock) for spec in specs]
 
 
 def test_layers_lie_where_they_fit_and_take_least(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_layers_lie_where_they_fit_and_take_least(tmp_path: Path) -> None:
 def test_a_device_that_cannot_run_the_model_keeps_it_from_no_other(tmp_path: Path) -> None:
     model, _ = made(tmp_path)
     unable, able = cards(40, 40)
-    unable = replace(unable, page_bytes=1 << 16)
+    unable = replace(unable, max_buffer_bytes=1 << 16)
     assert where(layout(model, unable, able)) == "111111"
-    assert where(layout(model, replace(unable, out_of_use="it failed"), able)) == "111111"
-    twice = [replace(spec, pool="one", memory_bytes=7 * MIB) for spec in (able, unable)]
-    twice[1] = replace(able, name="null:2", pool="one", memory_bytes=7 * MIB)
+    assert where(layout(model, replace(unable, disabled_reason="it failed"), able)) == "111111"
+    twice = [replace(spec, memory_node="one", memory_bytes=7 * MIB) for spec in (able, unable)]
+    twice[1] = replace(able, name="null:2", memory_node="one", memory_bytes=7 * MIB)
     assert set(where(layout(model, *twice))) == {"0", "2"}, "two names of one memory are one device"
 
 
@@ -86,7 +86,7 @@ def test_memory_is_as_planned_and_all_steps_have_one_placement(tmp_path: Path) -
     model, _ = made(tmp_path)
     specs = cards(7, 7)
     cache = model.cache(64)
-    found = lay_out(model, cache, SIZES, Machine((*specs, CPU)))
+    found = lay_out(model, cache, SIZES, Topology((*specs, CPU)))
     work = [0, 0]
     with vs.Scheduler(devices_of(*specs)) as sched:
         for size in SIZES:
@@ -108,19 +108,19 @@ def test_memory_is_as_planned_and_all_steps_have_one_placement(tmp_path: Path) -
 def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None:
     model, _ = made(tmp_path)
     cache = model.cache(64)
-    found = lay_out(model, cache, SIZES, Machine((*cards(7, 7), CPU)))
+    found = lay_out(model, cache, SIZES, Topology((*cards(7, 7), CPU)))
     with vs.Scheduler(devices_of(*cards(7, 7))) as sched:
         step = model.step(cache, 1)
         plan = sched.compile(step.logits, found.placement, updates=step.updates).plan
-    crossing = [
+    transfer = [
         plan.graph.nodes[copy.node]
         for split in plan.splits
         for copy in split.copies_in
         if copy.source != HOST
     ]
-    assert [n.type.shape for n in crossing].count((1, 1, TINY.width)) == 1
-    assert all(n.type.size in (TINY.width, TINY.turned // 2, 1) for n in crossing)
-    assert sum(n.type.device_bytes for n in crossing) < 1300
+    assert [n.type.shape for n in transfer].count((1, 1, TINY.width)) == 1
+    assert all(n.type.size in (TINY.width, TINY.turned // 2, 1) for n in transfer)
+    assert sum(n.type.device_bytes for n in transfer) < 1300
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -149,17 +149,17 @@ def test_a_device_without_memory_gets_no_layers_any_more(
     """Its keys and values are there, and the next step has no memory beside them."""
     model, weights = made(tmp_path)
     full, *rest = devices_of(*cards(*[40] * (1 + others)))
-    full = vs.FaultyDevice(full, at, "memory", call)
+    full = vs.FaultInjectionDevice(full, at, "memory", call)
     with vs.Scheduler([full, *rest]) as sched, pytest.warns(vs.VkschedWarning) as told:
         chat = vs.Chat(sched, model)
         answer = chat.generate(PROMPT, 6, GREEDY)
         list(answer)
         assert chat.layers == {"null:1" if others else "cpu": TINY.layers}
-        assert not sched.quarantined
+        assert not sched.failed_devices
     text = model.tokenizer.encode(PROMPT, bos=True)
     assert list(answer.tokens) == greedy(weights, text, 6, TINY)
     assert any("null:0 gets no layers any more" in str(warning.message) for warning in told)
-    full = vs.FaultyDevice(devices_of(*cards(40))[0], at, "memory", call)
+    full = vs.FaultInjectionDevice(devices_of(*cards(40))[0], at, "memory", call)
     with warnings.catch_warnings(), vs.Scheduler([full]) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)
         placed = vs.Chat(sched, model, placement={"*": "null:0"}).generate(PROMPT, 6, GREEDY)
@@ -169,7 +169,7 @@ def test_a_device_without_memory_gets_no_layers_any_more(
 
 def test_a_chat_that_was_closed_asks_a_device_for_memory_again(tmp_path: Path) -> None:
     model, weights = made(tmp_path)
-    full = vs.FaultyDevice(devices_of(*cards(40))[0], 1, "memory", "prepare", times=2)
+    full = vs.FaultInjectionDevice(devices_of(*cards(40))[0], 1, "memory", "prepare", times=2)
     with vs.Scheduler([full]) as sched:
         chat = vs.Chat(sched, model)
         with pytest.warns(vs.VkschedWarning):
@@ -187,7 +187,7 @@ def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:
     model, weights = made(tmp_path)
     fast, slow = cards(7, 7, bytes_per_s=1e12), cards(0, 0, 40, bytes_per_s=1e9)
     devices = devices_of(*fast, *slow[2:])
-    devices[1] = lost = vs.FaultyDevice(devices[1], at=None, times=1)
+    devices[1] = lost = vs.FaultInjectionDevice(devices[1], at=None, times=1)
     with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)
         reader = Reader(sched, model, 64)
@@ -204,5 +204,5 @@ def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:
         lost.at = lost.calls["submit"]
         text += greedy(weights, text, 1, TINY)
         assert [int(reader.read(text).argmax())] == greedy(weights, text, 1, TINY)
-        assert set(sched.quarantined) == {"null:1"} and used() == {"null:0", "null:2"}
+        assert set(sched.failed_devices) == {"null:1"} and used() == {"null:0", "null:2"}
         assert set(reader.layers) == used()

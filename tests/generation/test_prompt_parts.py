@@ -77,7 +77,7 @@ def test_what_is_a_card(tmp_path: Path) -> None:
     model, _ = made(tmp_path)
     for name in ("cpu", *vulkan_names()):
         with vs.Scheduler([name]) as sched:
-            hardware = name != "cpu" and not sched.machine.devices[0].limits.software
+            hardware = name != "cpu" and not sched.topology.devices[0].limits.software
             assert Reader(sched, model, 64)._has_a_card() == hardware
 
 
@@ -95,12 +95,14 @@ def small(**sizes: int) -> Tiny:
     return Tiny(**{"width": 64, "heads": 2, "kv_heads": 2, "inner": 128, "context": 256} | sizes)
 
 
-def cards(count: int, mib: float, **spec: float) -> tuple[vs.SimulatedClock, list[vs.NullDevice]]:
+def cards(
+    count: int, mib: float, **spec: float
+) -> tuple[vs.SimulatedClock, list[vs.SimulatedDevice]]:
     """Cards whose arithmetic takes long enough for a pipeline to pay."""
     clock, limits = vs.SimulatedClock(), Limits(storage_buffers=8)
     speeds = {"flops_per_s": 1e6, "bytes_per_s": 1e9, "memory_bytes": int(mib * MIB)} | spec
     specs = [DeviceSpec(f"null:{i}", "null", limits=limits, **speeds) for i in range(count)]
-    return clock, [vs.NullDevice(each, clock) for each in specs]
+    return clock, [vs.SimulatedDevice(each, clock) for each in specs]
 
 
 def prompt_s(model: LanguageModel, count: int, parts: int) -> float:
@@ -131,7 +133,7 @@ class Counted(Reader):
 
     sizes: list[int]
 
-    def _run(self, size: int) -> vs.Run:
+    def _run(self, size: int) -> vs.CompiledGraph:
         self.sizes.append(size)
         return super()._run(size)
 
@@ -143,7 +145,7 @@ def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.M
     model, weights = made(tmp_path, tiny)
     text = list(np.random.default_rng(2).integers(0, 61, 150))
 
-    def check(devices: list[vs.NullDevice], *sizes: int) -> None:
+    def check(devices: list[vs.SimulatedDevice], *sizes: int) -> None:
         with vs.Scheduler(list(devices)) as sched:
             read = Counted(sched, model, 160)
             read.sizes = []

@@ -74,7 +74,7 @@ def test_a_penalty_makes_repeats_less_likely() -> None:
     once = Sampling(0, repeat_penalty=2)
     assert once.choose(np.array([3.0, 2.0, -1.0]), [0]) == 1
     assert once.choose(np.array([-3.0, -4.0, -7.0]), [0]) == 1
-    assert Sampling(0, repeat_penalty=2, repeat_last=1).choose(np.array([3.0, 2.0]), [0, 1]) == 0
+    assert Sampling(0, repeat_penalty=2, repeat_last_n=1).choose(np.array([3.0, 2.0]), [0, 1]) == 0
 
 
 @settings(max_examples=examples(100), deadline=None)

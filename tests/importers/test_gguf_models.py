@@ -102,7 +102,7 @@ def test_a_text_may_be_read_in_steps(tiny: Tiny, scheds: Scheds, tmp_path: Path)
     steps = {n: model.step(cache, n) for n in (1, 8)}
     runs = {n: scheds[0].compile(s.logits, updates=s.updates) for n, s in steps.items()}
 
-    def read(run: vs.Run, tokens: int, start: int, count: int) -> None:
+    def read(run: vs.CompiledGraph, tokens: int, start: int, count: int) -> None:
         given = np.full((1, tokens), 60, np.int32)  # what is no token of the text changes nothing
         given[0, :count] = ids[start : start + count]
         got = run(ids=given, start=np.int32(start), count=np.int32(count))
@@ -121,7 +121,7 @@ def test_a_text_may_be_read_in_steps(tiny: Tiny, scheds: Scheds, tmp_path: Path)
 
 def test_two_graphs_share_weights_and_layers_have_names(tmp_path: Path) -> None:
     model = made(replace(LLAMA, kind="Q8_0"), tmp_path)
-    with vs.scope("llm"):
+    with vs.name_scope("llm"):
         graphs = [vs.build_graph(model.logits(vs.input("ids", (1, n), "int32")))[0] for n in (3, 4)]
     weights = [[n for n in g.nodes if n.op == "weight"] for g in graphs]
     assert [n.name for n in weights[0]] == [n.name for n in weights[1]]

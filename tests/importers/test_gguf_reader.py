@@ -89,7 +89,9 @@ def test_many_texts_are_made_when_they_are_asked_for(
     monkeypatch.setattr(Cursor, "texts", counted)
     file = read_gguf(tmp_path / "m.gguf" if mapped else packed)
     found = file.metadata["tokens"]
-    assert isinstance(found, Texts if hasattr(native_kernels.native, "skip_texts") else tuple)
+    assert isinstance(
+        found, Texts if hasattr(native_kernels.native, "skip_gguf_strings") else tuple
+    )
     assert len(found) == len(texts) and file.metadata["last"] == 7
     assert not made or isinstance(found, tuple)
     assert found == texts and texts == found and hash(found) == hash(texts)

@@ -128,7 +128,7 @@ def test_results_are_onnxruntimes_and_bytes_the_files(
 def test_each_device_holds_the_bytes_of_the_file(devices: list[str]) -> None:
     _, plan = run(devices)
     nodes, step = plan.graph.nodes, 4 * ALIGN_WORDS
-    for memory, spec in zip(plan.memory, plan.machine.devices, strict=True):
+    for memory, spec in zip(plan.memory, plan.topology.devices, strict=True):
         sizes = [nodes[i].type.host_bytes for i in memory.weights]
         if spec.kind != "cpu":
             sizes = [-(-size // step) * step for size in sizes]

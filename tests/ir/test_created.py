@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import make_machine, make_plan
+from graphs import make_plan, make_topology
 
 import vksched as vs
 from vksched.common.dtypes import TensorType
@@ -37,7 +37,7 @@ def test_nodes_without_operands_run_on_the_device(devices: list[str]) -> None:
         parts = [base, vs.arange(12).reshape(3, 4), vs.zeros((0, 3)), vs.linspace(0, 1, 3)]
         run = sched.compile(parts)
         got = run(x=np.full((3, 4), 2, np.float32))
-        assert {run.plan.machine.devices[s.device].name for s in run.plan.splits} == {
+        assert {run.plan.topology.devices[s.device].name for s in run.plan.splits} == {
             sched.devices[0].name
         }, run.plan.explain()
     assert np.array_equal(got[0], 2.5 + 2 * np.eye(3, 4))
@@ -55,15 +55,15 @@ def test_a_graph_without_inputs_runs(devices: list[str]) -> None:
 def test_nodes_without_operands_cross_and_are_placed() -> None:
     a = vs.full((64,), 1.5, name="a")
     y = vs.relu(a + vs.input("x", (64,)), name="y")
-    plan = make_plan(y, machine=make_machine(2), placement={"a": "null:0", "y": "null:1"})
+    plan = make_plan(y, topology=make_topology(2), placement={"a": "null:0", "y": "null:1"})
     plan.verify()
     assert "a: float32[64] = full() {dtype='float32', shape=(64,), value=1.5}" in str(plan.graph)
 
 
 def test_int64_created_on_a_device_fits_or_stays_on_the_cpu() -> None:
     small, large = (vs.arange(s, s + 5, dtype="int64", name="a") for s in (7, 2**31))
-    assert make_plan(small + 1, machine=make_machine(1)).splits[0].device == 0
-    assert make_plan(large + 1, machine=make_machine(1)).splits[0].device != 0
+    assert make_plan(small + 1, topology=make_topology(1)).splits[0].device == 0
+    assert make_plan(large + 1, topology=make_topology(1)).splits[0].device != 0
 
 
 @pytest.mark.parametrize(

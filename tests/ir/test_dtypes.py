@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import make_machine, make_plan, node_id
+from graphs import make_plan, make_topology, node_id
 
 import vksched as vs
 from vksched.ir.value_range import fits
@@ -35,7 +35,7 @@ def run_on(sched: vs.Scheduler, y: Any, **feeds: Any) -> tuple[Any, Plan]:
 
 
 def devices_used(plan: Plan) -> set[str]:
-    return {plan.machine.devices[s.device].name for s in plan.splits}
+    return {plan.topology.devices[s.device].name for s in plan.splits}
 
 
 def first_device(sched: vs.Scheduler) -> str:
@@ -64,7 +64,7 @@ def test_float16_runs_on_the_device_and_rounds_once_per_op(sched: vs.Scheduler) 
 
 def test_float16_takes_half_the_memory_and_what_a_node_needs_beside_it() -> None:
     x = vs.input("x", (1000, 7), "float16")
-    plan = make_plan(vs.relu(x, name="y"), machine=make_machine(1))
+    plan = make_plan(vs.relu(x, name="y"), topology=make_topology(1))
     words = 3500
     assert plan.graph.nodes[node_id(plan, "y")].type.words == words
     assert plan.locations[0, node_id(plan, "y")].words == words
@@ -95,7 +95,7 @@ def test_what_conversion_moves_is_part_of_the_estimate() -> None:
     ids = vs.constant([0])
     tables = [vs.input(f"t{n}", (2000, n), "float16") for n in (1024, 1025)]
     plan = make_plan([vs.gather(t, ids, name=f"y{t.shape[1]}") for t in tables])
-    spec, nodes = plan.machine.devices[0], plan.graph.nodes
+    spec, nodes = plan.topology.devices[0], plan.graph.nodes
     even, odd = (
         node_seconds(spec, plan.graph, nodes[node_id(plan, n)]) for n in ("y1024", "y1025")
     )
@@ -111,7 +111,7 @@ def with_scratch(plan: Plan, span: Span | None) -> Plan:
 def test_verify_refuses_scratch_memory_that_is_missing_short_or_taken() -> None:
     x = vs.input("x", (40, 40), "float16")
     after = vs.add(vs.relu(x, name="y"), x)
-    plan = make_plan([after, vs.concat([x, x, x, x])], machine=make_machine(1))
+    plan = make_plan([after, vs.concat([x, x, x, x])], topology=make_topology(1))
     span = plan.locations[0, scratch_of(node_id(plan, "y"))]
     taken = plan.locations[0, node_id(plan, "x")]
     with pytest.raises(vs.PlanError, match="no scratch memory"):
@@ -125,7 +125,7 @@ def test_verify_refuses_scratch_memory_that_is_missing_short_or_taken() -> None:
 def test_scratch_memory_is_used_again_behind_a_barrier() -> None:
     x = vs.input("x", (40, 40), "float16")
     a, b = vs.relu(x, name="a"), vs.tanh(x, name="b")
-    plan = make_plan(vs.add(a, b, name="y"), machine=make_machine(1))
+    plan = make_plan(vs.add(a, b, name="y"), topology=make_topology(1))
     places = [plan.locations[0, scratch_of(node_id(plan, n))] for n in ("a", "b")]
     assert places[0].page == places[1].page
     (split,) = plan.splits
@@ -166,7 +166,7 @@ def test_int64_that_grows_out_of_32_bits_moves_to_numpy(sched: vs.Scheduler) -> 
     got, plan = run_on(sched, [small, vs.mul(small, small, name="square")], n=np.array([3, 2**20]))
     assert got[1].tolist() == [16, (2**20 + 1) ** 2]
     square = plan.placements[node_id(plan, "square")]
-    assert plan.machine.devices[square.device].name == "cpu"
+    assert plan.topology.devices[square.device].name == "cpu"
     if first_device(sched) != "cpu":
         assert f"(bounds: (1, {(2**20 + 1) ** 2}))" in plan.explain()
 
@@ -215,10 +215,10 @@ def test_int64_division_is_exact(value: int) -> None:
 
 def test_memory_of_the_cpu_counts_wide_types_in_full() -> None:
     count = 1 << 12
-    plan = make_plan(vs.input("x", count, "float64") + 1.0, machine=make_machine(1))
+    plan = make_plan(vs.input("x", count, "float64") + 1.0, topology=make_topology(1))
     assert plan.memory[-1].peak_bytes >= 2 * 8 * count
     wide = vs.weight(np.zeros(count, np.int64))
-    plan = make_plan(vs.input("y", count, "int64") + wide, machine=make_machine(1))
+    plan = make_plan(vs.input("y", count, "int64") + wide, topology=make_topology(1))
     assert plan.memory[-1].weight_bytes == 8 * count and "y (32.0 KiB)" in plan.explain()
 
 

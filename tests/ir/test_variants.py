@@ -20,7 +20,7 @@ from vksched.testing.op_cases.linalg.attention import attributes
 from vksched.testing.op_table import CASES
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 from vksched.topology.tuned_variants import Choices, like_key
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
@@ -34,7 +34,7 @@ CARD = Limits(
     storage_buffers=16,
     float16=True,
 )
-FIRST, SECOND, *OTHERS = "lanes 8x32", "lanes 16x32", "lanes 32x32", "lanes 32x64"
+FIRST, SECOND, *OTHERS = "subgroup 8x32", "subgroup 16x32", "subgroup 32x32", "subgroup 32x64"
 NAMES = ", ".join((FIRST, SECOND, *OTHERS))
 MATMUL = get_op("matmul")
 
@@ -67,7 +67,7 @@ def test_a_card_can_run_all_that_it_may_choose() -> None:
         for name in filter(None, variants_of(case.declaration, call)):
             lower(case.declaration, replace(call, variant=name))
             ran.add((case.op, name))
-    assert {("grouped_linear", "fours 128x128"), ("matmul", "tiled 32x64")} < ran
+    assert {("grouped_linear", "vec4 128x128"), ("matmul", "tiled 32x64")} < ran
 
 
 @pytest.mark.parametrize("limits", [SOFTWARE, GPU])
@@ -84,10 +84,10 @@ def test_tuned_choice_wins_over_the_guess_and_the_callers_over_both() -> None:
     assert choice_of(MATMUL, call).of == (FIRST, SECOND, *OTHERS)
     carried = replace(call, limits=tuned(call, SECOND))
     assert choice_of(MATMUL, carried).why == TUNED
-    assert shaders(carried) == {"matmul_lanes_16x32_of_8_float32"}
+    assert shaders(carried) == {"matmul_subgroup_16x32_of_8_float32"}
     asked = replace(carried, variant=FIRST)
     assert choice_of(MATMUL, asked).why == ASKED
-    assert shaders(asked) == {"matmul_lanes_8x32_of_8_float32"}
+    assert shaders(asked) == {"matmul_subgroup_8x32_of_8_float32"}
     assert choice_of(MATMUL, call_of(8, 64, 32, carried.limits)).why == STATIC
 
 
@@ -106,7 +106,7 @@ def test_units_of_smaller_calls_serve_larger_ones() -> None:
     """Those of the largest of them; nothing else is taken over."""
     units = ("float16*float16+float32 16x16x16",)
     card = replace(CARD, subgroup_sizes=(32,), matrices=units)
-    sides = {64: "matrices 16x16x16 64x64", 512: "matrices 16x16x16 128x128", 1024: "fours 128x128"}
+    sides = {64: "coopmat 16x16x16 64x64", 512: "coopmat 16x16x16 128x128", 1024: "vec4 128x128"}
 
     def square(side: int, limits: Limits = card) -> Call:
         return call_of(side, side, side, limits, FLOAT16)
@@ -118,8 +118,8 @@ def test_units_of_smaller_calls_serve_larger_ones() -> None:
     for side, of, variant, why in (
         (256, (64,), sides[64], SMALLER),
         (4096, (64, 512), sides[512], SMALLER),
-        (4096, (64, 512, 1024), "fours 128x128", STATIC),
-        (32, (64, 512), "fours 32x64", STATIC),
+        (4096, (64, 512, 1024), "vec4 128x128", STATIC),
+        (32, (64, 512), "vec4 32x64", STATIC),
     ):
         choice = choice_of(MATMUL, square(side, choices(*of)))
         assert (choice.variant, choice.why) == (variant, why), (side, of)
@@ -144,8 +144,10 @@ def test_unknown_variant_is_refused_with_the_known_ones() -> None:
 
 def test_float16_has_variants_of_its_own() -> None:
     call = call_of(8, 16, 32, dtype=FLOAT16)
-    assert shaders(replace(call, limits=tuned(call, SECOND))) == {"matmul_lanes_16x32_of_8_float16"}
-    assert shaders(call) == {"matmul_lanes_8x32_of_8_float16"}
+    assert shaders(replace(call, limits=tuned(call, SECOND))) == {
+        "matmul_subgroup_16x32_of_8_float16"
+    }
+    assert shaders(call) == {"matmul_subgroup_8x32_of_8_float16"}
     assert conversion_bytes(MATMUL, call) == 0
 
 
@@ -154,32 +156,32 @@ def test_plan_tells_which_variant_runs_and_why() -> None:
     outputs = vs.matmul(x, w, name="product")
     spec = DeviceSpec("sw", "null", limits=SOFTWARE)
     rest = DeviceSpec("cpu", "cpu")
-    plan = make_plan(outputs, {}, Machine((spec, rest)))
+    plan = make_plan(outputs, {}, Topology((spec, rest)))
     guess = f"  variant: {FIRST}, static guess of {NAMES}"
     assert guess in plan.explain("product").splitlines()
     found = replace(spec, limits=tuned(call_of(8, 16, 32), SECOND))
-    plan = make_plan(outputs, {}, Machine((found, rest)))
+    plan = make_plan(outputs, {}, Topology((found, rest)))
     line = f"  variant: {SECOND}, tuned of {NAMES}"
     assert line in plan.explain("product").splitlines()
     told = plan.node_as_dict("product")
     assert (told["variant"], told["why_variant"]) == (SECOND, TUNED)
     assert told["variants"] == [FIRST, SECOND, *OTHERS]
-    on_cpu = make_plan(outputs, {"product": "cpu"}, Machine((spec, rest)))
+    on_cpu = make_plan(outputs, {"product": "cpu"}, Topology((spec, rest)))
     assert "variant" not in on_cpu.explain("product")
 
 
 def test_machine_with_choices_goes_through_json() -> None:
     spec = DeviceSpec("sw", "null", limits=tuned(call_of(8, 16, 32), SECOND))
-    machine = Machine((spec, DeviceSpec("cpu", "cpu")))
-    again = Machine.from_dict(json.loads(json.dumps(machine.as_dict())))
-    assert again == machine and hash(again) == hash(machine)
-    assert again != replace(machine, devices=(DeviceSpec("sw", "null"), machine.devices[1]))
-    data = machine.as_dict()
+    topology = Topology((spec, DeviceSpec("cpu", "cpu")))
+    again = Topology.from_dict(json.loads(json.dumps(topology.as_dict())))
+    assert again == topology and hash(again) == hash(topology)
+    assert again != replace(topology, devices=(DeviceSpec("sw", "null"), topology.devices[1]))
+    data = topology.as_dict()
     data["devices"][0]["limits"]["tuned"] = {"matmul": 3}
     with pytest.raises(vs.PlanError, match="calls to names of variants as tuned of the limits"):
-        Machine.from_dict(data)
+        Topology.from_dict(data)
     del data["devices"][0]["limits"]["tuned"]
-    assert not Machine.from_dict(data).devices[0].limits.tuned
+    assert not Topology.from_dict(data).devices[0].limits.tuned
 
 
 LARGE_GPU = Limits(max_invocations=1024, max_local_size=(1024, 1024, 64), shared_bytes=49152)
@@ -188,10 +190,10 @@ LARGE_GPU = Limits(max_invocations=1024, max_local_size=(1024, 1024, 64), shared
 @pytest.mark.parametrize(
     ("size", "limits", "guess"),
     [
-        (4096, LARGE_GPU, "fours 128x128"),
-        (4096, GPU, "fours 128x64"),
-        (1024, LARGE_GPU, "fours 64x64"),
-        (256, LARGE_GPU, "fours 32x64"),
+        (4096, LARGE_GPU, "vec4 128x128"),
+        (4096, GPU, "vec4 128x64"),
+        (1024, LARGE_GPU, "vec4 64x64"),
+        (256, LARGE_GPU, "vec4 32x64"),
         (4095, LARGE_GPU, "tiled 32x64"),
     ],
 )
@@ -201,7 +203,7 @@ def test_gpus_are_given_the_largest_tiles_that_fill_them(
     call = call_of(size, size, size, limits)
     names = variants_of(MATMUL, call)
     assert names[0] == guess
-    assert ("fours 128x128" in names) == (limits is LARGE_GPU)
+    assert ("vec4 128x128" in names) == (limits is LARGE_GPU)
     for name in names:
         for dispatch in lower(MATMUL, replace(call, variant=name)).dispatches:
             local = load_shader(dispatch.shader).specialize(dict(dispatch.constants))[:3]
@@ -210,11 +212,11 @@ def test_gpus_are_given_the_largest_tiles_that_fill_them(
 
 def test_tiles_of_fours_pack_what_does_not_lie_in_fours() -> None:
     def made(n: int) -> list[str]:
-        call = replace(call_of(64, 64, n, GPU), variant="fours 64x64")
+        call = replace(call_of(64, 64, n, GPU), variant="vec4 64x64")
         return [dispatch.shader for dispatch in lower(MATMUL, call).dispatches]
 
-    assert made(64) == ["matmul_fours_float32"]
-    assert made(65) == ["matmul_pack", "matmul_fours_float32"]
+    assert made(64) == ["matmul_vec4_float32"]
+    assert made(65) == ["matmul_pack", "matmul_vec4_float32"]
     whole = call_of(64, 64, 64, GPU, INT32)
     assert variants_of(MATMUL, whole) == ("tiled 32x64",)
 
@@ -223,20 +225,20 @@ def test_eight_lanes_need_integers_of_64_bits() -> None:
     call = call_of(8, 16, 32, replace(SOFTWARE, int64=False))
     assert variants_of(MATMUL, call) == ("register",)
     four = replace(SOFTWARE, int64=False, subgroup_size=4)
-    assert variants_of(MATMUL, call_of(8, 16, 32, four))[0] == "lanes 8x16"
+    assert variants_of(MATMUL, call_of(8, 16, 32, four))[0] == "subgroup 8x16"
 
 
 def test_wide_tiles_of_a_row_are_for_lines_along_n() -> None:
     names = variants_of(MATMUL, call_of(1, 16, 1024))
-    assert {"rows 1x512", "rows 1x32"} <= {*names}
+    assert {"gemv_cpu 1x512", "gemv_cpu 1x32"} <= {*names}
     turned = Call(
         (TensorType((1, 16)), TensorType((1024, 16))),
         TensorType((1, 1024)),
         Attrs({"transpose_a": False, "transpose_b": True}),
         SOFTWARE,
     )
-    assert "rows 1x512" not in variants_of(MATMUL, turned)
-    assert variants_of(MATMUL, turned)[0] == "rows 1x32"
+    assert "gemv_cpu 1x512" not in variants_of(MATMUL, turned)
+    assert variants_of(MATMUL, turned)[0] == "gemv_cpu 1x32"
 
 
 @pytest.mark.parametrize(
@@ -262,6 +264,4 @@ def test_sequences_of_a_recurrent_layer_have_groups_as_far_as_the_device_has_the
     for sequences in names:
         dispatches = lower(layer.declaration, replace(call, variant=sequences)).dispatches
         wanted = min(count * -(-batch // int(sequences)), most)
-        assert [d.groups for d in dispatches if d.shader.startswith("recurrent")] == [
-            (wanted, 1, 1)
-        ]
+        assert [d.groups for d in dispatches if d.shader.startswith("rnn_scan")] == [(wanted, 1, 1)]

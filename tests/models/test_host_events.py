@@ -63,13 +63,13 @@ def test_on_numpy_alone_nothing_is_warned_of_and_steps_are_events() -> None:
     recorder = vs.Recorder()
     with vs.Scheduler(["cpu"], trace=vs.Trace(sinks=[recorder])) as sched:
         sched.compile(vs.load(parse(TEXT)))(x=MANY)
-        (step,) = recorder.select("step", "cpu")
+        (step,) = recorder.select("host_op", "cpu")
         before, after = recorder.select("run")
         told = step.fields["op"], step.fields["node"], step.fields["cause"]
         assert told == ("onnx.Unique", "u", "no vksched op expresses Unique")
         assert before.end_s <= step.start_s <= step.end_s <= after.start_s
         sched.compile(vs.load(parse(LOOP)))(x=MANY[:3], n=np.array(2))
-        assert recorder.select("step") == [step]
+        assert recorder.select("host_op") == [step]
 
 
 def test_a_model_explains_its_stages_and_what_is_between() -> None:

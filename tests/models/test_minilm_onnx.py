@@ -63,7 +63,7 @@ def test_a_session_gives_the_embeddings(
         (found,) = session.run(["embedding"], inputs)
         plan = session.model_run.plan
     assert np.abs(found - wanted).max() < 1e-5
-    where = {plan.machine.devices[split.device].name for split in plan.splits}
+    where = {plan.topology.devices[split.device].name for split in plan.splits}
     assert where <= set(providers), "an op of the encoder falls to numpy"
 
 
@@ -81,7 +81,7 @@ def test_layers_lie_where_their_weights_are_put(
         run = sched.compile(vs.load(exported), placement=halves)
         found = run(**first)["embedding"]
         where = {run.plan.device_of(f"encoder.layer.{i}.output.dense.weight") for i in (0, 5)}
-        assert where == {one, other} and run.plan.crossings
+        assert where == {one, other} and run.plan.transfers
     assert np.abs(found - wanted).max() < 1e-5
 
 

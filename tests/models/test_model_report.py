@@ -32,7 +32,7 @@ class TickingClock(vs.SimulatedClock):
 
 
 def null_scheduler(clock: vs.SimulatedClock) -> vs.Scheduler:
-    device = vs.NullDevice(vs.DeviceSpec(A, "null"), clock)
+    device = vs.SimulatedDevice(vs.DeviceSpec(A, "null"), clock)
     return vs.Scheduler([device], trace=vs.Trace(clock), timeout_s=1e6)
 
 
@@ -62,10 +62,10 @@ def test_the_stages_of_a_run_and_the_steps_between_them() -> None:
     for share in report.times:
         parts = share.busy_s, share.copying_s, share.waiting_s, share.idle_s
         assert sum(parts) == pytest.approx(report.run.measured_s)
-    kinds = [(span.kind, span.what) for span in report.timeline if span.kind in ("busy", "step")]
+    kinds = [(span.kind, span.what) for span in report.timeline if span.kind in ("busy", "host_op")]
     assert kinds == [
         ("busy", "graph 1, split 0: neg"),
-        ("step", "onnx.Unique"),
+        ("host_op", "onnx.Unique"),
         ("busy", "graph 2, split 0: abs"),
     ]
 

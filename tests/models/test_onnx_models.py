@@ -87,7 +87,7 @@ class Bench:
     def placeable(self, name: str) -> tuple[str, ...]:
         """The names of the nodes that one device runs, in the order of the plans; numpy tries."""
         spec = self.scheduler("one").devices[0].spec
-        with vs.Scheduler([vs.NullDevice(spec, vs.SimulatedClock())]) as sched:
+        with vs.Scheduler([vs.SimulatedDevice(spec, vs.SimulatedClock())]) as sched:
             run = sched.compile(self.load(name))
             run(**self.reference(name)[0])
             splits = [(plan, split) for plan in run.plans for split in plan.splits]
@@ -132,7 +132,7 @@ def flops(made: tuple[Plan, ...]) -> Counter[str]:
                 types = tuple(nodes[i].type for i in node.inputs)
                 work = get_op(node.op).work(types, node.type, node.attrs)
                 floating = node.type.dtype.startswith("float")
-                out[plan.machine.devices[split.device].name] += work.flops if floating else 0.0
+                out[plan.topology.devices[split.device].name] += work.flops if floating else 0.0
     return out
 
 
@@ -168,7 +168,7 @@ def test_a_network_equals_onnxruntime(name: str, where: str, bench: Bench) -> No
     placement = spread(bench.placeable(name), parts) if where != "cpu" else {}
     run = sched.compile(bench.load(name), placement=placement)
     assert_equal(name, run(**inputs), wanted)
-    used = {p.machine.devices[s.device].name for p in run.plans for s in p.splits}
+    used = {p.topology.devices[s.device].name for p in run.plans for s in p.splits}
     assert used >= set(parts)
     if where == "two":
         assert_work_on_devices(run.plans)

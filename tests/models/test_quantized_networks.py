@@ -99,8 +99,8 @@ def test_codes_are_those_of_onnxruntime(word: str, sched: vs.Scheduler) -> None:
     for name, wanted in zip(("raw", "values"), expected, strict=True):
         np.testing.assert_array_equal(run(x=x)[name], wanted)
     plan = run.plan
-    assert {plan.machine.devices[split.device].name for split in plan.splits} == {
-        plan.machine.devices[0].name
+    assert {plan.topology.devices[split.device].name for split in plan.splits} == {
+        plan.topology.devices[0].name
     }
     ops = {node.op for node in plan.graph.ops}
     assert {"matmul_integer", "conv_integer", "conv", "quantize", "requantize"} <= ops

@@ -10,7 +10,7 @@ from test_program import parse
 
 import vksched as vs
 from vksched.common.errors import DTypeError, PlanError
-from vksched.models.compiled_model import Direct, ModelRun
+from vksched.models.compiled_model import CompiledModel, Direct
 
 ONE = "g (float[n] x) => (float[n] y, float[n] z) { y = Neg(x)\n z = Exp(x) }"
 TWICE = "g (float[n] x) => (float[n] y, float[n] z) { y = Neg(x)\n z = Identity(y) }"
@@ -33,7 +33,7 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return seen
 
 
-def check(run: ModelRun, x: np.ndarray) -> None:
+def check(run: CompiledModel, x: np.ndarray) -> None:
     found = run(x=x)
     assert list(found) == ["y", "z"]
     np.testing.assert_array_equal(found["y"], -x)

@@ -30,7 +30,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 
 
 @contextlib.contextmanager
-def told(sched: vs.Scheduler) -> Iterator[vs.Run]:
+def told(sched: vs.Scheduler) -> Iterator[vs.CompiledGraph]:
     with sched:
         yield sched.compile(steps(source(), ["a", "b"])[-1])
 

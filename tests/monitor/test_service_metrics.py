@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import DEVICE_SETS, vulkan_names
-from graphs import SHAPE, A, B, make_machine, source, steps
+from graphs import SHAPE, A, B, make_topology, source, steps
 
 import vksched as vs
 from vksched.monitor.metrics.instruments import MEASURES, OTHER, VALUES, Meter
@@ -89,14 +89,14 @@ def test_a_server_exposes_them() -> None:
 
 def test_bytes_between_devices_are_counted() -> None:
     registry, clock = client.CollectorRegistry(), vs.SimulatedClock()
-    devices = [vs.NullDevice(spec, clock) for spec in make_machine(2).devices[:2]]
+    devices = [vs.SimulatedDevice(spec, clock) for spec in make_topology(2).devices[:2]]
     trace = vs.Trace(clock, [vs.metrics.prometheus(registry)])
     with vs.Scheduler(devices, trace=trace, policy="priority") as sched:
         run = sched.compile(steps(source(), ["a", "b"])[-1], {"a": A, "b": B})
         run(x=X)
         run(x=X)
     found = scrape(registry)
-    assert found["vksched_crossing_bytes_total"] == 2 * X.nbytes
+    assert found["vksched_transfer_bytes_total"] == 2 * X.nbytes
     assert found[f'vksched_copied_bytes_total{{device="{A}",direction="out"}}'] == 2 * X.nbytes
     assert found[f'vksched_copied_bytes_total{{device="{B}",direction="in"}}'] == 2 * X.nbytes
 
@@ -106,7 +106,7 @@ def test_faults_and_failed_runs_are_counted() -> None:
     if not names:
         pytest.skip("no Vulkan device here")
     registry = client.CollectorRegistry()
-    device = vs.FaultyDevice(names[0], 1)
+    device = vs.FaultInjectionDevice(names[0], 1)
     trace = vs.metrics.prometheus(registry)
     with vs.Scheduler([device], trace=trace) as sched, warnings.catch_warnings():
         warnings.simplefilter("ignore", vs.VkschedWarning)

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import pytest
 from conftest import DEVICE_SETS, vulkan_names
-from graphs import SHAPE, A, B, make_machine, source, steps
+from graphs import SHAPE, A, B, make_topology, source, steps
 
 import vksched as vs
 from vksched.monitor.top.snapshot import SchedulerNow
@@ -56,8 +56,8 @@ def test_runs_and_bytes_are_those_of_the_stats(names: list[str]) -> None:
 
 def test_busy_seconds_are_those_of_null_devices() -> None:
     clock = vs.SimulatedClock()
-    specs = make_machine(2).devices
-    devices = [vs.NullDevice(spec, clock) for spec in specs[:2]]
+    specs = make_topology(2).devices
+    devices = [vs.SimulatedDevice(spec, clock) for spec in specs[:2]]
     with vs.Scheduler(devices, trace=vs.Trace(clock), policy="priority") as sched:
         watch = watch_of(sched)
         names = steps(source(), ["a", "b"])
@@ -71,13 +71,13 @@ def test_busy_seconds_are_those_of_null_devices() -> None:
         told = look(watch)
         assert told.simulated
         assert {d.name: d.busy_s for d in told.devices if d.runs} == pytest.approx(seconds)
-        crossing = {d.name: d.copied_bytes // 4 for d in told.devices if d.runs}
+        transfer = {d.name: d.copied_bytes // 4 for d in told.devices if d.runs}
         size = X.nbytes
-        assert crossing == {A: 2 * size, B: 2 * size}
+        assert transfer == {A: 2 * size, B: 2 * size}
         assert all(d.memory_total_bytes is None for d in told.devices[:2]), "nothing is invented"
 
 
-@pytest.mark.parametrize("policy", ["priority", "dynamic"])
+@pytest.mark.parametrize("policy", ["priority", "earliest-finish"])
 def test_what_a_device_works_on_is_told_while_it_does(policy: str) -> None:
     names = vulkan_names()[:1] or ["cpu"]
     seen: list[SchedulerNow] = []
@@ -107,7 +107,7 @@ def test_faults_and_devices_out_of_use_are_told() -> None:
     name = (vulkan_names() or ["cpu"])[0]
     if name == "cpu":
         pytest.skip("no Vulkan device here")
-    device = vs.FaultyDevice(name, 2)
+    device = vs.FaultInjectionDevice(name, 2)
     with vs.Scheduler([device]) as sched, warnings.catch_warnings():
         warnings.simplefilter("ignore", vs.VkschedWarning)
         watch = watch_of(sched)

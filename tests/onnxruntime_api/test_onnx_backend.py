@@ -78,7 +78,7 @@ def whole(runners: dict[str, cases.CaseRunner]) -> Iterator[dict[str, cases.Case
         yield runners
         return
     clock, spec = vs.SimulatedClock(), DeviceSpec("vulkan:0", "null", limits=GPU)
-    with cases.CaseRunner([vs.NullDevice(spec, clock)], vs.Trace(clock)) as simulated:
+    with cases.CaseRunner([vs.SimulatedDevice(spec, clock)], vs.Trace(clock)) as simulated:
         yield {"vulkan:0": simulated}
 
 

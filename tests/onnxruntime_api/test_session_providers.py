@@ -84,7 +84,7 @@ def test_a_policy_is_an_option_of_vulkan(software: str, relu: bytes) -> None:
     ort = vksched.onnxruntime
     assert choose_devices([(software, {"policy": "priority"}), CPU]).policy == "priority"
     assert choose_devices([("CUDAExecutionProvider", {"policy": "x"})]).policy == "auto"
-    for policy in ("priority", "dynamic"):
+    for policy in ("priority", "earliest-finish"):
         session = ort.InferenceSession(relu, providers=[(VULKAN, {"policy": policy})])
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
         assert {plan.policy for plan in session.model_run.plans} == {policy}

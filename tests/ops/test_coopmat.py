@@ -1,5 +1,5 @@
-"""Products and convolutions by matrix units: which calls meet them, that none is used unmeasured,
-results.
+"""Products and convolutions by cooperative matrices: which calls meet them, that none is used
+unmeasured, results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vksched.ops.lowering.lower import choice_of, key_of, lower, variants_of
 from vksched.ops.lowering.variants import UNITS
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
-from vksched.testing.coopmat_tolerance import CUT, lost_by_units
+from vksched.testing.coopmat_tolerance import CUT, coopmat_tolerance
 from vksched.testing.kernel_runner import Runner, check
 from vksched.testing.op_cases.conv.conv import CASES as CONVOLUTIONS
 from vksched.testing.op_cases.conv.conv import call as convolution
@@ -63,10 +63,10 @@ CARD = Limits(
         *("uint8*uint8+uint32 16x16x32", "int8*int8+int32 16x16x32"),
     ),
 )
-LARGE, SMALL = "matrices 16x16x16 128x128", "matrices 16x16x16 64x64"
-KEPT = [f"{LARGE} kept", f"{SMALL} kept"]
-TALL = "matrices 16x16x16 128x64"
-OF_CODES = ["matrices 16x16x32 128x128", "matrices 16x16x32 64x64"]
+LARGE, SMALL = "coopmat 16x16x16 128x128", "coopmat 16x16x16 64x64"
+KEPT = [f"{LARGE} untransposed", f"{SMALL} untransposed"]
+TALL = "coopmat 16x16x16 128x64"
+OF_CODES = ["coopmat 16x16x32 128x128", "coopmat 16x16x32 64x64"]
 
 
 def call_of(
@@ -88,7 +88,7 @@ def test_units_come_last_so_that_none_is_used_unmeasured() -> None:
             names = variants_of(MATMUL, call)
             units = units_of(call)
             assert names[len(names) - len(units) :] == tuple(units)
-            assert not choice_of(MATMUL, call).variant.startswith("matrices")
+            assert not choice_of(MATMUL, call).variant.startswith("coopmat")
             assert bool(units) == (m >= 16)
 
 
@@ -98,7 +98,7 @@ def test_a_measured_unit_is_used_there_and_for_like_sizes() -> None:
     for m in (512, 500):
         here = call_of(m, 512, 512, replace(CARD, tuned=tuned))
         (dispatch,) = lower(MATMUL, here).dispatches
-        assert dispatch.shader == "matmul_matrices_float16"
+        assert dispatch.shader == "matmul_coopmat_float16"
         assert dispatch.groups == (4, 4, 1)
         assert dispatch.subgroup == 32 and dict(dispatch.constants)["LOCAL_X"] == 128
 
@@ -124,15 +124,15 @@ def test_only_what_may_be_rounded_meets_units() -> None:
         (
             {"matrices": ("float16*float16+float32 16x8x16",)},
             [
-                "matrices 16x8x16 128x128",
-                "matrices 16x8x16 64x64",
+                "coopmat 16x8x16 128x128",
+                "coopmat 16x8x16 64x64",
             ],
         ),
     ],
 )
 def test_units_fit_the_device(change: dict[str, object], units: list[str]) -> None:
     found = units_of(call_of(64, 64, 64, replace(CARD, **change)))
-    assert found == [*(f"{name} kept" for name in units), *units]
+    assert found == [*(f"{name} untransposed" for name in units), *units]
 
 
 def test_a_factor_that_lies_across_k_may_stay_so() -> None:
@@ -142,15 +142,15 @@ def test_a_factor_that_lies_across_k_may_stay_so() -> None:
     along = replace(plain, inputs=(plain.inputs[0],) * 2, attrs=Attrs(attrs))
     assert units_of(along) == [LARGE, SMALL]
     for call, variant, shader in (
-        (plain, KEPT[0], "matmul_matrices_wide_float16"),
-        (plain, LARGE, "matmul_matrices_float16"),
-        (along, LARGE, "matmul_matrices_wide_float16"),
-        (call_of(256, 60, 256), KEPT[0], "matmul_matrices_float16"),
-        (call_of(256, 64, 252), KEPT[0], "matmul_matrices_float16"),
+        (plain, KEPT[0], "matmul_coopmat_aligned_float16"),
+        (plain, LARGE, "matmul_coopmat_float16"),
+        (along, LARGE, "matmul_coopmat_aligned_float16"),
+        (call_of(256, 60, 256), KEPT[0], "matmul_coopmat_float16"),
+        (call_of(256, 64, 252), KEPT[0], "matmul_coopmat_float16"),
     ):
         (dispatch,) = lower(MATMUL, replace(call, variant=variant)).dispatches
         assert dispatch.shader == shader
-        assert dict(dispatch.constants).get("KEPT", 0) == (variant in KEPT)
+        assert dict(dispatch.constants).get("UNTRANSPOSED", 0) == (variant in KEPT)
 
 
 @pytest.mark.parametrize("word", ["", "mixed"])
@@ -161,19 +161,19 @@ def test_weights_of_few_bits_are_unpacked_for_the_product_that_was_measured(word
     call = case.call(replace(CARD, max_buffer_bytes=1 << 26))
     op = get_op("linear_packed")
     names = variants_of(op, call)
-    assert all(name.startswith("unpack ") for name in names) and len(names) > 2
+    assert all(name.startswith("dequantize ") for name in names) and len(names) > 2
     units = [name for name in names if LARGE in name]
     assert bool(units) == (word == "mixed")
     for name in names:
         steps = lower(op, replace(call, variant=name)).dispatches
         unpack, product, unpack_rest, rest = steps
-        assert unpack.shader == unpack_rest.shader == "unpack_q4_k"
+        assert unpack.shader == unpack_rest.shader == "dequantize_weights_q4_k"
         kind = name.split(" ")[1]
-        assert f"_{kind}_" in product.shader or f"_fours_{kind}_" in product.shader
-        assert "matrices" not in rest.shader
+        assert f"_{kind}_" in product.shader or f"_vec4_{kind}_" in product.shader
+        assert "coopmat" not in rest.shader
     software = replace(call, limits=replace(CARD, software=True))
     guess, *others = variants_of(op, software)
-    assert guess == "unpack" and all(name.startswith("unpack matrices ") for name in others)
+    assert guess == "dequantize" and all(name.startswith("dequantize coopmat ") for name in others)
 
 
 def test_what_is_read_as_float32_is_turned() -> None:
@@ -183,7 +183,7 @@ def test_what_is_read_as_float32_is_turned() -> None:
         call = call_of(m, k, n, replace(CARD, max_buffer_bytes=1 << 30), dtype, "mixed")
         assert units_of(call) == [LARGE, SMALL]
         dispatches = lower(MATMUL, replace(call, variant=LARGE)).dispatches
-        assert "matmul_matrices_float32" in {dispatch.shader for dispatch in dispatches}
+        assert "matmul_coopmat_float32" in {dispatch.shader for dispatch in dispatches}
 
 
 def test_amd_has_units_for_subgroups_of_both_sizes() -> None:
@@ -194,12 +194,16 @@ def test_amd_has_units_for_subgroups_of_both_sizes() -> None:
         get_op("attention"): attention_call((1, 12, 128, 64), 128, amd),
     }
     for op, call in calls.items():
-        plain = (name.partition(" kept") for name in units_of(replace(call, limits=CARD), op))
-        names = [f"{name}{of}{kept}" for name, kept, _ in plain for of in ("", " of 64")]
+        plain = (
+            name.partition(" untransposed") for name in units_of(replace(call, limits=CARD), op)
+        )
+        names = [
+            f"{name}{of}{untransposed}" for name, untransposed, _ in plain for of in ("", " of 64")
+        ]
         assert units_of(call, op) == names
         for name in names:
             run = lower(op, replace(call, variant=name)).dispatches
-            (unit,) = (d for d in run if "_matrices" in d.shader)
+            (unit,) = (d for d in run if "_coopmat" in d.shader)
             assert unit.subgroup == (64 if " of 64" in name else 32)
             assert dict(unit.constants)["LOCAL_X"] == 4 * unit.subgroup
     intel = replace(CARD, subgroup_sizes=(8, 16, 32), subgroup_size=32)
@@ -209,7 +213,7 @@ def test_amd_has_units_for_subgroups_of_both_sizes() -> None:
 def test_sizes_of_no_fours_are_packed_first() -> None:
     call = replace(call_of(64, 62, 61, dtype=FLOAT32, word="mixed"), variant=SMALL)
     shaders = [dispatch.shader for dispatch in lower(MATMUL, call).dispatches]
-    assert shaders == ["matmul_pack", "matmul_pack", "matmul_matrices_float32"]
+    assert shaders == ["matmul_pack", "matmul_pack", "matmul_coopmat_float32"]
 
 
 def mixed_conv(rows: int, side: int, limits: Limits = CARD, **more: Any) -> Call:
@@ -242,7 +246,7 @@ def test_convolutions_test_the_axes_that_reach_over_an_edge(
 ) -> None:
     call = replace(mixed_conv(64, 20, **more), variant=SMALL)
     pack, product = lower(CONV, call).dispatches
-    assert (pack.shader, product.shader) == ("matmul_pack", "conv_matrices")
+    assert (pack.shader, product.shader) == ("matmul_pack", "conv_coopmat")
     assert dict(product.constants)["GUARDED"] == guarded
     assert product.subgroup == 32 and product.barrier
 
@@ -268,7 +272,7 @@ def attention_call(q: Shape, keys: int, limits: Limits = CARD, word: str = "mixe
 
 
 def test_attention_of_many_queries_meets_units() -> None:
-    unit = "matrices 16x16x16 64x32"
+    unit = "coopmat 16x16x16 64x32"
     for queries, keys, depth, found in (
         *((128, 128, 64, True), (16, 16, 8, True), (64, 64, 128, True)),
         *((15, 128, 64, False), (128, 15, 64, False), (64, 64, 129, False)),
@@ -298,11 +302,11 @@ def test_attention_by_units_is_repaired_in_the_same_parts_of_the_keys() -> None:
     call = attention_call((1, 2, 40, 200), 900)
     call = replace(call, inputs=tuple(TensorType((1, 2, n, 64)) for n in (40, 900, 900)))
     types = (*call.inputs[:2], TensorType((1, 2, 900, 200)))
-    call = replace(call, inputs=types, variant="matrices 16x16x16 64x32")
+    call = replace(call, inputs=types, variant="coopmat 16x16x16 64x32")
     *products, repair, combine = lower(get_op("attention"), call).dispatches
-    assert {d.shader for d in products} == {"attention_matrices"}
+    assert {d.shader for d in products} == {"attention_coopmat"}
     assert [dict(d.push)["columns"] for d in products] == [128, 72]
-    assert (repair.shader, combine.shader) == ("attention_repair", "attention_combine")
+    assert (repair.shader, combine.shader) == ("attention_fallback", "attention_combine")
     assert len({(dict(d.push)["part_keys"], d.groups[1]) for d in (*products, repair)}) == 1
     assert repair.barrier and not repair.subgroup and products[0].subgroup == 32
 
@@ -333,7 +337,7 @@ def test_a_product_of_codes_is_cut_into_tiles_of_its_unit() -> None:
     ):
         call = replace(case.call(CARD), variant=OF_CODES[0])
         words, product = lower(case.declaration, call).dispatches
-        assert (words.shader, product.shader) == ("integer_words", "integer_matrices")
+        assert (words.shader, product.shader) == ("int8_pack_activations", "int8_gemm_coopmat")
         assert product.groups == (2, -(-rows // 128), 1) and product.subgroup == 32
         constants = dict(product.constants)
         assert (constants["LOCAL_X"], constants["MATRIX_K"], constants["DOWN"]) == (128, 32, 4)
@@ -351,7 +355,7 @@ ROUNDED = [
     for case in (*ATTENTION, *CACHED, *OF_MANY_ROWS, *FEW_BITS)
     if case.declaration.factors
 ]
-WITH_UNITS = [
+WITH_COOPMAT = [
     case
     for case in (*HALVES, *MIXED, *ROUNDED, *INTEGERS)
     if any(units_of(case.call(CARD), case.declaration)) and not case.large
@@ -399,10 +403,10 @@ def test_a_graph_runs_by_the_unit_that_was_measured(
     with vs.Scheduler([name], precision="mixed", tune=False) as sched:
         spec = sched.devices[0].spec
         plan = sched.compile(y).plan
-        assert not str(plan.node_as_dict("product")["variant"]).startswith("matrices")
+        assert not str(plan.node_as_dict("product")["variant"]).startswith("coopmat")
         (call,) = (c for c in calls_of(plan.graph, spec).values() if c.op.name == product.op)
     static, *_, unit = call.names
-    assert unit.startswith("matrices")
+    assert unit.startswith("coopmat")
     identity = identity_of(spec)
     assert identity is not None
     seconds = dict.fromkeys(call.names, 2e-3) | {unit: 1e-3}
@@ -415,7 +419,7 @@ def test_a_graph_runs_by_the_unit_that_was_measured(
         np.testing.assert_allclose(run(a=a), np.maximum(expected, 0), rtol=1e-5, atol=cut)
 
 
-@pytest.mark.parametrize("case", WITH_UNITS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", WITH_COOPMAT, ids=lambda case: case.id)
 def test_units_compute_what_numpy_does(case: Case, runner: Runner) -> None:
     limits = runner.device.limits
     units = units_of(case.call(limits), case.declaration)
@@ -424,7 +428,7 @@ def test_units_compute_what_numpy_does(case: Case, runner: Runner) -> None:
     for variant in units:
         got = runner.run(case, limits, variant)
         what = f"{runner.device.name} {variant}"
-        check(case, got, case.expected(), what, lost_by_units(case, variant))
+        check(case, got, case.expected(), what, coopmat_tolerance(case, variant))
 
 
 def by_units_that_cut(a: NDArray, b: NDArray, step: int) -> NDArray:
@@ -443,7 +447,7 @@ def test_what_units_cut_off_is_allowed_and_no_more() -> None:
     attrs = call_of(64, 2048, 48).attrs
     case = Case("matmul", (a.astype(np.float32), b.astype(np.float32)), dict(attrs))
     expected, got = case.expected(), by_units_that_cut(a, b, 8)
-    lost = lost_by_units(case, "matrices 16x8x8 128x128")
+    lost = coopmat_tolerance(case, "coopmat 16x8x8 128x128")
     check(case, got, expected, "units that cut", lost)
     with pytest.raises(Mismatch, match="was expected"):
         check(case, got, expected, "a kernel that rounds")

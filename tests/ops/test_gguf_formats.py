@@ -45,7 +45,9 @@ def test_all_bits_of_blocks_mean_the_same(
     assert np.array_equal(got[numbers].view(np.uint32), expected[numbers].view(np.uint32))
 
 
-@pytest.mark.skipif(not native_kernels.has_packed("q4_K"), reason="the native loops are not built")
+@pytest.mark.skipif(
+    not native_kernels.has_quantized("q4_K"), reason="the native loops are not built"
+)
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"f16", "bf16"}))
 def test_native_words_are_those_of_numpy(name: str, wide: bool) -> None:

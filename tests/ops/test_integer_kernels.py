@@ -37,7 +37,7 @@ def test_images_with_the_same_weights_share_dispatches() -> None:
         assert dict(words.push)["rows"] == dict(product.push)["rows"] == 7 * 6
 
 
-@pytest.mark.parametrize("variant", ["rows 8", "rows 8 dot", "tiled", "floats"])
+@pytest.mark.parametrize("variant", ["rows 8", "rows 8 dot", "tiled", "float32"])
 def test_a_pass_ends_within_an_image(variant: str, runner: Runner) -> None:
     own = runner.device.limits
     if variant.endswith("dot") and not own.integer_dot:
@@ -46,7 +46,9 @@ def test_a_pass_ends_within_an_image(variant: str, runner: Runner) -> None:
     software = not variant.startswith("tiled")
     least = replace(own, max_groups=(own.max_groups[0], 1, 1), software=software)
     call = replace(IMAGES.call(least), variant=variant)
-    passes = [d for d in lower(IMAGES.declaration, call).dispatches if d.shader == "integer_words"]
+    passes = [
+        d for d in lower(IMAGES.declaration, call).dispatches if d.shader == "int8_pack_activations"
+    ]
     firsts = [dict(d.push)["first_row"] for d in passes]
-    assert firsts == {"tiled": [0], "floats": []}.get(variant, list(range(0, 42, 8)))
+    assert firsts == {"tiled": [0], "float32": []}.get(variant, list(range(0, 42, 8)))
     np.testing.assert_array_equal(runner.run(IMAGES, least, variant), IMAGES.expected())

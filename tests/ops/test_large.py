@@ -183,7 +183,7 @@ def test_matmul_is_cut_into_short_dispatches(
 
 
 def test_more_than_one_buffer_goes_to_numpy_and_says_so(sched: vs.Scheduler) -> None:
-    page = sched.compile(vs.input("x", 1) + 1.0).plan.machine.devices[0].page_bytes
+    page = sched.compile(vs.input("x", 1) + 1.0).plan.topology.devices[0].max_buffer_bytes
     count = min(page // 4 + 1, 1 << 26)
     if count * 4 <= page:
         pytest.skip("one buffer holds more than this test wants to take")

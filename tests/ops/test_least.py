@@ -33,7 +33,7 @@ def least(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
         pytest.skip("no Vulkan device here")
     info, least = device_probe.resolve(request.param), Limits()
     spec = dataclasses.replace(
-        device_probe.device_spec(info), limits=least, page_bytes=least.max_buffer_bytes
+        device_probe.device_spec(info), limits=least, max_buffer_bytes=least.max_buffer_bytes
     )
     with vs.Scheduler([VulkanDevice(spec, info.index)]) as sched:
         yield sched
@@ -52,7 +52,7 @@ def test_functions_run_on_the_least_device(case: FunctionCase, least: vs.Schedul
     used = {n.name for n in run.plan.graph.inputs}
     feeds = {f"x{i}": x for i, x in enumerate(case.inputs) if f"x{i}" in used}
     got = run(**feeds)
-    graph, spec = run.plan.graph, run.plan.machine.devices[0]
+    graph, spec = run.plan.graph, run.plan.topology.devices[0]
     for node in graph.ops:
         if run.plan.placements[node.id].device and node.id not in graph.views:
             alone = why_not(spec, graph, node) is None  # it may stay beside one that cannot leave
@@ -66,7 +66,7 @@ def test_functions_run_on_the_least_device(case: FunctionCase, least: vs.Schedul
 
 def test_limits_are_those_of_the_specification(least: vs.Scheduler) -> None:
     run = least.compile(vs.input("x", 3) + 1.0)
-    limits = run.plan.machine.devices[0].limits
+    limits = run.plan.topology.devices[0].limits
     assert limits == Limits()
     assert (limits.max_invocations, limits.shared_bytes, limits.push_bytes) == (128, 16384, 128)
     assert (limits.storage_buffers, limits.max_buffer_bytes) == (4, 1 << 27)

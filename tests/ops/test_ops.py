@@ -42,7 +42,7 @@ from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lowering.lower import CONVERTER_SHADERS, lower
 from vksched.runtime.vulkan.shaders import DIRECTORY, left_out, load_manifest, load_shader
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
-from vksched.testing.coopmat_tolerance import lost_by_units
+from vksched.testing.coopmat_tolerance import coopmat_tolerance
 from vksched.testing.kernel_runner import Runner, check, check_device, check_function
 from vksched.testing.op_cases.op_sample import Case
 from vksched.testing.op_table import CASES, DOUBLES, FAMILIES, FUNCTIONS, HALVES, PRECISE
@@ -112,7 +112,7 @@ def test_op_equals_numpy(
             if run.source == OWN_TYPES:
                 check_device(run.case, got, expected, where)
             elif run.source == OTHER_TYPES:
-                check(run.case, got, expected, where, lost_by_units(run.case, run.variant))
+                check(run.case, got, expected, where, coopmat_tolerance(run.case, run.variant))
             else:
                 check(run.case, got, expected, where)
 
@@ -227,7 +227,7 @@ def test_every_shader_belongs_to_an_op() -> None:
     assert declared | {*CONVERTER_SHADERS, *CEILINGS} == {*load_manifest(), *left_out()}
     sources = {str(entry["source"]) for entry in load_manifest().values()}
     if left_out():
-        sources |= {p.relative_to(SHADERS).as_posix() for p in SHADERS.rglob("*_matrices*.comp")}
+        sources |= {p.relative_to(SHADERS).as_posix() for p in SHADERS.rglob("*_coopmat*.comp")}
     assert sources == {p.relative_to(SHADERS).as_posix() for p in SHADERS.rglob("*.comp")}
 
 
@@ -271,7 +271,7 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
 def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
     """A module that asks for them must not be created on another device."""
     asking = {name for name in load_manifest() if INT64 in capabilities(load_shader(name).spirv)}
-    assert {"softmax_lanes", "unary_relu_float32_64"} <= asking
+    assert {"softmax_subgroup", "unary_relu_float32_64"} <= asking
     lanes = [
         Limits(software=True, subgroup_size=n, subgroup_shuffle=True, storage_buffers=8)
         for n in (1, 4, 8, 16)
@@ -293,7 +293,7 @@ def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
 def test_float16_is_for_devices_that_have_it() -> None:
     """A module that asks for it must not be created on another device, nor without a precision."""
     asking = {name for name in load_manifest() if FLOAT16 in capabilities(load_shader(name).spirv)}
-    assert "matmul_fours_mixed_float32" in asking
+    assert "matmul_vec4_mixed_float32" in asking
     for cases, sets in ((PRECISE, LOWERED.values()), ((*CASES, *HALVES), (ROUNDING,))):
         for case in some(cases):
             op = all_ops()[case.op]

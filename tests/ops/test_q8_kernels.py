@@ -70,7 +70,7 @@ def test_dot_products_are_those_of_numpy(runner: Runner, name: str) -> None:
         for limits in (own, replace(own, max_groups=(3, 2, 1)), DOTS):
             lowering = lowering_of(case, limits, variant_of(case, limits))
             shaders = [dispatch.shader for dispatch in lowering.dispatches]
-            assert shaders == ["round_codes", f"rounded_few_{name.lower()}"]
+            assert shaders == ["quantize_activations", f"gemv_q8_activations_{name.lower()}"]
             check(case, runner.run_lowered(case, lowering), case.expected(), runner.device.name)
 
 
@@ -88,8 +88,8 @@ def test_what_is_not_finite_is_not_hidden(runner: Runner) -> None:
 
 def test_they_come_first_where_they_are_fast() -> None:
     case = case_of("q8_0", 1, 4, 36, {})
-    assert case.variants(DOTS)[0] == "few 1 dot"
-    assert case.variants(replace(DOTS, integer_dot_fast=False))[-1] == "few 1 dot"
+    assert case.variants(DOTS)[0] == "gemv 1 dot"
+    assert case.variants(replace(DOTS, integer_dot_fast=False))[-1] == "gemv 1 dot"
     others = (
         replace(case, attrs={"format": "q8_0"}),
         case_of("q5_1", 1, 4, 36, {}),

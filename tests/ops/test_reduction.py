@@ -16,11 +16,11 @@ from vksched.ops.reduction.reduce_launch import (
     MOST_PARTS,
     ROUNDED_CHUNK,
     SOFTWARE_CHUNK,
-    WIDE_CHUNK,
+    WORKGROUP_CHUNK,
     Launch,
     choose_last_launch,
     choose_launch,
-    choose_quads_launch,
+    choose_vec4_launch,
 )
 from vksched.testing.op_cases.op_sample import Case, floats
 from vksched.topology.limits import Limits
@@ -39,12 +39,12 @@ def test_parts_cover_all_columns_and_none_is_empty(side_by_side: int, limits: Li
             assert launch.parts * launch.chunk >= columns
 
 
-@pytest.mark.parametrize("most", [SOFTWARE_CHUNK, WIDE_CHUNK])
+@pytest.mark.parametrize("most", [SOFTWARE_CHUNK, WORKGROUP_CHUNK])
 @pytest.mark.parametrize("across", [False, True])
 def test_parts_in_quads_cover_all_columns_and_none_is_empty(across: bool, most: int) -> None:
     for rows in SIZES:
         for columns in (0, *SIZES):
-            launch = choose_quads_launch(rows, columns, across, most)
+            launch = choose_vec4_launch(rows, columns, across, most)
             assert (launch.parts - 1) * launch.chunk < max(columns, 1)
             assert launch.parts * launch.chunk >= columns
             assert launch.chunk <= SOFTWARE_CHUNK
@@ -63,9 +63,9 @@ def test_a_cpu_driver_goes_round_no_loop_too_often() -> None:
 
 @pytest.mark.parametrize("across", [False, True])
 def test_quads_are_cut_only_where_rows_are_few_or_long(across: bool) -> None:
-    assert choose_quads_launch(4096, 4096, across).parts == 1
-    assert choose_quads_launch(4, 4096, across).parts > 1
-    assert choose_quads_launch(4096, 4 * SOFTWARE_CHUNK, across).parts == 4
+    assert choose_vec4_launch(4096, 4096, across).parts == 1
+    assert choose_vec4_launch(4, 4096, across).parts > 1
+    assert choose_vec4_launch(4096, 4 * SOFTWARE_CHUNK, across).parts == 4
 
 
 @pytest.mark.parametrize("whole_group", [False, True])
@@ -109,7 +109,7 @@ def test_tiles_of_transposes_are_no_choice_where_groups_or_loops_do_not_fit() ->
         return transpose_tiled.variants(Call((x,), turned, Attrs({"axes": (1, 0)}), limits))
 
     assert (
-        choices((64, 64)) == choices((4, 1 << 24)) == (transpose_tiled.TILES, transpose_tiled.LINES)
+        choices((64, 64)) == choices((4, 1 << 24)) == (transpose_tiled.TILED, transpose_tiled.LINES)
     )
     assert choices(((1 << 24) + 256, 4)) == (transpose_tiled.LINES,)
     assert choices((4, 1 << 24), max_groups=(1, 65535, 65535)) == (transpose_tiled.LINES,)
@@ -118,7 +118,7 @@ def test_tiles_of_transposes_are_no_choice_where_groups_or_loops_do_not_fit() ->
 def test_reductions_in_quads_take_groups_enough_for_their_loops() -> None:
     x = TensorType((1 << 27, 5), "float32")
     attrs = Attrs({"axes": (1,), "keepdims": False})
-    call = Call((x,), TensorType((1 << 27,), "float32"), attrs, SOFTWARE, variant="quads")
+    call = Call((x,), TensorType((1 << 27,), "float32"), attrs, SOFTWARE, variant="vec4")
     (dispatch,) = lower(get_op("reduce_sum"), call).dispatches
     assert (1 << 27) * 5 <= dispatch.groups[0] * 8 * LOOP_STEPS
 
@@ -133,7 +133,7 @@ def test_wide_reductions_are_for_vectors_of_eight_and_many_rows_side_by_side() -
             Call((x,), result, Attrs({"axes": (axis,), "keepdims": False}), limits)
         )
 
-    assert choices((5, 128), 0) == choices((2, 5, 196), 1) == ("wide", "quads", "words")
-    assert choices((5, 124), 0) == choices((5, 128), 0, lanes=4) == ("quads", "words")
-    assert choices((128, 512), 1) == ("quads", "words")
-    assert choices((5, 129), 0) == ("words",)
+    assert choices((5, 128), 0) == choices((2, 5, 196), 1) == ("workgroup", "vec4", "scalar")
+    assert choices((5, 124), 0) == choices((5, 128), 0, lanes=4) == ("vec4", "scalar")
+    assert choices((128, 512), 1) == ("vec4", "scalar")
+    assert choices((5, 129), 0) == ("scalar",)

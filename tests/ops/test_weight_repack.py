@@ -154,8 +154,8 @@ def test_nobody_reads_once_it_has_failed(tmp_path: Path, monkeypatch: pytest.Mon
             ended.append(self.job.end())
             return ended[-1]
 
-    native_repacking = native_kernels.repacking
-    monkeypatch.setattr(native_kernels, "repacking", Failing)
+    native_repacking = native_kernels.repack_job
+    monkeypatch.setattr(native_kernels, "repack_job", Failing)
     made = Ahead([late])
     made.wait()
     assert ended == [False], "helpers have nothing to do from then on"
@@ -189,7 +189,7 @@ def test_threads_repack_parts_of_files_together(tmp_path: Path, threads: int) ->
     """Each takes rows until none are left, here a piece at a time."""
     found = list(lates_of(tmp_path, PACKED, files=2))
     parts = [late.part(np.zeros(late.shape, np.uint32)) for _, _, late in found]
-    job = native_kernels.repacking(parts)
+    job = native_kernels.repack_job(parts)
 
     def work() -> None:
         while job.work(1):
@@ -209,23 +209,23 @@ def test_threads_repack_parts_of_files_together(tmp_path: Path, threads: int) ->
 def test_work_that_ends_early_or_lacks_bytes_is_not_whole(tmp_path: Path) -> None:
     ((_, _, late),) = lates_of(tmp_path, ["q8_0"])
     part = late.part(np.zeros(late.shape, np.uint32))
-    begun = native_kernels.repacking([part, part])
+    begun = native_kernels.repack_job([part, part])
     assert begun.work(1) and not begun.end() and not begun.work(1 << 30)
-    assert native_kernels.repacking([]).end()
+    assert native_kernels.repack_job([]).end()
     size = (tmp_path / "0.bin").stat().st_size
-    cut = native_kernels.repacking([part, (part[0], size - 1, *part[2:]), part])
+    cut = native_kernels.repack_job([part, (part[0], size - 1, *part[2:]), part])
     assert not cut.work(1 << 30) and not cut.end()
     with pytest.raises(KeyError):
-        native_kernels.repacking([(*part[:2], "q9_9", *part[3:])])
+        native_kernels.repack_job([(*part[:2], "q9_9", *part[3:])])
     with pytest.raises(ValueError, match="expected"):
-        native_kernels.repacking([(*part[:3], part[3] + 1, part[4])])
+        native_kernels.repack_job([(*part[:3], part[3] + 1, part[4])])
 
 
 @native
 def test_who_needs_words_helps_to_make_them(tmp_path: Path) -> None:
     ((_, raw, late),) = lates_of(tmp_path, ["q8_0"])
     room = late.room()
-    job = native_kernels.repacking([late.part(room)])
+    job = native_kernels.repack_job([late.part(room)])
     helped: list[bool] = []
 
     def help() -> None:

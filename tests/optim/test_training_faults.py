@@ -29,9 +29,9 @@ class Training:
             name: vs.state(vs.init.kaiming_normal(shape, name=name), name, backup=backup)
             for name, shape in shapes.items()
         }
-        with vs.scope("front"):
+        with vs.name_scope("front"):
             h = vs.relu(vs.linear(vs.input("x", (6, 4)), params["front.w"]))
-        with vs.scope("back"):
+        with vs.name_scope("back"):
             logits = vs.linear(h, params["back.w"])
         loss = vs.losses.cross_entropy(logits, vs.input("y", (6,), "int32", bounds=(0, 2)))
         self.updates = vs.optim.adamw(params, vs.grad(loss, params), 0.1)
@@ -66,7 +66,7 @@ def submissions(index: int) -> int:
     devices = faulty(null_devices(2)[1], index, at=None)
     train(devices, True)
     counter = devices[index]
-    assert isinstance(counter, vs.FaultyDevice)
+    assert isinstance(counter, vs.FaultInjectionDevice)
     return counter.calls["submit"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from selection import examples
-from test_shard import MACHINE, SHARDS, applied, check, mlp, plain_mlp, random
+from test_shard import SHARDS, TOPOLOGY, applied, check, mlp, plain_mlp, random
 
 import vksched as vs
 from tests.support.evaluated import evaluate
@@ -69,7 +69,7 @@ def test_each_device_keeps_the_order_of_the_schedule(schedule: str) -> None:
     stages, devices = SCHEDULES[schedule]
     _, loss, updates = mlp(24, 32, stages)
     _, made = applied(pipeline(stages, devices, schedule), loss, updates)
-    plan = plan_graph(made.graph, MACHINE, overrides=made.overrides, turns=made.turns)
+    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides, turns=made.turns)
     makers: dict[str, PipelineSchedule] = {
         "gpipe": gpipe(2, 4),
         "1f1b": one_f_one_b(3, 4),
@@ -135,12 +135,12 @@ def test_parameters_and_moments_live_with_their_stage(schedule: str) -> None:
     """A device without a stage has none of them, though it is the first one."""
     _, loss, updates = mlp(24, 32, 2)
     _, made = applied(pipeline(2, ["g1", "g2"], schedule), loss, updates)
-    plan = plan_graph(made.graph, MACHINE, overrides=made.overrides, turns=made.turns)
+    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides, turns=made.turns)
     homes = {n.name: plan.device_of(n.name) for n in made.graph.nodes if n.op == "state"}
     assert homes.pop("adamw.steps") in ("g1", "g2")
     assert len(homes) == 18
     assert all(home == ("g1", "g2")["layer.1." in name] for name, home in homes.items())
-    assert {split.device for split in plan.splits} <= {1, 2, plan.machine.cpu}
+    assert {split.device for split in plan.splits} <= {1, 2, plan.topology.cpu}
 
 
 def test_embeddings_and_token_losses() -> None:

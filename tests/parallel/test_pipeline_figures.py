@@ -39,7 +39,7 @@ def cards(count: int, clock: vs.SimulatedClock, **more: int) -> list[Device]:
     """Equal cards that are not there, without latency."""
     spec = {"flops_per_s": 1e9, "bytes_per_s": 1e15, "submit_s": 0.0, **more}
     return [
-        vs.NullDevice(DeviceSpec(f"n{i}", "null", **spec), clock, vs.Link(1e18))  # type: ignore[arg-type]
+        vs.SimulatedDevice(DeviceSpec(f"n{i}", "null", **spec), clock, vs.Link(1e18))  # type: ignore[arg-type]
         for i in range(count)
     ]
 

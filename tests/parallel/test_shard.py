@@ -25,10 +25,10 @@ from vksched.plan.simulation.simulate_plan import simulate
 from vksched.plan.types.plan_types import HOST
 from vksched.planner.planner import plan_graph
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 SPEEDS = (3e12, 1e12, 1e12)
-MACHINE = Machine(
+TOPOLOGY = Topology(
     (
         *(
             DeviceSpec(f"g{i}", "null", flops_per_s=speed, bytes_per_s=speed / 25)
@@ -44,18 +44,18 @@ class Costs:
     """Costs of the machine by its specs."""
 
     def seconds(self, graph: Graph, node: int, device: str) -> float:
-        spec = MACHINE.devices[MACHINE.index(device)]
+        spec = TOPOLOGY.devices[TOPOLOGY.index(device)]
         return node_seconds(spec, graph, graph.nodes[node])
 
     def run_seconds(self, made: Made) -> float:
-        plan = plan_graph(made.graph, MACHINE, overrides=tuple(made.homes.items()))
+        plan = plan_graph(made.graph, TOPOLOGY, overrides=tuple(made.homes.items()))
         return simulate(plan).seconds
 
 
 def applied(config: Mapping[str, Any], outputs: Any, updates: Any = None) -> tuple[Graph, Applied]:
     """The graph as written, and what the config makes of it."""
     graph, _ = build_graph(outputs, updates)
-    return graph, apply_config(graph, read_config(dict(config)), MACHINE, Costs())
+    return graph, apply_config(graph, read_config(dict(config)), TOPOLOGY, Costs())
 
 
 def close(got: NDArray, wanted: NDArray, name: str) -> None:
@@ -76,7 +76,7 @@ def check(
     assert was.keys() == now.keys()
     for key, value in was.items():
         close(now[key], value, key.name)
-    plan_graph(made.graph, MACHINE, overrides=made.overrides, turns=made.turns)  # verified
+    plan_graph(made.graph, TOPOLOGY, overrides=made.overrides, turns=made.turns)  # verified
     return made
 
 
@@ -110,8 +110,8 @@ def mlp(batch: int, width: int, layers: int) -> tuple[dict[str, NDArray], vs.Ten
 
 def copied(made: Applied) -> Counter[str]:
     """Counts the bytes that each device hands on, by a plan of the sharded graph."""
-    plan = plan_graph(made.graph, MACHINE, overrides=made.overrides)
-    names = [d.name for d in MACHINE.devices]
+    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides)
+    names = [d.name for d in TOPOLOGY.devices]
     out: Counter[str] = Counter()
     for split in plan.splits:
         for copy in split.copies_in:
@@ -221,8 +221,8 @@ def test_a_state_of_a_section_lives_on_its_device() -> None:
         y = vs.relu(x) * scale
     total = vs.reduce_sum(y, (0,))
     made = check({"s": {"devices": ["g1"]}}, {"x": random(1, 8, 16)}, total, {scale: total})
-    plan = plan_graph(made.graph, MACHINE, overrides=made.overrides)
-    assert plan.device_of("scale") == "g1" and not plan.crossing_bytes
+    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides)
+    assert plan.device_of("scale") == "g1" and not plan.transfer_bytes
 
 
 def test_embedding_gradients_are_added_once() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_shard import MACHINE, TWO, applied, random
+from test_shard import TOPOLOGY, TWO, applied, random
 
 import vksched as vs
 from vksched.planner.planner import plan_graph
@@ -21,7 +21,7 @@ def test_a_device_hands_on_before_it_goes_on() -> None:
         "layer": {"devices": TWO, "shard": {"weights": "columns"}},
     }
     _, made = applied(config, y)
-    plan = plan_graph(made.graph, MACHINE, overrides=made.overrides, turns=made.turns)
+    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides, turns=made.turns)
     ops = [[made.graph.nodes[n].op for n in split.nodes] for split in plan.splits]
     (norm,) = (of for of in ops if "layer_norm" in of)
     assert norm == ["layer_norm"]

@@ -126,7 +126,7 @@ def stacked(layer: Layer, depth: int = DEPTH) -> dict[int, Tensor]:
     """Returns the results of layers behind each other."""
     x, made = vs.input("x", (3, 4)), {}
     for number in range(depth):
-        with vs.scope(f"net.{number}"):
+        with vs.name_scope(f"net.{number}"):
             made[number] = x = layer(number, x)
     return made
 
@@ -217,7 +217,7 @@ def test_layers_that_share_what_the_first_one_made(monkeypatch: pytest.MonkeyPat
 def test_rule_that_looks_at_weights_sees_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     x = vs.input("x", (1, 32, 24, 24))
     for number in range(DEPTH):
-        with vs.scope(f"net.{number}"):
+        with vs.name_scope(f"net.{number}"):
             w = vs.weight(RNG.standard_normal((32, 32, 3, 3)).astype(np.float32), "w")
             x = vs.relu(vs.conv(x, w, padding=1))
     graph = graph_of({"y": x})
@@ -229,7 +229,7 @@ def test_rule_that_looks_at_weights_sees_all_of_them(monkeypatch: pytest.MonkeyP
 def test_states_of_layers_keep_their_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     x, updates = vs.input("x", (3, 4)), {}
     for number in range(DEPTH):
-        with vs.scope(f"net.{number}"):
+        with vs.name_scope(f"net.{number}"):
             kept = vs.state(np.full((3, 4), number, np.float32), "kept", backup=number == 0)
             x = plain(number, x) + kept
             updates[kept] = kept * 0.5 + x
@@ -245,7 +245,7 @@ def test_layers_whose_nodes_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> No
     """Two chains through the same layers: theirs are stretches that stand apart."""
     x, y = vs.input("x", (3, 4)), vs.input("y", (3, 4))
     for number in range(DEPTH):
-        with vs.scope(f"net.{number}"):
+        with vs.name_scope(f"net.{number}"):
             x, y = plain(number, x), vs.tanh(y + 1.0)
     check_same(graph_of({"x": x, "y": y}), Wishes(), monkeypatch)
     check_same(graph_of({"z": x + y}), Wishes(), monkeypatch)
@@ -278,14 +278,14 @@ def layers_of(streams: list[Program], depth: int, turns: int) -> list[Tensor]:
     shared = vs.input("shared", (4, 4))
     values = [vs.input(f"x{i}", (4, 4)) for i in range(len(streams))]
     for number in range(depth):
-        with vs.scope(f"net.{number}"):
+        with vs.name_scope(f"net.{number}"):
             given = [*values, shared]
             for which, program in enumerate(streams):
                 known = [given[which], *given]
                 if number % turns:
                     program = program[::-1] * (1 + number % turns)
                 for count, (op, a, b) in enumerate(program):
-                    with vs.scope(f"{which}{count}"):
+                    with vs.name_scope(f"{which}{count}"):
                         known.append(STEPS[op](known[a % len(known)], known[b % len(known)]))
                 values[which] = known[-1]
     return values

@@ -98,12 +98,12 @@ def test_results_and_bytes(rows: int, sched: vs.Scheduler) -> None:
     exact = sched.compile(few(rows) @ w, precision="float32")
     expected = x.astype(np.float64) @ W.astype(np.float16)
     plain = x.astype(np.float64) @ W
-    few_lanes = mixed.plan.machine.devices[0].limits.subgroup_size < LEAST_LANES
+    few_lanes = mixed.plan.topology.devices[0].limits.subgroup_size < LEAST_LANES
     near = plain if few_lanes else expected
     np.testing.assert_allclose(mixed(x=x), near, rtol=1e-4, atol=1e-5)
     assert np.abs(plain - expected).max() > 1e-4
     np.testing.assert_allclose(exact(x=x), plain, rtol=1e-4, atol=1e-5)
-    device = mixed.plan.machine.devices[0].name
+    device = mixed.plan.topology.devices[0].name
     halved, whole = (run.plan.buffers()[device].weight_bytes for run in (mixed, exact))
     assert halved == (4 if few_lanes else 2) * K * N and whole == 4 * K * N
 
@@ -116,7 +116,7 @@ def test_bfloat16_is_held_by_every_device(rows: int, sched: vs.Scheduler) -> Non
     held = as_bfloat16(wide).astype(np.float64)
     error = np.abs(run(x=x) - x.astype(np.float64) @ held) / (np.abs(x) @ np.abs(held))
     assert error.max() < 1e-6
-    device = run.plan.machine.devices[0].name
+    device = run.plan.topology.devices[0].name
     assert run.plan.buffers()[device].weight_bytes == 2 * K * N
 
 

@@ -115,9 +115,9 @@ def test_a_table_may_be_tied() -> None:
 @pytest.mark.parametrize("home", ("look_up", "product", "w"))
 def test_each_device_reads_the_bits_of_a_tied_table(devices: list[str], home: str) -> None:
     w, ids = weight("q8_0"), np.array([3, -1, 0, 11], np.int32)
-    with vs.scope("look_up"):
+    with vs.name_scope("look_up"):
         rows = vs.embedding(w, IDS)
-    with vs.scope("product"):
+    with vs.name_scope("product"):
         made = vs.linear(rows, w)
     with vs.Scheduler(devices) as sched:
         placement = {"*": sched.devices[0].spec.name, f"{home}*": "cpu"}

@@ -175,7 +175,7 @@ def test_states_take_their_next_value_from_a_chain() -> None:
 
 
 def test_the_shaders_hold_the_functions() -> None:
-    text = (SHADERS / "elementwise" / "chain_ops.glsl").read_text()
+    text = (SHADERS / "elementwise" / "fused_ops.glsl").read_text()
     assert set(re.findall(r"X\((\w+)\)", text)) == FUNCTIONS
 
 
@@ -193,7 +193,7 @@ def test_the_dispatch_says_what_the_steps_are() -> None:
     assert words.tolist() == [3.0, -1.0, 0.5]
 
 
-@pytest.mark.parametrize("name", ["chain_2", "chain_6_vec4"])
+@pytest.mark.parametrize("name", ["fused_2", "fused_6_vec4"])
 def test_a_linked_module_holds_what_its_chain_calls(name: str, tmp_path: Path) -> None:
     spirv = load_shader(name).spirv
     made = link(spirv, Steps((("gelu_float32", (0,)), ("mul_float32", (8, 7))), (1, 2)))

@@ -23,7 +23,7 @@ from vksched.passes import Wishes, optimize, simplify
 from vksched.passes.rewrite import Rewriter, Rules, rewrite
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 SHAPE = (4, 6)
 Built = Callable[[vs.Tensor], vs.Tensor]
@@ -312,7 +312,7 @@ def test_a_pattern_places_what_has_become_part_of_another() -> None:
     with scheduler(1)[0] as sched:
         plan = sched.reserve(parts, {"p*": "cpu"})
         assert plan.graph.merged["p2"] == plan.find("z")[0]
-        assert plan.placements[plan.find("p2")[0]].device == plan.machine.cpu
+        assert plan.placements[plan.find("p2")[0]].device == plan.topology.cpu
 
 
 def test_constants_of_constants_cost_no_more_than_their_number() -> None:
@@ -339,11 +339,11 @@ def test_long_products_are_walked_without_recursion() -> None:
 def test_limits_are_what_all_devices_in_use_allow() -> None:
     sizes = [Limits(storage_buffers=8, max_buffer_bytes=100), Limits(storage_buffers=5)]
     specs = [DeviceSpec(f"d{i}", "vulkan", limits=limits) for i, limits in enumerate(sizes)]
-    found = least_limits(Machine((*specs, DeviceSpec("cpu", "cpu"))))
+    found = least_limits(Topology((*specs, DeviceSpec("cpu", "cpu"))))
     assert found is not None
     assert (found.storage_buffers, found.max_buffer_bytes) == (5, 100)
-    gone = replace(specs[1], out_of_use="lost")
-    assert least_limits(Machine((specs[0], gone))) == sizes[0]
+    gone = replace(specs[1], disabled_reason="lost")
+    assert least_limits(Topology((specs[0], gone))) == sizes[0]
 
 
 def test_limits_are_the_same_for_any_order_of_devices() -> None:
@@ -351,7 +351,7 @@ def test_limits_are_the_same_for_any_order_of_devices() -> None:
     limits = [Limits(subgroup_size=count, software=software) for count, software in lanes]
     for order in permutations(limits):
         specs = tuple(DeviceSpec(f"d{i}", "vulkan", limits=each) for i, each in enumerate(order))
-        assert least_limits(Machine(specs)) == limits[2]
+        assert least_limits(Topology(specs)) == limits[2]
 
 
 def test_placements_hold_by_tensor_and_by_pattern(scheds: Scheds) -> None:
@@ -363,8 +363,8 @@ def test_placements_hold_by_tensor_and_by_pattern(scheds: Scheds) -> None:
     placement: dict[str | vs.Tensor, str] = {"[b]": "cpu", a: first, "one": "cpu"}
     plan = sched.reserve([a, vs.add(b, 1.0, name="end")], placement)
     named = {name: plan.placements[plan.find(name)[0]].device for name in ("a", "b")}
-    assert plan.machine.devices[named["a"]].name == first
-    assert named["b"] == plan.machine.cpu
+    assert plan.topology.devices[named["a"]].name == first
+    assert named["b"] == plan.topology.cpu
 
 
 @pytest.mark.parametrize("kind", ["weight", "state"])

@@ -1,4 +1,4 @@
-"""Costs: what was measured of a device changes the seconds of its nodes, and says so."""
+"""PerfModel: what was measured of a device changes the seconds of its nodes, and says so."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from vksched.planner.planner import plan_graph
 from vksched.planner.search.select import known
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
-from vksched.topology.perf_model import Costs, Curve
-from vksched.topology.topology import Machine
+from vksched.topology.perf_model import Curve, PerfModel
+from vksched.topology.topology import Topology
 
 SPEC = DeviceSpec("null:0", "null", flops_per_s=1e12, bytes_per_s=1e10, submit_s=1e-4)
 
@@ -46,7 +46,7 @@ def estimated(graph: Graph) -> float:
 
 
 def with_costs(**given: Any) -> DeviceSpec:
-    return replace(SPEC, costs=Costs(**given))
+    return replace(SPEC, costs=PerfModel(**given))
 
 
 def test_a_machine_without_costs_estimates_by_work_and_rough_speeds() -> None:
@@ -118,8 +118,8 @@ def test_what_runs_showed_counts_before_the_slowdown_of_submissions() -> None:
 def test_plans_say_what_was_measured() -> None:
     graph = one("relu")
     curves = (Curve("relu/bytes", ((-10.0, 3.0),)),)
-    known = replace(SPEC, costs=Costs(curves, calls=1))
-    plan = plan_graph(graph, Machine((known, DeviceSpec("cpu", "cpu", "numpy"))))
+    known = replace(SPEC, costs=PerfModel(curves, calls=1))
+    plan = plan_graph(graph, Topology((known, DeviceSpec("cpu", "cpu", "numpy"))))
     told = plan.explain(graph.nodes[-1].name)
     assert "null:0  can, 2.4 ms as measured" in told
     assert "cpu     can, about " in told
@@ -128,7 +128,7 @@ def test_plans_say_what_was_measured() -> None:
 
 
 def test_costs_are_values() -> None:
-    costs = Costs(
+    costs = PerfModel(
         (Curve("relu/bytes", ((-20.0, 6.0), (-14.5, 1.5))),),
         launch_s=1e-6,
         submit_s=2e-5,
@@ -136,33 +136,33 @@ def test_costs_are_values() -> None:
         when="2026-07-01",
         paces=(("relu", 2.0),),
     )
-    again = Costs.from_dict(json.loads(json.dumps(costs.as_dict())))
+    again = PerfModel.from_dict(json.loads(json.dumps(costs.as_dict())))
     assert again == costs and hash(again) == hash(costs)
     assert again.factor(["relu/bytes"], 1.0) == (1.5, "relu/bytes")
     assert again.pace("relu") == 2.0 and again.pace("exp") is None
-    assert not Costs() and Costs() == Costs.from_dict({})
+    assert not PerfModel() and PerfModel() == PerfModel.from_dict({})
     assert costs.at_pace({"exp": 3.0}).pace("relu") is None
 
 
 def test_a_pace_alone_makes_no_device_measured() -> None:
-    paced = Costs().at_pace({"relu": 2.0})
-    assert not paced and Costs(calls=1).at_pace({"relu": 2.0})
-    machine = Machine((with_costs(paces=paced.paces), DeviceSpec("cpu", "cpu")))
-    assert Machine.from_dict(json.loads(json.dumps(machine.as_dict()))) == machine
-    real = tuple(replace(spec, kind="vulkan") for spec in machine.devices[:1])
-    assert not known(Machine((*real, machine.devices[1])), [0])
+    paced = PerfModel().at_pace({"relu": 2.0})
+    assert not paced and PerfModel(calls=1).at_pace({"relu": 2.0})
+    topology = Topology((with_costs(paces=paced.paces), DeviceSpec("cpu", "cpu")))
+    assert Topology.from_dict(json.loads(json.dumps(topology.as_dict()))) == topology
+    real = tuple(replace(spec, kind="vulkan") for spec in topology.devices[:1])
+    assert not known(Topology((*real, topology.devices[1])), [0])
 
 
 def test_a_machine_keeps_its_costs_as_json() -> None:
-    machine = Machine(
+    topology = Topology(
         (
             with_costs(curves=(Curve("relu/bytes", ((-20.0, 6.0),)),), calls=1),
             DeviceSpec("cpu", "cpu", "numpy"),
         )
     )
-    data = json.loads(json.dumps(machine.as_dict()))
+    data = json.loads(json.dumps(topology.as_dict()))
     assert "costs" in data["devices"][0] and "costs" not in data["devices"][1]
-    assert Machine.from_dict(data) == machine
+    assert Topology.from_dict(data) == topology
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_a_machine_keeps_its_costs_as_json() -> None:
 )
 def test_costs_that_say_nothing_sensible_are_refused(data: object) -> None:
     spec = {"name": "null:0", "kind": "null", "costs": data}
-    with pytest.raises(PlanError, match=r"\[machine\] expected .*the costs of device 0"):
-        Machine.from_dict({"devices": [spec]})
+    with pytest.raises(PlanError, match=r"\[topology\] expected .*the costs of device 0"):
+        Topology.from_dict({"devices": [spec]})
 
 
 def test_every_op_that_computes_has_a_family() -> None:
@@ -212,11 +212,11 @@ def test_numpy_takes_a_pass_for_an_epilogue_and_devices_do_not() -> None:
     x, w = vs.input("x", (256, 256)), vs.weight(np.zeros((256, 256), np.float32))
     written = vs.build_graph(vs.gelu(x @ w))[0]
     kinds = ("*/flops", "*/bytes", "elementwise/bytes")
-    costs = Costs(tuple(Curve(kind, ((-10.0, 2.0),)) for kind in kinds), calls=1)
+    costs = PerfModel(tuple(Curve(kind, ((-10.0, 2.0),)) for kind in kinds), calls=1)
     for kind in ("cpu", "null"):
         spec = DeviceSpec("a", kind, flops_per_s=1e10, bytes_per_s=1e9, costs=costs)
         card = DeviceSpec("card", "null")
-        fused = Request(written, (), {}).optimized(Machine((card, DeviceSpec("cpu", "cpu")))).graph
+        fused = Request(written, (), {}).optimized(Topology((card, DeviceSpec("cpu", "cpu")))).graph
         assert len(fused.ops) == 1 and len(written.ops) == 2
         apart, whole = (
             sum(node_seconds(spec, graph, node) for node in graph.ops) for graph in (written, fused)

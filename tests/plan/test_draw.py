@@ -1,4 +1,4 @@
-"""Drawings of plans: nothing lies on anything else, and crossings bear their bytes."""
+"""Drawings of plans: nothing lies on anything else, and transfers bear their bytes."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def test_everything_of_a_diamond_is_in_the_picture() -> None:
     texts = [t.text or "" for t in root.iter(f"{SVG}text")]
     for wanted in ("root", "exp float32[8,64]", "left", "right", "join", "null:0", "null:1", "x"):
         assert texts.count(wanted) == 1, wanted
-    assert any("4 nodes in 4 splits, 2 crossings (4.0 KiB)" in t for t in texts)
-    assert texts.count("2.0 KiB") == 4  # in, out, and two crossings
+    assert any("4 nodes in 4 splits, 2 transfers (4.0 KiB)" in t for t in texts)
+    assert texts.count("2.0 KiB") == 4  # in, out, and two transfers
     thick = [p for p in root.iter(f"{SVG}polyline") if p.get("stroke") == CROSSING]
     assert len(thick) == 2 and all(p.get("stroke-width") == "3" for p in thick)
     tips = [t.text or "" for t in root.iter(f"{SVG}title")]
@@ -114,8 +114,8 @@ def test_everything_of_a_diamond_is_in_the_picture() -> None:
 
 def test_value_that_crosses_once_has_one_label() -> None:
     layout = layout_of(make_plan(*NAMED["fan-out to one device"].build()))
-    crossing = [line for line in layout.lines if line.wire.kind == "crosses"]
-    assert len(crossing) == 6 and [line.at is not None for line in crossing].count(True) == 1
+    transfer = [line for line in layout.lines if line.wire.kind == "crosses"]
+    assert len(transfer) == 6 and [line.at is not None for line in transfer].count(True) == 1
 
 
 def test_part_that_crosses_bears_its_own_bytes() -> None:
@@ -127,11 +127,11 @@ def test_part_that_crosses_bears_its_own_bytes() -> None:
 
 def test_what_only_numpy_can_run_is_marked() -> None:
     pick = vs.gather(mlp(1)[0][0], np.arange(4, dtype=np.int32), name="pick")
-    text = draw_plan(make_plan(pick, machine=picky(False)))
+    text = draw_plan(make_plan(pick, topology=picky(False)))
     assert "numpy runs it, as no device can" in text
     marked = [r for r in ET.fromstring(text).iter(f"{SVG}rect") if r.get("stroke") == FALLEN]
     assert len(marked) == 2  # the box and the legend
-    assert "as no device can" not in draw_plan(make_plan(pick, machine=picky(True)))
+    assert "as no device can" not in draw_plan(make_plan(pick, topology=picky(True)))
 
 
 def test_large_graph_has_a_box_for_each_split() -> None:

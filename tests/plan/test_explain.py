@@ -15,16 +15,16 @@ from graphs import (
     C,
     Named,
     chain,
-    crossings_of,
     device_of,
     diamond,
     fences_of,
-    make_machine,
     make_plan,
+    make_topology,
     mlp,
     picky,
     random_plan,
     source,
+    transfers_of,
 )
 
 import vksched as vs
@@ -32,7 +32,7 @@ from vksched.plan.costs.node_cost import node_seconds
 from vksched.plan.explain.explain_plan import COMMAND, NAMES, ROWS, explain_plan
 from vksched.plan.types.plan_types import CopyIn
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 WHY = "gather binds 4 buffers, the device allows 3"
 FOUR = np.arange(4, dtype=np.int32)
@@ -53,7 +53,7 @@ def test_op_that_fell_to_numpy_reads_as_agreed() -> None:
         "pick: gather -> float32[4,64] (1.0 KiB), %12",
         "  with axis=0",
         "  runs on cpu in split 2",
-        f"  rule: as null:0 cannot: {WHY}; null:1 cannot: {WHY}",
+        f"  reason: as null:0 cannot: {WHY}; null:1 cannot: {WHY}",
         "  reads layer.1.relu (2.0 KiB) on null:1, crosses",
         "  reads constant (16 B) on cpu",
         "  read by flat, a view of it",
@@ -76,9 +76,9 @@ def test_value_that_crosses_names_both_ends_and_the_bytes() -> None:
 
 
 def test_every_device_gives_its_seconds_or_its_reason() -> None:
-    slow = replace(make_machine(1).devices[0], name="slow", bytes_per_s=1e3)
-    machine = Machine((picky(False).devices[0], slow, DeviceSpec("cpu", "cpu")))
-    plan = make_plan(vs.gather(source(), FOUR, name="pick"), machine=machine)
+    slow = replace(make_topology(1).devices[0], name="slow", bytes_per_s=1e3)
+    topology = Topology((picky(False).devices[0], slow, DeviceSpec("cpu", "cpu")))
+    plan = make_plan(vs.gather(source(), FOUR, name="pick"), topology=topology)
     null, other, cpu = plan.node_as_dict("pick")["devices"]
     assert null == {
         "device": A,
@@ -94,7 +94,7 @@ def test_every_device_gives_its_seconds_or_its_reason() -> None:
         "total_s": None,
     }
     node = plan.graph.nodes[plan.find("pick")[0]]
-    for verdict, spec in ((other, slow), (cpu, machine.devices[-1])):
+    for verdict, spec in ((other, slow), (cpu, topology.devices[-1])):
         assert verdict["can"] and verdict["seconds"] == node_seconds(spec, plan.graph, node)
     shown = next(line for line in plan.explain("pick").splitlines() if "* slow" in line)
     assert shown.startswith("  * slow    can, about 2.06 s, copies about ")
@@ -104,7 +104,7 @@ def test_full_device_that_could_run_an_op_says_that_it_is_full() -> None:
     h = vs.input("x", (64, 64))
     for i in range(6):
         h = vs.mul(h, vs.weight(np.ones((64, 64), np.float32), f"w{i}"), name=f"n{i}")
-    plan = make_plan(h, machine=make_machine(1, [100_000]))
+    plan = make_plan(h, topology=make_topology(1, [100_000]))
     first, cpu = plan.node_as_dict("n5")["devices"]
     assert first["can"] and first["note"].startswith("null:0 is full: it would take") and cpu["can"]
     assert plan.node_as_dict("n0")["devices"][0]["note"] == ""
@@ -134,7 +134,7 @@ def test_weight_tells_where_its_copies_live() -> None:
     ]
     text = plan.explain("w")
     assert "  lives on: null:0 (256 B), null:2 (256 B)" in text
-    assert "  rule: weight; also on null:2, for the ops there" in text
+    assert "  reason: weight; also on null:2, for the ops there" in text
 
 
 def source_of(name: str) -> vs.Tensor:
@@ -144,14 +144,14 @@ def source_of(name: str) -> vs.Tensor:
 def test_input_tells_where_it_goes() -> None:
     about = make_plan(*diamond(None, A, B, CPU)).node_as_dict("x")
     assert about["device"] == "caller"
-    assert [(c["source"], c["target"], c["bytes"]) for c in about["crossings"]] == [
+    assert [(c["source"], c["target"], c["bytes"]) for c in about["transfers"]] == [
         ("caller", A, 2048),
         ("caller", B, 2048),
     ]
 
 
 def test_int64_input_says_why_devices_refuse_it() -> None:
-    plan = make_plan(vs.add(vs.input("n", (40,), "int64"), 1, name="y"), machine=make_machine(1))
+    plan = make_plan(vs.add(vs.input("n", (40,), "int64"), 1, name="y"), topology=make_topology(1))
     assert "null:0  cannot: int64 values of n may not fit 32 bits" in plan.explain("y")
 
 
@@ -201,8 +201,8 @@ def test_every_node_of_a_plan_can_be_explained(seed: int) -> None:
         about = plan.node_as_dict(node.id)
         assert json.loads(json.dumps(about)) == about
         assert plan.explain(node.id).startswith(f"{node.name}: {node.op} -> {node.type}")
-        crossed |= {(c["name"], c["target"], c["split"]) for c in about["crossings"]}
-    names = [d.name for d in plan.machine.devices]
+        crossed |= {(c["name"], c["target"], c["split"]) for c in about["transfers"]}
+    names = [d.name for d in plan.topology.devices]
     wanted = {
         (plan.graph.nodes[c.node].name, names[s.device], s.id)
         for s in plan.splits
@@ -217,7 +217,7 @@ def test_every_node_of_a_plan_can_be_explained(seed: int) -> None:
 
 def test_text_of_a_large_plan_is_a_screen_or_two() -> None:
     placement = {f"layer.{i}.*": (A, B)[i % 2] for i in range(200)}
-    plan = make_plan(mlp(200)[0], placement, make_machine(2))
+    plan = make_plan(mlp(200)[0], placement, make_topology(2))
     text = plan.explain()
     lines = text.splitlines()
     assert len(lines) < 80 and max(map(len, lines)) < 200
@@ -232,14 +232,14 @@ def test_text_of_a_large_plan_is_a_screen_or_two() -> None:
 def test_text_about_many_computers_sums_them_up(hosts: int) -> None:
     base = DeviceSpec("", "null", label="a card")
     names = [f"node{host}/null:{card}" for host in range(hosts) for card in range(2)]
-    machine = Machine((*[replace(base, name=name) for name in names], DeviceSpec(CPU, "cpu")))
+    topology = Topology((*[replace(base, name=name) for name in names], DeviceSpec(CPU, "cpu")))
     last = names[-1]
-    plan = make_plan(mlp(4)[0], {"layer.[012].*": names[0], "layer.3.*": last}, machine)
+    plan = make_plan(mlp(4)[0], {"layer.[012].*": names[0], "layer.3.*": last}, topology)
     text = plan.explain()
     assert len(text) < 8_000 and max(map(len, text.splitlines())) < 400
     rows = {line.split()[0]: line.split()[1] for line in text.splitlines() if line[:2] == "  "}
     nodes = sum(len(split.nodes) for split in plan.splits)
-    here = sum(len(s.nodes) for s in plan.splits if machine.devices[s.device].name == last)
+    here = sum(len(s.nodes) for s in plan.splits if topology.devices[s.device].name == last)
     assert rows[f"node{hosts - 1}"] == str(here) and rows["node0"] == str(nodes - here)
     assert (f"{hosts + 1 - ROWS + 1:,} more" in text) == (hosts + 1 > ROWS)
     assert f"and {2 * hosts - NAMES:,} more: a card" in text
@@ -247,34 +247,34 @@ def test_text_about_many_computers_sums_them_up(hosts: int) -> None:
 
 def test_of_runs_that_decide_it_is_not_told_that_all_fits_one_device() -> None:
     graph, _ = vs.build_graph(mlp(2)[0])
-    for policy in ("dynamic", "steal"):
-        text = vs.plan_graph(graph, make_machine(2), policy=policy).explain()
+    for policy in ("earliest-finish", "work-stealing"):
+        text = vs.plan_graph(graph, make_topology(2), policy=policy).explain()
         assert "null:1 has no work: each run decides again" in text
         assert "what GPUs can run fits" not in text
 
 
 def test_gpus_behind_those_that_have_all_work_are_told() -> None:
     told = "null:1 has no work: what GPUs can run fits null:0; try "
-    plan = make_plan(mlp(2)[0], machine=make_machine(2))
+    plan = make_plan(mlp(2)[0], topology=make_topology(2))
     assert f'  {told}placement={{"PATTERN": "DEVICE"}}' in plan.explain().splitlines()
     assert f"  {told}--place PATTERN=DEVICE" in explain_plan(plan, COMMAND).splitlines()
     silent = (
-        make_plan(mlp(2)[0], {"layer.1.*": B}, make_machine(2)),
+        make_plan(mlp(2)[0], {"layer.1.*": B}, make_topology(2)),
         make_plan(
-            mlp(2)[0], {"*": B}, make_machine(2)
+            mlp(2)[0], {"*": B}, make_topology(2)
         ),  # the first one is passed over, not forgotten
-        make_plan(mlp(2)[0], {"*": CPU}, make_machine(2)),
-        make_plan(mlp(2)[0], machine=make_machine(1)),
-        make_plan(mlp(2)[0], machine=make_machine(2, [4000, 0])),  # it is too small
+        make_plan(mlp(2)[0], {"*": CPU}, make_topology(2)),
+        make_plan(mlp(2)[0], topology=make_topology(1)),
+        make_plan(mlp(2)[0], topology=make_topology(2, [4000, 0])),  # it is too small
     )
     for plan in silent:
         assert "no work" not in plan.explain()
 
 
 def test_table_of_devices_has_80_columns() -> None:
-    plan = make_plan(mlp(400)[0], machine=make_machine(2, [1 << 40, 1 << 40]))
-    devices = (replace(plan.machine.devices[0], name="vulkan:10", label="A card"),)
-    plan = replace(plan, machine=Machine((*devices, *plan.machine.devices[1:])))
+    plan = make_plan(mlp(400)[0], topology=make_topology(2, [1 << 40, 1 << 40]))
+    devices = (replace(plan.topology.devices[0], name="vulkan:10", label="A card"),)
+    plan = replace(plan, topology=Topology((*devices, *plan.topology.devices[1:])))
     lines = plan.explain().splitlines()
     assert lines[2].split()[:2] == ["device", "nodes"] and lines[6] == "  vulkan:10: A card"
     assert max(map(len, lines[2:6])) <= 80
@@ -301,10 +301,10 @@ def test_fallbacks_stand_above_the_splits() -> None:
 @pytest.mark.parametrize("shape", NAMED.values(), ids=list(NAMED))
 def test_numbers_agree_with_the_plan(shape: Named) -> None:
     plan = make_plan(*shape.build(), copies=2)
-    assert len(plan.crossings) == shape.crossings == plan.as_dict()["crossings"]
-    assert all(isinstance(c, CopyIn) for c in plan.crossings)
-    sizes = [plan.graph.nodes[c.node].type.device_bytes for c in crossings_of(plan)]
-    assert plan.crossing_bytes == sum(sizes) == plan.as_dict()["crossing_bytes"]
+    assert len(plan.transfers) == shape.transfers == plan.as_dict()["transfers"]
+    assert all(isinstance(c, CopyIn) for c in plan.transfers)
+    sizes = [plan.graph.nodes[c.node].type.device_bytes for c in transfers_of(plan)]
+    assert plan.transfer_bytes == sum(sizes) == plan.as_dict()["transfer_bytes"]
     assert plan.fences == fences_of(plan) == shape.fences
     assert plan.barriers == sum(len(s.barriers) for s in plan.splits)
     for name in plan.names:
@@ -322,7 +322,7 @@ def test_buffers_of_a_device_sum_up_to_its_peak() -> None:
     assert sizes[A].activation_bytes == 3 * one.activation_bytes == 3 * 4096
     assert (one.inbox_bytes, one.outbox_bytes) == (2048, 2048)
     assert one.capacity_bytes == 4 << 30 and one.resident_bytes == 0
-    on_cpu = make_plan(mlp(4)[0], machine=make_machine(0)).buffers()[CPU]
+    on_cpu = make_plan(mlp(4)[0], topology=make_topology(0)).buffers()[CPU]
     assert on_cpu.peak_bytes == on_cpu.activation_bytes == 4096  # weights are the caller's arrays
     assert on_cpu.total_bytes == 4096 + on_cpu.weight_bytes
 
@@ -337,33 +337,35 @@ def test_plain_data_has_everything() -> None:
     assert [d["nodes"] for d in data["devices"]] == [3, 3, 1]
     assert data["splits"][1]["barriers"] == list(plan.splits[1].barriers)
     assert len(data["locations"]) == len(plan.locations)
-    assert Machine.from_dict(data["machine"]) == plan.machine
+    assert Topology.from_dict(data["topology"]) == plan.topology
 
 
 # -- machines --------------------------------------------------------------------------------------
 
 
 def test_machines_come_back_from_json() -> None:
-    machine = Machine((*picky(False, True).devices[:-1], DeviceSpec("cpu", "cpu", "numpy")))
-    assert Machine.from_dict(json.loads(json.dumps(machine.as_dict()))) == machine
-    own = Machine((replace(machine.devices[0], own_buffers=True, pool="p"), machine.devices[-1]))
-    assert Machine.from_dict(own.as_dict()) == own
+    topology = Topology((*picky(False, True).devices[:-1], DeviceSpec("cpu", "cpu", "numpy")))
+    assert Topology.from_dict(json.loads(json.dumps(topology.as_dict()))) == topology
+    own = Topology(
+        (replace(topology.devices[0], disable_aliasing=True, memory_node="p"), topology.devices[-1])
+    )
+    assert Topology.from_dict(own.as_dict()) == own
 
 
 def test_a_few_lines_make_a_machine() -> None:
     card = {"name": "card", "kind": "vulkan", "memory_bytes": 1 << 34, "flops_per_s": 8_000_000}
-    machine = Machine.from_dict({"devices": [{**card, "limits": {"storage_buffers": 16}}]})
-    assert [d.name for d in machine.devices] == ["card", "cpu"]
-    first = machine.devices[0]
+    topology = Topology.from_dict({"devices": [{**card, "limits": {"storage_buffers": 16}}]})
+    assert [d.name for d in topology.devices] == ["card", "cpu"]
+    first = topology.devices[0]
     assert (first.memory_bytes, first.flops_per_s, first.limits.storage_buffers) == (2**34, 8e6, 16)
     assert first.limits.max_invocations == 128
-    assert device_of(make_plan(vs.neg(source(), name="y"), machine=machine), "y") == "card"
+    assert device_of(make_plan(vs.neg(source(), name="y"), topology=topology), "y") == "card"
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"memory": 5}, "device 0 has no field 'memory'; try memory_bytes"),
+        ({"memory": 5}, "device 0 has no field 'memory'; try memory_node"),
         (
             {"memory_bytes": "5"},
             "expected a whole number of 0 or more as memory_bytes of device 0, got '5'",
@@ -374,7 +376,7 @@ def test_a_few_lines_make_a_machine() -> None:
         ({"bytes_per_s": 0}, "speeds of at least 1 a second"),
         ({"kind": "cuda"}, "a kind of vulkan, null, cpu for device 0, got 'card' and 'cuda'"),
         ({"name": ""}, "expected a name"),
-        ({"own_buffers": 1}, "expected true or false"),
+        ({"disable_aliasing": 1}, "expected true or false"),
         ({"limits": {"shared": 3}}, "the limits of device 0 has no field 'shared'"),
         ({"limits": {"max_groups": [1, 2]}}, "expected 3 whole numbers"),
         ({"limits": 7}, "expected a mapping for the limits of device 0, got 7"),
@@ -383,16 +385,16 @@ def test_a_few_lines_make_a_machine() -> None:
 )
 def test_wrong_machines_are_clear_errors(change: dict[str, object], match: str) -> None:
     card = {"name": "card", "kind": "vulkan"}
-    with pytest.raises(vs.PlanError, match=r"^\[machine\] .*" + match.replace("[", r"\[")):
-        Machine.from_dict({"devices": [{**card, **change}]})
+    with pytest.raises(vs.PlanError, match=r"^\[topology\] .*" + match.replace("[", r"\[")):
+        Topology.from_dict({"devices": [{**card, **change}]})
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"devices": {}}, {"devices": [], "more": 1}])
 def test_what_is_no_machine_is_refused(data: object) -> None:
     with pytest.raises(vs.PlanError, match=r'expected \{"devices": \[\.\.\.\]\}'):
-        Machine.from_dict(data)
+        Topology.from_dict(data)
     with pytest.raises(vs.PlanError, match="expected a mapping for device 0"):
-        Machine.from_dict({"devices": [3]})
+        Topology.from_dict({"devices": [3]})
 
 
 # -- states and observers --------------------------------------------------------------------------
@@ -402,10 +404,10 @@ def test_states_are_told_like_weights() -> None:
     held = vs.state(np.zeros((8, 64), np.float32), name="cache")
     after = vs.add(held, source(), name="next")
     graph, _ = vs.build_graph(vs.neg(held, name="y"), {held: after})
-    plan = vs.plan_graph(graph, make_machine(2))
+    plan = vs.plan_graph(graph, make_topology(2))
     assert plan.node_as_dict("cache")["copies"] == [{"device": A, "bytes": 2048}]
     assert "  lives on: null:0 (2.0 KiB)" in plan.explain("cache")
-    assert "  rule: writes cache" in plan.explain("cache.next")
+    assert "  reason: writes cache" in plan.explain("cache.next")
     header, row = plan.explain().splitlines()[2:4]
     assert header.split()[2:4] == ["weights", "states"] and row.split()[4:6] == ["2.0", "KiB"]
     assert plan.buffers()[A].state_bytes == 2048 and plan.as_dict()["devices"][0]["states"] == [

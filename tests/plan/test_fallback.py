@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from graphs import CPU, A, make_machine, make_plan, picky, source
+from graphs import CPU, A, make_plan, make_topology, picky, source
 
 import vksched as vs
 from vksched.plan.explain.cpu_fallback import Fallback, find_fallbacks, warn_of_fallbacks
@@ -26,7 +26,7 @@ def picks(count: int = 2) -> vs.Tensor:
 
 def null_scheduler(*able: bool) -> vs.Scheduler:
     clock = vs.SimulatedClock()
-    return vs.Scheduler([vs.NullDevice(spec, clock) for spec in picky(*able).devices[:-1]])
+    return vs.Scheduler([vs.SimulatedDevice(spec, clock) for spec in picky(*able).devices[:-1]])
 
 
 def test_ops_that_no_device_runs_are_found_with_their_reasons() -> None:
@@ -35,8 +35,8 @@ def test_ops_that_no_device_runs_are_found_with_their_reasons() -> None:
 
 
 def test_nothing_is_found_where_a_device_can() -> None:
-    for machine in (picky(False, True), picky(True), make_machine(0)):
-        assert find_fallbacks(make_plan(picks(), machine=machine)) == ()
+    for topology in (picky(False, True), picky(True), make_topology(0)):
+        assert find_fallbacks(make_plan(picks(), topology=topology)) == ()
 
 
 def test_what_the_user_put_on_the_cpu_is_wanted() -> None:
@@ -53,11 +53,11 @@ def test_what_a_cpu_neighbour_drew_there_is_none_of_it() -> None:
 
 def test_few_numbers_count_only_once_a_device_has_worked_on_them() -> None:
     n = vs.input("n", (4,), "int64")
-    assert find_fallbacks(make_plan(vs.add(n, n), machine=picky(True))) == ()
+    assert find_fallbacks(make_plan(vs.add(n, n), topology=picky(True))) == ()
     pick = vs.gather(vs.exp(vs.input("x", (4,)), name="e"), FOUR)
     assert [f.op for f in find_fallbacks(make_plan(pick, {"e": A}, picky(False)))] == ["gather"]
     many = vs.input("m", (32,), "int64")
-    assert [f.op for f in find_fallbacks(make_plan(many + many, machine=picky(True)))] == ["add"]
+    assert [f.op for f in find_fallbacks(make_plan(many + many, topology=picky(True)))] == ["add"]
 
 
 def test_a_scheduler_warns_once_per_op_at_the_line_that_compiles() -> None:
@@ -84,7 +84,7 @@ def test_a_second_op_is_a_second_warning() -> None:
 
 def test_ops_with_the_same_reason_share_a_warning() -> None:
     x = vs.input("x", (32,), "float64")
-    plan = make_plan(vs.exp(vs.neg(x), name="last"), machine=make_machine(2))
+    plan = make_plan(vs.exp(vs.neg(x), name="last"), topology=make_topology(2))
     told: set[str] = set()
     with pytest.warns(vs.VkschedWarning) as said:
         warn_of_fallbacks(plan, told)
@@ -104,9 +104,9 @@ def test_warning_as_error_leaves_the_scheduler_usable() -> None:
 
 
 def test_devices_without_the_limit_are_named_alone() -> None:
-    spec = vs.DeviceSpec("small", "null", limits=Limits(), page_bytes=1024)
-    machine = vs.Machine((spec, *picky(False).devices))
-    plan = make_plan(vs.gather(source(), FOUR, name="pick"), machine=machine)
+    spec = vs.DeviceSpec("small", "null", limits=Limits(), max_buffer_bytes=1024)
+    topology = vs.Topology((spec, *picky(False).devices))
+    plan = make_plan(vs.gather(source(), FOUR, name="pick"), topology=topology)
     (found,) = find_fallbacks(plan)
     assert [device for device, _ in found.reasons] == ["small", A]
     assert "over the largest buffer" in found.reasons[0][1] and found.reasons[1][1] == WHY

@@ -18,8 +18,8 @@ from graphs import (
     Named,
     chain,
     lifetimes,
-    make_machine,
     make_plan,
+    make_topology,
     numpy_outputs,
     random_outputs,
     random_plan,
@@ -75,12 +75,12 @@ def state_plan(rng: np.random.Generator, *devices: int) -> Plan:
     outputs = [vs.exp(y, name="e"), vs.reshape(c, (64,), name="flat"), vs.exp(w, name="old")]
     updates = {a: y, b: a, c: vs.tanh(c, name="t"), m: mean, w: vs.sub(w, mean, name="new")}
     graph, _ = vs.build_graph(outputs, updates=updates)
-    machine = make_machine(3)
+    topology = make_topology(3)
     placed = [n for n in graph.ops if n.op not in ("assign", "reshape")]
     where = devices or tuple(rng.integers(0, 4, len(placed)))
-    names = [machine.devices[where[i % len(where)]].name for i in range(len(placed))]
+    names = [topology.devices[where[i % len(where)]].name for i in range(len(placed))]
     pairs = [(n.id, name) for n, name in zip(placed, names, strict=True)]
-    return vs.plan_graph(graph, machine, overrides=pairs)
+    return vs.plan_graph(graph, topology, overrides=pairs)
 
 
 def found(plan: Plan, events: list[Event] | None = None, runs: int = 2) -> list[Finding]:
@@ -119,12 +119,12 @@ def test_who_reads_a_view_reads_all_of_its_root_where_the_layer_judges_buffers()
     row = x[6:7]
     outputs = [vs.concat([row, row], name="a"), vs.neg(vs.concat([z, z], name="b"), name="c")]
     placement = {"*": "null:0"}
-    for own_buffers in (False, True):
-        plan = make_plan(outputs, placement, make_machine(1, own_buffers=own_buffers))
+    for disable_aliasing in (False, True):
+        plan = make_plan(outputs, placement, make_topology(1, disable_aliasing=disable_aliasing))
         split = plan.splits[0]
         x_at, b_at = (plan.locations[0, n] for n in (split.copies_in[0].node, split.nodes[1]))
         assert b_at.page == x_at.page  # it takes the place of what nobody reads any more
-        assert (3 in split.barriers) is own_buffers  # before b, behind two copies and a
+        assert (3 in split.barriers) is disable_aliasing  # before b, behind two copies and a
 
 
 @RANDOM
@@ -147,19 +147,19 @@ def test_plans_with_states_are_in_order_and_need_every_wait_and_barrier(seed: in
     assert all(map(found, without_one(plan, "barriers")))
 
 
-def rich_plan(seed: int, count: int, sync: str) -> Plan:
+def rich_plan(seed: int, count: int, submit_granularity: str) -> Plan:
     """Weights that stay in the host's memory, values that the user watches, waits by policy."""
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, count))
-    machine = make_machine(3, sync=sync)
+    topology = make_topology(3, submit_granularity=submit_granularity)
     overrides = [
-        (n.id, machine.devices[int(rng.integers(0, 4))].name)
+        (n.id, topology.devices[int(rng.integers(0, 4))].name)
         for n in (*graph.ops, *graph.weights)
         if rng.random() < 0.5
     ]
     computed = [n.id for n in graph.ops if not graph.nodes[graph.root(n.id)].declaration.leaf]
     watched = [n for n in computed if rng.random() < 0.1]
-    return vs.plan_graph(graph, machine, overrides=overrides, observed=watched)
+    return vs.plan_graph(graph, topology, overrides=overrides, observed=watched)
 
 
 @RANDOM
@@ -171,8 +171,8 @@ def test_streams_and_observers_are_in_order_and_need_every_wait(
     check_plan(with_copies(plan, copies), runs=copies + 1, seed=seed)
     assert all(map(found, without_one(plan, "waits")))
     assert all(map(found, without_one(plan, "barriers")[:20]))
-    for sync in ("level", "op"):
-        check_plan(rich_plan(seed, count, sync), seed=seed)
+    for submit_granularity in ("level", "op"):
+        check_plan(rich_plan(seed, count, submit_granularity), seed=seed)
 
 
 # -- faults in plans -------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def other_wait(plan: Plan, draw: Draw) -> Plan | None:
 
 
 def copies_of(plan: Plan, field: str) -> list[tuple[int, Any]]:
-    devices = plan.machine.devices
+    devices = plan.topology.devices
     return [
         (s.id, c)
         for s in plan.splits
@@ -254,7 +254,7 @@ def shared_window(plan: Plan, draw: Draw, field: str, span: str) -> Plan | None:
     choice = [
         s
         for s in plan.splits
-        if len(getattr(s, field)) > 1 and plan.machine.devices[s.device].kind != "cpu"
+        if len(getattr(s, field)) > 1 and plan.topology.devices[s.device].kind != "cpu"
     ]
     if not choice:
         return None
@@ -268,7 +268,7 @@ def shared_window(plan: Plan, draw: Draw, field: str, span: str) -> Plan | None:
 def place_in_use(plan: Plan, draw: Draw) -> Plan | None:
     """A value lies on another that is still needed."""
     pairs = []
-    for device in range(plan.machine.cpu):
+    for device in range(plan.topology.cpu):
         lives = sorted(lifetimes(plan, device).items())
         pairs += [
             (device, one, two)
@@ -471,7 +471,7 @@ def test_a_state_read_after_its_write_is_found() -> None:
 
 def executor_of(plan: Plan, eager: bool = False, seed: int = 0) -> Executor:
     """The plan on lazy or eager devices; it is carried out whatever is missing in it."""
-    specs = plan.machine.devices
+    specs = plan.topology.devices
     devices: list[Device] = [LazyDevice(s, seed + i, eager) for i, s in enumerate(specs[:-1])]
     devices.append(CpuDevice(specs[-1]))
     for memory, device in zip(plan.memory, devices, strict=True):
@@ -579,7 +579,7 @@ def test_a_missing_wait_or_barrier_is_an_error_at_run_time(
     """The devices are eager, so the results are right by luck."""
     plan = make_plan(*shape.build())
     for left in (*without_one(plan, "waits"), *without_one(plan, "barriers")):
-        if all(s.device != plan.machine.cpu for s in plan.splits):
+        if all(s.device != plan.topology.cpu for s in plan.splits):
             executor = executor_of(left, eager=True)
             for seed in range(2):
                 with pytest.raises(
@@ -643,7 +643,7 @@ def test_a_run_that_fails_leaves_its_slot_in_order(checked: None, where_it_fails
     x, where = vs.input("x", (6, 4)), vs.input("where", (3,), "int32")
     y = vs.add(vs.gather(vs.exp(x, name="e"), where, name="pick"), 1.0, name="y")
     clock = vs.SimulatedClock()
-    null: list[Device] = [vs.NullDevice(d.spec, clock) for d in lazy_devices(2)]
+    null: list[Device] = [vs.SimulatedDevice(d.spec, clock) for d in lazy_devices(2)]
     devices = lazy_devices(2) if where_it_fails == "cpu" else null
     with vs.Scheduler(devices, copies=2) as sched:
         run = sched.compile(y, placement={"e": A, "pick": where_it_fails, "y": B})

@@ -24,35 +24,35 @@ from vksched.planner.partition.host_partition import cut
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.host_names import on
 from vksched.topology.links import Link, Links
-from vksched.topology.perf_model import Costs
-from vksched.topology.topology import Machine
+from vksched.topology.perf_model import PerfModel
+from vksched.topology.topology import Topology
 
 FREE = Link(math.inf, 0.0)
 ONE, TWO = "node1/null:0", "node2/null:0"
 VALUE_BYTES = 8 * 64 * 4
 
 
-def machine_of(names: Sequence[str], network: Link, bus: Link = FREE, **spec: object) -> Machine:
+def topology_of(names: Sequence[str], network: Link, bus: Link = FREE, **spec: object) -> Topology:
     """Devices of these names, on hosts that are joined by one kind of network."""
     base = DeviceSpec("", "null", flops_per_s=1e9, bytes_per_s=math.inf, submit_s=0.0)
     devices = [replace(base, name=name, **spec) for name in names]  # type: ignore[arg-type]
-    return Machine((*devices, replace(base, name=CPU, kind="cpu")), Links((), bus, network))
+    return Topology((*devices, replace(base, name=CPU, kind="cpu")), Links((), bus, network))
 
 
 def plan_of(
-    built: tuple[Sequence[vs.Tensor], dict[str, str]], machine: Machine, copies: int = 1
+    built: tuple[Sequence[vs.Tensor], dict[str, str]], topology: Topology, copies: int = 1
 ) -> Plan:
     graph, _ = vs.build_graph(built[0])
-    return vs.plan_graph(graph, machine, overrides=list(built[1].items()), copies=copies)
+    return vs.plan_graph(graph, topology, overrides=list(built[1].items()), copies=copies)
 
 
 def waits_for(network: Link, devices: Sequence[str] = (ONE, ONE, TWO)) -> float:
     """The seconds of a chain over two hosts."""
-    return simulate(plan_of(chain(devices), machine_of((ONE, TWO), network))).seconds
+    return simulate(plan_of(chain(devices), topology_of((ONE, TWO), network))).seconds
 
 
 def test_each_message_takes_its_latency() -> None:
-    # start, crossing and result are one behind the other; what else is said is done by then
+    # start, transfer and result are one behind the other; what else is said is done by then
     none, some = waits_for(Link(math.inf, 0.0)), waits_for(Link(math.inf, 0.5))
     assert some - none == pytest.approx(3 * 0.5)
 
@@ -68,9 +68,9 @@ def test_a_value_goes_to_a_host_once() -> None:
     built = fan_out([names[1], names[2]])
     built[1]["a"] = ONE
     network = Link(1e3, 0.0)
-    slow = simulate(plan_of(built, machine_of(names, network))).seconds
-    free = simulate(plan_of(built, machine_of(names, FREE))).seconds
-    # input, one crossing, two results over one network
+    slow = simulate(plan_of(built, topology_of(names, network))).seconds
+    free = simulate(plan_of(built, topology_of(names, FREE))).seconds
+    # input, one transfer, two results over one network
     assert slow - free == pytest.approx(4 * VALUE_BYTES / 1e3)
 
 
@@ -78,15 +78,15 @@ def test_a_value_goes_to_a_host_once() -> None:
 def test_links_of_pairs_work_beside_each_other_and_ports_do_not(named: bool) -> None:
     # the halves of a diamond go to two hosts, and come back from them
     names = (ONE, TWO, "node3/null:0")
-    machine = machine_of(names, Link(1e3, 0.0))
-    memory = [machine.memory_of(host) for host in machine.hosts]
+    topology = topology_of(names, Link(1e3, 0.0))
+    memory = [topology.memory_of(host) for host in topology.hosts]
     if named:
         ends = itertools.combinations(memory, 2)
-        pairs = tuple((a, b, machine.links.network) for a, b in ends)
-        machine = replace(machine, links=replace(machine.links, pairs=pairs))
+        pairs = tuple((a, b, topology.links.network) for a, b in ends)
+        topology = replace(topology, links=replace(topology.links, pairs=pairs))
     built = diamond(ONE, TWO, names[2], ONE)
-    slow = simulate(plan_of(built, machine)).seconds
-    free = simulate(plan_of(built, machine_of(names, FREE))).seconds
+    slow = simulate(plan_of(built, topology)).seconds
+    free = simulate(plan_of(built, topology_of(names, FREE))).seconds
     # by ports the second half goes out behind the first one, and comes in behind it
     assert slow - free == pytest.approx((4 if named else 5) * VALUE_BYTES / 1e3)
 
@@ -94,8 +94,8 @@ def test_links_of_pairs_work_beside_each_other_and_ports_do_not(named: bool) -> 
 def test_values_over_one_link_are_one_behind_the_other() -> None:
     names = (ONE, TWO, "node2/null:1")
     built = diamond(ONE, TWO, names[2], ONE)
-    slow = simulate(plan_of(built, machine_of(names, Link(1e3, 0.0)))).seconds
-    free = simulate(plan_of(built, machine_of(names, FREE))).seconds
+    slow = simulate(plan_of(built, topology_of(names, Link(1e3, 0.0)))).seconds
+    free = simulate(plan_of(built, topology_of(names, FREE))).seconds
     # input, the value for both halves once, two values on the way back, result
     assert slow - free == pytest.approx(5 * VALUE_BYTES / 1e3)
 
@@ -105,11 +105,11 @@ def test_values_over_one_link_are_one_behind_the_other() -> None:
 def test_a_free_network_is_as_good_as_one_host_for_a_chain(
     devices: Sequence[str], copies: int
 ) -> None:
-    costs = Costs(launch_s=1e-6, start_s=2e-5, submit_s=5e-5, fence_s=3e-5, calls=1)
+    costs = PerfModel(launch_s=1e-6, start_s=2e-5, submit_s=5e-5, fence_s=3e-5, calls=1)
     bus = Link(1e7, 1e-5)
     far = {A: on("node1", A), B: on("node2", B), CPU: CPU}
-    near = plan_of(chain(devices), machine_of((A, B), FREE, bus, costs=costs), copies)
-    apart = machine_of((far[A], far[B]), FREE, bus, costs=costs)
+    near = plan_of(chain(devices), topology_of((A, B), FREE, bus, costs=costs), copies)
+    apart = topology_of((far[A], far[B]), FREE, bus, costs=costs)
     plan = plan_of(chain([far[d] for d in devices]), apart, copies)
     assert program_of(plan).walks is not None and program_of(near).walks is None
     assert simulate(plan).seconds == pytest.approx(simulate(near).seconds)
@@ -117,22 +117,22 @@ def test_a_free_network_is_as_good_as_one_host_for_a_chain(
 
 def test_hosts_submit_beside_each_other() -> None:
     # one host hands over both halves, one after the other; two do that at once
-    costs = Costs(submit_s=1.0, calls=1)
-    near = plan_of(diamond(None, A, B, A), machine_of((A, B), FREE, costs=costs))
-    far = plan_of(diamond(None, ONE, TWO, ONE), machine_of((ONE, TWO), FREE, costs=costs))
+    costs = PerfModel(submit_s=1.0, calls=1)
+    near = plan_of(diamond(None, A, B, A), topology_of((A, B), FREE, costs=costs))
+    far = plan_of(diamond(None, ONE, TWO, ONE), topology_of((ONE, TWO), FREE, costs=costs))
     assert simulate(near).seconds - simulate(far).seconds == pytest.approx(1.0, rel=1e-3)
 
 
 def test_each_host_begins_a_run_in_its_own_time() -> None:
-    costs = Costs(run_s=1.0, calls=1)
-    near = plan_of(chain([A, B]), machine_of((A, B), FREE, costs=costs))
-    far = plan_of(chain([ONE, TWO]), machine_of((ONE, TWO), FREE, costs=costs))
+    costs = PerfModel(run_s=1.0, calls=1)
+    near = plan_of(chain([A, B]), topology_of((A, B), FREE, costs=costs))
+    far = plan_of(chain([ONE, TWO]), topology_of((ONE, TWO), FREE, costs=costs))
     assert simulate(near).seconds == pytest.approx(1.0, rel=1e-3)
     assert simulate(far).seconds == pytest.approx(1.0, rel=1e-3)  # at once, not one by one
 
 
 def test_a_stream_over_hosts_has_the_period_of_its_slowest_part() -> None:
-    plan = plan_of(chain([ONE, ONE, TWO]), machine_of((ONE, TWO), Link(1e9, 1e-5)), copies=64)
+    plan = plan_of(chain([ONE, ONE, TWO]), topology_of((ONE, TWO), Link(1e9, 1e-5)), copies=64)
     metrics = plan_metrics(plan)
     busy = simulate(plan).busy_s
     wire_s = VALUE_BYTES / 1e9
@@ -153,7 +153,7 @@ def test_in_an_exchange_of_all_with_all_no_host_waits_for_its_turn(hosts: int) -
         sums.append(vs.reduce_max(total, name=f"sum{host}"))
     names = [f"node{host}/null:0" for host in range(hosts)]
     placed = {f"{what}{host}*": names[host] for host in range(hosts) for what in ("made", "sum")}
-    plan = plan_of((sums, placed), machine_of(names, network))
+    plan = plan_of((sums, placed), topology_of(names, network))
     value_s = VALUE_BYTES / network.bytes_per_s
     given_s = hosts * value_s  # the caller's port brings the input to all, one behind the other
     exchange_s = simulate(plan).seconds - given_s
@@ -168,7 +168,7 @@ def test_states_are_written_when_all_hosts_are_ready_and_told() -> None:
     overrides = [("s1", ONE), ("a", ONE), ("s2", TWO), ("b", TWO), ("y", ONE)]
 
     def seconds(network: Link) -> float:
-        plan = vs.plan_graph(graph, machine_of((ONE, TWO), network), overrides=overrides)
+        plan = vs.plan_graph(graph, topology_of((ONE, TWO), network), overrides=overrides)
         assert plan.commits
         return simulate(plan).seconds
 
@@ -179,8 +179,8 @@ def test_states_are_written_when_all_hosts_are_ready_and_told() -> None:
 def test_each_host_waits_for_its_own_splits_only() -> None:
     outputs, _ = transformer(3)
     graph, _ = vs.build_graph(outputs)
-    machine = machine_of((ONE, TWO), Link(1e9, 1e-4))
-    plan = vs.plan_graph(graph, machine, overrides=[("layer.0.*", ONE), ("layer.[12].*", TWO)])
+    topology = topology_of((ONE, TWO), Link(1e9, 1e-4))
+    plan = vs.plan_graph(graph, topology, overrides=[("layer.0.*", ONE), ("layer.[12].*", TWO)])
     walks = program_of(plan).walks
     assert walks is not None
     for split, waits, takes in zip(plan.splits, walks.waits, walks.takes, strict=True):
@@ -206,19 +206,19 @@ def _waited(splits: Sequence[Split], walks: object) -> set[int]:
 
 def test_energy_of_copies_is_of_the_host_that_makes_them() -> None:
     bus = Link(1e3, 0.0)
-    machine = machine_of((ONE, TWO), FREE, bus)
-    cpus = [replace(machine.devices[-1], name=f"node{i}/cpu", busy_watts=100.0) for i in (1, 2)]
-    idle = replace(machine.devices[-1], busy_watts=0.0, idle_watts=0.0)
-    gpus = [replace(d, busy_watts=0.0, idle_watts=0.0) for d in machine.devices[:2]]
+    topology = topology_of((ONE, TWO), FREE, bus)
+    cpus = [replace(topology.devices[-1], name=f"node{i}/cpu", busy_watts=100.0) for i in (1, 2)]
+    idle = replace(topology.devices[-1], busy_watts=0.0, idle_watts=0.0)
+    gpus = [replace(d, busy_watts=0.0, idle_watts=0.0) for d in topology.devices[:2]]
     cpus = [replace(cpu, idle_watts=0.0) for cpu in cpus]
-    whole = Machine((gpus[0], cpus[0], gpus[1], cpus[1], idle), machine.links)
+    whole = Topology((gpus[0], cpus[0], gpus[1], cpus[1], idle), topology.links)
     plan = plan_of(chain([ONE, TWO]), whole)
     copied_s = 4 * VALUE_BYTES / 1e3  # into and out of both devices
     assert plan_metrics(plan).energy_j == pytest.approx(100.0 * copied_s, rel=1e-3)
 
 
 def test_runs_share_the_network_between_two_hosts() -> None:
-    plan = plan_of(chain([ONE, TWO]), machine_of((ONE, TWO), Link(1e3, 0.0)), copies=4)
+    plan = plan_of(chain([ONE, TWO]), topology_of((ONE, TWO), Link(1e3, 0.0)), copies=4)
     done = run_program(program_of(plan), 8, 4)
     assert done.seconds >= 8 * VALUE_BYTES / 1e3
 
@@ -240,7 +240,7 @@ def _crossings_of_walks(plan: Plan) -> Counter[tuple[int, str, str]]:
     """The same, as the simulator has it."""
     walks = program_of(plan).walks
     assert walks is not None
-    names = sorted({plan.machine.host_of(s.device) for s in plan.splits} | {""})
+    names = sorted({plan.topology.host_of(s.device) for s in plan.splits} | {""})
     run = len(plan.splits) - len(plan.commits)
     out: Counter[tuple[int, str, str]] = Counter()
     ends = [(run, messages) for messages in walks.ends]
@@ -265,6 +265,6 @@ def test_walks_bring_what_the_parts_of_a_plan_take(
 ) -> None:
     names = (ONE, TWO, "node2/null:1", "node3/null:0")
     built[1].update({"a": ONE} if "r0" in built[1] else {})
-    plan = plan_of(built, machine_of(names, Link(1e9, 1e-5)))
+    plan = plan_of(built, topology_of(names, Link(1e9, 1e-5)))
     assert _crossings_of_walks(plan) == _crossings_of_parts(plan)
     assert sum(_crossings_of_parts(plan).values()) > 1

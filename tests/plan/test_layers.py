@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from graphs import A, B, chain, make_machine, make_plan, mlp, transformer
+from graphs import A, B, chain, make_plan, make_topology, mlp, transformer
 
 import vksched as vs
 from vksched.plan.costs.node_cost import node_seconds
@@ -39,7 +39,7 @@ def test_neighbours_on_the_same_device_are_one_line() -> None:
     weights = sum(n.type.device_bytes for n in plan.graph.nodes if n.op == "weight")
     assert sum(e.weight_bytes for e in found) == weights
     seconds = sum(
-        node_seconds(plan.machine.devices[s.device], plan.graph, plan.graph.nodes[n])
+        node_seconds(plan.topology.devices[s.device], plan.graph, plan.graph.nodes[n])
         for s in plan.splits
         for n in s.nodes
     )
@@ -62,14 +62,14 @@ def test_a_layer_may_run_on_several_devices() -> None:
 def test_a_weight_counts_where_it_is_read_first() -> None:
     x, w = vs.input("x", (8, 8)), vs.weight([[1.0] * 8] * 8, name="w")
     for i in range(3):
-        with vs.scope(f"layer.{i}"):
+        with vs.name_scope(f"layer.{i}"):
             x = vs.matmul(x, w, name="product")
     plan = make_plan(x, {"layer.2.*": B})
     assert [e.weight_bytes for e in find_layers(plan)] == [256, 0]
 
 
 def test_many_lines_are_cut_and_the_data_has_all() -> None:
-    plan = make_plan(*chain([A, B] * 40), make_machine(2))
+    plan = make_plan(*chain([A, B] * 40), make_topology(2))
     found, lines = find_layers(plan), layer_lines(plan)
     assert len(found) == 80 and len(lines) == SHOWN + 1
     assert lines[-4] == f"... {80 - SHOWN + 1} lines more, which --json has"

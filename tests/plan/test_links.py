@@ -22,21 +22,21 @@ def test_a_link_serves_both_ways_unless_the_way_back_has_its_own() -> None:
 
 def test_the_way_between_devices_goes_by_the_host() -> None:
     devices = tuple(vs.DeviceSpec(name, "null") for name in "ab")
-    machine = vs.Machine((*devices, vs.DeviceSpec("cpu", "cpu")), PAIRS)
-    assert machine.way(0, 2) == vs.Link(2e9, 1e-5) and machine.way(2, 0) == vs.Link(1e9)
-    there, back = machine.way(0, 1), machine.way(1, 0)
+    topology = vs.Topology((*devices, vs.DeviceSpec("cpu", "cpu")), PAIRS)
+    assert topology.way(0, 2) == vs.Link(2e9, 1e-5) and topology.way(2, 0) == vs.Link(1e9)
+    there, back = topology.way(0, 1), topology.way(1, 0)
     for size_bytes in (1, 1e9):
         assert there.seconds(size_bytes) == pytest.approx(1e-5 + size_bytes * (1 / 2e9 + 1 / 5e8))
         assert back.seconds(size_bytes) == pytest.approx(size_bytes * (1 / 5e8 + 1 / 1e9))
-    free = vs.Machine(machine.devices, vs.Links(default=vs.Link(float("inf"))))
+    free = vs.Topology(topology.devices, vs.Links(default=vs.Link(float("inf"))))
     assert free.way(0, 1).seconds(1e12) == 0.0
 
 
 def test_links_are_part_of_a_machine_as_data() -> None:
     devices = (vs.DeviceSpec("a", "null"), vs.DeviceSpec("cpu", "cpu"))
-    machine = vs.Machine(devices, vs.Links(PAIRS.pairs))
-    assert vs.Machine.from_dict(json.loads(json.dumps(machine.as_dict()))) == machine
-    assert "links" not in vs.Machine(devices).as_dict()
+    topology = vs.Topology(devices, vs.Links(PAIRS.pairs))
+    assert vs.Topology.from_dict(json.loads(json.dumps(topology.as_dict()))) == topology
+    assert "links" not in vs.Topology(devices).as_dict()
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_links_are_part_of_a_machine_as_data() -> None:
 def test_links_that_are_wrong_are_refused(links: object, wanted: str) -> None:
     data = {"devices": [{"name": "a", "kind": "null"}, {"name": "cpu", "kind": "cpu"}]}
     with pytest.raises(vs.PlanError, match=wanted):
-        vs.Machine.from_dict({**data, "links": links})
+        vs.Topology.from_dict({**data, "links": links})
 
 
 def test_a_null_device_takes_as_long_as_its_link() -> None:
     clock = vs.SimulatedClock()
     took = []
     for link in (vs.Link(1e6), vs.Link(1e6, 0.5)):
-        device = vs.NullDevice(vs.DeviceSpec("null:0", "null"), clock, link=link)
+        device = vs.SimulatedDevice(vs.DeviceSpec("null:0", "null"), clock, link=link)
         with vs.Scheduler([device]) as sched:
-            assert sched.machine.links.between("cpu", "null:0") == link
+            assert sched.topology.links.between("cpu", "null:0") == link
             run = sched.compile(vs.relu(vs.input("x", (1000,))))
             start = clock.now()
             run(x=np.ones(1000, np.float32))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graphs import CPU, A, B, chain, diamond, make_machine, make_plan
+from graphs import CPU, A, B, chain, diamond, make_plan, make_topology
 
 import vksched as vs
 from vksched.common.errors import PlanError
@@ -17,20 +17,20 @@ from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
 from vksched.topology.power import DISCRETE, INTEGRATED, PROCESSOR, SOFTWARE, Watts, watts_of
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 WATTS = (Watts(100.0, 10.0), Watts(30.0, 5.0), Watts(40.0, 2.0))
 
 
-def machine(*watts: Watts, pool: str = "") -> Machine:
+def topology(*watts: Watts, pool: str = "") -> Topology:
     """Null devices and a CPU with these watts."""
     names = [f"null:{i}" for i in range(len(watts) - 1)]
     specs = [
-        DeviceSpec(name, "null", busy_watts=w.busy, idle_watts=w.idle, pool=pool)
+        DeviceSpec(name, "null", busy_watts=w.busy, idle_watts=w.idle, memory_node=pool)
         for name, w in zip(names, watts, strict=False)
     ]
     host = DeviceSpec(CPU, "cpu", busy_watts=watts[-1].busy, idle_watts=watts[-1].idle)
-    return Machine((*specs, host))
+    return Topology((*specs, host))
 
 
 def two_stages(copy_s: float = 0.0) -> Program:
@@ -40,7 +40,7 @@ def two_stages(copy_s: float = 0.0) -> Program:
 
 
 def test_the_numbers_of_two_stages() -> None:
-    where = machine(*WATTS)
+    where = topology(*WATTS)
     found = weigh(two_stages(), where, 2, 1024)
     # of 5 s one device works 2, the other one 3, the CPU never
     joules = 100 * 2 + 10 * 3 + 30 * 3 + 5 * 2 + 2 * 5
@@ -51,13 +51,13 @@ def test_the_numbers_of_two_stages() -> None:
 
 
 def test_copies_of_the_host_are_work_of_the_cpu() -> None:
-    found = weigh(two_stages(copy_s=1.0), machine(*WATTS), 1)
+    found = weigh(two_stages(copy_s=1.0), topology(*WATTS), 1)
     assert found.latency_s == 6.0
     assert found.energy_j == pytest.approx(100 * 2 + 10 * 4 + 30 * 3 + 5 * 3 + 40 * 1 + 2 * 5)
 
 
 def test_a_gpu_that_is_opened_twice_is_idle_once() -> None:
-    once = machine(Watts(100.0, 10.0), Watts(100.0, 10.0), Watts(0.0, 0.0), pool="card")
+    once = topology(Watts(100.0, 10.0), Watts(100.0, 10.0), Watts(0.0, 0.0), memory_node="card")
     one = run_program(two_stages())
     assert energy(once, one) == pytest.approx(10 * 5 + 90 * 5)
 
@@ -67,7 +67,7 @@ def test_a_period_is_that_of_the_fullest_device(copies: int) -> None:
     # 4 stages of 1 s: with so many copies as this they keep one device busy each
     steps = tuple(Step(d, 0.0, (d - 1,) if d else (), 0.0, 1.0) for d in range(4))
     program = Program((A, B, "null:2", "null:3", CPU), steps, 0, 0.0, (3,))
-    where = machine(*[Watts(1.0)] * 5)
+    where = topology(*[Watts(1.0)] * 5)
     assert weigh(program, where, copies).period_s == pytest.approx(max(1.0, 4.0 / copies))
 
 
@@ -80,7 +80,7 @@ def test_ends_may_come_in_bursts() -> None:
 
 
 def test_watts_are_given_or_assumed_by_kind() -> None:
-    card = DeviceSpec("v", "vulkan", windows_apart=True)
+    card = DeviceSpec("v", "vulkan", unified_memory=False)
     assert watts_of(card) == DISCRETE and DISCRETE.assumed
     assert watts_of(DeviceSpec("v", "vulkan")) == INTEGRATED
     assert watts_of(DeviceSpec("v", "vulkan", limits=Limits(software=True))) == SOFTWARE
@@ -93,14 +93,14 @@ def test_watts_are_given_or_assumed_by_kind() -> None:
 
 def test_watts_are_fields_of_machine_files() -> None:
     data = {"devices": [{"name": "card", "kind": "vulkan", "busy_watts": 120, "idle_watts": 0}]}
-    found = Machine.from_dict(data)
+    found = Topology.from_dict(data)
     assert watts_of(found.devices[0]) == Watts(120.0, 0.0)
-    assert Machine.from_dict(found.as_dict()) == found
+    assert Topology.from_dict(found.as_dict()) == found
     assert "busy_watts" not in found.as_dict()["devices"][1]
     with pytest.raises(PlanError, match="busy_watts of at least idle_watts for device 0"):
-        Machine.from_dict({"devices": [{**data["devices"][0], "idle_watts": 130.0}]})
+        Topology.from_dict({"devices": [{**data["devices"][0], "idle_watts": 130.0}]})
     with pytest.raises(PlanError, match="busy_watts of device 0"):
-        Machine.from_dict({"devices": [{"name": "c", "kind": "vulkan", "busy_watts": "many"}]})
+        Topology.from_dict({"devices": [{"name": "c", "kind": "vulkan", "busy_watts": "many"}]})
 
 
 # -- plans -----------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_watts_are_fields_of_machine_files() -> None:
 def test_a_plan_has_the_metrics_of_its_simulation() -> None:
     built, placement = diamond(A, A, B, A)
     for copies in (1, 3):
-        plan = make_plan(built, placement, make_machine(2), copies=copies)
+        plan = make_plan(built, placement, make_topology(2), copies=copies)
         assert plan.metrics.latency_s == simulate(plan).seconds
         assert plan.metrics.peak_bytes == max(m.peak_bytes for m in plan.memory)
         assert plan.metrics.energy_j and plan.metrics == plan_metrics(plan)
@@ -124,14 +124,14 @@ def test_a_stream_on_null_devices_has_the_simulated_period(copies: int, speed: f
         DeviceSpec(B, "null", bytes_per_s=1e9, flops_per_s=1e9, submit_s=2e-6),
     )
     clock, tape, runs = vs.SimulatedClock(), vs.Tape(), 8 * copies
-    devices = [vs.NullDevice(spec, clock, link=Link(3e9, 1e-6)) for spec in specs]
+    devices = [vs.SimulatedDevice(spec, clock, link=Link(3e9, 1e-6)) for spec in specs]
     outputs, placement = chain([A, B, A, B])
     feeds = {"x": np.ones((8, 64), np.float32)}
     trace = vs.Trace(clock, [tape])
     with vs.Scheduler(devices, "priority", copies, trace=trace, optimize=False) as sched:
         run = sched.compile(outputs[0], placement)
         plan = run.plan
-        assert plan.copies == copies and len(plan.crossings) == 3
+        assert plan.copies == copies and len(plan.transfers) == 3
         with clock.hold():
             futures = [run.submit(**feeds) for _ in range(runs)]
         for future in futures:

@@ -48,7 +48,7 @@ def test_parts_are_read_as_they_were_cut(seed: int, hosts: list[str]) -> None:
         assert read.plan.locations == plan.locations
         for name in ("nodes", "outputs", "kept", "words", "views", "bounds", "written_over"):
             assert getattr(read.plan.graph, name) == getattr(plan.graph, name), name
-        assert read.plan.machine.devices == plan.machine.devices
+        assert read.plan.topology.devices == plan.topology.devices
         assert read.plan.graph.data.keys() == plan.graph.data.keys()
         assert read.plan.graph.initial.keys() == plan.graph.initial.keys()
 
@@ -63,7 +63,7 @@ def test_equal_weights_have_one_key_and_states_the_one_that_they_were_given() ->
     x, held = vs.input("x", (4,)), vs.state(np.zeros(4, np.float32), "s")
     w, again = (vs.weight(np.arange(4, dtype=np.float32), name) for name in ("w", "again"))
     graph, ids = vs.build_graph([x * w * again], updates={held: held + x})
-    (part,) = cut(vs.plan_graph(graph, vs.Machine.from_dict({"devices": []})))
+    (part,) = cut(vs.plan_graph(graph, vs.Topology.from_dict({"devices": []})))
     keys = sent(part).plan.graph.keys
     assert keys[ids[w]] == keys[ids[again]]
     assert keys[ids[held]] == f"STATE {id(held)}"
@@ -136,8 +136,8 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
         **d,
         "default_link": {"bytes_per_s": 1.0, "latency_s": {"float": "nan"}},
     },
-    "a rule that is not there": lambda d: {**d, "rules": []},
-    "no cpu": lambda d: {**d, "machine": {"devices": []}, "memory": []},
+    "a rule that is not there": lambda d: {**d, "reasons": []},
+    "no cpu": lambda d: {**d, "topology": {"devices": []}, "memory": []},
 }
 
 
@@ -229,7 +229,7 @@ HOSTILE: dict[str, tuple[Callable[[], vs.Tensor], dict[str, Any], str]] = {
 def test_a_part_with_attributes_that_no_builder_makes_is_refused(name: str) -> None:
     build, attrs, match = HOSTILE[name]
     graph = vs.build_graph(build())[0]
-    (part,) = cut(vs.plan_graph(graph, vs.Machine.from_dict({"devices": []})))
+    (part,) = cut(vs.plan_graph(graph, vs.Topology.from_dict({"devices": []})))
     document = json.loads(json.dumps(part_document(part, str)))
     assert part_of(document, lambda digest: np.ones(1, np.float32)).plan.graph.nodes
     own = max(document["nodes"], key=lambda node: node["id"])
@@ -240,7 +240,7 @@ def test_a_part_with_attributes_that_no_builder_makes_is_refused(name: str) -> N
 
 def test_a_part_whose_call_lacks_an_attribute_or_operand_is_refused() -> None:
     graph = vs.build_graph(conv())[0]
-    (part,) = cut(vs.plan_graph(graph, vs.Machine.from_dict({"devices": []})))
+    (part,) = cut(vs.plan_graph(graph, vs.Topology.from_dict({"devices": []})))
     for change, match in (
         (lambda own: own["attrs"].pop("stride"), "an attribute stride, got none"),
         (lambda own: own["inputs"].append(0), "expected 2 to 4 operands|conv"),

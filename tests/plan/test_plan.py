@@ -18,13 +18,12 @@ from graphs import (
     Named,
     assert_memory,
     chain,
-    crossings_of,
     device_of,
     fan_out,
     fences_of,
     live_words,
-    make_machine,
     make_plan,
+    make_topology,
     mlp,
     node_id,
     picky,
@@ -32,6 +31,7 @@ from graphs import (
     rule_of,
     source,
     steps,
+    transfers_of,
     waits_of,
 )
 
@@ -45,10 +45,10 @@ BYTES = 4 * SHAPE[0] * SHAPE[1]
 def test_waits_are_the_crossings_needed(shape: Named) -> None:
     plan = make_plan(*shape.build())
     assert len(plan.splits) == shape.splits
-    assert len(crossings_of(plan)) == shape.crossings
+    assert len(transfers_of(plan)) == shape.transfers
     assert len(waits_of(plan)) == shape.waits
     assert fences_of(plan) == shape.fences
-    for copy in crossings_of(plan):
+    for copy in transfers_of(plan):
         assert copy.node in {c.node for c in plan.splits[copy.source].copies_out}
 
 
@@ -85,8 +85,10 @@ def test_wrong_overrides_are_clear_errors() -> None:
         make_plan(y, {"encoder.ub": A})
     with pytest.raises(vs.DeviceError, match="null:0, null:1, null:2, cpu, got 'gpu'"):
         make_plan(y, {"*": "gpu"})
-    with pytest.raises(vs.PlanError, match="policy of priority, auto, dynamic, steal, got 'best'"):
-        vs.plan_graph(vs.build_graph(y)[0], make_machine(), policy="best")
+    with pytest.raises(
+        vs.PlanError, match="policy of priority, auto, earliest-finish, work-stealing, got 'best'"
+    ):
+        vs.plan_graph(vs.build_graph(y)[0], make_topology(), policy="best")
     with pytest.raises(vs.PlanError, match="at least 1 copy, got 0"):
         make_plan(y, copies=0)
 
@@ -95,7 +97,7 @@ def test_wrong_overrides_are_clear_errors() -> None:
 def test_override_of_an_unknown_id_is_a_plan_error(bad: int) -> None:
     graph, _ = vs.build_graph(steps(source(), ["a"]))
     with pytest.raises(vs.PlanError):
-        vs.plan_graph(graph, make_machine(), overrides=[(bad, A)])
+        vs.plan_graph(graph, make_topology(), overrides=[(bad, A)])
 
 
 def test_weights_pull_their_ops() -> None:
@@ -137,13 +139,13 @@ def test_sweeps_merge_neighbours() -> None:
     plan = make_plan(vs.neg(wide, name="r"), {"a": A, "r": B})
     assert device_of(plan, "wide") == B
     assert rule_of(plan, "wide") == f"moved beside r: {BYTES} bytes less cross"
-    assert sum(plan.graph.nodes[c.node].type.device_bytes for c in crossings_of(plan)) == BYTES
+    assert sum(plan.graph.nodes[c.node].type.device_bytes for c in transfers_of(plan)) == BYTES
 
 
 def test_unsupported_ops_go_to_the_next_device_and_to_the_cpu_last() -> None:
     a = vs.exp(source(), name="a")
     outputs = vs.neg(vs.gather(a, np.arange(4, dtype=np.int32), name="pick"), name="end")
-    assert device_of(make_plan(outputs, machine=picky(True, True)), "pick") == A
+    assert device_of(make_plan(outputs, topology=picky(True, True)), "pick") == A
     plan = make_plan(outputs, {"a": A}, picky(False, True))
     assert [device_of(plan, n) for n in ("a", "pick")] == [A, B]
     plan = make_plan(outputs, {"a": A}, picky(False, False))
@@ -171,11 +173,11 @@ def layers(count: int = 6) -> vs.Tensor:
 
 def test_memory_caps_spill_to_the_next_device_and_last_to_the_cpu() -> None:
     for memory in ([100_000, 100_000], [100_000, 1 << 30], [0, 1 << 30], [70_000, 0], [0, 0]):
-        plan = make_plan(layers(), machine=make_machine(2, memory))
+        plan = make_plan(layers(), topology=make_topology(2, memory))
         assert all(m.peak_bytes <= c for m, c in zip(plan.memory, memory, strict=False))
         used = [p.device for p in (plan.placements[n.id] for n in plan.graph.ops)]
         assert used == sorted(used)
-    plan = make_plan(layers(), machine=make_machine(2, [100_000, 100_000]))
+    plan = make_plan(layers(), topology=make_topology(2, [100_000, 100_000]))
     assert [device_of(plan, f"n{i}") for i in range(6)] == [A, A, B, B, CPU, CPU]
     assert "null:0 is full: it would take 160.0 KiB of 97.7 KiB" in plan.explain()
     assert "null:1 cannot: null:1 is full" in rule_of(plan, "n4")
@@ -183,23 +185,23 @@ def test_memory_caps_spill_to_the_next_device_and_last_to_the_cpu() -> None:
 
 def test_activations_larger_than_a_device_spill() -> None:
     outputs = chain([A] * 3)[0]
-    plan = make_plan(outputs, machine=make_machine(2, [3 * BYTES]))
-    assert {p.device for p in plan.placements if p.rule.startswith("first")} == {1}
+    plan = make_plan(outputs, topology=make_topology(2, [3 * BYTES]))
+    assert {p.device for p in plan.placements if p.reason.startswith("first")} == {1}
     assert plan.notes and plan.notes[0].startswith("null:0 is full: it would take")
-    plan = make_plan(outputs, {"n0": A}, make_machine(2, [3 * BYTES]))
+    plan = make_plan(outputs, {"n0": A}, make_topology(2, [3 * BYTES]))
     assert "which cannot: null:0 is full" in rule_of(plan, "n0")
 
 
 @pytest.mark.parametrize("memory", [[0, 0], [100_000, 1 << 30]])
 def test_rule_of_a_spilled_op_names_the_full_device(memory: list[int]) -> None:
-    plan = make_plan(layers(), machine=make_machine(2, memory))
+    plan = make_plan(layers(), topology=make_topology(2, memory))
     assert "null:0 is full" in rule_of(plan, "n5")
 
 
 @pytest.mark.parametrize("leaf", ["input", "weight"])
 def test_part_of_a_leaf_over_the_largest_buffer_goes_elsewhere(leaf: str) -> None:
     x = vs.input("x", 1024) if leaf == "input" else vs.weight(np.ones(1024, np.float32))
-    plan = make_plan(vs.exp(x[:16], name="y"), machine=make_machine(1, page_bytes=1024))
+    plan = make_plan(vs.exp(x[:16], name="y"), topology=make_topology(1, max_buffer_bytes=1024))
     assert device_of(plan, "y") == CPU
 
 
@@ -254,7 +256,7 @@ def test_views_cost_nothing() -> None:
 def test_part_of_a_tensor_crosses_alone() -> None:
     a = vs.exp(source(), name="a")
     plan = make_plan(vs.neg(a[2:4], name="y"), {"a": A, "y": B})
-    assert [plan.graph.nodes[c.node].type.shape for c in crossings_of(plan)] == [(2, SHAPE[1])]
+    assert [plan.graph.nodes[c.node].type.shape for c in transfers_of(plan)] == [(2, SHAPE[1])]
 
 
 def test_zero_sized_values_have_a_place() -> None:
@@ -283,11 +285,11 @@ def test_explain_reads_as_agreed() -> None:
 
 
 def test_long_splits_are_cut_without_a_wait_between() -> None:
-    slow = make_machine(1, flops_per_s=5120.0 / 2)  # 512 values: 0.2 s for each node
+    slow = make_topology(1, flops_per_s=5120.0 / 2)  # 512 values: 0.2 s for each node
     plan = make_plan(*chain([A] * 10), slow)
     assert [len(s.nodes) for s in plan.splits] == [2] * 5
     assert [s.waits for s in plan.splits] == [()] * 5 and plan.final_waits == (4,)
-    endless = make_plan(*chain([A] * 3), make_machine(1, flops_per_s=1.0))
+    endless = make_plan(*chain([A] * 3), make_topology(1, flops_per_s=1.0))
     assert [len(s.nodes) for s in endless.splits] == [1] * 3
-    on_cpu = make_plan(*chain([CPU] * 10), make_machine(0))
+    on_cpu = make_plan(*chain([CPU] * 10), make_topology(0))
     assert [len(s.nodes) for s in on_cpu.splits] == [10]

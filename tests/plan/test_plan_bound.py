@@ -16,13 +16,13 @@ from vksched.plan.plan import Plan
 from vksched.plan.simulation.plan_metrics import plan_metrics
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
-from vksched.topology.perf_model import Costs, Curve
-from vksched.topology.topology import Machine
+from vksched.topology.perf_model import Curve, PerfModel
+from vksched.topology.topology import Topology
 
 SHAPE = (64, 64)
 
 
-def machine(*speeds: float, link: Link | None = None) -> Machine:
+def topology(*speeds: float, link: Link | None = None) -> Topology:
     devices = [
         DeviceSpec(
             f"null:{i}",
@@ -36,7 +36,7 @@ def machine(*speeds: float, link: Link | None = None) -> Machine:
         for i, speed in enumerate(speeds)
     ]
     host = DeviceSpec(CPU, "cpu", flops_per_s=1e3, bytes_per_s=1e3, busy_watts=0.0, idle_watts=0.0)
-    return Machine((*devices, host), Links((), link or Link(1e9)))
+    return Topology((*devices, host), Links((), link or Link(1e9)))
 
 
 def chain(count: int) -> vs.Tensor:
@@ -46,18 +46,18 @@ def chain(count: int) -> vs.Tensor:
     return x
 
 
-def plan(output: vs.Tensor, where: Machine, **more: object) -> Plan:
+def plan(output: vs.Tensor, where: Topology, **more: object) -> Plan:
     return vs.plan_graph(build_graph(output)[0], where, policy="auto", **more)  # type: ignore[arg-type]
 
 
 def seconds(made: Plan, device: int) -> float:
     """Of one node of the plan's graph, which are all alike."""
     node = next(n for n in made.graph.ops if n.op == "exp")
-    return node_seconds(made.machine.devices[device], made.graph, node)
+    return node_seconds(made.topology.devices[device], made.graph, node)
 
 
 def test_a_chain_is_bound_by_its_path_on_the_faster_device() -> None:
-    made = plan(chain(5), machine(2e9, 1e9))
+    made = plan(chain(5), topology(2e9, 1e9))
     each = seconds(made, 0)
     assert made.bound.latency_s == pytest.approx(5 * each) and made.bound.by == "path"
     # in a stream the slower one does half as much beside it
@@ -72,18 +72,20 @@ def test_a_chain_is_bound_by_its_path_on_the_faster_device() -> None:
 
 def test_what_must_cross_is_on_the_path() -> None:
     link = Link(1e6, 0.5)
-    made = plan(chain(2), machine(2e9, 2e9, link=link), overrides=[("e0", A), ("e1", B)])
-    # pins are the user's: the bound is that of any placement, and here no crossing is needed
+    made = plan(chain(2), topology(2e9, 2e9, link=link), overrides=[("e0", A), ("e1", B)])
+    # pins are the user's: the bound is that of any placement, and here no transfer is needed
     assert made.bound.latency_s == pytest.approx(2 * seconds(made, 0))
-    picky = replace(made.machine.devices[1], out_of_use="it is gone")
-    alone = Machine((made.machine.devices[0], picky, made.machine.devices[2]), made.machine.links)
+    picky = replace(made.topology.devices[1], disabled_reason="it is gone")
+    alone = Topology(
+        (made.topology.devices[0], picky, made.topology.devices[2]), made.topology.links
+    )
     assert plan(chain(2), alone).bound.latency_s == pytest.approx(2 * seconds(made, 0))
 
 
 def test_branches_are_bound_by_the_area() -> None:
     x = vs.input("x", SHAPE)
     graph, _ = build_graph([vs.exp(x, name=f"e{i}") for i in range(8)])
-    made = vs.plan_graph(graph, machine(1e9, 1e9), policy="auto")
+    made = vs.plan_graph(graph, topology(1e9, 1e9), policy="auto")
     assert made.bound.by == "area"
     whole = 4 * seconds(made, 0)
     assert 0.95 * whole < made.bound.latency_s <= whole
@@ -96,7 +98,7 @@ def test_no_plan_is_under_its_bound(seed: int) -> None:
     rng = np.random.default_rng(seed)
     given = random_plan(seed, int(rng.integers(2, 30)), 3)
     factors = ((-30.0, float(rng.uniform(0.5, 3))),)
-    costs = Costs(
+    costs = PerfModel(
         tuple(Curve(kind, factors) for kind in ("*/bytes", "copy in/bytes", "copy out/bytes")),
         launch_s=1e-6,
         start_s=1e-5,
@@ -109,12 +111,12 @@ def test_no_plan_is_under_its_bound(seed: int) -> None:
             spec,
             flops_per_s=float(10 ** rng.uniform(8, 11)),
             bytes_per_s=float(10 ** rng.uniform(7, 10)),
-            costs=costs if rng.random() < 0.5 else Costs(),
+            costs=costs if rng.random() < 0.5 else PerfModel(),
         )
-        for spec in given.machine.devices
+        for spec in given.topology.devices
     ]
     links = Links((), Link(float(10 ** rng.uniform(6, 10)), float(rng.uniform(0, 1e-4))))
-    where = Machine(tuple(specs), links)
+    where = Topology(tuple(specs), links)
     pins = [
         (n.id, specs[int(rng.integers(0, 4))].name) for n in given.graph.ops if rng.random() < 0.3
     ]

@@ -27,29 +27,29 @@ from vksched.schedule.schedule import policies
 from vksched.topology.device_spec import GIB, DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 
 def hosts(
     names: Sequence[str] = ("node1", "node2"), gpus: int = 1, cpu_bytes: int = GIB, **spec: object
-) -> Machine:
+) -> Topology:
     """Some hosts with null devices and a CPU each, and the caller's CPU."""
     devices: list[DeviceSpec] = []
     for name in names:
         devices += [DeviceSpec(f"{name}/null:{i}", "null", **spec) for i in range(gpus)]  # type: ignore[arg-type]
         devices.append(DeviceSpec(f"{name}/cpu", "cpu", memory_bytes=cpu_bytes))
-    return Machine((*devices, DeviceSpec("cpu", "cpu")))
+    return Topology((*devices, DeviceSpec("cpu", "cpu")))
 
 
 def plan_on(
-    machine: Machine, outputs: Sequence[vs.Tensor], policy: str = "priority", **placement: str
+    topology: Topology, outputs: Sequence[vs.Tensor], policy: str = "priority", **placement: str
 ) -> Plan:
     graph, _ = vs.build_graph(outputs)
-    return vs.plan_graph(graph, machine, policy=policy, overrides=list(placement.items()))
+    return vs.plan_graph(graph, topology, policy=policy, overrides=list(placement.items()))
 
 
 def device_of(plan: Plan, name: str) -> str:
-    return plan.machine.devices[plan.placements[plan.names.index(name)].device].name
+    return plan.topology.devices[plan.placements[plan.names.index(name)].device].name
 
 
 def product(rows: int = 4, size: int = 64) -> vs.Tensor:
@@ -64,7 +64,7 @@ def streamed(plan: Plan) -> list[str]:
     return [plan.graph.nodes[copy.node].name for copy in copies]
 
 
-@pytest.mark.parametrize("policy", ["priority", "auto", "dynamic"])
+@pytest.mark.parametrize("policy", ["priority", "auto", "earliest-finish"])
 def test_each_policy_plans_over_hosts(policy: str) -> None:
     outputs, _ = transformer(2)
     plan = plan_on(hosts(gpus=2), outputs, policy)
@@ -72,12 +72,12 @@ def test_each_policy_plans_over_hosts(policy: str) -> None:
     assert plan.explain()
 
 
-def slow_and_fast(bytes_per_s: float) -> Machine:
+def slow_and_fast(bytes_per_s: float) -> Topology:
     """A device here, and one of ten times its speed on another host."""
     base = DeviceSpec("null:0", "null", flops_per_s=1e7)
     far = replace(base, name="node1/null:0", flops_per_s=1e8)
     cpus = [DeviceSpec(name, "cpu", flops_per_s=1e6) for name in ("node1/cpu", "cpu")]
-    return Machine((base, far, *cpus), Links((), network=Link(bytes_per_s, 1e-4))).verify()
+    return Topology((base, far, *cpus), Links((), network=Link(bytes_per_s, 1e-4))).verify()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -86,7 +86,7 @@ def test_slow_links_between_hosts_keep_work_at_home(policy: str) -> None:
 
     def used(bytes_per_s: float) -> set[str]:
         plan = plan_on(slow_and_fast(bytes_per_s), outputs, policy)
-        return {plan.machine.devices[split.device].name for split in plan.splits}
+        return {plan.topology.devices[split.device].name for split in plan.splits}
 
     assert used(1e4) == {"null:0"}
     free = {"null:0"} if policy == "priority" else {"node1/null:0"}  # who asks for no cost
@@ -101,7 +101,7 @@ def test_schedules_of_each_policy_see_the_links_between_hosts(policy: str) -> No
         ways = Candidates(Support(graph, slow_and_fast(bytes_per_s)), (), (0, 1))
         tasks, edges = ways.cut.tasks
         assert len(tasks) > 3
-        found = schedule(TaskGraph(tasks, edges), ways.topology(), policy)
+        found = schedule(TaskGraph(tasks, edges), ways.platform(), policy)
         return sum(found.device[task.name] == "node1/null:0" for task in tasks)
 
     assert away(1e4) == 0
@@ -123,23 +123,23 @@ def test_gpus_of_all_hosts_come_before_cpus() -> None:
 
 
 def test_what_no_gpu_can_run_goes_to_the_cpu_of_its_operands_host() -> None:
-    machine = hosts(limits=Limits(storage_buffers=3))
+    topology = hosts(limits=Limits(storage_buffers=3))
     table = vs.input("table", (16, 8))
     wide = vs.mul(table, 2.0, name="wide")
     rows = vs.gather(wide, vs.input("i", (4,), "int32"), name="rows")
-    plan = plan_on(machine, [vs.exp(rows, name="end")], wide="node2/null:0", end="node1/null:0")
+    plan = plan_on(topology, [vs.exp(rows, name="end")], wide="node2/null:0", end="node1/null:0")
     assert device_of(plan, "rows") == "node2/cpu"
-    alone = plan_on(machine, [vs.gather(table, vs.input("i", (4,), "int32"), name="rows")])
+    alone = plan_on(topology, [vs.gather(table, vs.input("i", (4,), "int32"), name="rows")])
     assert device_of(alone, "rows") == "cpu"  # where the caller has both
 
 
 def test_weights_are_streamed_from_the_memory_of_their_host() -> None:
-    machine = hosts(windows_apart=True, memory_bytes=1 << 20)
+    topology = hosts(unified_memory=False, memory_bytes=1 << 20)
     outputs = [product(rows=512, size=128)]
-    plan = plan_on(machine, outputs, w="node2/cpu")
+    plan = plan_on(topology, outputs, w="node2/cpu")
     assert device_of(plan, "product") == "node2/null:0"
     assert streamed(plan) == ["w"]
-    far = plan_on(machine, outputs, w="cpu")
+    far = plan_on(topology, outputs, w="cpu")
     assert device_of(far, "product") == "cpu"  # no weight crosses the network in each run
     assert not streamed(far)
 
@@ -167,19 +167,19 @@ def test_copies_are_as_many_as_each_hosts_memory_has_room_for() -> None:
 
 def test_cpus_alone_share_what_overrides_say() -> None:
     outputs, _ = mlp(4)
-    machine = hosts(gpus=0)
+    topology = hosts(gpus=0)
     graph, _ = vs.build_graph(outputs)
     pairs = [("layer.[01].[wb]", "node1/cpu"), ("layer.[23].[wb]", "node2/cpu")]
-    plan = vs.plan_graph(graph, machine, overrides=pairs)
+    plan = vs.plan_graph(graph, topology, overrides=pairs)
     assert {s.device for s in plan.splits} == {0, 1}
-    assert len(plan.crossings) == 1
+    assert len(plan.transfers) == 1
 
 
 @pytest.mark.parametrize("policy", ["priority", "auto"])
 def test_a_host_without_work_changes_nothing(policy: str) -> None:
     outputs, _ = transformer(2)
     graph: Graph = vs.build_graph(outputs)[0]
-    near = Machine((DeviceSpec("null:0", "null"), DeviceSpec("cpu", "cpu")))
+    near = Topology((DeviceSpec("null:0", "null"), DeviceSpec("cpu", "cpu")))
     plan = vs.plan_graph(graph, near, policy=policy)
     far = replace(near, devices=(near.devices[0], DeviceSpec("node1/cpu", "cpu"), near.devices[1]))
     both = vs.plan_graph(graph, far, policy=policy)
@@ -188,20 +188,20 @@ def test_a_host_without_work_changes_nothing(policy: str) -> None:
 
 
 def test_of_many_hosts_the_fastest_devices_compete() -> None:
-    machine = hosts([f"node{i}" for i in range(50)], gpus=2)
+    topology = hosts([f"node{i}" for i in range(50)], gpus=2)
     fast = {"node49/null:0", "node49/null:1"}
     devices = [
         replace(d, flops_per_s=1e13, bytes_per_s=1e13) if d.name in fast else d
-        for d in machine.devices
+        for d in topology.devices
     ]
     outputs, _ = transformer(2)
-    plan = plan_on(replace(machine, devices=tuple(devices)), outputs, "auto")
+    plan = plan_on(replace(topology, devices=tuple(devices)), outputs, "auto")
     assert plan.decision is not None
     assert fast <= set(plan.decision.devices)
-    assert len(plan.decision.devices) == GRAINS < len(machine.devices)
+    assert len(plan.decision.devices) == GRAINS < len(topology.devices)
     singles = [c.single for c in plan.decision.candidates if c.single]
     assert len(set(singles)) == len(singles) == 2  # of equal devices one is weighed
-    assert {spec.name for s in plan.splits for spec in [machine.devices[s.device]]} <= fast
+    assert {spec.name for s in plan.splits for spec in [topology.devices[s.device]]} <= fast
 
 
 @pytest.mark.parametrize("wide", [128, 1])
@@ -211,27 +211,27 @@ def test_no_plan_over_hosts_is_under_its_bound(
 ) -> None:
     monkeypatch.setattr(lower_bound, "WIDE", wide)
     outputs, _ = transformer(2)
-    machine = hosts(gpus=2, flops_per_s=1e7, bytes_per_s=1e7)
+    topology = hosts(gpus=2, flops_per_s=1e7, bytes_per_s=1e7)
     placed = {"layer.0.*": "node1/null:0", "layer.1.*": "node2/null:1"}
-    plan = plan_on(machine, outputs, policy, **(placed if policy == "priority" else {}))
+    plan = plan_on(topology, outputs, policy, **(placed if policy == "priority" else {}))
     found = lower_bound.find_bound(plan)
     assert 0 < found.latency_s <= simulate(plan).seconds
     assert found.period_s <= plan_metrics(plan).period_s
 
 
 def test_equal_hosts_are_asked_about_once() -> None:
-    machine = hosts([f"node{i}" for i in range(4)], gpus=2)
-    assert equal_hosts(machine) == (("node0", "node1", "node2", "node3"),)
-    pinned = equal_hosts(machine, ["node2/null:1"])
+    topology = hosts([f"node{i}" for i in range(4)], gpus=2)
+    assert equal_hosts(topology) == (("node0", "node1", "node2", "node3"),)
+    pinned = equal_hosts(topology, ["node2/null:1"])
     assert pinned == (("node0", "node1", "node3"), ("node2",))
     slow = (("node1/cpu", "node3/cpu", Link(1e6, 1e-3)),)
-    assert equal_hosts(replace(machine, links=Links(slow))) == (
+    assert equal_hosts(replace(topology, links=Links(slow))) == (
         ("node0", "node2"),
         ("node1", "node3"),
     )
-    comparison = compare_plan(plan_on(machine, transformer(1)[0]))
+    comparison = compare_plan(plan_on(topology, transformer(1)[0]))
     rows = [row.text for row in comparison.rows]
     assert "without one of node0 .. node3" in rows and "2 of node0 .. node3" in rows
     assert not any("node1" in row for row in rows)
     (gone,) = [row for row in comparison.rows if row.text.startswith("without one of node0 ..")]
-    assert [host for host in gone.machine.hosts if host] == ["node0", "node1", "node2"]
+    assert [host for host in gone.topology.hosts if host] == ["node0", "node1", "node2"]

@@ -17,8 +17,8 @@ from graphs import (
     Named,
     assert_memory,
     chain,
-    make_machine,
     make_plan,
+    make_topology,
     node_id,
     pair,
     random_outputs,
@@ -118,7 +118,7 @@ def test_random_plans_refuse_lost_copies(plan: Plan) -> None:
 @given(seeds, counts, devices, st.integers(0, 40_000))
 def test_random_graphs_fit_any_memory(seed: int, count: int, devices: int, memory: int) -> None:
     graph, _ = vs.build_graph(random_outputs(np.random.default_rng(seed), count))
-    plan = vs.plan_graph(graph, make_machine(devices, [memory] * devices))
+    plan = vs.plan_graph(graph, make_topology(devices, [memory] * devices))
     assert all(m.peak_bytes <= memory for m in plan.memory[:-1])
 
 
@@ -154,14 +154,16 @@ def elsewhere(plan: Plan) -> Plan:
     return with_split(plan, 0, copies_in=(replace(copy, target=target),))
 
 
-def small_machine(plan: Plan, **changes: Any) -> Plan:
+def small_topology(plan: Plan, **changes: Any) -> Plan:
     """The first device is smaller than the plan thinks."""
-    first, *rest = plan.machine.devices
-    return replace(plan, machine=replace(plan.machine, devices=(replace(first, **changes), *rest)))
+    first, *rest = plan.topology.devices
+    return replace(
+        plan, topology=replace(plan.topology, devices=(replace(first, **changes), *rest))
+    )
 
 
 def copied_from(plan: Plan, source: int) -> Plan:
-    """The crossing comes from another split."""
+    """The transfer comes from another split."""
     (copy,) = plan.splits[1].copies_in
     return with_split(plan, 1, copies_in=(replace(copy, source=source),))
 
@@ -197,12 +199,12 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "copied to another place": (elsewhere, "copied to another place"),
     "weights lost": (lambda p: with_memory(p, weights=()), "constant.*, which is not there"),
     "too few bytes": (lambda p: with_memory(p, peak_bytes=64), "bytes, the plan says 64"),
-    "over the memory": (lambda p: small_machine(p, memory_bytes=4096), "of 4096 bytes"),
+    "over the memory": (lambda p: small_topology(p, memory_bytes=4096), "of 4096 bytes"),
     "over the page": (
-        lambda p: small_machine(p, page_bytes=2048),
+        lambda p: small_topology(p, max_buffer_bytes=2048),
         "over null:0's 2048|the largest",
     ),
-    "no cpu": (lambda p: replace(p, machine=replace(p.machine, devices=())), "expected one cpu"),
+    "no cpu": (lambda p: replace(p, topology=replace(p.topology, devices=())), "expected one cpu"),
     "no copies": (lambda p: replace(p, copies=0), "0 copies, memory of 4 devices"),
     "memory lost": (lambda p: replace(p, memory=p.memory[1:]), "1 copies, memory of 3 devices"),
     "resident bytes below none": (lambda p: with_memory(p, resident_bytes=-1), "holds -1 of"),
@@ -238,7 +240,7 @@ def stateful() -> Plan:
     d = vs.mul(a, vs.weight(zeros, "w"), name="d")
     graph, ids = vs.build_graph(d, updates={one: b, two: c})
     overrides = [("[abc]", A), ("bare", A), ("[wd]", B)]
-    plan = vs.plan_graph(graph, make_machine(), overrides=overrides, observed=[ids[a]])
+    plan = vs.plan_graph(graph, make_topology(), overrides=overrides, observed=[ids[a]])
     return check_plan(plan)
 
 
@@ -317,7 +319,7 @@ def test_broken_plans_with_states_are_refused(name: str) -> None:
 
 def counted_from_the_end(plan: Plan) -> Plan:
     """All that is on the first device, as if it were counted from the last one on."""
-    back = -len(plan.machine.devices)
+    back = -len(plan.topology.devices)
     splits = [replace(s, device=back) if s.device == 0 else s for s in plan.splits]
     places = [replace(p, device=back) if p.device == 0 else p for p in plan.placements]
     locations = {
@@ -376,7 +378,7 @@ def test_two_values_in_one_window_are_refused() -> None:
 def test_node_on_a_device_that_cannot_is_refused() -> None:
     plan = make_plan(vs.gather(source(), np.arange(4, dtype=np.int32), name="pick"))
     with pytest.raises(vs.PlanError, match="pick cannot run where it is placed: gather binds 4"):
-        small_machine(plan, limits=Limits(storage_buffers=3)).verify()
+        small_topology(plan, limits=Limits(storage_buffers=3)).verify()
 
 
 def thin(plan: Plan, part: str) -> Plan:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graphs import make_machine
+from graphs import make_topology
 
 import vksched as vs
 from vksched.passes import Wishes, optimize
@@ -24,10 +24,10 @@ def lines(words: dict[str, str], **limits: bool) -> list[str]:
     graph, ids = vs.build_graph(out)
     by_name = {graph.nodes[i].name: i for i in ids.values()}
     made = set_precision(graph, {by_name[name]: word for name, word in words.items()})
-    machine = make_machine(1)
-    gpu, *rest = machine.devices
+    topology = make_topology(1)
+    gpu, *rest = topology.devices
     spec = replace(gpu, limits=replace(gpu.limits, **limits))
-    plan = plan_graph(made, replace(machine, devices=(spec, *rest)), policy="priority")
+    plan = plan_graph(made, replace(topology, devices=(spec, *rest)), policy="priority")
     found = precision_lines(plan)
     assert all(line in plan.explain() for line in found)
     return [line.replace(spec.name, "gpu") for line in found]
@@ -63,10 +63,10 @@ def test_weights_that_are_rounded_are_told(word: str, told: str) -> None:
     x, w = vs.input("x", (3, 256)), vs.weight(np.ones((256, 192), np.float32))
     graph, _ = vs.build_graph(x @ w)
     mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), word))
-    machine = make_machine(1)
-    limits = machine.devices[0].limits
+    topology = make_topology(1)
+    limits = topology.devices[0].limits
     made = optimize(mixed, Wishes(limits=limits, memory_bytes=1 << 30))
-    (line,) = precision_lines(plan_graph(made, machine, policy="priority"))
+    (line,) = precision_lines(plan_graph(made, topology, policy="priority"))
     assert told in line
 
 
@@ -77,12 +77,12 @@ def test_codes_of_8_bits_are_told() -> None:
     assert precision_lines(plan) == ["precision: 1 int8; numpy rounds 1"]
     graph, _ = vs.build_graph(vs.linear(x, w))
     made = optimize(set_precision(graph, dict.fromkeys(range(len(graph.nodes)), "int8")))
-    (line,) = precision_lines(plan_graph(made, make_machine(1), policy="priority"))
+    (line,) = precision_lines(plan_graph(made, make_topology(1), policy="priority"))
     assert "computes 1 in float32: it has no integer dot products" in line
-    gpu, *rest = make_machine(1).devices
+    gpu, *rest = make_topology(1).devices
     spec = replace(gpu, limits=replace(gpu.limits, integer_dot=True))
-    machine = replace(make_machine(1), devices=(spec, *rest))
-    (line,) = precision_lines(plan_graph(made, machine, policy="priority"))
+    topology = replace(make_topology(1), devices=(spec, *rest))
+    (line,) = precision_lines(plan_graph(made, topology, policy="priority"))
     assert "may round 1, as the variant of each says" in line
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import vksched as vs
 from vksched.plan.simulation.predict import predict
-from vksched.topology.perf_model import Costs, Curve
+from vksched.topology.perf_model import Curve, PerfModel
 
 A, B = "null:0", "null:1"
 
@@ -25,7 +25,7 @@ def network() -> vs.Tensor:
 def scheduler(link: vs.Link | None = None, slowdown: float = 1.0, **given: Any) -> vs.Scheduler:
     clock = vs.SimulatedClock()
     specs = [vs.DeviceSpec(name, "null", bytes_per_s=1e8, **given) for name in (A, B)]
-    devices = [vs.NullDevice(spec, clock, link=link, slowdown=slowdown) for spec in specs]
+    devices = [vs.SimulatedDevice(spec, clock, link=link, slowdown=slowdown) for spec in specs]
     return vs.Scheduler(devices, trace=vs.Trace(clock), optimize=False)
 
 
@@ -53,7 +53,7 @@ def test_a_run_takes_what_was_predicted(placement: Mapping[str, str], link: vs.L
 
 def test_costs_change_what_is_predicted_and_what_is_known() -> None:
     curves = (Curve("relu/bytes", ((-10.0, 3.0),)),)
-    costs = Costs(curves, launch_s=1e-5, start_s=1e-4, calls=1)
+    costs = PerfModel(curves, launch_s=1e-5, start_s=1e-4, calls=1)
     with scheduler() as rough, scheduler(costs=costs) as known:
         before = predict(rough.compile(network(), {"*": A}).plan).splits[0]
         after = predict(known.compile(network(), {"*": A}).plan).splits[0]

@@ -43,7 +43,7 @@ def drawn(seed: int) -> Planned:
         dict.fromkeys(case.observed, 1),
         case.with_cpu,
     )
-    return Planned(answer(question, case.graph, case.machine), question, "compile")
+    return Planned(answer(question, case.graph, case.topology), question, "compile")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -53,10 +53,10 @@ def test_what_was_asked_gives_the_same_plan_again(seed: int) -> None:
     except vs.VkschedError:
         pytest.skip("there is no plan")
     graph, document = through_json(planned)
-    question, again, machine = asked_of(graph, document)
-    assert machine == planned.plan.machine
+    question, again, topology = asked_of(graph, document)
+    assert topology == planned.plan.topology
     assert again.bounds == planned.plan.graph.bounds and again.views == planned.plan.graph.views
-    made = Planned(answer(question, again, machine), question, "compile")
+    made = Planned(answer(question, again, topology), question, "compile")
     other = through_json(made)[1]
     del document["graph"], other["graph"]
     assert other == document

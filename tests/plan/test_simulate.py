@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import CPU, A, B, diamond, make_machine, make_plan
+from graphs import CPU, A, B, diamond, make_plan, make_topology
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -26,8 +26,8 @@ from vksched.planner.partition import transfers
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link
-from vksched.topology.perf_model import Costs, Curve
-from vksched.topology.topology import Machine
+from vksched.topology.perf_model import Curve, PerfModel
+from vksched.topology.topology import Topology
 
 SPECS = (
     DeviceSpec(A, "null", flops_per_s=3e7, bytes_per_s=2e8, submit_s=7e-5),
@@ -38,25 +38,25 @@ LINKS = {A: Link(3e7, 1e-5), B: Link(1e7, 3e-5)}
 
 
 COSTS = {
-    A: Costs(
+    A: PerfModel(
         (Curve("copy in/bytes", ((-20.0, 0.4),)), Curve("copy out/bytes", ((-20.0, 0.6),))),
         launch_s=3e-6, start_s=4e-5, submit_s=5e-5, fence_s=6e-5, run_s=9e-5, calls=2,
     ),
-    B: Costs(launch_s=1e-6, start_s=2e-5, submit_s=8e-5, fence_s=2e-5, run_s=3e-5, calls=1),
-    CPU: Costs(launch_s=2e-6, submit_s=1e-6, run_s=1e-5, calls=1),
+    B: PerfModel(launch_s=1e-6, start_s=2e-5, submit_s=8e-5, fence_s=2e-5, run_s=3e-5, calls=1),
+    CPU: PerfModel(launch_s=2e-6, submit_s=1e-6, run_s=1e-5, calls=1),
 }  # fmt: skip
 """As measured: what the host does about a submission is no time of the device."""
 
 
 def null_devices(
     clock: vs.SimulatedClock, measured: bool = False, copy_queues: bool = False, apart: bool = True
-) -> list[vs.NullDevice]:
+) -> list[vs.SimulatedDevice]:
     """Two unequal devices and a slow CPU, all on one clock."""
-    specs = [replace(s, windows_apart=apart) for s in SPECS]
+    specs = [replace(s, unified_memory=not apart) for s in SPECS]
     specs = [replace(s, costs=COSTS[s.name]) if measured else s for s in specs]
     if copy_queues:
         specs = [replace(s, limits=replace(s.limits, copy_queue=s.kind != "cpu")) for s in specs]
-    return [vs.NullDevice(spec, clock, link=LINKS.get(spec.name)) for spec in specs]
+    return [vs.SimulatedDevice(spec, clock, link=LINKS.get(spec.name)) for spec in specs]
 
 
 def run_on_null(
@@ -237,8 +237,8 @@ MISTAKES = {
         "        yield from self._wait(self._program.final_waits)\n",
     ),
     "a node costs on each device what it costs on the first": (
-        "plan.graph.signatures[node], plan.machine.devices[device]",
-        "plan.graph.signatures[node], plan.machine.devices[0]",
+        "plan.graph.signatures[node], plan.topology.devices[device]",
+        "plan.graph.signatures[node], plan.topology.devices[0]",
     ),
     "a split runs its first node only": (
         "for node in part.nodes])", "for node in part.nodes[:1]])",
@@ -327,9 +327,12 @@ def test_a_planted_mistake_is_caught_by_null_devices(
 
 def test_a_run_of_one_split_on_the_cpu_takes_no_handing_over() -> None:
     clock = vs.SimulatedClock()
-    costs = Costs(start_s=1e-4, submit_s=2e-3, fence_s=3e-3, run_s=4e-3, alone_s=5e-3, calls=1)
+    costs = PerfModel(start_s=1e-4, submit_s=2e-3, fence_s=3e-3, run_s=4e-3, alone_s=5e-3, calls=1)
     specs = [replace(SPECS[0], costs=COSTS[A]), replace(SPECS[2], costs=costs)]
-    devices = [vs.NullDevice(specs[0], clock, link=LINKS[A]), vs.NullDevice(specs[1], clock)]
+    devices = [
+        vs.SimulatedDevice(specs[0], clock, link=LINKS[A]),
+        vs.SimulatedDevice(specs[1], clock),
+    ]
     x = vs.input("x", (16, 32))
     with vs.Scheduler(devices, trace=vs.Trace(clock), optimize=False) as sched:
         for placement, splits, least_s in (({"*": CPU}, 1, 5.1e-3), ({"a": A}, 2, 9.1e-3)):
@@ -367,7 +370,7 @@ def test_a_stream_is_as_fast_as_its_slowest_device() -> None:
 
 def test_spans_of_a_device_never_overlap() -> None:
     built, placement = diamond(A, A, B, A)
-    plan = make_plan(built, placement, make_machine(2), copies=3)
+    plan = make_plan(built, placement, make_topology(2), copies=3)
     done = simulate(plan, runs=9)
     assert len(done.finish_s) == 9 and program_of(plan).steps
     for device in range(2):
@@ -404,11 +407,11 @@ def test_software_devices_and_the_cpu_share_the_cores_of_their_computer(
             weight = vs.weight(np.zeros((256, 256), np.float32))
             h = vs.matmul(h, weight, name=f"b{branch}.{layer}")
         ends.append(h)
-    graph, machine = vs.build_graph(ends)[0], Machine((*specs, *host))
+    graph, topology = vs.build_graph(ends)[0], Topology((*specs, *host))
 
     def seconds(*on: str) -> float:
         placed = [(f"b{branch}.*", name) for branch, name in enumerate(on)]
-        return simulate(vs.plan_graph(graph, machine, overrides=placed)).seconds
+        return simulate(vs.plan_graph(graph, topology, overrides=placed)).seconds
 
     first, second = (spec.name for spec in specs)
     one, both = seconds(first, first), seconds(first, second)

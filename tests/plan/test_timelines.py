@@ -93,7 +93,7 @@ def test_a_tape_in_memory_is_drawn_as_its_file_is(tmp_path: Path) -> None:
 
 def test_plans_of_two_graphs_and_dynamic_runs_share_lanes() -> None:
     tape = vs.Tape()
-    with vs.Scheduler(null_devices(), trace=tape, policy="dynamic") as sched:
+    with vs.Scheduler(null_devices(), trace=tape, policy="earliest-finish") as sched:
         x = vs.input("x", X.shape)
         for axis in (0, 1):
             sched.compile(vs.softmax(x @ vs.weight(X + axis, name="w"), axis=axis))(x=X)
@@ -112,7 +112,7 @@ def test_memory_alive_never_exceeds_the_plan_and_counts_weights() -> None:
     for split, count in zip(plan.splits, alive, strict=True):
         memory = plan.memory[split.device]
         assert memory.weight_bytes + memory.state_bytes <= count
-        if plan.machine.devices[split.device].kind != "cpu":
+        if plan.topology.devices[split.device].kind != "cpu":
             assert count <= memory.peak_bytes
     working = [n for n, split in zip(alive, plan.splits, strict=True) if split.nodes]
     assert max(working) > 0
@@ -123,7 +123,7 @@ def test_texts_are_left_out_where_there_are_too_many() -> None:
     lanes = plan.timeline().lanes
     told = tell_plan(plan, lanes, texts=1)
     a = next(node for node in told.nodes if node.name == "a")
-    assert a.explain == plan.placements[plan.find("a")[0]].rule
+    assert a.explain == plan.placements[plan.find("a")[0]].reason
 
 
 def test_what_is_no_tape_is_one_clear_error(tmp_path: Path, file: Path) -> None:

@@ -115,8 +115,8 @@ class Post:
 def devices_of(part: Part) -> list[Device]:
     clock = vs.SimulatedClock()
     return [
-        CpuDevice(spec) if spec.kind == "cpu" else vs.NullDevice(spec, clock)
-        for spec in part.plan.machine.devices
+        CpuDevice(spec) if spec.kind == "cpu" else vs.SimulatedDevice(spec, clock)
+        for spec in part.plan.topology.devices
     ]
 
 

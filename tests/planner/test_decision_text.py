@@ -19,23 +19,27 @@ from vksched.planner.planner import compare_objectives
 from vksched.schedule import Objective
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
-from vksched.topology.perf_model import Costs, Curve
-from vksched.topology.topology import Machine
+from vksched.topology.perf_model import Curve, PerfModel
+from vksched.topology.topology import Topology
 
 SHAPE = (128, 128)
-MEASURED = Costs(
+MEASURED = PerfModel(
     (Curve("*/flops", ((-20.0, 1.0),)), Curve("matmul/flops", ((-20.0, 1.0),))), calls=9
 )
 
 
-def machine(*speeds: float, kind: str = "null", costs: Costs = MEASURED, **more: object) -> Machine:
+def topology(
+    *speeds: float, kind: str = "null", costs: PerfModel = MEASURED, **more: object
+) -> Topology:
     devices = [
         DeviceSpec(  # type: ignore[arg-type]
             f"null:{i}", kind, flops_per_s=speed, bytes_per_s=1e12, costs=costs, **more
         )
         for i, speed in enumerate(speeds)
     ]
-    return Machine((*devices, DeviceSpec(CPU, "cpu", flops_per_s=1e8)), Links((), Link(1e10, 1e-6)))
+    return Topology(
+        (*devices, DeviceSpec(CPU, "cpu", flops_per_s=1e8)), Links((), Link(1e10, 1e-6))
+    )
 
 
 def branches(count: int = 4, depth: int = 3) -> vs.Tensor:
@@ -53,7 +57,7 @@ def branches(count: int = 4, depth: int = 3) -> vs.Tensor:
     return total
 
 
-def plan(output: vs.Tensor, where: Machine, **more: object) -> Plan:
+def plan(output: vs.Tensor, where: Topology, **more: object) -> Plan:
     return vs.plan_graph(build_graph(output)[0], where, policy="auto", **more)  # type: ignore[arg-type]
 
 
@@ -66,12 +70,12 @@ def rows(made: Plan) -> dict[str, str]:
 
 
 def test_what_the_caller_placed_is_told_as_placed() -> None:
-    made = plan(branches(), machine(1e9, 1e9), overrides=(("*", B),), objective="energy")
-    won = rows(made)["won"]
+    made = plan(branches(), topology(1e9, 1e9), overrides=(("*", B),), objective="energy")
+    won = rows(made)["chosen"]
     assert won.startswith(f"as placed on {B}: ") and "single:" not in won
     assert made.notes[0].startswith("auto: as placed for energy takes about ")
     assert made.decision is not None and made.decision.won.name == f"single:{A}"
-    half = plan(branches(), machine(1e9, 1e9), overrides=(("p0*", B),))
+    half = plan(branches(), topology(1e9, 1e9), overrides=(("p0*", B),))
     assert half.decision is not None and half.decision.won.label == half.decision.won.name
 
 
@@ -84,15 +88,15 @@ def test_once_is_no_number_of_times() -> None:
 
 
 def test_two_devices_beat_one_by_what_is_told() -> None:
-    made = plan(branches(), machine(1e9, 1e9))
+    made = plan(branches(), topology(1e9, 1e9))
     told, decision = rows(made), made.decision
     assert (
         decision is not None and decision.gain > 1.5 and "by cost, for latency:" in made.explain()
     )
-    assert told["won"].startswith(f"{decision.won.name} on null:0, null:1: ")
-    assert told["alone"].startswith("null:0, the best single device, takes ")
-    assert told["alone"].endswith(f": {decision.gain:.3g} times as much; 5 % were needed")
-    assert told["takes"].startswith("one run ") and told["takes"].endswith("by simulation")
+    assert told["chosen"].startswith(f"{decision.won.name} on null:0, null:1: ")
+    assert told["runner-up"].startswith("null:0, the best single device, takes ")
+    assert told["runner-up"].endswith(f": {decision.gain:.3g} times as much; 5 % were needed")
+    assert told["cost"].startswith("one run ") and told["cost"].endswith("by simulation")
     assert told["energy"].endswith("a run, watts assumed by kind of device")
     share = 100 * made.bound.latency_s / made.metrics.latency_s
     assert f"{round(share, 1):.3g} % of what this plan takes" in told["bound"]
@@ -101,56 +105,56 @@ def test_two_devices_beat_one_by_what_is_told() -> None:
 
 
 def test_one_device_that_wins_tells_what_several_would_take() -> None:
-    made = plan(branches(1), machine(1e9, 1e10))
+    made = plan(branches(1), topology(1e9, 1e10))
     told = rows(made)
-    assert told["won"].startswith("single:null:1 on null:1: ")
-    assert told["won"].endswith("; no single device is better")
-    assert "over several devices" in told["beside"]
+    assert told["chosen"].startswith("single:null:1 on null:1: ")
+    assert told["chosen"].endswith("; no single device is better")
+    assert "over several devices" in told["runner-up"]
 
 
 def test_the_best_over_several_devices_is_told_whatever_its_copies() -> None:
-    made = plan(branches(), machine(1e9, 2e10), objective="throughput")
+    made = plan(branches(), topology(1e9, 2e10), objective="throughput")
     assert made.decision is not None and made.decision.won.single == "null:1"
     several = [c for c in made.decision.candidates if not c.single]
     periods = {c.metrics.period_s for c in several}
     assert len({c.copies for c in several}) > 1 and len(periods) > 1
-    assert f", takes {format_seconds(min(periods))}; " in rows(made)["beside"]
+    assert f", takes {format_seconds(min(periods))}; " in rows(made)["runner-up"]
 
 
 def test_a_first_device_that_estimates_do_not_beat_stays() -> None:
     # 10 % slower than the other one, by estimates of hardware
-    made = plan(branches(1), machine(1e9, 1.1e9, kind="vulkan", costs=Costs()))
+    made = plan(branches(1), topology(1e9, 1.1e9, kind="vulkan", costs=PerfModel()))
     told, decision = rows(made), made.decision
     assert decision is not None and decision.won.single == A and decision.single.single == B
     assert not decision.measured and decision.margin == 0.25 and decision.gain < 1
     assert made.notes[0].endswith("; 1 other device would not make it faster by 25 %")
     assert "has no work" not in made.explain()  # the note says it already
-    assert told["alone"].endswith("25 % were needed to leave the first device")
+    assert told["runner-up"].endswith("25 % were needed to leave the first device")
     assert told["costs"] == "estimated, by work and rough speeds of devices"
 
 
 def test_a_plan_with_nothing_to_weigh_has_its_bound_all_the_same() -> None:
-    made = plan(branches(2), machine(1e9))
+    made = plan(branches(2), topology(1e9))
     assert made.decision is None
-    assert rows(made)["won"] == "nothing to weigh: each node has one device"
+    assert rows(made)["chosen"] == "nothing to weigh: each node has one device"
     assert "no placement" in rows(made)["bound"]
     graph, _ = build_graph(branches(2))
-    in_runs = vs.plan_graph(graph, machine(1e9, 1e9), policy="dynamic")
-    assert rows(in_runs)["won"] == "no plan: each run decides again where its pieces go"
-    kept = vs.plan_graph(graph, machine(1e9, 1e9), policy="priority")
+    in_runs = vs.plan_graph(graph, topology(1e9, 1e9), policy="earliest-finish")
+    assert rows(in_runs)["chosen"] == "no plan: each run decides again where its pieces go"
+    kept = vs.plan_graph(graph, topology(1e9, 1e9), policy="priority")
     assert "by cost" not in kept.explain() and kept.as_dict()["by_cost"] is None
 
 
 def test_how_much_was_measured_is_told() -> None:
-    made = plan(branches(2), machine(1e9, costs=MEASURED))
+    made = plan(branches(2), topology(1e9, costs=MEASURED))
     # products were measured, sums go by what any op takes
     assert 0.5 < measured_share(made) < 1.0
     assert rows(made)["costs"].endswith("% of the devices' seconds measured, the rest estimated")
-    assert measured_share(plan(branches(2), machine(1e9, costs=Costs()))) == 0.0
+    assert measured_share(plan(branches(2), topology(1e9, costs=PerfModel()))) == 0.0
 
 
 def test_other_objectives_tell_their_own_numbers() -> None:
-    where = machine(1e9, 1e9, busy_watts=50.0, idle_watts=5.0)
+    where = topology(1e9, 1e9, busy_watts=50.0, idle_watts=5.0)
     where = replace(
         where,
         devices=(*where.devices[:-1], replace(where.devices[-1], busy_watts=9.0, idle_watts=1.0)),
@@ -160,19 +164,19 @@ def test_other_objectives_tell_their_own_numbers() -> None:
     told = rows(plan(branches(), where, objective="memory"))
     assert told["bound"].startswith("none is known for memory; one run is at least ")
     told = rows(plan(branches(), where, objective="throughput"))
-    assert " each in a stream of " in told["takes"] and " by area: " in told["bound"]
+    assert " each in a stream of " in told["cost"] and " by area: " in told["bound"]
     told = rows(plan(branches(), where, objective={"latency": 1, "energy": 1}))
-    assert told["won"].endswith("the best of each metric")
+    assert told["chosen"].endswith("the best of each metric")
 
 
 def test_a_single_device_that_is_too_small_names_who_has_the_rest() -> None:
-    small = replace(machine(1e9, 9e8, memory_bytes=30 * 65536), links=Links((), Link(1e12)))
+    small = replace(topology(1e9, 9e8, memory_bytes=30 * 65536), links=Links((), Link(1e12)))
     told = rows(plan(branches(6, 4), small))
-    assert "null:0, the best single device with the rest on null:1" in told["alone"]
+    assert "null:0, the best single device with the rest on null:1" in told["runner-up"]
 
 
 def test_the_plain_data_says_the_same() -> None:
-    made = plan(branches(), machine(1e9, 1e9))
+    made = plan(branches(), topology(1e9, 1e9))
     found = json.loads(json.dumps(made.as_dict()))["by_cost"]
     assert found["objective"] == "latency"
     assert found["metrics"]["latency_s"] == made.metrics.latency_s
@@ -180,9 +184,9 @@ def test_the_plain_data_says_the_same() -> None:
     assert found["share_of_bound"] == made.bound.latency_s / made.metrics.latency_s
     decision = found["decision"]
     assert decision["best_single"]["name"] == "single:null:0" and decision["margin"] == 0.05
-    assert decision["won"]["devices"] == [A, B] and len(decision["candidates"]) >= 3
+    assert decision["chosen"]["devices"] == [A, B] and len(decision["candidates"]) >= 3
     assert decision["gain"] == pytest.approx(
-        decision["best_single"]["latency_s"] / decision["won"]["latency_s"]
+        decision["best_single"]["latency_s"] / decision["chosen"]["latency_s"]
     )
     assert found["watts_assumed"] and found["measured_share"] == measured_share(made)
 
@@ -190,23 +194,25 @@ def test_the_plain_data_says_the_same() -> None:
 @pytest.mark.parametrize(
     ("kind", "costs", "text"),
     [
-        ("vulkan", Costs(), "estimated, by work and rough speeds of devices"),
-        ("null", Costs(), "estimated, by work and the speeds written down"),
+        ("vulkan", PerfModel(), "estimated, by work and rough speeds of devices"),
+        ("null", PerfModel(), "estimated, by work and the speeds written down"),
     ],
 )
-def test_the_table_and_the_plan_say_the_same_of_costs(kind: str, costs: Costs, text: str) -> None:
-    where = machine(1e9, 9e8, kind=kind, costs=costs)
+def test_the_table_and_the_plan_say_the_same_of_costs(
+    kind: str, costs: PerfModel, text: str
+) -> None:
+    where = topology(1e9, 9e8, kind=kind, costs=costs)
     graph, _ = build_graph(branches())
     assert f"\nCosts are {text}; what is" in comparison_as_text(compare_objectives(graph, where))
     assert rows(plan(branches(), where))["costs"] == text
 
 
 def test_the_table_tells_what_was_measured() -> None:
-    where, (graph, _) = machine(1e9, 9e8, costs=MEASURED), build_graph(branches())
+    where, (graph, _) = topology(1e9, 9e8, costs=MEASURED), build_graph(branches())
     assert "\nCosts are measured of every device; what" in comparison_as_text(
         compare_objectives(graph, where)
     )
-    first = replace(where.devices[0], costs=Costs())
+    first = replace(where.devices[0], costs=PerfModel())
     some = replace(where, devices=(first, *where.devices[1:]))
     text = comparison_as_text(compare_objectives(graph, some))
     assert "\nCosts are measured of 1 device, else estimated, by work and the speeds" in text
@@ -214,7 +220,7 @@ def test_the_table_tells_what_was_measured() -> None:
 
 def test_the_table_of_objectives() -> None:
     graph, _ = build_graph(branches())
-    text = comparison_as_text(compare_objectives(graph, machine(1e9, 9e8)))
+    text = comparison_as_text(compare_objectives(graph, topology(1e9, 9e8)))
     head, *lines = text.splitlines()
     assert head.split() == [
         *("candidate", "works", "on", "copies", "one", "run", "stream", "peak", "energy*"),
@@ -237,7 +243,7 @@ def elsewhere() -> Plan:
     host = DeviceSpec(CPU, "cpu", bytes_per_s=1e9)
     graph, _ = build_graph([vs.exp(b, name="c"), vs.neg(b, name="d")])
     return vs.plan_graph(
-        graph, Machine((*specs, host), links), overrides=[("*", A), ("d", B)], policy="priority"
+        graph, Topology((*specs, host), links), overrides=[("*", A), ("d", B)], policy="priority"
     )
 
 
@@ -267,7 +273,7 @@ def test_inputs_weights_and_results_of_a_node() -> None:
     output = vs.matmul(vs.input("x", SHAPE), weight, name="y")
     graph, _ = build_graph(output)
     links = Links(((A, CPU, Link(1e9)),))
-    where = Machine((DeviceSpec(A, "null"), DeviceSpec(B, "null"), DeviceSpec(CPU, "cpu")), links)
+    where = Topology((DeviceSpec(A, "null"), DeviceSpec(B, "null"), DeviceSpec(CPU, "cpu")), links)
     size = 4 * 128 * 128
     made = vs.plan_graph(graph, where, policy="priority")
     first, second, host = made.node_as_dict("y")["devices"]

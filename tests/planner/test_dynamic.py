@@ -10,7 +10,7 @@ import pytest
 from graphs import CPU, A, B, numpy_outputs, random_outputs
 from lazy_device import lazy_devices
 from selection import draws
-from test_select import SLOW, branches, layers, machine, used
+from test_select import SLOW, branches, layers, topology, used
 from test_simulate import drawn_graph, null_devices
 
 import vksched as vs
@@ -36,15 +36,18 @@ from vksched.plan.verify.verify_plan import verify_plan
 from vksched.runtime.executors.dynamic_executor import DynamicExecutor, judge
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
-from vksched.topology.perf_model import Costs
+from vksched.topology.perf_model import PerfModel
 
-POLICIES = ("dynamic", "steal")
+POLICIES = ("earliest-finish", "work-stealing")
 GRAPHS = draws(40, 1000)
 """With each policy; `make test-all` draws more."""
 
 
 def planned(
-    output: vs.Tensor | Sequence[vs.Tensor], where: object, policy: str = "dynamic", **more: object
+    output: vs.Tensor | Sequence[vs.Tensor],
+    where: object,
+    policy: str = "earliest-finish",
+    **more: object,
 ) -> DynamicPlan:
     graph, _ = vs.build_graph(output)
     made = check_plan(vs.plan_graph(graph, where, policy=policy, **more))  # type: ignore[arg-type]
@@ -66,13 +69,13 @@ def test_plans_of_random_graphs_keep_every_promise(seed: int, policy: str) -> No
     rng = np.random.default_rng(seed)
     outputs = random_outputs(rng, int(rng.integers(3, 40)))
     small = int(10 ** rng.uniform(3, 5)) if seed % 3 == 0 else 1 << 30
-    where = machine(
+    where = topology(
         *10 ** rng.uniform(5, 7, int(rng.integers(1, 4))),
         cpu=1e6,
         link=Link(10 ** rng.uniform(5, 9), 1e-6),
         submit_s=1e-6,
         memory_bytes=small,
-        page_bytes=min(small, 1 << 20),
+        max_buffer_bytes=min(small, 1 << 20),
     )
     made = planned(outputs, where, policy, with_cpu=bool(seed % 2))
     for memory, spec in zip(made.memory[:-1], where.devices, strict=False):
@@ -106,9 +109,9 @@ def test_null_devices_do_what_is_simulated_at_the_same_times(seed: int, policy: 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_the_host_takes_for_a_run_counts_once(policy: str) -> None:
-    clock, costs = vs.SimulatedClock(), Costs(run_s=1e-3, submit_s=1e-6, calls=1)
+    clock, costs = vs.SimulatedClock(), PerfModel(run_s=1e-3, submit_s=1e-6, calls=1)
     devices = [
-        vs.NullDevice(DeviceSpec(f"null:{i}", "null", submit_s=1e-5, costs=costs), clock)
+        vs.SimulatedDevice(DeviceSpec(f"null:{i}", "null", submit_s=1e-5, costs=costs), clock)
         for i in range(3)
     ]
     trace = vs.Trace(clock)
@@ -124,7 +127,7 @@ def test_what_the_host_takes_for_a_run_counts_once(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_run_is_a_plan_that_can_be_asked(policy: str, tmp_path: object) -> None:
-    made = planned(branches(3, 3), machine(SLOW, SLOW), policy)
+    made = planned(branches(3, 3), topology(SLOW, SLOW), policy)
     assert f"policy {policy}" in made.explain() and "each run decides" in made.notes[0]
     assert "was ready" in made.explain("b1.p0") or "queue" in made.explain("b1.p0")
     assert made.as_dict()["policy"] == policy
@@ -135,7 +138,7 @@ def test_a_run_is_a_plan_that_can_be_asked(policy: str, tmp_path: object) -> Non
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_wait_that_is_left_out_is_found(policy: str) -> None:
-    made = planned(branches(3, 3), machine(SLOW, SLOW), policy)
+    made = planned(branches(3, 3), topology(SLOW, SLOW), policy)
     found = 0
     for split in made.splits:
         if not split.waits:
@@ -153,7 +156,7 @@ def test_what_the_host_did_too_early_is_found() -> None:
     clock = vs.SimulatedClock()
     seen: list[object] = []
     with vs.Scheduler(
-        null_devices(clock), trace=vs.Trace(clock), policy="dynamic", optimize=False
+        null_devices(clock), trace=vs.Trace(clock), policy="earliest-finish", optimize=False
     ) as sched:
         run = sched.compile(branches(3, 3))
         executor = run._compiled._executor
@@ -181,7 +184,7 @@ def test_what_the_host_did_too_early_is_found() -> None:
 
 def test_two_devices_with_room_for_a_part_each_have_all_together() -> None:
     size = 4 * 128 * 128
-    where = machine(SLOW, SLOW, cpu=1e6, memory_bytes=6 * size, page_bytes=size)
+    where = topology(SLOW, SLOW, cpu=1e6, memory_bytes=6 * size, max_buffer_bytes=size)
     made = planned(layers(8, vs.input("x", (4, 128))), where)
     pieces = options_of(made).pieces
     assert all(where.cpu not in p.seconds for p in pieces)
@@ -191,7 +194,7 @@ def test_two_devices_with_room_for_a_part_each_have_all_together() -> None:
 
 def test_what_no_card_has_room_for_is_the_cpus() -> None:
     size = 4 * 128 * 128
-    where = machine(SLOW, memory_bytes=6 * size, page_bytes=4 * size)
+    where = topology(SLOW, memory_bytes=6 * size, max_buffer_bytes=4 * size)
     made = planned(layers(8, vs.input("x", (128, 128))), where)
     assert used(made) == {A, CPU}
     assert not set.intersection(*({*p.seconds} for p in options_of(made).pieces))
@@ -203,18 +206,18 @@ def test_what_no_card_has_room_for_is_the_cpus() -> None:
 
 
 def test_a_long_piece_is_cut_so_that_no_submission_is_too_long() -> None:
-    where = machine(1e6, 1e4)
+    where = topology(1e6, 1e4)
     pieces = options_of(planned(layers(4, vs.input("x", (128, 128))), where)).pieces
     assert all(len(p.nodes) == 1 for p in pieces)
 
 
 def test_what_nothing_can_run_beside_is_one_piece() -> None:
-    pieces = options_of(planned(branches(1, 12), machine(SLOW, SLOW))).pieces
+    pieces = options_of(planned(branches(1, 12), topology(SLOW, SLOW))).pieces
     assert len(pieces) == 1 and set(pieces[0].seconds) == {0, 1}
     x = layers(4, vs.input("x", (128, 128)), "first.")
     ends = [layers(4, x, f"b{i}.") for i in range(2)]
     output = layers(4, vs.add(*ends), "last.")
-    pieces = options_of(planned(output, machine(SLOW, SLOW))).pieces
+    pieces = options_of(planned(output, topology(SLOW, SLOW))).pieces
     nodes = vs.build_graph(output)[0].nodes
     names = [{nodes[n].name.split(".")[0] for n in piece.nodes} for piece in pieces]
     assert sum("first" in found for found in names) == sum("last" in found for found in names) == 1
@@ -226,7 +229,7 @@ def test_what_nothing_can_run_beside_is_one_piece() -> None:
 
 def test_what_is_placed_stays() -> None:
     pins = [("b1.p0", B), ("b2.w0", A)]
-    made = planned(branches(3, 2), machine(SLOW, SLOW), overrides=pins)
+    made = planned(branches(3, 2), topology(SLOW, SLOW), overrides=pins)
     assert made.device_of("b1.p0") == B and made.device_of("b2.p0") == A
     assert "override" in made.explain("b1.p0")
 
@@ -241,9 +244,9 @@ def test_states_observers_and_other_syncs_are_refused(policy: str) -> None:
             sched.compile(y, updates={total: y})
         with pytest.raises(PlanError, match='no observers.*try policy="auto"'):
             sched.compile(vs.exp(x, name="e"), observe={"e": print})
-    with pytest.raises(PlanError, match='sync of "split"'):
-        vs.Scheduler(null_devices(clock), policy=policy, sync="op")
-    made = planned(branches(2, 2), machine(SLOW, SLOW), policy, copies=3)
+    with pytest.raises(PlanError, match='submit_granularity of "split"'):
+        vs.Scheduler(null_devices(clock), policy=policy, submit_granularity="op")
+    made = planned(branches(2, 2), topology(SLOW, SLOW), policy, copies=3)
     assert made.copies == 1 and "3 asked for, 1 made" in made.explain()
 
 
@@ -268,7 +271,7 @@ def by_hand(
         for i, (reads, _, seconds) in enumerate(pieces)
     )
     ranked = tuple(replace(p, rank=_rank(made, i)) for i, p in enumerate(made))
-    out = Options(graph, machine(1e9, 1e9), ranked, {i: i for i in range(len(made))}, {})
+    out = Options(graph, topology(1e9, 1e9), ranked, {i: i for i in range(len(made))}, {})
     for name in value.values():
         for device in range(3):
             out._moves["copy in", name, device] = out._moves["copy out", name, device] = 1.0
@@ -322,11 +325,11 @@ def test_a_device_that_proves_slow_gets_less() -> None:
     each = {0: 10.0, 1: 10.0}
     options = by_hand([((), str(i), each) for i in range(40)])
     speeds, slow = Speeds(3), {0: 4.0}
-    done = simulate_options(options, "dynamic", speeds, slow)
+    done = simulate_options(options, "earliest-finish", speeds, slow)
     on = [sent.device for sent in done.tape.sent]
     assert speeds.of(0) == pytest.approx(4.0, rel=0.2) and speeds.of(1) == pytest.approx(1.0)
     assert on.count(0) <= 11 and done.seconds <= 1.15 * 320  # 8 on the slow one, 32 on the other
-    knew = simulate_options(options, "dynamic", speeds, slow)
+    knew = simulate_options(options, "earliest-finish", speeds, slow)
     assert knew.seconds <= 330 and [s.device for s in knew.tape.sent].count(0) in (8, 9)
 
 
@@ -390,17 +393,17 @@ def test_an_idle_device_takes_what_is_cheapest_to_move() -> None:
 
 def test_nothing_is_stolen_that_its_own_device_would_end_sooner() -> None:
     options = by_hand([((), name, {0: 1.0, 1: 500.0}) for name in "abcdefgh"])
-    done = simulate_options(options, "steal")
+    done = simulate_options(options, "work-stealing")
     assert {sent.device for sent in done.tape.sent} == {0}
 
 
 def test_a_tape_without_its_end_makes_no_sound_plan() -> None:
-    made = planned(branches(2, 2), machine(SLOW, SLOW))
+    made = planned(branches(2, 2), topology(SLOW, SLOW))
     options = options_of(made)
-    tape = simulate_options(options, "dynamic").tape
-    verify_plan(plan_of(options, tape, "dynamic"))
+    tape = simulate_options(options, "earliest-finish").tape
+    verify_plan(plan_of(options, tape, "earliest-finish"))
     with pytest.raises(PlanError, match="not complete"):
-        verify_plan(plan_of(options, Tape(tape.sent, ()), "dynamic"))
+        verify_plan(plan_of(options, Tape(tape.sent, ()), "earliest-finish"))
     assert all(source == HOST or source >= 0 for s in tape.sent for _, source in s.brought)
 
 
@@ -411,7 +414,7 @@ def company_of_two() -> Company:
     """Eight pieces, which take a second each on both devices."""
     each = {0: 1.0, 1: 1.0}
     options = by_hand([((), name, each) for name in "abcdefgh"])
-    made = planned(branches(2, 2), machine(SLOW, SLOW))
+    made = planned(branches(2, 2), topology(SLOW, SLOW))
     return Company(replace(options, on=options_of(made).on))
 
 
@@ -477,7 +480,7 @@ def test_a_probe_of_a_device_tries_all_together() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_device_alone_gets_all_at_once(policy: str) -> None:
     options = by_hand([((), name, {0: 1.0, 1: 9.0}) for name in "abcdefgh"])
-    dispatches: dict[str, type[Dispatch]] = {"dynamic": Earliest, "steal": Stealing}
+    dispatches: dict[str, type[Dispatch]] = {"earliest-finish": Earliest, "work-stealing": Stealing}
     dispatch = dispatches[policy](options, Speeds(3), 1)
     assert [device for _, device in send(dispatch, 0.0)] == [1] * 8
 
@@ -499,12 +502,12 @@ def test_a_stream_ends_within_a_third_more_than_the_plans_that_knew(
 ) -> None:
     """One device slows down by 4 in the middle of a stream."""
     runs, slow = 12, 4.0
-    output, where = SHAPES[shape](), machine(*speeds, submit_s=1e-5)
+    output, where = SHAPES[shape](), topology(*speeds, submit_s=1e-5)
     options = options_of(planned(output, where))
     shown, took_s = Speeds(len(where.devices)), 0.0
     for number in range(2 * runs):
         now = {0: slow} if number >= runs else {}
-        took_s += simulate_options(options, "dynamic", shown, now).seconds
+        took_s += simulate_options(options, "earliest-finish", shown, now).seconds
     graph, _ = vs.build_graph(output)
     first = where.devices[0]
     hot = replace(
@@ -525,9 +528,9 @@ def test_a_stream_ends_within_a_third_more_than_the_plans_that_knew(
 def test_devices_that_say_different_things_of_one_memory_stay_within_it(
     sizes: tuple[int, int], policy: str
 ) -> None:
-    where = machine(SLOW, SLOW)
+    where = topology(SLOW, SLOW)
     specs = zip(where.devices, sizes, strict=False)
-    odd = [replace(spec, memory_bytes=size, pool="p") for spec, size in specs]
+    odd = [replace(spec, memory_bytes=size, memory_node="p") for spec, size in specs]
     made = planned(branches(4, 2), replace(where, devices=(*odd, where.devices[-1])), policy)
     needed = [memory.needed_bytes for memory in made.memory]
     large = sizes.index(1 << 30)

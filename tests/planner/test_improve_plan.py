@@ -20,8 +20,8 @@ from vksched.topology.links import Link, Links
 NAMES = ["n0", "n1", "n2", "n3", "n4"]
 
 
-def two_cards() -> vs.Machine:
-    return vs.Machine(
+def two_cards() -> vs.Topology:
+    return vs.Topology(
         (
             vs.DeviceSpec("d0", "null", flops_per_s=1.82e12, bytes_per_s=4.55e10, submit_s=5e-6),
             vs.DeviceSpec("d1", "null", flops_per_s=2.35e12, bytes_per_s=4.7e11, submit_s=5e-5),
@@ -47,19 +47,21 @@ def drawn(seed: int, ops: int = 24) -> vs.Graph:
     return vs.build_graph(values[-1] + values[-2])[0]
 
 
-def candidates(graph: vs.Graph, machine: vs.Machine) -> tuple[Candidates, Scale, list[Weighed]]:
-    support = Support(graph, machine)
-    ways = Candidates(support, (), _competing(machine, False))
+def candidates(graph: vs.Graph, topology: vs.Topology) -> tuple[Candidates, Scale, list[Weighed]]:
+    support = Support(graph, topology)
+    ways = Candidates(support, (), _competing(topology, False))
     scale = Scale(support, (), 1, False)
     return ways, scale, [*scale.weigh_singles(ways), *scale.weigh(ways.spread(LATENCY))]
 
 
 def test_a_plan_of_five_products_is_the_best_of_all_placements() -> None:
     """The best schedule of the same tasks takes 12 % longer, as splits hand over at their end."""
-    graph, machine = five_products(), two_cards()
-    plan = vs.plan_graph(graph, machine, policy="auto")
+    graph, topology = five_products(), two_cards()
+    plan = vs.plan_graph(graph, topology, policy="auto")
     least_s = min(
-        vs.plan_graph(graph, machine, overrides=list(zip(NAMES, on, strict=True))).metrics.latency_s
+        vs.plan_graph(
+            graph, topology, overrides=list(zip(NAMES, on, strict=True))
+        ).metrics.latency_s
         for on in itertools.product(("d0", "d1"), repeat=5)
     )
     assert plan.metrics.latency_s == pytest.approx(least_s, rel=1e-9)
@@ -100,9 +102,9 @@ def test_moves_find_more_than_schedules_on_some_graphs() -> None:
 
 
 def test_nodes_that_the_user_placed_do_not_move() -> None:
-    graph, machine = five_products(), two_cards()
+    graph, topology = five_products(), two_cards()
     for device in ("d0", "d1"):
-        plan = vs.plan_graph(graph, machine, policy="auto", overrides=[("n1", device)])
+        plan = vs.plan_graph(graph, topology, policy="auto", overrides=[("n1", device)])
         assert plan.device_of("n1") == device
 
 
@@ -115,6 +117,6 @@ def test_a_large_graph_has_few_tries_and_a_larger_one_none(
 
 
 def test_plans_are_the_same_again() -> None:
-    graph, machine = drawn(3), two_cards()
-    first, second = (vs.plan_graph(graph, machine, policy="auto") for _ in range(2))
+    graph, topology = drawn(3), two_cards()
+    first, second = (vs.plan_graph(graph, topology, policy="auto") for _ in range(2))
     assert first.splits == second.splits

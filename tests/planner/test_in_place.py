@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import A, B, make_machine, node_id
+from graphs import A, B, make_topology, node_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
@@ -34,9 +34,9 @@ def held(name: str, **options: Any) -> vs.Tensor:
 
 
 def plan_of(graph: Graph, **where: str) -> Plan:
-    machine = make_machine()
+    topology = make_topology()
     overrides = list(where.items()) or [("*", A)]
-    return check_plan(vs.plan_graph(graph, machine, overrides=overrides)).verify()
+    return check_plan(vs.plan_graph(graph, topology, overrides=overrides)).verify()
 
 
 def in_place(plan: Plan) -> list[str]:
@@ -73,16 +73,18 @@ def test_adamw_keeps_no_second_copy_of_parameters_and_moments() -> None:
         h = vs.tanh(h @ w)
     loss = vs.reduce_sum(h)
     updates = vs.optim.adamw(params, vs.grad(loss, params), lr=0.1)
-    with vs.Scheduler([vs.NullDevice(make_machine(1).devices[0], vs.SimulatedClock())]) as sched:
+    with vs.Scheduler(
+        [vs.SimulatedDevice(make_topology(1).devices[0], vs.SimulatedClock())]
+    ) as sched:
         memory = sched.compile(loss, updates=updates).plan.memory[0]
     own = 8 * 96 * 96 * 4
     assert memory.state_bytes >= 3 * own
     assert memory.peak_bytes - memory.state_bytes < 1.4 * own, "gradients, and little else"
 
 
-def null_devices(count: int) -> list[vs.NullDevice]:
+def null_devices(count: int) -> list[vs.SimulatedDevice]:
     clock = vs.SimulatedClock()
-    return [vs.NullDevice(spec, clock) for spec in make_machine(count).devices[:-1]]
+    return [vs.SimulatedDevice(spec, clock) for spec in make_topology(count).devices[:-1]]
 
 
 def test_what_is_made_of_several_values_does_not_keep_them_until_the_end(
@@ -194,8 +196,8 @@ def test_a_state_read_through_a_transpose_is_not_overwritten() -> None:
 def test_numpy_and_devices_that_wait_for_each_op_copy() -> None:
     graph = update()[0]
     for devices in (["cpu"], [A]):
-        machine = make_machine(sync="op" if devices == [A] else "split")
-        plan = vs.plan_graph(graph, machine, overrides=[("*", devices[0])])
+        topology = make_topology(submit_granularity="op" if devices == [A] else "split")
+        plan = vs.plan_graph(graph, topology, overrides=[("*", devices[0])])
         assert not in_place(plan)
 
 
@@ -324,7 +326,7 @@ def test_drawn_updates_give_what_numpy_gives(data: st.DataObject) -> None:
             pool.append(new)
         updates[state] = new
     clock = vs.SimulatedClock()
-    null = [vs.NullDevice(spec, clock) for spec in make_machine().devices[:-1]]
+    null = [vs.SimulatedDevice(spec, clock) for spec in make_topology().devices[:-1]]
     output = pool[0] + vs.exp(data.draw(st.sampled_from(pool)))
     run_both(null, output, updates, states)  # type: ignore[arg-type]
 
@@ -410,7 +412,7 @@ def test_the_effort_grows_with_the_states(exchanged: bool) -> None:
     calls: list[int] = []
     for count in (100, 400):
         graph, profile = updates_of(count, exchanged), cProfile.Profile()
-        plan = profile.runcall(vs.plan_graph, graph, make_machine(1), overrides=[("*", A)])
+        plan = profile.runcall(vs.plan_graph, graph, make_topology(1), overrides=[("*", A)])
         profile.runcall(plan.verify)
         calls.append(sum(entry.callcount for entry in profile.getstats()))
     assert calls[1] < 5 * calls[0]
@@ -420,7 +422,7 @@ def test_a_split_that_is_asked_for_again_runs_once() -> None:
     """After an interrupt the executor cannot know whether a submission was begun."""
     _, mean, w = update()
     x = vs.input("x", SHAPE)
-    device = vs.NullDevice(make_machine(1).devices[0], vs.SimulatedClock())
+    device = vs.SimulatedDevice(make_topology(1).devices[0], vs.SimulatedClock())
     with vs.Scheduler([device]) as sched:
         run = sched.compile(vs.exp(w), updates={mean: mean * 0.5 + x})
         session = device.prepare(run.plan, 0)

@@ -11,15 +11,15 @@ from graphs import (
     CPU,
     A,
     B,
-    crossings_of,
     device_of,
-    make_machine,
     make_plan,
+    make_topology,
     picky,
     random_outputs,
     rule_of,
     source,
     steps,
+    transfers_of,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ from vksched.plan.plan import Plan
 from vksched.planner.placement.merge_neighbours import Groups
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 
 def lookup(value: vs.Tensor, name: str) -> vs.Tensor:
@@ -47,8 +47,8 @@ def around(length: int = 2) -> vs.Tensor:
 @pytest.mark.parametrize("length", [1, 2, 20])
 def test_chains_around_an_op_of_one_device_join_it_as_a_whole(length: int) -> None:
     plan = make_plan(around(length), (), picky(False, True))
-    assert {plan.machine.devices[s.device].name for s in plan.splits} == {B}
-    assert not crossings_of(plan) and len(plan.splits) == 1
+    assert {plan.topology.devices[s.device].name for s in plan.splits} == {B}
+    assert not transfers_of(plan) and len(plan.splits) == 1
     if length > 1:
         assert (
             rule_of(plan, "a0")
@@ -65,11 +65,11 @@ def test_branches_of_a_group_move_with_it() -> None:
 
 def test_a_group_stays_where_a_node_of_it_is_placed_or_reads_a_weight() -> None:
     plan = make_plan(around(), {"a0": A}, picky(False, True))
-    assert device_of(plan, "a0") == A and len(crossings_of(plan)) == 1
+    assert device_of(plan, "a0") == A and len(transfers_of(plan)) == 1
     w = vs.weight(np.ones((8, 64), np.float32), "w")
     h = vs.exp(vs.mul(source(), w, name="m"), name="e")
     plan = make_plan(vs.neg(lookup(h, "pick")), {"w": A}, picky(False, True))
-    assert device_of(plan, "m") == A and len(crossings_of(plan)) == 1
+    assert device_of(plan, "m") == A and len(transfers_of(plan)) == 1
 
 
 def test_numpy_draws_no_group() -> None:
@@ -84,7 +84,7 @@ def test_a_slow_device_draws_no_group_that_takes_longer_there_than_the_copy(
 ) -> None:
     fast = DeviceSpec(A, "null", limits=Limits(storage_buffers=3), bytes_per_s=1e12)
     other = DeviceSpec(B, "null", bytes_per_s=bytes_per_s)
-    plan = make_plan(around(8), (), Machine((fast, other, DeviceSpec("cpu", "cpu"))))
+    plan = make_plan(around(8), (), Topology((fast, other, DeviceSpec("cpu", "cpu"))))
     assert [device_of(plan, n) for n in ("a0", "pick", "b7")] == [device, B, device]
 
 
@@ -103,8 +103,8 @@ def test_a_group_moves_where_the_link_is_slower_than_the_other_device(
     """On the other device the group takes some 30 us longer, of bytes that memory holds."""
     fast = DeviceSpec(A, "null", limits=Limits(storage_buffers=3), bytes_per_s=1e12, submit_s=0.0)
     slow = DeviceSpec(B, "null", bytes_per_s=1e9, submit_s=0.0)
-    machine = Machine((fast, slow, DeviceSpec("cpu", "cpu")), vs.Links(default=link))
-    plan = make_plan(around(8), (), machine)
+    topology = Topology((fast, slow, DeviceSpec("cpu", "cpu")), vs.Links(default=link))
+    plan = make_plan(around(8), (), topology)
     assert [device_of(plan, n) for n in ("a0", "pick", "b7")] == [device, B, device]
 
 
@@ -117,21 +117,21 @@ def test_only_links_on_the_way_count() -> None:
     ]
     for name, device in ((B, B), ("null:2", A)):
         links = vs.Links(((name, CPU, vs.Link(1e6)),), vs.Link(1e12))
-        machine = Machine((*specs, DeviceSpec(CPU, "cpu")), links)
-        plan = make_plan(around(8), (), machine)
+        topology = Topology((*specs, DeviceSpec(CPU, "cpu")), links)
+        plan = make_plan(around(8), (), topology)
         assert device_of(plan, "a0") == device
 
 
 def test_a_full_device_draws_no_group() -> None:
-    machine = picky(False, True)
-    small = replace(machine.devices[1], memory_bytes=5 * 2048)
-    machine = replace(machine, devices=(machine.devices[0], small, machine.devices[2]))
+    topology = picky(False, True)
+    small = replace(topology.devices[1], memory_bytes=5 * 2048)
+    topology = replace(topology, devices=(topology.devices[0], small, topology.devices[2]))
     x = source()
     branches = [vs.exp(vs.add(x, float(i)), name=f"e{i}") for i in range(8)]
     rows = vs.concat(branches, name="rows")
     first = rows[:8]
     pick = lookup(vs.exp(first, name="a"), "pick")
-    plan = make_plan(vs.exp(pick, name="end"), (), machine)
+    plan = make_plan(vs.exp(pick, name="end"), (), topology)
     assert [device_of(plan, n) for n in ("e0", "rows", "pick")] == [A, A, B]
     assert plan.memory[1].peak_bytes <= 5 * 2048
 
@@ -144,7 +144,7 @@ def without_groups(patch: pytest.MonkeyPatch) -> None:
 
 
 def costs(plan: Plan) -> tuple[int, int]:
-    return len(plan.crossings), plan.crossing_bytes
+    return len(plan.transfers), plan.transfer_bytes
 
 
 @settings(deadline=None, max_examples=examples(150))
@@ -159,16 +159,16 @@ def test_groups_never_make_more_cross(
 ) -> None:
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, count))
-    machine = picky(*able)
+    topology = picky(*able)
     pins = [
-        (n.id, machine.devices[int(rng.integers(0, len(able) + 1))].name)
+        (n.id, topology.devices[int(rng.integers(0, len(able) + 1))].name)
         for n in graph.ops
         if rng.random() < pinned
     ]
     with pytest.MonkeyPatch.context() as patch:
         without_groups(patch)
-        alone = vs.plan_graph(graph, machine, overrides=pins)
-    grouped = vs.plan_graph(graph, machine, overrides=pins)
+        alone = vs.plan_graph(graph, topology, overrides=pins)
+    grouped = vs.plan_graph(graph, topology, overrides=pins)
     assert costs(grouped)[0] <= costs(alone)[0] and costs(grouped)[1] <= costs(alone)[1]
 
 
@@ -176,11 +176,11 @@ def test_groups_often_make_less_cross() -> None:
     alone, grouped = [], []
     for seed in range(40):
         graph, _ = vs.build_graph(random_outputs(np.random.default_rng(seed), 10 + seed))
-        machine = picky(False, True, seed % 2 == 0)
+        topology = picky(False, True, seed % 2 == 0)
         with pytest.MonkeyPatch.context() as patch:
             without_groups(patch)
-            alone.append(costs(vs.plan_graph(graph, machine)))
-        grouped.append(costs(vs.plan_graph(graph, machine)))
+            alone.append(costs(vs.plan_graph(graph, topology)))
+        grouped.append(costs(vs.plan_graph(graph, topology)))
     assert sum(n for n, _ in grouped) < 0.8 * sum(n for n, _ in alone)
 
 
@@ -188,5 +188,5 @@ def test_a_part_that_crosses_counts_alone() -> None:
     a = vs.exp(vs.input("x", (64, 64)), name="a")
     b, c = steps(a[0], ["b", "c"])
     outputs = vs.neg(vs.concat([c] * 8, name="wide"), name="end")
-    plan = make_plan([outputs, a], {"a": A, "end": B}, make_machine(2))
-    assert plan.crossing_bytes == 4 * 64
+    plan = make_plan([outputs, a], {"a": A, "end": B}, make_topology(2))
+    assert plan.transfer_bytes == 4 * 64

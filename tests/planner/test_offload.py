@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import CPU, A, B, assert_memory, device_of, make_machine, make_plan, rule_of
+from graphs import CPU, A, B, assert_memory, device_of, make_plan, make_topology, rule_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
@@ -22,7 +22,7 @@ from vksched.runtime.device import Session
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 WIDTH = 64
 MATRIX_BYTES = 4 * WIDTH * WIDTH
@@ -51,20 +51,20 @@ def expected(count: int, x: NDArray) -> NDArray:
 def streamed(plan: Plan) -> list[tuple[str, str]]:
     """Device and name of each value that is copied from host memory and is no input."""
     return [
-        (plan.machine.devices[s.device].name, plan.graph.nodes[c.node].name)
+        (plan.topology.devices[s.device].name, plan.graph.nodes[c.node].name)
         for s in plan.splits
         for c in s.copies_in
         if c.source == HOST and c.node in plan.graph.data
     ]
 
 
-def apart(count: int, memory: list[int]) -> Machine:
+def apart(count: int, memory: list[int]) -> Topology:
     """Cards whose windows lie in the computer's memory."""
-    return make_machine(count, memory, windows_apart=True)
+    return make_topology(count, memory, unified_memory=False)
 
 
 def test_a_weight_in_host_memory_is_streamed_where_the_batch_pays() -> None:
-    plan = make_plan(layers(2, 512), {"w1": CPU}, make_machine(2))
+    plan = make_plan(layers(2, 512), {"w1": CPU}, make_topology(2))
     assert device_of(plan, "m1") == A and device_of(plan, "w1") == CPU
     assert streamed(plan) == [(A, "w1")]
     names = {plan.graph.nodes[w].name for w in plan.memory[0].weights}
@@ -81,7 +81,7 @@ def test_below_the_threshold_the_op_stays_with_its_weight(rows: int, device: str
     assert device_of(plan, "m1") == device
     assert bool(streamed(plan)) == (device == A)
     half = vs.matmul(vs.input("x", (rows, WIDTH)), vs.weight(matrix(0), "w"), name="m")
-    assert device_of(make_plan(half, {"w": CPU}, make_machine(1, offload_flops_per_byte=1e9)), "m")
+    assert device_of(make_plan(half, {"w": CPU}, make_topology(1, offload_flops_per_byte=1e9)), "m")
 
 
 def test_arithmetic_counts_not_rows() -> None:
@@ -124,24 +124,24 @@ def test_streamed_weights_are_no_memory_of_the_model() -> None:
 
 def test_full_cards_stream_the_rest_of_the_model() -> None:
     memory = [14 * MATRIX_BYTES]
-    plan = make_plan(layers(30, 128), machine=apart(1, memory))
+    plan = make_plan(layers(30, 128), topology=apart(1, memory))
     assert {device_of(plan, f"m{i}") for i in range(30)} == {A}, plan.explain()
-    assert {p.device for p in plan.placements if p.rule.startswith("beside")} == {0}
+    assert {p.device for p in plan.placements if p.reason.startswith("beside")} == {0}
     assert 15 <= sum(name.startswith("w") for _, name in streamed(plan)) < 30
     assert len(plan.splits) <= 30  # biases ride along
     assert 0.85 * memory[0] <= plan.memory[0].peak_bytes <= memory[0]
-    small = make_plan(layers(30, 8), machine=apart(1, memory))
+    small = make_plan(layers(30, 8), topology=apart(1, memory))
     assert not streamed(small) and device_of(small, "m29") == CPU
-    own = make_plan(layers(30, 128), machine=make_machine(1, memory))  # windows lie there, too
+    own = make_plan(layers(30, 128), topology=make_topology(1, memory))  # windows lie there, too
     assert {device_of(own, f"m{i}") for i in range(30)} == {A}, own.explain()
     assert 0.85 * memory[0] <= own.memory[0].peak_bytes <= memory[0]
 
 
 def test_a_card_too_small_for_one_weight_takes_none() -> None:
     for memory in (0, MATRIX_BYTES, 3 * MATRIX_BYTES):
-        plan = make_plan(layers(3, 64), machine=apart(1, [memory]))
+        plan = make_plan(layers(3, 64), topology=apart(1, [memory]))
         assert plan.memory[0].peak_bytes <= memory
-    plan = make_plan(layers(3, 64), {"w*": CPU}, make_machine(1, [MATRIX_BYTES]))
+    plan = make_plan(layers(3, 64), {"w*": CPU}, make_topology(1, [MATRIX_BYTES]))
     assert device_of(plan, "m2") == CPU
 
 
@@ -150,9 +150,9 @@ def test_tied_weights_lie_on_the_device_of_the_op_that_can() -> None:
     table = vs.weight(matrix(0), "table")
     h = vs.gather(table, np.arange(WIDTH, dtype=np.int32), name="lookup")
     y = vs.mul(vs.tanh(h), table, name="scores")
-    machine = make_machine(1)
-    no_gather = replace(machine.devices[0], limits=Limits(storage_buffers=3))
-    plan = make_plan(y, machine=Machine((no_gather, machine.devices[-1])))
+    topology = make_topology(1)
+    no_gather = replace(topology.devices[0], limits=Limits(storage_buffers=3))
+    plan = make_plan(y, topology=Topology((no_gather, topology.devices[-1])))
     assert [device_of(plan, n) for n in ("lookup", "scores", "table")] == [CPU, A, A]
     assert not streamed(plan)
 
@@ -215,7 +215,7 @@ def test_all_readers_of_a_widened_weight_join_the_first() -> None:
 
 def test_full_cards_stream_the_narrow_rest_of_a_model() -> None:
     memory = [14 * MATRIX_BYTES]
-    plan = make_plan(narrow_layers(60, 128), machine=apart(1, memory))
+    plan = make_plan(narrow_layers(60, 128), topology=apart(1, memory))
     assert {device_of(plan, f"m{i}") for i in range(60)} == {A}, plan.explain()
     assert {device_of(plan, f"wide{i}") for i in range(60)} == {A}
     assert 10 <= len(streamed(plan)) < 60
@@ -248,13 +248,13 @@ def test_any_memory_gives_a_sound_plan(
     one: int,
     two: int,
     rows: int,
-    windows_apart: bool,
+    unified_memory: bool,
     narrow: bool,
     placement: dict[str, str],
 ) -> None:
-    machine = make_machine(2, [one, two], windows_apart=windows_apart)
+    topology = make_topology(2, [one, two], unified_memory=unified_memory)
     made = narrow_layers(20, rows) if narrow else layers(20, rows)
-    plan = make_plan(made, placement, machine, copies=2)
+    plan = make_plan(made, placement, topology, copies=2)
     assert_memory(plan)
     assert all(m.peak_bytes <= size for m, size in zip(plan.memory, (one, two), strict=False))
 
@@ -299,7 +299,7 @@ def test_other_types_are_streamed_too(devices: list[str], dtype: str) -> None:
             assert np.array_equal(run(a=a), a @ w)
 
 
-class CountingDevice(vs.NullDevice):
+class CountingDevice(vs.SimulatedDevice):
     """Keeps what is staged."""
 
     def prepare(self, plan: Plan, index: int, progress: Any = None) -> Session:
@@ -333,7 +333,7 @@ def test_a_streamed_weight_is_staged_once_per_slot_and_takes_the_link_in_each_ru
 
 def test_offload_can_be_switched_off() -> None:
     clock = vs.SimulatedClock()
-    device = vs.NullDevice(DeviceSpec("null:0", "null"), clock)
+    device = vs.SimulatedDevice(DeviceSpec("null:0", "null"), clock)
     with vs.Scheduler([device], trace=vs.Trace(clock), offload=False) as sched:
         run = sched.compile(layers(2, 512), placement={"w1": "cpu"})
         assert device_of(run.plan, "m1") == CPU and not streamed(run.plan)

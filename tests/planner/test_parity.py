@@ -21,18 +21,18 @@ from graphs import (
     C,
     Named,
     chain,
-    crossings_of,
     device_of,
     diamond,
     fan_out,
-    make_machine,
     make_plan,
+    make_topology,
     mlp,
     picky,
     random_outputs,
     rule_of,
     source,
     steps,
+    transfers_of,
 )
 from test_closing import LIMIT_S, GatedDevice, in_threads, joined
 from test_executor import X, null_devices, stepped
@@ -48,14 +48,14 @@ from vksched.runtime.device import Device
 from vksched.testing.op_cases.op_sample import Case
 from vksched.testing.op_table import CASES
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 PLANNERS = [Path(vs.__file__).parent / name for name in ("plan", "planner")]
 
 
 def where(plan: Plan) -> set[str]:
     """The devices of the nodes that run."""
-    return {plan.machine.devices[s.device].name for s in plan.splits}
+    return {plan.topology.devices[s.device].name for s in plan.splits}
 
 
 # -- 1: backends in priority order, the CPU last and enforced --------------------------------------
@@ -63,17 +63,17 @@ def where(plan: Plan) -> set[str]:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
 def test_1_the_first_device_takes_what_nobody_claims(order: tuple[int, ...]) -> None:
-    devices = make_machine(3).devices
-    machine = Machine((*(devices[i] for i in order), devices[-1]))
-    assert where(make_plan(diamond(A, A, A, A)[0], machine=machine)) == {f"null:{order[0]}"}
+    devices = make_topology(3).devices
+    topology = Topology((*(devices[i] for i in order), devices[-1]))
+    assert where(make_plan(diamond(A, A, A, A)[0], topology=topology)) == {f"null:{order[0]}"}
 
 
 @pytest.mark.parametrize("kinds", [[], ["null"], ["cpu", "null"], ["cpu", "cpu"]], ids=str)
 def test_1_a_machine_without_one_cpu_at_its_end_is_refused(kinds: list[str]) -> None:
-    machine = Machine(tuple(DeviceSpec(f"{kind}:{i}", kind) for i, kind in enumerate(kinds)))
+    topology = Topology(tuple(DeviceSpec(f"{kind}:{i}", kind) for i, kind in enumerate(kinds)))
     graph, _ = vs.build_graph(chain([A])[0])
     with pytest.raises(vs.PlanError, match="one cpu, as the last device"):
-        vs.plan_graph(graph, machine)
+        vs.plan_graph(graph, topology)
 
 
 def test_1_the_cpu_is_last_wherever_and_however_it_is_given(devices: list[str]) -> None:
@@ -97,7 +97,7 @@ def test_2_one_shape_is_taken_and_another_of_the_same_op_is_not() -> None:
     x, y = vs.input("x", (4, 16)), vs.input("y", (8, 64))
     plan = make_plan(
         [vs.exp(x, name="small"), vs.exp(y, name="large")],
-        machine=make_machine(1, page_bytes=1024),
+        topology=make_topology(1, max_buffer_bytes=1024),
     )
     assert (device_of(plan, "small"), device_of(plan, "large")) == (A, CPU)
     assert "float32[8,64] takes 2048 bytes, over the largest buffer" in rule_of(plan, "large")
@@ -141,7 +141,7 @@ def one_of_each_op() -> list[Case]:
 
 @pytest.mark.parametrize("case", one_of_each_op(), ids=lambda case: case.op)
 def test_3_whichever_operand_is_a_weight_it_pulls_its_op(case: Case) -> None:
-    machine = make_machine(2)
+    topology = make_topology(2)
     for position in range(len(case.inputs)):
         operands = [
             vs.weight(a, name="w") if i == position else vs.input(f"x{i}", a.shape, a.dtype)
@@ -149,8 +149,8 @@ def test_3_whichever_operand_is_a_weight_it_pulls_its_op(case: Case) -> None:
         ]
         y = apply(case.op, operands, case.attrs, "y")
         graph, _ = vs.build_graph(y)
-        if Support(graph, machine).can(next(n for n in graph.nodes if n.name == "y"), 1):
-            plan = make_plan(y, {"w": B}, machine)
+        if Support(graph, topology).can(next(n for n in graph.nodes if n.name == "y"), 1):
+            plan = make_plan(y, {"w": B}, topology)
             assert device_of(plan, "y") == device_of(plan, "w") == B
             assert rule_of(plan, "y") == "weight w lives here"
 
@@ -182,22 +182,22 @@ def test_3_layers_follow_their_weights_over_two_devices(two_devices: list[str]) 
             np.testing.assert_allclose(run(x=x), cpu.compile(outputs[0])(x=x), rtol=1e-5)
 
 
-# -- 4: sweeps reduce crossings --------------------------------------------------------------------
+# -- 4: sweeps reduce transfers --------------------------------------------------------------------
 
 
 def crossed(plan: Plan) -> int:
-    return sum(plan.graph.nodes[c.node].type.device_bytes for c in crossings_of(plan))
+    return sum(plan.graph.nodes[c.node].type.device_bytes for c in transfers_of(plan))
 
 
-def first_able(outputs: list[vs.Tensor], machine: Machine) -> Plan:
+def first_able(outputs: list[vs.Tensor], topology: Topology) -> Plan:
     """The plan in which each node runs on the first device that can run it, whatever it reads."""
     graph, _ = vs.build_graph(outputs)
-    support = Support(graph, machine)
+    support = Support(graph, topology)
     overrides = [
-        (n.id, next(d.name for i, d in enumerate(machine.devices) if support.can(n, i)))
+        (n.id, next(d.name for i, d in enumerate(topology.devices) if support.can(n, i)))
         for n in support.computed
     ]
-    return vs.plan_graph(graph, machine, overrides=overrides)
+    return vs.plan_graph(graph, topology, overrides=overrides)
 
 
 def test_4_neighbours_of_an_op_that_only_one_device_runs_join_it() -> None:
@@ -210,16 +210,16 @@ def test_4_neighbours_of_an_op_that_only_one_device_runs_join_it() -> None:
     )
     assert [device_of(naive, n) for n in ("a", "pick", "end")] == [A, B, A]
     assert [device_of(swept, n) for n in ("a", "pick", "end")] == [B, B, B]
-    assert (len(crossings_of(naive)), len(crossings_of(swept))) == (2, 0)
+    assert (len(transfers_of(naive)), len(transfers_of(swept))) == (2, 0)
 
 
 def test_4_random_graphs_never_cross_more_and_often_less() -> None:
     naive_bytes, swept_bytes = [], []
     for seed in range(60):
         outputs = random_outputs(np.random.default_rng(seed), 12 + seed % 30)
-        machine = picky(False, True)
-        naive_bytes.append(crossed(first_able(outputs, machine)))
-        swept_bytes.append(crossed(make_plan(outputs, (), machine)))
+        topology = picky(False, True)
+        naive_bytes.append(crossed(first_able(outputs, topology)))
+        swept_bytes.append(crossed(make_plan(outputs, (), topology)))
     assert all(s <= n for n, s in zip(naive_bytes, swept_bytes, strict=True))
     assert sum(swept_bytes) < sum(naive_bytes)
 
@@ -234,7 +234,7 @@ def test_5_a_chain_of_views_stays_with_its_root_and_costs_nothing() -> None:
     for name in ("v1", "v3"):
         assert device_of(plan, name) == B and rule_of(plan, name) == "view of a"
     assert {plan.graph.nodes[n].name for s in plan.splits for n in s.nodes} == {"a", "y"}
-    assert [plan.graph.nodes[c.node].name for c in crossings_of(plan)] == ["v3"]
+    assert [plan.graph.nodes[c.node].name for c in transfers_of(plan)] == ["v3"]
     assert device_of(make_plan(vs.neg(view, name="y"), [(view, C)]), "a") == C
 
 
@@ -243,7 +243,7 @@ def test_5_a_view_of_a_weight_is_where_the_weight_is() -> None:
     row = vs.reshape(w[1], (1, 64), name="row")
     plan = make_plan(vs.add(source(), row, name="y"), {"w": B})
     assert [device_of(plan, n) for n in ("w", "row", "y")] == [B, B, B]
-    assert not crossings_of(plan) and rule_of(plan, "y") == "weight w lives here"
+    assert not transfers_of(plan) and rule_of(plan, "y") == "weight w lives here"
 
 
 def test_5_views_of_all_kinds_are_right_on_every_set(devices: list[str]) -> None:
@@ -292,7 +292,7 @@ def test_6_an_input_enters_each_device_that_reads_it_once(devices: list[str]) ->
             assert np.array_equal(result, X + i)
         copied = [e for e in recorder.select("copy") if e.fields["way"] == "in"]
         assert sorted(e.device for e in copied) == sorted(names)
-        assert run.stats is not None and run.stats.crossing_bytes == 0
+        assert run.stats is not None and run.stats.transfer_bytes == 0
         assert run.stats.input_bytes == X.nbytes * len(names)
 
 
@@ -305,7 +305,7 @@ def test_6_a_result_crosses_once_however_many_read_it_there(two_devices: list[st
         for i, result in enumerate(run(x=x)):
             assert np.array_equal(result, 2 * x + i)
         assert run.stats is not None
-        assert (run.stats.crossing_bytes, run.stats.fences_waited) == (x.nbytes, 2)
+        assert (run.stats.transfer_bytes, run.stats.fence_waits) == (x.nbytes, 2)
 
 
 # -- 7: overrides by tensor and by pattern ---------------------------------------------------------
@@ -321,7 +321,7 @@ def test_7_tensor_wins_over_pattern_and_later_pattern_over_earlier() -> None:
 
 
 def test_7_overrides_win_over_weights_and_never_change_the_math(two_devices: list[str]) -> None:
-    with vs.scope("mlp"):
+    with vs.name_scope("mlp"):
         w = vs.weight(np.full((4, 4), 0.5, np.float32), name="w")
         y = vs.relu(vs.matmul(vs.input("x", X.shape), w, name="up"), name="act")
     with vs.Scheduler(two_devices) as sched:

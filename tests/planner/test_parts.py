@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cut_plans import HOSTS, spread
 from drawn_plans import draw_case
-from graphs import A, B, chain, make_machine, make_plan, random_plan
+from graphs import A, B, chain, make_plan, make_topology, random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
@@ -47,8 +47,8 @@ def test_a_chain_over_two_hosts_goes_from_node_to_node_and_ends_with_the_caller(
 
 def test_devices_have_the_names_that_their_host_gives_them() -> None:
     _, one, two = parts_of([A, B])
-    assert [spec.name for spec in one.plan.machine.devices] == ["null:0", "cpu"]
-    assert [spec.name for spec in two.plan.machine.devices] == ["null:1", "cpu"]
+    assert [spec.name for spec in one.plan.topology.devices] == ["null:0", "cpu"]
+    assert [spec.name for spec in two.plan.topology.devices] == ["null:1", "cpu"]
     assert one.plan.device_of("n0") == "null:0"
 
 
@@ -66,7 +66,7 @@ def test_a_value_is_sent_once_to_each_host_however_many_devices_need_it() -> Non
     readers = [vs.add(a, float(i), name=f"r{i}") for i in range(4)]
     names = ["null:1", "null:2", "null:3", "null:2"]
     placement = {"a": A, **{f"r{i}": name for i, name in enumerate(names)}}
-    plan = make_plan(readers, placement, make_machine(4))
+    plan = make_plan(readers, placement, make_topology(4))
     parts = verify_parts(cut(spread(plan, ("node1", "node2", "node2", "node3"))))
     one = next(part for part in parts if part.host == "node1")
     assert [step.host for step in one.walk()] == ["node2", "node3"]
@@ -93,7 +93,7 @@ def test_a_host_may_write_states_and_send_nothing() -> None:
     x, held = vs.input("x", (4,)), vs.state(np.zeros(4, np.float32), "s", backup=False)
     graph, ids = vs.build_graph([vs.exp(x, name="y")], updates={held: vs.add(held, x, name="t")})
     placed = [(ids[held], A), ("t", A), ("y", B)]
-    plan = vs.plan_graph(graph, make_machine(2), overrides=placed)
+    plan = vs.plan_graph(graph, make_topology(2), overrides=placed)
     parts = {part.host: part for part in verify_parts(cut(spread(plan, ("node1", "node2"))))}
     caller, one, two = (parts[host] for host in ("", "node1", "node2"))
     assert one.plan.commits and not two.plan.commits and not caller.plan.commits
@@ -106,7 +106,7 @@ def test_what_observers_see_goes_to_the_caller_as_soon_as_it_is_there() -> None:
     graph, _ = vs.build_graph(outputs)
     seen = next(n.id for n in graph.nodes if n.name == "n0")
     plan = vs.plan_graph(
-        graph, make_machine(2), overrides=tuple(placement.items()), observed=(seen,)
+        graph, make_topology(2), overrides=tuple(placement.items()), observed=(seen,)
     )
     caller, one, _ = verify_parts(cut(spread(plan, ("node1", "node2"))))
     assert Take(seen, "node1", (seen,)) in caller.steps[0]
@@ -116,7 +116,7 @@ def test_what_observers_see_goes_to_the_caller_as_soon_as_it_is_there() -> None:
 
 def test_plans_that_decide_in_each_run_are_not_cut() -> None:
     graph, _ = vs.build_graph(chain([A])[0])
-    plan = vs.plan_graph(graph, make_machine(2), policy="dynamic")
+    plan = vs.plan_graph(graph, make_topology(2), policy="earliest-finish")
     with pytest.raises(vs.PlanError, match="decides in each run"):
         cut(plan)
 
@@ -151,7 +151,7 @@ def check_parts(plan: vs.Plan) -> None:
             whole = plan.splits[number]
             assert (split.nodes, split.barriers) == (whole.nodes, whole.barriers)
             assert [c.target for c in split.copies_in] == [c.target for c in whole.copies_in]
-    crossing = {
+    transfer = {
         (copy.node, parts_host(plan, split.device))
         for split in plan.splits
         for copy in split.copies_in
@@ -159,11 +159,11 @@ def check_parts(plan: vs.Plan) -> None:
         and parts_host(plan, split.device) != parts_host(plan, plan.splits[copy.source].device)
     }
     takes = {(step.value, p.host) for p in parts for step in p.walk() if isinstance(step, Take)}
-    assert crossing <= takes and all(host == "" for _, host in takes - crossing)
+    assert transfer <= takes and all(host == "" for _, host in takes - transfer)
 
 
 def parts_host(plan: vs.Plan, device: int) -> str:
-    return plan.machine.devices[device].name.rpartition("/")[0]
+    return plan.topology.devices[device].name.rpartition("/")[0]
 
 
 # -- what is refused -------------------------------------------------------------------------------

@@ -22,27 +22,27 @@ from vksched.plan.serialize.plan_request import Question
 from vksched.planner.plan_cache import DamagedPlan, KeptPlan, kept_document
 from vksched.planner.planner import STATIC, answer
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.perf_model import BOUNDS, Costs, Curve
-from vksched.topology.topology import Machine
+from vksched.topology.perf_model import BOUNDS, Curve, PerfModel
+from vksched.topology.topology import Topology
 
 SOME = 40
 SEEDS = draws(SOME, 200)
 
 
-def with_memory(machine: Machine, factor: float) -> Machine:
+def with_memory(topology: Topology, factor: float) -> Topology:
     """Returns a machine with so many times as much free memory."""
-    devices = [replace(s, memory_bytes=int(factor * s.memory_bytes)) for s in machine.devices]
-    return replace(machine, devices=tuple(devices))
+    devices = [replace(s, memory_bytes=int(factor * s.memory_bytes)) for s in topology.devices]
+    return replace(topology, devices=tuple(devices))
 
 
-def drawn(seed: int) -> tuple[Graph, Question, Machine]:
+def drawn(seed: int) -> tuple[Graph, Question, Topology]:
     """Returns a graph with what is asked of it, mostly of one device beside the CPU."""
     case, policy = draw_case(seed), STATIC[seed % len(STATIC)]
-    first, *others = case.machine.devices
-    few = (first, others[-1]) if seed % 5 else case.machine.devices
-    machine = Machine(few[1:] if seed % 4 == 3 else few)
+    first, *others = case.topology.devices
+    few = (first, others[-1]) if seed % 5 else case.topology.devices
+    topology = Topology(few[1:] if seed % 4 == 3 else few)
     question = Question(policy, "latency", (), case.copies, {}, {}, seed % 7 == 0)
-    return case.graph, question, machine
+    return case.graph, question, topology
 
 
 def told(plan: Plan) -> str:
@@ -50,7 +50,7 @@ def told(plan: Plan) -> str:
     state is there already, and others follow it.
     """
     if plan.graph.states:
-        placements = [replace(each, rule="") for each in plan.placements]
+        placements = [replace(each, reason="") for each in plan.placements]
         plan = replace(plan, placements=tuple(placements))
     return json.dumps(carried_document(plan)) + plan.explain()
 
@@ -63,11 +63,11 @@ def through_json(plan: Plan, question: Question) -> dict[str, Any] | None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_comes_back_is_what_would_be_planned(seed: int) -> None:
     """Whatever is free and lies on devices by then."""
-    graph, question, drawn_machine = drawn(seed)
+    graph, question, drawn_topology = drawn(seed)
     rng = np.random.default_rng(seed)
-    machine = with_memory(drawn_machine, 1 + 20 * rng.random())
+    topology = with_memory(drawn_topology, 1 + 20 * rng.random())
     try:
-        document = through_json(answer(question, graph, machine), question)
+        document = through_json(answer(question, graph, topology), question)
     except vs.VkschedError:
         pytest.skip("there is no plan")
     if document is None:
@@ -76,7 +76,7 @@ def test_what_comes_back_is_what_would_be_planned(seed: int) -> None:
         held, some = (*graph.data, *graph.initial), rng.choice([0.5, 0.9, 1.0])
         there = {d: frozenset(n for n in held if rng.random() < some) for d in range(2)}
         now = replace(question, resident=there if rng.random() < 0.3 else {0: there[0]})
-        later = with_memory(machine, 0.3 + 1.4 * rng.random())
+        later = with_memory(topology, 0.3 + 1.4 * rng.random())
         kept = KeptPlan(graph, document)
         found = kept.answer(now, later)
         assert kept.taken is (found is not None)
@@ -88,8 +88,8 @@ def test_most_plans_of_one_device_are_kept() -> None:
     """So the test above tests something."""
     kept = 0
     for seed in range(SOME):
-        graph, question, machine = drawn(seed)
-        plan = answer(question, graph, with_memory(machine, 1000))
+        graph, question, topology = drawn(seed)
+        plan = answer(question, graph, with_memory(topology, 1000))
         kept += kept_document(plan, question) is not None
     assert kept > SOME / 3
 
@@ -98,24 +98,24 @@ def spec(name: str) -> DeviceSpec:
     return DeviceSpec(name, name.partition(":")[0], memory_bytes=1 << 30)
 
 
-def chain() -> tuple[Plan, Question, Machine]:
+def chain() -> tuple[Plan, Question, Topology]:
     x = vs.input("x", (64, 64))
     for number in range(3):
         x = vs.tanh(x @ vs.weight(np.eye(64, dtype=np.float32), f"w{number}"))
     graph = build_graph(x)[0]
-    machine = Machine((spec("null:0"), spec("cpu")))
+    topology = Topology((spec("null:0"), spec("cpu")))
     question = Question("priority", "latency")
-    return answer(question, graph, machine), question, machine
+    return answer(question, graph, topology), question, topology
 
 
 def test_the_same_again_is_taken() -> None:
-    plan, question, machine = chain()
+    plan, question, topology = chain()
     kept = KeptPlan(plan.graph, through_json(plan, question))
-    found = kept.answer(question, machine)
+    found = kept.answer(question, topology)
     assert found is not None and kept.taken and told(found) == told(plan)
 
 
-OTHERWISE: dict[str, Callable[[Question, Machine], tuple[Question, Machine]]] = {
+OTHERWISE: dict[str, Callable[[Question, Topology], tuple[Question, Topology]]] = {
     "copies": lambda q, m: (replace(q, copies=2), m),
     "objective": lambda q, m: (replace(q, policy="auto"), m),
     "overrides": lambda q, m: (replace(q, overrides=(("*", "cpu"),)), m),
@@ -123,7 +123,7 @@ OTHERWISE: dict[str, Callable[[Question, Machine], tuple[Question, Machine]]] = 
     "full": lambda q, m: (q, with_memory(m, 1e-5)),
     "weights on another device": lambda q, m: (replace(q, resident={1: frozenset({1})}), m),
     "the CPU may": lambda q, m: (replace(q, with_cpu=True), m),
-    "decided later": lambda q, m: (replace(q, policy="dynamic"), m),
+    "decided later": lambda q, m: (replace(q, policy="earliest-finish"), m),
     "a slower device": lambda q, m: (
         q,
         replace(m, devices=(replace(m.devices[0], slowdown=3.0), *m.devices[1:])),
@@ -138,41 +138,41 @@ OTHERWISE: dict[str, Callable[[Question, Machine], tuple[Question, Machine]]] = 
 
 @pytest.mark.parametrize("what", OTHERWISE)
 def test_what_is_asked_otherwise_is_planned(what: str) -> None:
-    plan, question, machine = chain()
+    plan, question, topology = chain()
     kept = KeptPlan(plan.graph, through_json(plan, question))
-    assert kept.answer(question, machine) is not None
-    assert kept.answer(*OTHERWISE[what](question, machine)) is None and not kept.taken
+    assert kept.answer(question, topology) is not None
+    assert kept.answer(*OTHERWISE[what](question, topology)) is None and not kept.taken
 
 
 def test_documents_of_another_kind_are_no_plans() -> None:
-    plan, question, machine = chain()
+    plan, question, topology = chain()
     document = through_json(plan, question)
     assert document is not None
     for key in document:
         for value in (None, [], {}, [[0]], "x"):
             with suppress(DamagedPlan):
-                found = KeptPlan(plan.graph, {**document, key: value}).answer(question, machine)
+                found = KeptPlan(plan.graph, {**document, key: value}).answer(question, topology)
                 assert found is None or found.verify()
         less = KeptPlan(plan.graph, {k: each for k, each in document.items() if k != key})
         with pytest.raises(DamagedPlan, match=key):
-            less.answer(question, machine)
-        assert less.answer(question, machine) is None and not less.taken, "it is told once"
-    assert KeptPlan(plan.graph, None).answer(question, machine) is None
+            less.answer(question, topology)
+        assert less.answer(question, topology) is None and not less.taken, "it is told once"
+    assert KeptPlan(plan.graph, None).answer(question, topology) is None
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_plan_of_a_cpu_alone_stays_as_runs_teach_its_costs(seed: int) -> None:
     case = draw_case(seed)
-    cpu = case.machine.devices[-1]
+    cpu = case.topology.devices[-1]
     question = Question("auto", "latency", (), 1, {}, {}, True)
-    before = Machine((replace(cpu, memory_bytes=1 << 40),))
+    before = Topology((replace(cpu, memory_bytes=1 << 40),))
     curves = tuple(Curve(f"*/{bound}", ((-10.0, 2.0**seed),)) for bound in BOUNDS)
-    learned = replace(before.devices[0], costs=Costs(curves, launch_s=1e-3, calls=2))
-    after = Machine((learned,))
+    learned = replace(before.devices[0], costs=PerfModel(curves, launch_s=1e-3, calls=2))
+    after = Topology((learned,))
     document = through_json(answer(question, case.graph, before), question)
     assert document is not None
     found = KeptPlan(case.graph, document).answer(question, after)
-    assert found is not None and found.machine is after
+    assert found is not None and found.topology is after
     assert told(found) == told(answer(question, case.graph, after))
     stream = replace(question, objective="throughput")
     kept = through_json(answer(stream, case.graph, before), stream)

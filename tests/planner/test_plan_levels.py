@@ -19,8 +19,8 @@ from graphs import (
     Named,
     assert_memory,
     live_words,
-    make_machine,
     make_plan,
+    make_topology,
     mlp,
     node_id,
     random_outputs,
@@ -107,7 +107,7 @@ def test_models_take_little_more_than_their_largest_live_set(model: Plan) -> Non
 def test_no_plan_has_fewer_barriers_than_levels(seed: int, count: int, devices: int) -> None:
     plan = random_plan(seed, count, devices)
     for split in plan.splits:
-        on_host = plan.machine.devices[split.device].kind == "cpu"
+        on_host = plan.topology.devices[split.device].kind == "cpu"
         assert split.levels == levels(plan, split)
         assert on_host or len(split.barriers) >= split.levels
     for device, held in enumerate(plan.memory[:-1]):
@@ -119,7 +119,7 @@ def test_no_plan_has_fewer_barriers_than_levels(seed: int, count: int, devices: 
 def test_named_shapes_have_one_barrier_per_dependent_level(shape: Named) -> None:
     plan = make_plan(*shape.build())
     for split in plan.splits:
-        on_host = plan.machine.devices[split.device].kind == "cpu"
+        on_host = plan.topology.devices[split.device].kind == "cpu"
         assert len(split.barriers) == (0 if on_host else split.levels)
 
 
@@ -140,10 +140,10 @@ def test_memory_is_not_given_away_for_fewer_barriers() -> None:
 
 def test_a_small_device_takes_barriers_rather_than_spill() -> None:
     outputs, _ = transformer(2)
-    roomy = make_plan(outputs, machine=make_machine(1))
+    roomy = make_plan(outputs, topology=make_topology(1))
     least = roomy.memory[0].peak_bytes - 4 * sum(roomy.memory[0].activation_pages)
     least += 4 * live_words(roomy, 0)
-    plan = make_plan(outputs, machine=make_machine(1, [least]))
+    plan = make_plan(outputs, topology=make_topology(1, [least]))
     assert {s.device for s in plan.splits} == {0}
     assert plan.memory[0].peak_bytes <= least
 
@@ -169,14 +169,14 @@ drawn = st.lists(
 @settings(deadline=None, max_examples=examples(300))
 @given(drawn, st.sampled_from([208, 320, 1024, 1 << 20]), st.booleans(), st.booleans())
 def test_values_that_live_together_never_overlap(
-    lives: list[Lifetime], page_words: int, own_buffers: bool, many: bool
+    lives: list[Lifetime], page_words: int, disable_aliasing: bool, many: bool
 ) -> None:
     """many: as if there were too many values to search for better places."""
     with pytest.MonkeyPatch.context() as patch:
         if many:
             patch.setattr(offsets, "MOST_PAIRS", -1)
             patch.setattr(offsets, "MOST_PAIRS_EACH", 0)
-        spans, pages = assign_spans(lives, page_words, own_buffers)
+        spans, pages = assign_spans(lives, page_words, disable_aliasing)
     assert spans.keys() == {life.value for life in lives}
     assert all(0 < size <= page_words for size in pages)
     assert sum(pages) >= largest_live_set(lives)
@@ -190,7 +190,7 @@ def test_values_that_live_together_never_overlap(
             apart = a.page != b.page or a.offset >= ends[1] or b.offset >= ends[0]
             together = one.first <= two.last and two.first <= one.last
             assert apart or not together
-            assert not (own_buffers and together and a.page == b.page)
+            assert not (disable_aliasing and together and a.page == b.page)
 
 
 def test_a_value_larger_than_a_page_has_no_place() -> None:
@@ -201,16 +201,16 @@ def test_a_value_larger_than_a_page_has_no_place() -> None:
 @RANDOM
 @given(st.integers(0, 1 << 32), st.integers(1, 40), st.integers(1, 3), st.booleans())
 def test_scratch_memory_and_own_buffers_never_overlap(
-    seed: int, count: int, devices: int, own_buffers: bool
+    seed: int, count: int, devices: int, disable_aliasing: bool
 ) -> None:
     """float16 is computed in scratch memory."""
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, count, dtype="float16"))
-    machine = make_machine(devices, own_buffers=own_buffers)
+    topology = make_topology(devices, disable_aliasing=disable_aliasing)
     pins = [
         (n.id, f"null:{int(rng.integers(0, devices))}") for n in graph.ops if rng.random() < 0.3
     ]
-    plan = vs.plan_graph(graph, machine, overrides=pins)
+    plan = vs.plan_graph(graph, topology, overrides=pins)
     assert_memory(plan)
     for device, held in enumerate(plan.memory[:-1]):
         here = [s for s in plan.splits if s.device == device]
@@ -240,11 +240,11 @@ def test_rows_that_are_written_in_place_wait_for_no_copy() -> None:
     kept = vs.state(np.zeros((64, 32), np.float32), "kept", backup=False)
     rows = [vs.input(f"rows{i}", (1, 32)) for i in range(2)]
     graph, _ = vs.build_graph(source(), {kept: vs.write_rows(kept, rows[0], 3, axis=0)})
-    plan = vs.plan_graph(graph, make_machine(1), overrides=[("*", A)])
+    plan = vs.plan_graph(graph, make_topology(1), overrides=[("*", A)])
     assert len(plan.in_place) == 1 and plan.inner_barriers == 0
     changed = vs.write_rows(kept, rows[1], 5, axis=0)  # elsewhere, as the state stays as it is
     graph, _ = vs.build_graph(changed, {kept: vs.write_rows(kept, rows[0], 3, axis=0)})
-    assert vs.plan_graph(graph, make_machine(1), overrides=[("*", A)]).inner_barriers == 1
+    assert vs.plan_graph(graph, make_topology(1), overrides=[("*", A)]).inner_barriers == 1
 
 
 def test_the_collector_rests_for_large_plans_only_and_comes_back() -> None:

@@ -12,8 +12,8 @@ from graphs import (
     A,
     B,
     device_of,
-    make_machine,
     make_plan,
+    make_topology,
     picky,
     rule_of,
     source,
@@ -33,19 +33,19 @@ BYTES = 4 * SHAPE[0] * SHAPE[1]
 def test_one_op_too_large_for_a_device_does_not_empty_it() -> None:
     big = vs.exp(vs.input("big", 1 << 16), name="big_exp")
     small = steps(source(), [f"n{i}" for i in range(40)])
-    plan = make_plan([big, small[-1]], machine=make_machine(2, [1 << 17, 1 << 30]))
+    plan = make_plan([big, small[-1]], topology=make_topology(2, [1 << 17, 1 << 30]))
     assert device_of(plan, "big_exp") == B
     assert "null:0 is full: big_exp alone takes 512.0 KiB of 128.0 KiB" in rule_of(plan, "big_exp")
     assert {device_of(plan, f"n{i}") for i in range(40)} == {A}
 
 
 def test_devices_of_one_memory_share_it() -> None:
-    machine = make_machine(2, [5 * BYTES])
-    one = tuple(replace(d, pool="one" if d.kind != "cpu" else "") for d in machine.devices)
-    shared = replace(machine, devices=one)
+    topology = make_topology(2, [5 * BYTES])
+    one = tuple(replace(d, memory_node="one" if d.kind != "cpu" else "") for d in topology.devices)
+    shared = replace(topology, devices=one)
     x = source()
     outputs, placement = [vs.exp(x, name="a"), vs.neg(x, name="b")], {"a": A, "b": B}
-    assert [device_of(make_plan(outputs, placement, machine), n) for n in "ab"] == [A, B]
+    assert [device_of(make_plan(outputs, placement, topology), n) for n in "ab"] == [A, B]
     plan = make_plan(outputs, placement, shared)
     assert [device_of(plan, n) for n in "ab"] == [A, CPU]
     assert any("null:1 is full" in note for note in plan.notes)
@@ -54,16 +54,16 @@ def test_devices_of_one_memory_share_it() -> None:
 def test_weights_that_are_there_are_not_charged_again() -> None:
     w = vs.weight(np.ones(SHAPE, np.float32), "w")
     graph, _ = vs.build_graph(vs.mul(source(), w, name="y"))
-    machine = make_machine(1, [5 * BYTES - 1])
+    topology = make_topology(1, [5 * BYTES - 1])
     there = {0: frozenset({next(n.id for n in graph.nodes if n.name == "w")})}
-    assert device_of(vs.plan_graph(graph, machine), "y") == CPU
-    plan = vs.plan_graph(graph, machine, resident=there)
+    assert device_of(vs.plan_graph(graph, topology), "y") == CPU
+    plan = vs.plan_graph(graph, topology, resident=there)
     assert device_of(plan, "y") == A and plan.memory[0].resident_bytes == BYTES
 
 
 def test_what_the_cpu_cannot_hold_is_refused() -> None:
-    machine = make_machine(0)
-    small = replace(machine, devices=(replace(machine.devices[-1], memory_bytes=BYTES),))
+    topology = make_topology(0)
+    small = replace(topology, devices=(replace(topology.devices[-1], memory_bytes=BYTES),))
     with pytest.raises(vs.OutOfMemory, match=f"at most {BYTES} bytes"):
         vs.plan_graph(vs.build_graph(vs.exp(source()))[0], small)
 

@@ -19,8 +19,8 @@ from vksched.planner.planner import compare_objectives
 from vksched.schedule.model.objectives import WORDS
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
-from vksched.topology.topology_file import load_machine
+from vksched.topology.topology import Topology
+from vksched.topology.topology_file import load_topology
 
 WIDTH = 128
 WEIGHT = 4 * WIDTH * WIDTH
@@ -28,12 +28,12 @@ FLOPS = 2 * WIDTH**3 + WIDTH * WIDTH
 """Of a layer: a product and a sum, on devices where arithmetic takes the time."""
 
 
-def machine(
+def topology(
     speeds: Sequence[float],
     watts: Sequence[tuple[float, float]] = (),
     link: Link | None = None,
     memory: int = 1 << 30,
-) -> Machine:
+) -> Topology:
     """Null devices of these speeds and watts; a slow CPU that takes none."""
     given = list(watts) or [(100.0, 10.0)] * len(speeds)
     devices = [
@@ -44,14 +44,14 @@ def machine(
             bytes_per_s=1e15,
             submit_s=0.0,
             memory_bytes=memory,
-            page_bytes=min(memory, 1 << 26),
+            max_buffer_bytes=min(memory, 1 << 26),
             busy_watts=busy,
             idle_watts=idle,
         )
         for i, (speed, (busy, idle)) in enumerate(zip(speeds, given, strict=True))
     ]
     host = DeviceSpec(CPU, "cpu", flops_per_s=1e6, busy_watts=0.0, idle_watts=0.0)
-    return Machine((*devices, host), Links((), link or Link(1e13)))
+    return Topology((*devices, host), Links((), link or Link(1e13)))
 
 
 def layers(count: int, x: vs.Tensor | None = None, name: str = "") -> vs.Tensor:
@@ -64,7 +64,7 @@ def layers(count: int, x: vs.Tensor | None = None, name: str = "") -> vs.Tensor:
     return x
 
 
-def plan(output: vs.Tensor, where: Machine, objective: object = "latency", **more: object) -> Plan:
+def plan(output: vs.Tensor, where: Topology, objective: object = "latency", **more: object) -> Plan:
     graph, _ = build_graph(output)
     return check_plan(
         vs.plan_graph(graph, where, policy="auto", objective=objective, **more)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def plan(output: vs.Tensor, where: Machine, objective: object = "latency", **mor
 
 
 def used(made: Plan) -> set[str]:
-    return {made.machine.devices[s.device].name for s in made.splits}
+    return {made.topology.devices[s.device].name for s in made.splits}
 
 
 UNEQUAL = (4e9, 3e9, 1e9)
@@ -83,7 +83,7 @@ LAYER_S = FLOPS / 4e9
 
 
 def test_each_objective_takes_another_plan() -> None:
-    where, output = machine(UNEQUAL, THRIFTY), layers(8)
+    where, output = topology(UNEQUAL, THRIFTY), layers(8)
     fastest = plan(output, where)
     assert used(fastest) == {A}
     assert fastest.metrics.latency_s == pytest.approx(8 * LAYER_S, rel=0.01)
@@ -115,7 +115,7 @@ def test_weights_are_spread_where_a_run_is_shorter_than_a_submission(objective: 
     total = branches[0]
     for branch in branches[1:]:
         total = vs.add(total, branch)
-    laptop = load_machine("preset:laptop")
+    laptop = load_topology("preset:laptop")
     on = [(f"p{i}", "integrated" if i < 3 else "discrete") for i in range(6)]
     graph, _ = build_graph(total)
     by_hand = vs.plan_graph(graph, laptop, policy="priority", overrides=on)
@@ -128,12 +128,12 @@ def test_weights_are_spread_where_a_run_is_shorter_than_a_submission(objective: 
 def test_idle_watts_can_make_the_faster_device_the_thriftier_one() -> None:
     output = layers(4)
     # the slow device: 10 W for 4 units of time, but the idle one takes 40 W all that while
-    where = machine((4e9, 1e9), ((50.0, 40.0), (10.0, 0.0)))
+    where = topology((4e9, 1e9), ((50.0, 40.0), (10.0, 0.0)))
     assert used(plan(output, where, "energy")) == {A}
 
 
 def test_a_mix_lies_between() -> None:
-    where, output = machine(UNEQUAL, THRIFTY), layers(8)
+    where, output = topology(UNEQUAL, THRIFTY), layers(8)
     assert used(plan(output, where, {"latency": 9, "energy": 1})) == {A}
     assert used(plan(output, where, "latency=1,energy=9")) == {C}
     mixed = plan(output, where, {"latency": 1, "memory": 1, "throughput": 1})
@@ -158,7 +158,7 @@ def test_no_plan_is_worse_than_the_best_device_alone(seed: int, word: str) -> No
     watts = [(float(w), float(w * rng.uniform(0, 1))) for w in rng.uniform(10, 300, count)]
     speeds = [float(s) for s in 10 ** rng.uniform(8, 10, count)]
     link = Link(10 ** rng.uniform(8, 11), 10 ** rng.uniform(-6, -4))
-    where = machine(speeds, watts, link)
+    where = topology(speeds, watts, link)
     made = plan(output, where, word, copies="auto")
     value = made.metrics.values[word]
     for spec in where.devices[:-1]:
@@ -179,19 +179,19 @@ def test_no_plan_is_worse_than_the_best_device_alone(seed: int, word: str) -> No
 
 def test_a_stream_has_as_many_copies_as_pay_and_fit() -> None:
     output = layers(6)
-    roomy = plan(output, machine((1e9, 1e9)), "throughput")
+    roomy = plan(output, topology((1e9, 1e9)), "throughput")
     assert roomy.copies >= 2 and roomy.metrics.period_s < 0.6 * roomy.metrics.latency_s
-    assert plan(output, machine((1e9, 1e9)), "throughput", copies=1).copies == 1
+    assert plan(output, topology((1e9, 1e9)), "throughput", copies=1).copies == 1
     # room for all weights on one device, and hardly for more
-    tight = plan(output, machine((1e9, 1e9), memory=7 * WEIGHT), "throughput")
+    tight = plan(output, topology((1e9, 1e9), memory=7 * WEIGHT), "throughput")
     for memory in tight.memory[:2]:
         assert memory.peak_bytes <= 7 * WEIGHT
-    assert plan(output, machine((1e9,)), "throughput").copies >= 1
+    assert plan(output, topology((1e9,)), "throughput").copies >= 1
 
 
 @pytest.mark.parametrize("word", sorted(WORDS))
 def test_a_model_that_all_devices_have_no_room_for_is_planned(word: str) -> None:
-    where = machine((1e9, 1e9), memory=5 * WEIGHT)
+    where = topology((1e9, 1e9), memory=5 * WEIGHT)
     made = plan(layers(16), where, word)
     assert CPU in used(made)
     assert all(memory.peak_bytes <= 5 * WEIGHT for memory in made.memory[:2])
@@ -202,13 +202,13 @@ def test_states_that_are_written_keep_runs_in_order() -> None:
     summed = vs.add(layers(4), total, name="summed")
     graph, _ = build_graph(summed, updates={total: summed})
     made = check_plan(
-        vs.plan_graph(graph, machine((1e9, 1e9)), policy="auto", objective="throughput")
+        vs.plan_graph(graph, topology((1e9, 1e9)), policy="auto", objective="throughput")
     )
     assert made.copies == 1 and made.metrics.period_s == made.metrics.latency_s
 
 
 def test_what_is_placed_stays_whatever_the_objective() -> None:
-    where = machine(UNEQUAL, THRIFTY)
+    where = topology(UNEQUAL, THRIFTY)
     for word in WORDS:
         made = plan(layers(4), where, word, overrides=[("p1", B), ("w3", C)])
         assert made.device_of("p1") == B and made.device_of("p3") == C == made.device_of("w3")
@@ -217,18 +217,18 @@ def test_what_is_placed_stays_whatever_the_objective() -> None:
 def test_the_policy_priority_has_no_objective() -> None:
     graph, _ = build_graph(layers(1))
     with pytest.raises(PlanError, match=r'the policy priority.*got energy; try policy="auto"'):
-        vs.plan_graph(graph, machine((1e9,)), policy="priority", objective="energy")
+        vs.plan_graph(graph, topology((1e9,)), policy="priority", objective="energy")
     with pytest.raises(PlanError, match="known objective, got 'speed'"):
-        vs.plan_graph(graph, machine((1e9,)), policy="auto", objective="speed")
+        vs.plan_graph(graph, topology((1e9,)), policy="auto", objective="speed")
     with pytest.raises(PlanError, match=r"\[Scheduler\] expected no objective"):
         vs.Scheduler(["cpu"], "priority", objective="memory")
-    made = vs.plan_graph(graph, machine((1e9,)), policy="priority")
+    made = vs.plan_graph(graph, topology((1e9,)), policy="priority")
     assert made.decision is None and made.metrics.latency_s > 0
 
 
 def test_a_scheduler_follows_its_objective() -> None:
     clock = vs.SimulatedClock()
-    devices = [vs.NullDevice(spec, clock) for spec in machine(UNEQUAL, THRIFTY).devices[:-1]]
+    devices = [vs.SimulatedDevice(spec, clock) for spec in topology(UNEQUAL, THRIFTY).devices[:-1]]
     with vs.Scheduler(devices, objective={"energy": 1}) as sched:
         run = sched.compile(layers(8))
         assert used(run.plan) == {C}
@@ -248,7 +248,7 @@ def test_the_table_has_those_first_that_nothing_beats(seed: int) -> None:
     watts = [(float(w), float(w / 10)) for w in rng.uniform(10, 300, 3)]
     x = vs.input("x", (WIDTH, WIDTH))
     graph, _ = build_graph(vs.add(layers(4, x, "a"), layers(3, x, "b")))
-    found = compare_objectives(graph, machine(speeds, watts))
+    found = compare_objectives(graph, topology(speeds, watts))
     front, rest = found.candidates[: found.front], found.candidates[found.front :]
     assert front and not any(dominates(a, b) for a in found.candidates for b in front)
     assert all(any(dominates(a, b) for a in front) for b in rest)
@@ -258,7 +258,7 @@ def test_the_table_has_those_first_that_nothing_beats(seed: int) -> None:
         assert found.candidates[number].metrics.values[word] <= min(values) / 0.95
         # the same as a plan for that objective alone
         made = vs.plan_graph(
-            graph, machine(speeds, watts), policy="auto", objective=word, copies="auto"
+            graph, topology(speeds, watts), policy="auto", objective=word, copies="auto"
         )
         assert made.metrics.values[word] <= min(values) / 0.9
     told = found.as_dict()
@@ -271,6 +271,6 @@ def test_copies_that_are_no_number_of_runs_are_refused(copies: object) -> None:
     graph, _ = build_graph(layers(2))
     told = 'expected "auto" or at least 1 copy, got'
     with pytest.raises(PlanError, match=told):
-        compare_objectives(graph, machine((1e9,)), copies=copies)  # type: ignore[arg-type]
+        compare_objectives(graph, topology((1e9,)), copies=copies)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match=told):
-        vs.plan_graph(graph, machine((1e9,)), copies=copies)  # type: ignore[arg-type]
+        vs.plan_graph(graph, topology((1e9,)), copies=copies)  # type: ignore[arg-type]

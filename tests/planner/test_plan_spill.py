@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import CPU, A, B, C, crossings_of, device_of, make_machine, make_plan
+from graphs import CPU, A, B, C, device_of, make_plan, make_topology, transfers_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
@@ -18,7 +18,7 @@ from selection import examples
 import vksched as vs
 from vksched.plan.plan import Plan
 from vksched.planner.search import evaluate
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 KIB = 1 << 10
 WIDTH = 64
@@ -38,19 +38,19 @@ def model(layers: int, rows: int = 8) -> vs.Tensor:
 def runs_of(plan: Plan) -> list[str]:
     """The devices of the nodes in order, each run of the same once."""
     order = [plan.placements[n.id].device for n in plan.graph.ops if n.id not in plan.graph.views]
-    return [plan.machine.devices[d].name for d, _ in groupby(order)]
+    return [plan.topology.devices[d].name for d, _ in groupby(order)]
 
 
 def fill(plan: Plan, device: int) -> float:
-    return plan.memory[device].peak_bytes / plan.machine.devices[device].memory_bytes
+    return plan.memory[device].peak_bytes / plan.topology.devices[device].memory_bytes
 
 
 def test_two_devices_with_most_of_a_model_each_take_half_a_model_each() -> None:
     whole = 50 * LAYER_BYTES
     for share in (0.55, 0.6, 0.8):
-        plan = make_plan(model(50), machine=make_machine(2, [int(share * whole)] * 2))
+        plan = make_plan(model(50), topology=make_topology(2, [int(share * whole)] * 2))
         assert runs_of(plan) == [A, B], plan.explain()
-        assert len(crossings_of(plan)) == 1
+        assert len(transfers_of(plan)) == 1
         assert fill(plan, 0) > 0.9
 
 
@@ -61,9 +61,9 @@ def test_weights_count_on_all_devices_that_share_a_memory(home: str) -> None:
     for i in range(6):
         w = vs.weight(np.ones((WIDTH, WIDTH), np.float32), f"w{i}")
         h = vs.matmul(h, w, name=f"n{i}")
-    *shared, beside, cpu = make_machine(3).devices
-    shared = [replace(spec, pool="one", memory_bytes=70_000) for spec in shared]
-    plan = make_plan(h, {"w[0-3]": home}, Machine((*shared, beside, cpu)))
+    *shared, beside, cpu = make_topology(3).devices
+    shared = [replace(spec, memory_node="one", memory_bytes=70_000) for spec in shared]
+    plan = make_plan(h, {"w[0-3]": home}, Topology((*shared, beside, cpu)))
     assert [device_of(plan, f"n{i}") for i in range(6)] == [home] * 4 + [C] * 2
     assert not plan.notes
 
@@ -71,22 +71,22 @@ def test_weights_count_on_all_devices_that_share_a_memory(home: str) -> None:
 def test_a_device_full_of_weights_takes_no_small_ones_from_further_on() -> None:
     """The biases of all layers would fit beside the matrices of the first ones."""
     roomy = 20 * LAYER_BYTES + 15 * KIB
-    plan = make_plan(model(30), machine=make_machine(2, [roomy, 1 << 30]))
-    assert runs_of(plan) == [A, B] and len(crossings_of(plan)) == 1
+    plan = make_plan(model(30), topology=make_topology(2, [roomy, 1 << 30]))
+    assert runs_of(plan) == [A, B] and len(transfers_of(plan)) == 1
     assert fill(plan, 0) > 0.9
 
 
 def test_three_unequal_devices_take_layers_in_order() -> None:
     memory = [30 * LAYER_BYTES, 10 * LAYER_BYTES, 60 * LAYER_BYTES]
-    plan = make_plan(model(90), machine=make_machine(3, memory))
-    assert runs_of(plan) == [A, B, C] and len(crossings_of(plan)) == 2
+    plan = make_plan(model(90), topology=make_topology(3, memory))
+    assert runs_of(plan) == [A, B, C] and len(transfers_of(plan)) == 2
     assert fill(plan, 0) > 0.9 and fill(plan, 1) > 0.85  # one layer is a tenth of the second
     assert "null:1 is full" in "".join(plan.notes)
 
 
 def test_more_than_all_devices_goes_to_the_cpu_for_the_rest_only() -> None:
     memory = [20 * LAYER_BYTES, 20 * LAYER_BYTES]
-    plan = make_plan(model(60), machine=make_machine(2, memory))
+    plan = make_plan(model(60), topology=make_topology(2, memory))
     assert runs_of(plan) == [A, B, CPU]
     assert fill(plan, 0) > 0.9 and fill(plan, 1) > 0.9
     on_cpu = sum(device_of(plan, f"m{i}") == CPU for i in range(60))
@@ -94,10 +94,10 @@ def test_more_than_all_devices_goes_to_the_cpu_for_the_rest_only() -> None:
 
 
 def test_devices_of_one_memory_fill_it_together() -> None:
-    machine = make_machine(2, [40 * LAYER_BYTES] * 2)
-    one = [replace(d, pool="" if d.kind == "cpu" else "one") for d in machine.devices]
+    topology = make_topology(2, [40 * LAYER_BYTES] * 2)
+    one = [replace(d, memory_node="" if d.kind == "cpu" else "one") for d in topology.devices]
     placement = {f"m{i}": B for i in range(10)}
-    plan = make_plan(model(60), placement, Machine(tuple(one)))
+    plan = make_plan(model(60), placement, Topology(tuple(one)))
     assert set(runs_of(plan)) == {A, B, CPU}
     total = plan.memory[0].peak_bytes + plan.memory[1].peak_bytes
     assert 0.85 * 40 * LAYER_BYTES <= total <= 40 * LAYER_BYTES
@@ -105,8 +105,8 @@ def test_devices_of_one_memory_fill_it_together() -> None:
 
 def test_large_activations_count() -> None:
     memory = [80 * LAYER_BYTES, 1 << 30]
-    plan = make_plan(model(80, rows=512), machine=make_machine(2, memory))
-    assert runs_of(plan) == [A, B] and len(crossings_of(plan)) == 1
+    plan = make_plan(model(80, rows=512), topology=make_topology(2, memory))
+    assert runs_of(plan) == [A, B] and len(transfers_of(plan)) == 1
     assert 0.9 < fill(plan, 0) <= 1
 
 
@@ -121,7 +121,7 @@ def test_few_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "place", counted)
     for rows in (8, 512):
         tried.clear()
-        plan = make_plan(model(200, rows), machine=make_machine(2, [100 * LAYER_BYTES] * 2))
+        plan = make_plan(model(200, rows), topology=make_topology(2, [100 * LAYER_BYTES] * 2))
         assert fill(plan, 0) > 0.9 and len(tried) <= 12, tried
 
 
@@ -138,35 +138,35 @@ def bulge(layers: int = 40, factor: int = 40) -> vs.Tensor:
 
 def test_one_large_moment_goes_elsewhere_alone() -> None:
     y = bulge()
-    free = make_plan(y, machine=make_machine(1))
+    free = make_plan(y, topology=make_topology(1))
     value = 4 * 8 * WIDTH
     memory = free.memory[0].peak_bytes - 20 * value
-    plan = make_plan(y, machine=make_machine(1, [memory]))
+    plan = make_plan(y, topology=make_topology(1, [memory]))
     assert [device_of(plan, n) for n in ("m0", "wide", "narrow", "p19")] == [A, CPU, CPU, A]
     on_cpu = [n for n in plan.graph.ops if plan.placements[n.id].device == 1]
-    assert len(on_cpu) <= 4 and len(crossings_of(plan)) <= 2
+    assert len(on_cpu) <= 4 and len(transfers_of(plan)) <= 2
     assert "which take most, go elsewhere" in plan.explain()
-    two = make_plan(y, machine=make_machine(2, [memory, 1 << 30]))
+    two = make_plan(y, topology=make_topology(2, [memory, 1 << 30]))
     assert device_of(two, "wide") == B and device_of(two, "p19") == A
 
 
 # -- copies ----------------------------------------------------------------------------------------
 
 
-def slot_bytes(machine: Machine, outputs: vs.Tensor) -> int:
-    one, two = (make_plan(outputs, machine=machine, copies=n).memory[0] for n in (1, 2))
+def slot_bytes(topology: Topology, outputs: vs.Tensor) -> int:
+    one, two = (make_plan(outputs, topology=topology, copies=n).memory[0] for n in (1, 2))
     return two.peak_bytes - one.peak_bytes
 
 
 def test_copies_take_what_the_model_leaves() -> None:
     y = model(10)
-    least = make_plan(y, machine=make_machine(1)).memory[0].peak_bytes
-    slot = slot_bytes(make_machine(1), y)
+    least = make_plan(y, topology=make_topology(1)).memory[0].peak_bytes
+    slot = slot_bytes(make_topology(1), y)
     for extra, expected in ((0, 1), (slot, 2), (3 * slot - 1, 3), (3 * slot, 4), (9 * slot, 4)):
-        plan = make_plan(y, machine=make_machine(1, [least + extra]), copies=4)
+        plan = make_plan(y, topology=make_topology(1, [least + extra]), copies=4)
         assert plan.copies == expected and runs_of(plan) == [A]
         assert any("copies: 4 asked for" in n for n in plan.notes) == (expected < 4)
-    text = make_plan(y, machine=make_machine(1, [least + slot]), copies=4).explain()
+    text = make_plan(y, topology=make_topology(1, [least + slot]), copies=4).explain()
     assert f"copies: 4 asked for, 2 made, as null:0 has room for 2: each takes {slot} bytes" in text
 
 
@@ -180,26 +180,26 @@ def test_copies_take_what_the_model_leaves() -> None:
 def test_copies_never_move_anything(
     memory: list[int], copies: int, rows: int, shared: bool
 ) -> None:
-    machine = make_machine(len(memory), memory)
+    topology = make_topology(len(memory), memory)
     if shared:
-        pool = [replace(d, pool="" if d.kind == "cpu" else "p") for d in machine.devices]
-        machine = Machine(tuple(pool))
-    one = make_plan(model(20, rows), machine=machine)
-    many = make_plan(model(20, rows), machine=machine, copies=copies)
+        pool = [replace(d, memory_node="" if d.kind == "cpu" else "p") for d in topology.devices]
+        topology = Topology(tuple(pool))
+    one = make_plan(model(20, rows), topology=topology)
+    many = make_plan(model(20, rows), topology=topology, copies=copies)
     assert many.placements == one.placements and 1 <= many.copies <= copies
     assert [s.nodes for s in many.splits] == [s.nodes for s in one.splits]
     if many.copies < copies:
         assert "copies: " in many.explain()
-        more = make_plan(model(20, rows), machine=machine, copies=many.copies)
+        more = make_plan(model(20, rows), topology=topology, copies=many.copies)
         assert more.copies == many.copies  # verified to fit
 
 
 def test_copies_that_the_cpu_cannot_hold_are_fewer() -> None:
-    machine = make_machine(0)
+    topology = make_topology(0)
     y = vs.exp(vs.input("x", 1 << 10))
-    need = make_plan(y, machine=machine).memory[0].peak_bytes
-    small = Machine((replace(machine.devices[0], memory_bytes=2 * need),))
-    plan = make_plan(y, machine=small, copies=5)
+    need = make_plan(y, topology=topology).memory[0].peak_bytes
+    small = Topology((replace(topology.devices[0], memory_bytes=2 * need),))
+    plan = make_plan(y, topology=small, copies=5)
     assert plan.copies == 2 and plan.memory[0].peak_bytes == 2 * need
 
 
@@ -207,10 +207,10 @@ def test_automatic_copies_are_two_over_several_devices_that_have_room() -> None:
     graph, _ = vs.build_graph(model(20))
     small, large = [12 * LAYER_BYTES] * 2, [1 << 30] * 2
     half = [("m1?", B)]
-    assert vs.plan_graph(graph, make_machine(2, large), copies="auto").copies == 1
-    roomy = vs.plan_graph(graph, make_machine(2, large), copies="auto", overrides=half)
+    assert vs.plan_graph(graph, make_topology(2, large), copies="auto").copies == 1
+    roomy = vs.plan_graph(graph, make_topology(2, large), copies="auto", overrides=half)
     assert roomy.copies == 2
-    tight = vs.plan_graph(graph, make_machine(2, small), copies="auto")
+    tight = vs.plan_graph(graph, make_topology(2, small), copies="auto")
     assert len(set(runs_of(tight))) == 2
     assert not any(note.startswith("copies") for note in tight.notes)
 
@@ -220,6 +220,6 @@ def test_states_that_have_no_room_where_they_live_are_a_clear_error() -> None:
     y = vs.add(vs.input("x", (8, WIDTH)), total, name="y")
     graph, _ = vs.build_graph(y, {total: y})
     there = {0: frozenset(n.id for n in graph.nodes if n.op == "state")}
-    assert vs.plan_graph(graph, make_machine(1), resident=there).copies == 1
+    assert vs.plan_graph(graph, make_topology(1), resident=there).copies == 1
     with pytest.raises(vs.OutOfMemory, match="on null:0 for the states that live there, got 64"):
-        vs.plan_graph(graph, make_machine(1, [64]), resident=there)
+        vs.plan_graph(graph, make_topology(1, [64]), resident=there)

@@ -23,7 +23,7 @@ from vksched.planner.memory.allocate import MemoryUse
 from vksched.planner.search import candidates
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 SHAPE = (4, 16)
 BYTES = 4 * 4 * 16
@@ -97,14 +97,14 @@ GRAPHS: dict[str, Callable[[int], Outputs]] = {
     "transformer": lambda count: (transformer(count), {}),
 }
 PICKY = {"limits": Limits(storage_buffers=3)}
-MACHINES: dict[str, Callable[[int], list[dict[str, Any]]]] = {
+TOPOLOGIES: dict[str, Callable[[int], list[dict[str, Any]]]] = {
     "plain": lambda nodes: [{}, {}],
     "slow": lambda nodes: [{"flops_per_s": 1e5, "bytes_per_s": 1e6}] * 2,
     "picky": lambda nodes: [PICKY, {}],
     "tight": lambda nodes: [{"memory_bytes": max(8, nodes // 3) * BYTES}] * 2,
-    "one buffer each": lambda nodes: [{"own_buffers": True}] * 2,
-    "small pages": lambda nodes: [{"page_bytes": 1 << 14}] * 2,
-    "op by op": lambda nodes: [{"sync": "op"}] * 2,
+    "one buffer each": lambda nodes: [{"disable_aliasing": True}] * 2,
+    "small pages": lambda nodes: [{"max_buffer_bytes": 1 << 14}] * 2,
+    "op by op": lambda nodes: [{"submit_granularity": "op"}] * 2,
     "eight": lambda nodes: [{}] * 8,
 }
 EVERY_DAY = [
@@ -117,14 +117,15 @@ EVERY_DAY = [
 ]
 
 
-def steps(graph: str, machine: str, policy: str, count: int) -> tuple[float, int]:
+def steps(graph: str, topology: str, policy: str, count: int) -> tuple[float, int]:
     """Returns the steps that planning takes for each node, and how many drafts it makes."""
     outputs, updates = GRAPHS[graph](count)
     made, _ = vs.build_graph(outputs, updates)
     devices = [
-        DeviceSpec(f"null:{i}", "null", **spec) for i, spec in enumerate(MACHINES[machine](count))
+        DeviceSpec(f"null:{i}", "null", **spec)
+        for i, spec in enumerate(TOPOLOGIES[topology](count))
     ]
-    where = Machine((*devices, DeviceSpec("cpu", "cpu", memory_bytes=1 << 44)))
+    where = Topology((*devices, DeviceSpec("cpu", "cpu", memory_bytes=1 << 44)))
     taken = drafts = 0
 
     def line(frame: FrameType, event: str, _: object) -> Any:
@@ -146,30 +147,30 @@ def steps(graph: str, machine: str, policy: str, count: int) -> tuple[float, int
     return taken / len(made.ops), drafts
 
 
-def check(graph: str, machine: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def check(graph: str, topology: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "LARGE", 0)  # so that both sizes are treated alike
-    small, large = (steps(graph, machine, policy, count) for count in SIZES)
-    each = [taken / (drafts if machine == "tight" else 1) for taken, drafts in (small, large)]
-    assert max(small[1], large[1]) <= (MOST_DRAFTS if machine == "tight" else 1)
+    small, large = (steps(graph, topology, policy, count) for count in SIZES)
+    each = [taken / (drafts if topology == "tight" else 1) for taken, drafts in (small, large)]
+    assert max(small[1], large[1]) <= (MOST_DRAFTS if topology == "tight" else 1)
     assert each[1] <= MOST * each[0], f"{each[0]:.0f} steps a node, then {each[1]:.0f}"
 
 
-@pytest.mark.parametrize(("graph", "machine", "policy"), EVERY_DAY)
+@pytest.mark.parametrize(("graph", "topology", "policy"), EVERY_DAY)
 def test_steps_grow_as_the_graph_does(
-    graph: str, machine: str, policy: str, monkeypatch: pytest.MonkeyPatch
+    graph: str, topology: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check(graph, machine, policy, monkeypatch)
+    check(graph, topology, policy, monkeypatch)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["priority", "auto"])
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_steps_grow_as_every_graph_does(
-    graph: str, machine: str, policy: str, monkeypatch: pytest.MonkeyPatch
+    graph: str, topology: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (machine, policy) != ("tight", "auto"):  # the choice is made once, and drafts share it
-        check(graph, machine, policy, monkeypatch)
+    if (topology, policy) != ("tight", "auto"):  # the choice is made once, and drafts share it
+        check(graph, topology, policy, monkeypatch)
 
 
 def test_a_stage_that_looks_at_all_for_each_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from vksched.planner.search.candidates import LARGE
 from vksched.planner.search.select import MARGIN_ESTIMATED, known
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 PLANS = int(os.environ.get("VKSCHED_PLANS", "250" if THOROUGH else "6"))
 PIECE = min(PLANS, 50)
@@ -46,11 +46,11 @@ def check(case: Case, plan: Plan, seed: int) -> None:
     """Raises where a promise of a plan is broken."""
     check_plan(plan.verify(), plan.copies + 1, seed)
     assert_memory(plan)
-    devices, graph = plan.machine.devices, plan.graph
-    for pool in plan.machine.pools:
+    devices, graph = plan.topology.devices, plan.graph
+    for pool in plan.topology.memory_nodes:
         need = sum(plan.memory[d].needed_bytes for d in pool)
         assert need <= min(devices[d].memory_bytes for d in pool)
-    for node_id, (device, _) in resolve_overrides(graph, plan.machine, case.overrides).items():
+    for node_id, (device, _) in resolve_overrides(graph, plan.topology, case.overrides).items():
         node, stays = graph.nodes[node_id], plan.placements[node_id].device == device
         # what cannot be is told: a node that cannot run there, a weight that nothing reads there
         assert stays or node.op == "input" or any(node.name in note for note in plan.notes), node
@@ -60,12 +60,12 @@ def check(case: Case, plan: Plan, seed: int) -> None:
         for node_id in there & graph.states.keys():
             assert plan.placements[node_id].device == device
     for split in plan.splits:
-        assert not devices[split.device].out_of_use
+        assert not devices[split.device].disabled_reason
 
 
 def drawn_wishes(case: Case, rng: np.random.Generator) -> Wishes:
     """Returns a device for each node, drawn: what no schedule would ask for."""
-    order = tuple(int(d) for d in rng.permutation(len(case.machine.devices)))
+    order = tuple(int(d) for d in rng.permutation(len(case.topology.devices)))
     on = {n.id: int(rng.integers(len(order))) for n in case.graph.ops if rng.random() < 0.8}
     return Wishes(order, on, "drawn")
 
@@ -115,13 +115,13 @@ def check_no_single_is_faster(case: Case) -> None:
     took_s = simulate(plan).seconds
     if plan.decision is not None:
         single = {each.single for each in plan.decision.candidates if each.single}
-        names = {case.machine.devices[d].name for d in (*case.competing, case.machine.cpu)}
+        names = {case.topology.devices[d].name for d in (*case.competing, case.topology.cpu)}
         assert single <= names  # a schedule is never called a single device
-    margin = 1.0 if known(case.machine, case.competing) else 1 - MARGIN_ESTIMATED
+    margin = 1.0 if known(case.topology, case.competing) else 1 - MARGIN_ESTIMATED
     for device in case.competing:
         with suppress(vs.OutOfMemory):  # a state is where it is, though that device is full
             alone_s = simulate(case.alone(device)).seconds
-            assert margin * took_s <= alone_s * ROUNDING, case.machine.devices[device].name
+            assert margin * took_s <= alone_s * ROUNDING, case.topology.devices[device].name
 
 
 @pieces
@@ -135,13 +135,13 @@ def test_one_more_device_never_makes_a_plan_slower(first: int) -> None:
     """The same as users see it: with devices taken away, and nothing placed on them."""
     for seed in range(first, first + PIECE):
         case = replace(draw_case(seed), overrides=(), resident=None)
-        if not known(case.machine, case.competing):
+        if not known(case.topology, case.competing):
             continue
         took_s = simulate(case.plan("auto")).seconds
-        devices, cpu = case.machine.devices, case.machine.devices[-1]
+        devices, cpu = case.topology.devices, case.topology.devices[-1]
         for spec in (devices[d] for d in case.competing):
             left = (spec,) if spec.kind == "cpu" else (spec, cpu)
-            fewer = replace(case, machine=Machine(left, case.machine.links))
+            fewer = replace(case, topology=Topology(left, case.topology.links))
             alone_s = simulate(fewer.plan("priority")).seconds
             assert took_s <= alone_s * ROUNDING, (seed, spec.name)
 
@@ -160,28 +160,28 @@ def layers(count: int, width: int = 32) -> vs.Tensor:
 WEIGHT_BYTES = 4 * 32 * 32
 
 
-def two(flops_per_s: float = 1e9, cpu: float = 1e9, **first: object) -> Machine:
+def two(flops_per_s: float = 1e9, cpu: float = 1e9, **first: object) -> Topology:
     """Two devices, the first one as given, and the CPU."""
     specs = [
         DeviceSpec("null:0", "null", flops_per_s=1e9, bytes_per_s=1e9, **first),  # type: ignore[arg-type]
         DeviceSpec("null:1", "null", flops_per_s=flops_per_s, bytes_per_s=flops_per_s),
         DeviceSpec("cpu", "cpu", flops_per_s=cpu, bytes_per_s=cpu, submit_s=0.0),
     ]
-    return Machine(tuple(specs), Links(default=Link(1e9, 1e-6)))
+    return Topology(tuple(specs), Links(default=Link(1e9, 1e-6)))
 
 
 def test_more_weights_are_placed_on_a_device_than_it_holds() -> None:
     graph, _ = vs.build_graph(layers(4))
-    machine = two(memory_bytes=3 * WEIGHT_BYTES, page_bytes=2 * WEIGHT_BYTES)
-    case = Case(graph, machine, tuple((f"w{i}", "null:0") for i in range(4)))
+    topology = two(memory_bytes=3 * WEIGHT_BYTES, max_buffer_bytes=2 * WEIGHT_BYTES)
+    case = Case(graph, topology, tuple((f"w{i}", "null:0") for i in range(4)))
     check(case, case.plan("auto"), 0)
 
 
 def test_a_weight_in_host_memory_is_streamed_where_that_is_faster() -> None:
     """The first device streams too little; the slow second one would."""
     graph, _ = vs.build_graph(layers(2))
-    machine = two(1e6, offload_flops_per_byte=float("inf"))
-    case = Case(graph, machine, (("w1", "cpu"),))
+    topology = two(1e6, offload_flops_per_byte=float("inf"))
+    case = Case(graph, topology, (("w1", "cpu"),))
     check_no_single_is_faster(case)
 
 
@@ -189,8 +189,8 @@ def test_a_state_that_has_no_room_where_it_is_placed_is_told() -> None:
     x, held = vs.input("x", (32, 32)), vs.state(np.zeros((32, 32), np.float32), name="held")
     y = vs.add(x, held)
     graph, _ = vs.build_graph(y, {held: y})
-    machine = two(memory_bytes=WEIGHT_BYTES // 2, page_bytes=2 * WEIGHT_BYTES)
-    case = Case(graph, machine, (("held", "null:0"),))
+    topology = two(memory_bytes=WEIGHT_BYTES // 2, max_buffer_bytes=2 * WEIGHT_BYTES)
+    case = Case(graph, topology, (("held", "null:0"),))
     check(case, case.plan("priority"), 0)
     (told, *_) = case.plan("priority").notes
     assert told.startswith("held: override: held on null:0, which cannot: null:0 is full")
@@ -200,11 +200,11 @@ def test_a_full_device_with_a_state_takes_nothing_beside_it() -> None:
     x, held = vs.input("x", (32, 32)), vs.state(np.zeros((32, 32), np.float32), name="held")
     y = vs.add(vs.relu(vs.relu(x)), held)  # the state comes late in the order
     graph, ids = vs.build_graph(y, {held: y})
-    machine = two(memory_bytes=3 * WEIGHT_BYTES, page_bytes=2 * WEIGHT_BYTES)
-    case = Case(graph, machine, resident={0: frozenset([ids[held]])})
+    topology = two(memory_bytes=3 * WEIGHT_BYTES, max_buffer_bytes=2 * WEIGHT_BYTES)
+    case = Case(graph, topology, resident={0: frozenset([ids[held]])})
     plan = case.plan("priority")
     check(case, plan, 0)
-    assert {plan.machine.devices[s.device].name for s in plan.splits} == {"null:0", "null:1"}
+    assert {plan.topology.devices[s.device].name for s in plan.splits} == {"null:0", "null:1"}
 
 
 def test_a_placed_input_holds_nothing() -> None:
@@ -217,17 +217,19 @@ def test_what_one_device_cannot_run_goes_to_the_cpu_where_the_other_one_is_slow(
     y = layers(2)
     graph, _ = vs.build_graph(vs.gather(y, np.arange(4, dtype=np.int32)))
     picky = vs.DeviceSpec("", "").limits
-    machine = two(1e4, limits=replace(picky, storage_buffers=3))
-    case = Case(graph, machine)
+    topology = two(1e4, limits=replace(picky, storage_buffers=3))
+    case = Case(graph, topology)
     plan = case.plan("auto")
-    assert "null:1" not in {machine.devices[s.device].name for s in plan.splits}
+    assert "null:1" not in {topology.devices[s.device].name for s in plan.splits}
     check_no_single_is_faster(case)
 
 
 def test_a_device_with_little_memory_is_weighed_as_it_is_then() -> None:
     graph, _ = vs.build_graph(layers(8))
-    machine = two(3e8, memory_bytes=4 * WEIGHT_BYTES, page_bytes=2 * WEIGHT_BYTES, submit_s=0.0)
-    case = Case(graph, machine)
+    topology = two(
+        3e8, memory_bytes=4 * WEIGHT_BYTES, max_buffer_bytes=2 * WEIGHT_BYTES, submit_s=0.0
+    )
+    case = Case(graph, topology)
     check_no_single_is_faster(case)
     check(case, case.plan("auto"), 0)
 

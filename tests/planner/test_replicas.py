@@ -18,14 +18,14 @@ from vksched.plan.simulation.simulate_plan import simulate
 from vksched.schedule import Metrics
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 SIZE = 64
 FLOPS = 2 * SIZE**3
 LINK = Link(1e9, 1e-5)
 
 
-def machine(*speeds: float, **more: object) -> Machine:
+def topology(*speeds: float, **more: object) -> Topology:
     """Devices of these speeds, with a CPU that does not compete."""
     names = (A, B, C)[: len(speeds)]
     cards = [
@@ -33,7 +33,7 @@ def machine(*speeds: float, **more: object) -> Machine:
         for n, s in zip(names, speeds, strict=True)
     ]
     pairs = tuple((name, "cpu", LINK) for name in names)
-    return Machine((*cards, DeviceSpec("cpu", "cpu", flops_per_s=1e6)), Links(pairs))
+    return Topology((*cards, DeviceSpec("cpu", "cpu", flops_per_s=1e6)), Links(pairs))
 
 
 def one_product() -> vs.Tensor:
@@ -47,14 +47,14 @@ def two_products() -> vs.Tensor:
     return vs.matmul(one_product(), w, name="q")
 
 
-def plan(output: vs.Tensor, where: Machine, **more: object) -> Plan:
+def plan(output: vs.Tensor, where: Topology, **more: object) -> Plan:
     graph, _ = build_graph(output)
     asked = {"policy": "auto", "objective": "throughput", **more}
     return vs.plan_graph(graph, where, **asked)  # type: ignore[arg-type]
 
 
 def devices(made: Plan) -> list[str]:
-    return [made.machine.devices[own.splits[0].device].name for own in (made, *made.replicas)]
+    return [made.topology.devices[own.splits[0].device].name for own in (made, *made.replicas)]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def devices(made: Plan) -> list[str]:
     ],
 )
 def test_rates_of_devices_add_up(speeds: tuple[float, ...], order: list[str]) -> None:
-    made = plan(one_product(), machine(*speeds))
+    made = plan(one_product(), topology(*speeds))
     assert devices(made) == order
     rate = sum(each for each in speeds if each > 0.05 * max(speeds)) / FLOPS
     assert 1 / made.metrics.period_s == pytest.approx(rate, rel=0.03)
@@ -83,9 +83,9 @@ def test_rates_of_devices_add_up(speeds: tuple[float, ...], order: list[str]) ->
 
 def test_stages_win_where_they_are_as_good() -> None:
     """Each weight lies on one device then."""
-    made = plan(two_products(), machine(1e9, 1e9))
+    made = plan(two_products(), topology(1e9, 1e9))
     assert not made.replicas and len({s.device for s in made.splits}) == 2
-    assert plan(two_products(), machine(1e9, 7e8)).replicas  # 1.4 of 1.7 by stages
+    assert plan(two_products(), topology(1e9, 7e8)).replicas  # 1.4 of 1.7 by stages
 
 
 @pytest.mark.parametrize(
@@ -100,19 +100,19 @@ def test_stages_win_where_they_are_as_good() -> None:
     ],
 )
 def test_who_has_no_replicas(more: dict[str, object], spec: dict[str, object]) -> None:
-    assert not plan(one_product(), machine(1e9, 1e9, **spec), **more).replicas
+    assert not plan(one_product(), topology(1e9, 1e9, **spec), **more).replicas
 
 
 def test_a_graph_with_states_has_none() -> None:
     state = vs.state(np.zeros((SIZE, SIZE), np.float32), name="s")
     output = one_product() + state
     graph, _ = build_graph(output, {state: output})
-    made = vs.plan_graph(graph, machine(1e9, 1e9), policy="auto", objective="throughput")
+    made = vs.plan_graph(graph, topology(1e9, 1e9), policy="auto", objective="throughput")
     assert not made.replicas
 
 
 def test_a_plan_tells_of_its_replicas() -> None:
-    made = plan(one_product(), machine(1e9, 5e8))
+    made = plan(one_product(), topology(1e9, 5e8))
     text = made.explain()
     assert f"won     replicas on {A}, {B}" in text and "each in a stream over 2 devices" in text
     assert "each run goes whole to the splits below, or to those of:" in text
@@ -124,15 +124,15 @@ def test_a_plan_tells_of_its_replicas() -> None:
 
 
 def test_replicas_on_one_memory_or_of_another_graph_are_refused() -> None:
-    made = plan(one_product(), machine(1e9, 5e8))
+    made = plan(one_product(), topology(1e9, 5e8))
     (other,) = made.replicas
     with pytest.raises(PlanError, match="a replica on devices"):
         replace(made, replicas=(other, other)).verify()
     with pytest.raises(PlanError, match="a replica on devices"):
-        replace(made, replicas=(plan(one_product(), machine(1e9)),)).verify()
-    pool = machine(1e9, 5e8, pool="card")
+        replace(made, replicas=(plan(one_product(), topology(1e9)),)).verify()
+    pool = topology(1e9, 5e8, memory_node="card")
     with pytest.raises(PlanError, match="a replica on devices"):
-        replace(made, machine=pool, replicas=(replace(other, machine=pool),)).verify()
+        replace(made, topology=pool, replicas=(replace(other, topology=pool),)).verify()
     broken = replace(other, splits=())
     with pytest.raises(PlanError):
         replace(made, replicas=(broken,)).verify()

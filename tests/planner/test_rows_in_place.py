@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graphs import A, B, make_machine, node_id
+from graphs import A, B, make_topology, node_id
 
 import vksched as vs
 from vksched.ir.graph import Graph
@@ -19,9 +19,9 @@ from vksched.plan.verify.happens_before import check_plan
 SHAPE = (3, 64, 8)
 
 
-def null_devices() -> list[vs.NullDevice]:
+def null_devices() -> list[vs.SimulatedDevice]:
     clock = vs.SimulatedClock()
-    return [vs.NullDevice(spec, clock) for spec in make_machine(1).devices[:-1]]
+    return [vs.SimulatedDevice(spec, clock) for spec in make_topology(1).devices[:-1]]
 
 
 def cache(dtype: type = np.float32) -> vs.Tensor:
@@ -42,7 +42,7 @@ def graph_of(output: vs.Tensor, held: vs.Tensor) -> Graph:
 
 
 def plan_of(graph: Graph, where: str = A) -> Plan:
-    plan = vs.plan_graph(graph, make_machine(), overrides=[("*", where)])
+    plan = vs.plan_graph(graph, make_topology(), overrides=[("*", where)])
     return check_plan(plan).verify()
 
 
@@ -67,7 +67,7 @@ def test_a_row_costs_the_same_in_any_state() -> None:
         for state in (held, kept):
             graph, _ = vs.build_graph(vs.exp(state), updates={state: written(state)})
             node = next(n for n in graph.ops if n.op == "write_rows")
-            found.append(node_seconds(make_machine().devices[0], graph, node))
+            found.append(node_seconds(make_topology().devices[0], graph, node))
     (row, backed_up), (far_row, all_of_it) = seconds.values()
     assert row == far_row and row < backed_up < all_of_it, "the host's copy needs a whole value"
 
@@ -81,7 +81,7 @@ def test_a_row_that_is_copied_with_its_state_costs_that(how: str) -> None:
     graph, _ = vs.build_graph([vs.exp(held), more], updates={held: written(held), other: whole})
     plan = plan_of(graph)
     assert in_place(plan) == ["new"]
-    support = Support(graph, make_machine())
+    support = Support(graph, make_topology())
     row_s, all_s = (support.node_seconds(node_id(plan, name), 0) for name in ("new", "copied"))
     assert all_s > 10 * row_s
 
@@ -121,7 +121,7 @@ def test_a_plan_in_which_numpy_writes_under_a_view_is_refused(
     graph = graph_of(vs.transpose(held), held)
     monkeypatch.setattr("vksched.planner.partition.in_place.numpy_may_write", lambda *_: True)
     with pytest.raises(vs.PlanError, match="numpy cannot write new where its state lies"):
-        vs.plan_graph(graph, make_machine(), overrides=[("*", "cpu")]).verify()
+        vs.plan_graph(graph, make_topology(), overrides=[("*", "cpu")]).verify()
 
 
 def test_a_plan_that_writes_before_the_rest_is_complete_is_refused() -> None:
@@ -139,9 +139,9 @@ def test_another_device_reads_the_old_rows() -> None:
     held = cache()
     graph = vs.build_graph(vs.exp(held, name="seen"), updates={held: written(held)})[0]
     places = {n.name: A for n in graph.nodes} | {"seen": B}
-    plan = vs.plan_graph(graph, make_machine(), overrides=list(places.items()))
+    plan = vs.plan_graph(graph, make_topology(), overrides=list(places.items()))
     assert in_place(check_plan(plan).verify()) == ["new"]
-    on_cpu = vs.plan_graph(graph, make_machine(), overrides=[("*", "cpu"), ("seen", A)])
+    on_cpu = vs.plan_graph(graph, make_topology(), overrides=[("*", "cpu"), ("seen", A)])
     assert not in_place(check_plan(on_cpu).verify()), "numpy hands out the array itself"
 
 
@@ -172,7 +172,7 @@ def test_rows_of_half_words_are_written_too(devices: list[str]) -> None:
         run = sched.compile(vs.exp(held), updates={held: new})
         assert run.plan.in_place
         node = next(n for n in run.plan.graph.ops if n.op == "write_rows")
-        spec = run.plan.machine.devices[0]
+        spec = run.plan.topology.devices[0]
         assert not lower_node(spec, run.plan.graph, node).scratch_words, "the state is not unpacked"
         assert not conversion_bytes(node.declaration, call_of(spec, run.plan.graph, node))
         run(rows=np.full((2, 5), 3, np.float16), start=3)
@@ -183,7 +183,7 @@ def test_rows_of_half_words_are_written_too(devices: list[str]) -> None:
 @pytest.mark.parametrize("at", range(6))
 def test_a_run_that_fails_leaves_whole_rows(kind: str, at: int) -> None:
     """The state has the rows of the runs that came through, or is lost, whatever fails."""
-    faulty = vs.FaultyDevice(null_devices()[0], None, kind)
+    faulty = vs.FaultInjectionDevice(null_devices()[0], None, kind)
     held, expected = cache(), np.zeros(SHAPE, np.float32)
     with vs.Scheduler([faulty]) as sched:
         run = sched.compile(vs.exp(held), updates={held: written(held)})

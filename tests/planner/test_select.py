@@ -20,21 +20,21 @@ from vksched.planner.placement.node_groups import MOST, find_bundles
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.edit import alone
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 FAST, SLOW = 2e10, 1e9
 WIDTH = 128
 BUS = Link(1e10, 1e-5)
 
 
-def machine(*speeds: float, cpu: float = 1e8, link: Link = BUS, **spec: float) -> Machine:
+def topology(*speeds: float, cpu: float = 1e8, link: Link = BUS, **spec: float) -> Topology:
     """Null devices of these speeds in flops and bytes a second, and a CPU."""
     devices = [
         DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, **spec)  # type: ignore[arg-type]
         for i, s in enumerate(speeds)
     ]
     devices.append(DeviceSpec(CPU, "cpu", flops_per_s=cpu, bytes_per_s=cpu, submit_s=1e-6))
-    return Machine(tuple(devices), Links((), link))
+    return Topology(tuple(devices), Links((), link))
 
 
 def layers(count: int, x: vs.Tensor, name: str = "") -> vs.Tensor:
@@ -55,44 +55,44 @@ def branches(count: int, depth: int) -> vs.Tensor:
 
 
 def plan(
-    output: vs.Tensor, where: Machine, policy: str = "auto", with_cpu: bool = False, **more: object
+    output: vs.Tensor, where: Topology, policy: str = "auto", with_cpu: bool = False, **more: object
 ) -> Plan:
     graph, _ = build_graph(output)
     return check_plan(vs.plan_graph(graph, where, policy=policy, with_cpu=with_cpu, **more))  # type: ignore[arg-type]
 
 
 def used(made: Plan) -> set[str]:
-    return {made.machine.devices[s.device].name for s in made.splits}
+    return {made.topology.devices[s.device].name for s in made.splits}
 
 
 @pytest.mark.parametrize("speeds", [(FAST, SLOW), (SLOW, FAST)])
 def test_the_faster_device_takes_a_chain_wherever_it_stands(speeds: Sequence[float]) -> None:
     output = layers(6, vs.input("x", (WIDTH, WIDTH)))
-    made = plan(output, machine(*speeds))
+    made = plan(output, topology(*speeds))
     assert used(made) == {A if speeds[0] == FAST else B}
-    assert made.placements[0].rule and "auto: single:" in made.notes[0]
-    assert plan(output, machine(*speeds), "priority").policy == "priority"
-    assert used(plan(output, machine(*speeds), "priority")) == {A}
+    assert made.placements[0].reason and "auto: single:" in made.notes[0]
+    assert plan(output, topology(*speeds), "priority").policy == "priority"
+    assert used(plan(output, topology(*speeds), "priority")) == {A}
 
 
 def test_equal_devices_share_branches_and_a_run_takes_less_time() -> None:
-    made = plan(branches(4, 4), machine(SLOW, SLOW))
+    made = plan(branches(4, 4), topology(SLOW, SLOW))
     assert used(made) == {A, B}
-    alone = plan(branches(4, 4), machine(SLOW))
+    alone = plan(branches(4, 4), topology(SLOW))
     assert simulate(made).seconds < 0.7 * simulate(alone).seconds
     assert "times as fast as null:0 alone" in made.notes[0]
 
 
 def test_small_ops_are_not_scattered() -> None:
-    assert used(plan(branches(4, 4), machine(SLOW, SLOW, submit_s=1.0))) == {A}
-    slow_link = machine(SLOW, SLOW, link=Link(1e5, 1e-3))
+    assert used(plan(branches(4, 4), topology(SLOW, SLOW, submit_s=1.0))) == {A}
+    slow_link = topology(SLOW, SLOW, link=Link(1e5, 1e-3))
     assert used(plan(branches(4, 4), slow_link)) == {A}
 
 
 @pytest.mark.parametrize(("with_cpu", "wanted"), [(True, CPU), (False, A)])
 def test_the_cpu_competes_where_it_is_asked_to(with_cpu: bool, wanted: str) -> None:
     output = layers(6, vs.input("x", (WIDTH, WIDTH)))
-    assert used(plan(output, machine(SLOW, cpu=FAST), with_cpu=with_cpu)) == {wanted}
+    assert used(plan(output, topology(SLOW, cpu=FAST), with_cpu=with_cpu)) == {wanted}
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -105,7 +105,7 @@ def test_no_plan_is_slower_than_the_best_device_alone(seed: int) -> None:
         pool.append(layers(1, a, f"{i}.") if rng.random() < 0.5 else vs.add(a, b))
     speeds = 10 ** rng.uniform(8, 10, int(rng.integers(2, 4)))
     link = Link(10 ** rng.uniform(7, 10), 10 ** rng.uniform(-6, -3))
-    where = machine(*speeds, cpu=10 ** rng.uniform(8, 10), link=link)
+    where = topology(*speeds, cpu=10 ** rng.uniform(8, 10), link=link)
     output = vs.add(pool[-1], pool[-2])
     made = plan(output, where, with_cpu=True)
     took_s = simulate(made).seconds
@@ -119,9 +119,9 @@ def test_no_plan_is_slower_than_the_best_device_alone(seed: int) -> None:
 def test_a_device_that_has_no_room_in_a_shared_memory_costs_the_others_nothing(
     sizes: tuple[int, int],
 ) -> None:
-    where = machine(FAST, FAST)
+    where = topology(FAST, FAST)
     specs = zip(where.devices, sizes, strict=False)
-    odd = [replace(spec, memory_bytes=size, pool="p") for spec, size in specs]
+    odd = [replace(spec, memory_bytes=size, memory_node="p") for spec, size in specs]
     where = replace(where, devices=(*odd, where.devices[-1]))
     output = layers(4, vs.input("x", (WIDTH, WIDTH)))
     took_s = simulate(plan(output, where)).seconds
@@ -130,7 +130,10 @@ def test_a_device_that_has_no_room_in_a_shared_memory_costs_the_others_nothing(
 
 
 def test_devices_that_take_longer_than_schedules_count_are_planned() -> None:
-    for where in (machine(FAST, SLOW, slowdown=1e300), machine(FAST, SLOW, link=Link(1e9, 1e300))):
+    for where in (
+        topology(FAST, SLOW, slowdown=1e300),
+        topology(FAST, SLOW, link=Link(1e9, 1e300)),
+    ):
         assert plan(branches(3, 2), where).explain()
 
 
@@ -138,11 +141,11 @@ def test_what_is_placed_stays_and_numbers_are_numpys() -> None:
     output = branches(3, 2)
     graph, _ = build_graph(output)
     pins = [("b1.p0", B), ("b2.w0", A)]
-    made = check_plan(vs.plan_graph(graph, machine(FAST, SLOW), policy="auto", overrides=pins))
+    made = check_plan(vs.plan_graph(graph, topology(FAST, SLOW), policy="auto", overrides=pins))
     assert made.device_of("b1.p0") == B and made.device_of("b2.p0") == A
     feeds = {"x": np.random.default_rng(0).random((WIDTH, WIDTH), np.float32)}
     clock = vs.SimulatedClock()
-    null = [vs.NullDevice(spec, clock) for spec in machine(SLOW, SLOW).devices[:-1]]
+    null = [vs.SimulatedDevice(spec, clock) for spec in topology(SLOW, SLOW).devices[:-1]]
     with vs.Scheduler(null) as sched:
         run = sched.compile(output)
         assert len(used(run.plan)) == 2
@@ -151,20 +154,20 @@ def test_what_is_placed_stays_and_numbers_are_numpys() -> None:
 
 def test_a_placed_weight_pulls_the_ops_that_read_it() -> None:
     x = layers(4, vs.input("x", (WIDTH, WIDTH)))
-    made = plan(x, machine(FAST, SLOW), overrides=[("w2", B)])
+    made = plan(x, topology(FAST, SLOW), overrides=[("w2", B)])
     assert made.device_of("p2") == B == made.device_of("w2")
     assert made.device_of("p0") == A == made.device_of("p1")
 
 
 def test_memory_is_kept() -> None:
-    where = machine(FAST, SLOW)
+    where = topology(FAST, SLOW)
     size = 4 * WIDTH * WIDTH
-    small = replace(where.devices[0], memory_bytes=10 * size, page_bytes=2 * size)
+    small = replace(where.devices[0], memory_bytes=10 * size, max_buffer_bytes=2 * size)
     for offload, devices in ((math.inf, {A, B}), (16.0, {A})):  # streamed, it is faster than B
         card = replace(small, offload_flops_per_byte=offload)
         made = plan(
             layers(12, vs.input("x", (WIDTH, WIDTH))),
-            Machine((card, *where.devices[1:]), where.links),
+            Topology((card, *where.devices[1:]), where.links),
         )
         assert made.memory[0].peak_bytes <= 10 * size and used(made) == devices
 
@@ -176,7 +179,7 @@ def test_bundles_are_few_and_free_of_cycles() -> None:
         a, b = (pool[int(rng.integers(max(0, len(pool) - 40), len(pool)))] for _ in range(2))
         pool.append(vs.add(a, b))
     graph, _ = build_graph(pool[-30:])
-    support = Support(graph, machine(FAST, SLOW))
+    support = Support(graph, topology(FAST, SLOW))
     seconds = dict.fromkeys((n.id for n in support.computed), 1.0)
     bundles = find_bundles(support, lambda node: (0, 1), seconds, 20.0)
     assert sorted(n for b in bundles for n in b.nodes) == sorted(seconds)
@@ -187,7 +190,7 @@ def test_bundles_are_few_and_free_of_cycles() -> None:
 
 
 def test_a_node_that_one_device_cannot_run_is_in_no_bundle_with_others() -> None:
-    support = Support(build_graph(layers(3, vs.input("x", (WIDTH, WIDTH))))[0], machine(1e9, 1e9))
+    support = Support(build_graph(layers(3, vs.input("x", (WIDTH, WIDTH))))[0], topology(1e9, 1e9))
     ids = [n.id for n in support.computed]
     able = {n: (0,) if n == ids[2] else (0, 1) for n in ids}
     bundles = find_bundles(support, able.__getitem__, dict.fromkeys(ids, 1.0), 100.0)

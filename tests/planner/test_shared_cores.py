@@ -15,7 +15,7 @@ from vksched.plan.simulation.simulate_plan import simulate
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 X = np.ones((64, 64), np.float32)
 PRODUCT_S = 2 * 64**3 / 1e8
@@ -28,10 +28,10 @@ def device(name: str, software: bool, speed: float = 1e8) -> DeviceSpec:
     return DeviceSpec(name, kind, limits=limits, flops_per_s=speed, bytes_per_s=1e12, submit_s=1e-6)
 
 
-def machine(*devices: DeviceSpec) -> Machine:
+def topology(*devices: DeviceSpec) -> Topology:
     host = () if devices[-1].name == CPU else (device(CPU, False, 1e6),)
     pairs = tuple((d.name, CPU, LINK) for d in devices if d.name != CPU)
-    return Machine((*devices, *host), Links(pairs))
+    return Topology((*devices, *host), Links(pairs))
 
 
 def branches(count: int = 2, length: int = 4) -> list[vs.Tensor]:
@@ -45,7 +45,7 @@ def branches(count: int = 2, length: int = 4) -> list[vs.Tensor]:
     return out
 
 
-def plan(where: Machine, **more: object) -> Plan:
+def plan(where: Topology, **more: object) -> Plan:
     graph, _ = build_graph(branches())
     return vs.plan_graph(graph, where, **{"policy": "auto", **more})  # type: ignore[arg-type]
 
@@ -56,16 +56,16 @@ PLACED = [("b0.*", A), ("b1.*", B)]
 def test_devices_on_cores_take_turns() -> None:
     card, soft = device(A, False), device(B, True)
     far = [replace(soft, name="node1/null:0"), replace(device(CPU, False), name="node1/cpu")]
-    where = Machine((card, soft, device(C, True), *far, device(CPU, False)))
+    where = Topology((card, soft, device(C, True), *far, device(CPU, False)))
     assert where.queues == (0, 1, 1, 3, 3, 1)
-    assert machine(card, device(B, False)).queues == (0, 1, 2)
+    assert topology(card, device(B, False)).queues == (0, 1, 2)
 
 
 @pytest.mark.parametrize(
     ("software", "longest"), [((False, False), 4), ((True, False), 4), ((True, True), 8)]
 )
 def test_branches_on_shared_cores_take_their_sum(software: tuple[bool, bool], longest: int) -> None:
-    where = machine(device(A, software[0]), device(B, software[1]))
+    where = topology(device(A, software[0]), device(B, software[1]))
     made = plan(where, policy="priority", overrides=PLACED)
     assert simulate(made).seconds == pytest.approx(longest * PRODUCT_S, rel=0.01)
 
@@ -73,11 +73,11 @@ def test_branches_on_shared_cores_take_their_sum(software: tuple[bool, bool], lo
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_a_second_device_on_the_same_cores_gets_no_work(objective: str) -> None:
     """Nor as a replica; a card next to it does."""
-    shared = plan(machine(device(A, True), device(B, True)), objective=objective)
+    shared = plan(topology(device(A, True), device(B, True)), objective=objective)
     assert len(shared.working) == 1 and not shared.replicas
-    with_cpu = machine(device(A, True), device(CPU, False, 1e8))
+    with_cpu = topology(device(A, True), device(CPU, False, 1e8))
     assert len(plan(with_cpu, objective=objective, with_cpu=True).working) == 1
-    apart = plan(machine(device(A, True), device(B, False)), objective=objective)
+    apart = plan(topology(device(A, True), device(B, False)), objective=objective)
     assert len(apart.working) == 2
     assert apart.metrics.period_s == pytest.approx(shared.metrics.period_s / 2, rel=0.03)
 
@@ -86,7 +86,7 @@ def test_a_second_device_on_the_same_cores_gets_no_work(objective: str) -> None:
 def test_null_devices_take_turns_as_the_simulator_says(copies: int) -> None:
     clock = vs.SimulatedClock()
     specs = [device(A, True), device(B, True, 5e7), device(CPU, False, 2e7)]
-    devices = [vs.NullDevice(spec, clock, LINK) for spec in specs]
+    devices = [vs.SimulatedDevice(spec, clock, LINK) for spec in specs]
     output = branches(3)
     with vs.Scheduler(devices, "priority", copies, trace=vs.Trace(clock)) as sched:
         run = sched.compile(output, {"b0.*": A, "b1.*": B, "b2.*": CPU})
@@ -103,7 +103,7 @@ def test_null_devices_take_turns_as_the_simulator_says(copies: int) -> None:
 def test_a_run_that_decides_knows_of_shared_cores() -> None:
     graph, _ = build_graph(branches())
     shared, apart = (
-        vs.plan_graph(graph, machine(device(A, soft), device(B, soft)), policy="dynamic")
+        vs.plan_graph(graph, topology(device(A, soft), device(B, soft)), policy="earliest-finish")
         for soft in (True, False)
     )
     took = [float(p.notes[0].rpartition("takes about ")[2].split()[0]) for p in (shared, apart)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graphs import CPU, A, B, C, crossings_of, device_of, node_id, rule_of
+from graphs import CPU, A, B, C, device_of, node_id, rule_of, transfers_of
 
 import vksched as vs
 from vksched.ir.build_graph import build_graph
@@ -19,14 +19,14 @@ from vksched.plan.plan import Plan
 from vksched.plan.verify.happens_before import check_plan
 from vksched.planner.placement.node_groups import find_bundles
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 WIDTH = 512
 MIB = 1 << 20
 KINDS = ("weight", "state")
 
 
-def machine(*memory: int, speeds: Sequence[float] = (1e12, 1e12, 1e12)) -> Machine:
+def topology(*memory: int, speeds: Sequence[float] = (1e12, 1e12, 1e12)) -> Topology:
     """Null devices with so many MiB, and a slow CPU."""
     cards = [
         DeviceSpec(
@@ -34,7 +34,7 @@ def machine(*memory: int, speeds: Sequence[float] = (1e12, 1e12, 1e12)) -> Machi
         )
         for i, size in enumerate(memory)
     ]
-    return Machine((*cards, DeviceSpec(CPU, "cpu", flops_per_s=5e10)))
+    return Topology((*cards, DeviceSpec(CPU, "cpu", flops_per_s=5e10)))
 
 
 def parameter(kind: str, name: str) -> Tensor:
@@ -62,7 +62,7 @@ def layers(kind: str, count: int = 12) -> Graph:
     return build_graph(h)[0]
 
 
-def plan(graph: Graph, where: Machine, **more: object) -> Plan:
+def plan(graph: Graph, where: Topology, **more: object) -> Plan:
     return check_plan(vs.plan_graph(graph, where, **more))  # type: ignore[arg-type]
 
 
@@ -73,18 +73,18 @@ def apart(made: Plan, count: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_auto_spreads_branches(kind: str) -> None:
-    made = plan(branches(kind), machine(4096, 4096), policy="auto")
+    made = plan(branches(kind), topology(4096, 4096), policy="auto")
     homes = [{device_of(made, f"{n}{b}{i}") for n in "nw" for i in range(6)} for b in range(2)]
-    assert sorted(map(sorted, homes)) == [[A], [B]] and not crossings_of(made)
-    weights = plan(branches("weight"), machine(4096, 4096), policy="auto")
+    assert sorted(map(sorted, homes)) == [[A], [B]] and not transfers_of(made)
+    weights = plan(branches("weight"), topology(4096, 4096), policy="auto")
     assert made.metrics.latency_s == pytest.approx(weights.metrics.latency_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("policy", ["priority", "auto"])
 def test_states_follow_ops_that_are_placed_by_hand(policy: str) -> None:
-    made = plan(branches("state"), machine(64, 64), overrides=[("n1*", B)], policy=policy)
+    made = plan(branches("state"), topology(64, 64), overrides=[("n1*", B)], policy=policy)
     assert {device_of(made, f"w1{i}") for i in range(6)} == {B}
-    assert not crossings_of(made) and [m.state_bytes for m in made.memory[:2]] == [6 * MIB] * 2
+    assert not transfers_of(made) and [m.state_bytes for m in made.memory[:2]] == [6 * MIB] * 2
 
 
 def test_a_cache_lives_where_its_only_readers_are() -> None:
@@ -92,9 +92,9 @@ def test_a_cache_lives_where_its_only_readers_are() -> None:
     row, at = vs.input("row", (1, 128)), vs.input("at", (), "int32")
     new = vs.write_rows(cache, row, at, name="late.write")
     graph, _ = build_graph(vs.reduce_sum(new, name="late.sum"), {cache: new})
-    made = plan(graph, machine(64, 64), overrides=[("late.*", B)])
+    made = plan(graph, topology(64, 64), overrides=[("late.*", B)])
     assert device_of(made, "cache") == B and rule_of(made, "cache") == "state"
-    assert made.crossing_bytes == 0
+    assert made.transfer_bytes == 0
     given = [copy.node for split in made.splits for copy in split.copies_in]
     assert sorted(graph.nodes[node].name for node in given) == ["at", "row"]
 
@@ -126,19 +126,19 @@ def test_the_home_is_where_the_least_crosses(case: str, policy: str) -> None:
     pins += [(name, device) for name, device in zip(muls, readers.split(), strict=True)]
     if not readers:
         pins.append(("relu", A))
-    made = plan(graph, machine(64, 64, 64), overrides=pins, policy=policy)
+    made = plan(graph, topology(64, 64, 64), overrides=pins, policy=policy)
     found = made.device_of("s") if readers or not writer else made.device_of("s.next")
     assert found == home
     elsewhere = len(set(readers.split()) - {home}) + (writer not in ("", home))
-    assert made.crossing_bytes == 4 * WIDTH * WIDTH * elsewhere
+    assert made.transfer_bytes == 4 * WIDTH * WIDTH * elsewhere
 
 
 def test_a_reader_of_a_part_counts_with_that_part() -> None:
     state = vs.state(np.zeros((WIDTH, WIDTH), np.float32), "s")
     part = vs.relu(vs.slice(state, [0, 0], [8, WIDTH]), name="part")
     graph, _ = build_graph([part, vs.relu(state, name="whole")])
-    made = plan(graph, machine(64, 64), overrides=[("part", A), ("whole", B)])
-    assert device_of(made, "s") == B and made.crossing_bytes == 4 * 8 * WIDTH
+    made = plan(graph, topology(64, 64), overrides=[("part", A), ("whole", B)])
+    assert device_of(made, "s") == B and made.transfer_bytes == 4 * 8 * WIDTH
 
 
 def descent(h: Tensor, sizes: Sequence[int], name: str = "") -> tuple[Tensor, dict[Tensor, Tensor]]:
@@ -158,10 +158,10 @@ def descent(h: Tensor, sizes: Sequence[int], name: str = "") -> tuple[Tensor, di
 
 def test_moments_follow_their_parameters() -> None:
     graph, _ = build_graph(*descent(vs.input("x", (64, WIDTH)), (WIDTH, 2 * WIDTH)))
-    made = plan(graph, machine(64, 64), overrides=[("w0", A), ("w1", B)])
+    made = plan(graph, topology(64, 64), overrides=[("w0", A), ("w1", B)])
     assert [device_of(made, f"{name}{i}") for i in range(2) for name in "wmn"] == [A] * 3 + [B] * 3
-    by_hand = plan(graph, machine(64, 64), overrides=[("?0", A), ("?1", B)])
-    assert made.crossing_bytes == by_hand.crossing_bytes < 4 * WIDTH * WIDTH
+    by_hand = plan(graph, topology(64, 64), overrides=[("?0", A), ("?1", B)])
+    assert made.transfer_bytes == by_hand.transfer_bytes < 4 * WIDTH * WIDTH
 
 
 def test_a_training_of_two_branches_is_spread() -> None:
@@ -171,7 +171,7 @@ def test_a_training_of_two_branches_is_spread() -> None:
         losses.append(loss)
         updates |= own
     graph, _ = build_graph(losses, updates)
-    made, alone = (plan(graph, machine(*[4096] * count), policy="auto") for count in (2, 1))
+    made, alone = (plan(graph, topology(*[4096] * count), policy="auto") for count in (2, 1))
     assert made.metrics.latency_s < 0.6 * alone.metrics.latency_s
     assert [memory.state_bytes for memory in made.memory[:2]] == [6 * MIB] * 2
 
@@ -181,7 +181,7 @@ def test_memory_spreads_states_as_weights() -> None:
         kind: [
             memory.peak_bytes
             for memory in plan(
-                layers(kind), machine(64, 64), policy="auto", objective="memory"
+                layers(kind), topology(64, 64), policy="auto", objective="memory"
             ).memory
         ]
         for kind in KINDS
@@ -194,9 +194,9 @@ def test_memory_spreads_states_as_weights() -> None:
 def test_states_that_do_not_fit_go_on_with_their_readers(
     memory: tuple[int, int], policy: str
 ) -> None:
-    found = machine(*memory, speeds=(1e12, 2e11))
+    found = topology(*memory, speeds=(1e12, 2e11))
     devices = (replace(spec, offload_flops_per_byte=math.inf) for spec in found.devices)
-    where = Machine(tuple(devices))  # weights may be streamed, states may not
+    where = Topology(tuple(devices))  # weights may be streamed, states may not
     made, weights = (plan(layers(kind), where, policy=policy) for kind in ("state", "weight"))
     assert not apart(made, 12)
     if policy == "auto":
@@ -206,9 +206,9 @@ def test_states_that_do_not_fit_go_on_with_their_readers(
 def test_a_state_that_is_somewhere_keeps_its_readers_there() -> None:
     graph = layers("state", 4)
     there = frozenset(n.id for n in graph.nodes if n.op == "state")
-    made = plan(graph, machine(64, 64), policy="auto", resident={1: there})
+    made = plan(graph, topology(64, 64), policy="auto", resident={1: there})
     assert {device_of(made, f"{n}{i}") for n in "wn" for i in range(4)} == {B}
-    assert not crossings_of(made)
+    assert not transfers_of(made)
 
 
 def test_an_op_for_numpy_draws_no_state_off_its_other_readers() -> None:
@@ -216,7 +216,7 @@ def test_an_op_for_numpy_draws_no_state_off_its_other_readers() -> None:
     x = vs.input("x", (WIDTH, WIDTH))
     first = vs.cast(vs.cast(state, "int64", name="wide"), "float32")
     graph, _ = build_graph([vs.reduce_sum(first), vs.matmul(x, state, name="product")])
-    made = plan(graph, machine(64, 64))
+    made = plan(graph, topology(64, 64))
     assert device_of(made, "product") == A == device_of(made, "s")
     assert device_of(made, "wide") == CPU
 
@@ -226,7 +226,7 @@ def test_products_do_not_follow_a_neighbour_that_is_placed_by_hand(policy: str) 
     """They go to the preferred device, as those with weights do."""
     pins = [("n1", A if policy == "auto" else B)]
     made, weights = (
-        plan(layers(kind), machine(64, 64, speeds=(2e11, 1e12)), overrides=pins, policy=policy)
+        plan(layers(kind), topology(64, 64, speeds=(2e11, 1e12)), overrides=pins, policy=policy)
         for kind in ("state", "weight")
     )
     homes = [[device_of(each, f"n{i}") for i in range(12)] for each in (made, weights)]
@@ -239,7 +239,7 @@ def test_a_state_in_host_memory_is_streamed_where_that_pays(rows: int) -> None:
     """As a weight is: else its reader runs on numpy."""
     x, state = vs.input("x", (rows, WIDTH)), parameter("state", "s")
     graph, _ = build_graph(vs.matmul(x, state, name="product"))
-    made = plan(graph, machine(64), overrides=[("s", CPU)])
+    made = plan(graph, topology(64), overrides=[("s", CPU)])
     assert device_of(made, "s") == CPU
     assert device_of(made, "product") == (A if rows > 1 else CPU)
     streams = rule_of(made, "product").startswith("state s stays in host memory; streamed")
@@ -249,8 +249,8 @@ def test_a_state_in_host_memory_is_streamed_where_that_pays(rows: int) -> None:
 def test_a_home_that_cannot_hold_a_state_is_told() -> None:
     state = vs.state(np.zeros((WIDTH, WIDTH), np.float32), "s")
     graph, _ = build_graph(vs.reduce_sum(state, name="r"))
-    first, second, cpu = machine(64, 64).devices
-    small = Machine((first, replace(second, page_bytes=4096), cpu))
+    first, second, cpu = topology(64, 64).devices
+    small = Topology((first, replace(second, max_buffer_bytes=4096), cpu))
     made = plan(graph, small, overrides=[("s", B)])
     assert device_of(made, "s") == A == device_of(made, "r")
     assert any("s: override: s on null:1, which cannot" in note for note in made.notes)
@@ -263,7 +263,7 @@ def test_a_state_is_in_the_bundle_of_its_first_reader() -> None:
     early, late = vs.relu(x * state, name="early"), vs.exp(x, name="late")
     end = vs.add(early, vs.mul(late, state, name="again"))
     graph, _ = build_graph(end)
-    support = Support(graph, machine(64, 64))
+    support = Support(graph, topology(64, 64))
     sizes = {n.id: 0.0 if n.op == "state" else 1.0 for n in support.computed}
     bundles = find_bundles(support, lambda node: (0, 1), sizes, 2.0)
     number = {node: i for i, bundle in enumerate(bundles) for node in bundle.nodes}
@@ -282,6 +282,6 @@ def test_a_next_value_may_be_made_before_anything_reads_the_state() -> None:
     last = vs.matmul(vs.matmul(x, made), state)
     graph, _ = build_graph(last, {state: made})
     for objective in ("latency", "throughput", "memory", "energy"):
-        found = plan(graph, machine(64, 64), policy="auto", objective=objective)
+        found = plan(graph, topology(64, 64), policy="auto", objective=objective)
         home = found.placements[node_id(found, "s")].device
         assert found.placements[node_id(found, "s.next")].device == home

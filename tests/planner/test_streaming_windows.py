@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import vulkan_names
 from cut_plans import spread
-from graphs import CPU, A, B, assert_memory, device_of, make_machine
+from graphs import CPU, A, B, assert_memory, device_of, make_topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
@@ -35,7 +35,7 @@ from vksched.runtime.simulated.device_wrapper import WrappedDevice, WrappedSessi
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 from vksched.trace.format import CARRIED
 
 MIB = 1 << 20
@@ -54,9 +54,9 @@ def model(rows: int = WIDTH) -> Graph:
 LINK = Link(12e9, 1e-5)
 
 
-def machine(
+def topology(
     memory_bytes: int, apart: bool, link: Link = LINK, host_bytes: int = 1 << 34
-) -> Machine:
+) -> Topology:
     """A card and a CPU that is a twentieth as fast. apart: the card has memory of its own."""
     card = DeviceSpec(
         A,
@@ -65,16 +65,16 @@ def machine(
         bytes_per_s=2e11,
         memory_bytes=memory_bytes,
         submit_s=2e-5,
-        windows_apart=apart,
+        unified_memory=not apart,
     )
     numpy = DeviceSpec(
         CPU, "cpu", flops_per_s=5e10, bytes_per_s=2e10, submit_s=2e-6, memory_bytes=host_bytes
     )
-    return Machine((card, numpy), Links(default=link))
+    return Topology((card, numpy), Links(default=link))
 
 
 def planned(
-    graph: Graph, on: Machine, resident: int | None = None, policy: str = "auto", copies: int = 1
+    graph: Graph, on: Topology, resident: int | None = None, policy: str = "auto", copies: int = 1
 ) -> Plan:
     """resident: how many weights the user leaves to the card; by default the plan decides."""
     kept = range(LAYERS if resident is None else resident, LAYERS)
@@ -101,10 +101,10 @@ def test_a_card_that_shares_the_computers_memory_streams_what_does_not_fit(mib: 
     to the CPU.
     """
     graph = model()
-    shared, apart = (planned(graph, machine(mib * MIB, own)) for own in (False, True))
+    shared, apart = (planned(graph, topology(mib * MIB, own)) for own in (False, True))
     assert on_card(shared) == on_card(apart) == LAYERS
     assert shared.metrics.latency_s <= 1.1 * apart.metrics.latency_s
-    ample = planned(graph, machine(40 * MIB, False)).metrics.latency_s
+    ample = planned(graph, topology(40 * MIB, False)).metrics.latency_s
     assert ample < shared.metrics.latency_s <= (1.5 if mib == 6 else 1.15) * ample
     assert shared.memory[0].peak_bytes <= mib * MIB
     assert refilled(shared) and not refilled(apart)
@@ -113,7 +113,7 @@ def test_a_card_that_shares_the_computers_memory_streams_what_does_not_fit(mib: 
 @pytest.mark.parametrize("mib", [9, 16, 24])
 def test_a_placement_by_hand_helps_too(mib: int) -> None:
     """Weights that the user leaves in host memory are streamed in two windows, however many."""
-    graph, on = model(), machine(mib * MIB, False)
+    graph, on = model(), topology(mib * MIB, False)
     chosen = planned(graph, on).metrics.latency_s
     for resident in (0, mib // 3, mib // 2):
         plan = planned(graph, on, resident)
@@ -128,9 +128,9 @@ def test_what_the_host_writes_is_there_before_the_device_needs_it() -> None:
     """While copies take less than the work they cost nothing; beyond that nothing else counts."""
     graph = model()
     fast, slow = (
-        planned(graph, machine(9 * MIB, False, Link(rate, 0.0))) for rate in (12e9, 1.5e9)
+        planned(graph, topology(9 * MIB, False, Link(rate, 0.0))) for rate in (12e9, 1.5e9)
     )
-    work_s = planned(graph, machine(40 * MIB, False, Link(12e9, 0.0))).metrics.latency_s
+    work_s = planned(graph, topology(40 * MIB, False, Link(12e9, 0.0))).metrics.latency_s
     copies_s = len(refilled(slow)) * MIB / 1.5e9
     assert copies_s > work_s
     assert slow.metrics.latency_s <= copies_s + 0.3 * work_s
@@ -143,7 +143,7 @@ def test_what_the_host_writes_is_there_before_the_device_needs_it() -> None:
 def test_what_is_streamed_never_makes_a_plan_slower_than_the_cpu(
     rows: int, rate: float, apart: bool
 ) -> None:
-    graph, on = model(rows), machine(6 * MIB, apart, Link(rate, 1e-5))
+    graph, on = model(rows), topology(6 * MIB, apart, Link(rate, 1e-5))
     plan = vs.plan_graph(graph, on, policy="auto", with_cpu=True)
     cpu = [(f"{node.name}", CPU) for node in graph.ops]
     alone = vs.plan_graph(graph, on, overrides=cpu)
@@ -158,21 +158,21 @@ def test_simulation_decides_where_the_rule_of_thumb_is_wrong() -> None:
     256 all is, and a slow link makes the CPU better.
     """
     few, fast = model(8), Link(1e11, 1e-6)
-    plan = planned(few, machine(9 * MIB, False, fast))
+    plan = planned(few, topology(9 * MIB, False, fast))
     assert on_card(plan) == LAYERS and refilled(plan)
     assert "streamed, as a run takes less time then, by simulation" in plan.explain()
-    assert on_card(planned(few, machine(9 * MIB, False, fast), policy="priority")) < LAYERS
+    assert on_card(planned(few, topology(9 * MIB, False, fast), policy="priority")) < LAYERS
     many, slow = model(512), Link(1e8, 1e-5)
-    plan = planned(many, machine(9 * MIB, False, slow))
+    plan = planned(many, topology(9 * MIB, False, slow))
     assert not refilled(plan)
-    assert refilled(planned(many, machine(9 * MIB, False, slow), policy="priority"))
+    assert refilled(planned(many, topology(9 * MIB, False, slow), policy="priority"))
 
 
 def test_the_plan_says_what_is_streamed_and_why() -> None:
-    text = planned(model(), machine(9 * MIB, False)).explain()
+    text = planned(model(), topology(9 * MIB, False)).explain()
     assert "(1.0 MiB) from host memory, written in each run" in text
     assert "9.0 MiB; weights of nodes from number" in text and "stay in host memory" in text
-    text = planned(model(), machine(40 * MIB, False), LAYERS - 1).explain()
+    text = planned(model(), topology(40 * MIB, False), LAYERS - 1).explain()
     assert "in   w23 (1.0 MiB) from host memory\n" in text
 
 
@@ -180,7 +180,7 @@ def test_where_the_link_is_slower_than_the_work_streamed_weights_are_spread() ->
     """The link works all the time, not only when the last layers do."""
     graph = model()
     for mib, most in ((16, 0.87), (24, 0.92)):
-        on = machine(mib * MIB, False, Link(2e9, 1e-5))
+        on = topology(mib * MIB, False, Link(2e9, 1e-5))
         plan, last = planned(graph, on), planned(graph, on, policy="priority")
         assert plan.metrics.latency_s <= most * last.metrics.latency_s
         copies = (copy for split in plan.splits for copy in split.copies_in)
@@ -190,7 +190,7 @@ def test_where_the_link_is_slower_than_the_work_streamed_weights_are_spread() ->
         assert max(gaps) - min(gaps) <= 1 and numbers[0] <= 1
         notes = " ".join(plan.notes)
         assert f"{len(names)} weights, spread evenly, stay in host memory" in notes
-    fast = planned(graph, machine(16 * MIB, False))
+    fast = planned(graph, topology(16 * MIB, False))
     assert "spread" not in " ".join(fast.notes)
 
 
@@ -198,10 +198,10 @@ def test_where_a_second_set_of_windows_does_not_fit_nothing_is_written_ahead() -
     """Values 2 MiB, their windows 2 MiB, the weight 1 MiB, one or two windows for it."""
     graph = model()
     for mib, windows in ((7, 2), (6, 1)):
-        plan = planned(graph, machine(mib * MIB, False), policy="priority")
+        plan = planned(graph, topology(mib * MIB, False), policy="priority")
         assert on_card(plan) == LAYERS
         assert 4 * sum(plan.memory[0].inbox_pages) == (windows + 1) * MIB, plan.memory[0]
-    assert planned(graph, machine(3 * MIB, False)).memory[0].peak_bytes <= 3 * MIB
+    assert planned(graph, topology(3 * MIB, False)).memory[0].peak_bytes <= 3 * MIB
 
 
 def test_where_one_set_of_windows_just_fits_values_lie_as_close_as_can_be() -> None:
@@ -216,37 +216,37 @@ def test_where_one_set_of_windows_just_fits_values_lie_as_close_as_can_be() -> N
         h = wide @ h + (best[0] + best[1])
     graph = vs.build_graph(h)[0]
     for kib, peak in ((6 * 1024 + 256, 6.25), (8 * 1024, 7.5)):
-        plan = planned(graph, machine(kib * 1024, False), policy="priority")
+        plan = planned(graph, topology(kib * 1024, False), policy="priority")
         assert on_card(plan) == 8 and plan.memory[0].peak_bytes == peak * MIB
 
 
 def test_few_weights_keep_their_windows() -> None:
-    plan = planned(model(), machine(40 * MIB, False), LAYERS - 2)
+    plan = planned(model(), topology(40 * MIB, False), LAYERS - 2)
     assert on_card(plan) == LAYERS and not refilled(plan)
     assert 4 * sum(plan.memory[0].inbox_pages) == (2 + 1) * MIB
-    assert refilled(planned(model(), machine(40 * MIB, False), LAYERS - 3))
+    assert refilled(planned(model(), topology(40 * MIB, False), LAYERS - 3))
 
 
 def test_windows_in_the_computers_memory_are_reused_where_that_is_full() -> None:
     graph = model()
-    ample = planned(graph, machine(9 * MIB, True))
+    ample = planned(graph, topology(9 * MIB, True))
     assert not refilled(ample) and ample.memory[1].peak_bytes > 18 * MIB
-    tight = planned(graph, machine(9 * MIB, True, host_bytes=8 * MIB))
+    tight = planned(graph, topology(9 * MIB, True, host_bytes=8 * MIB))
     assert on_card(tight) == LAYERS and refilled(tight)
     assert tight.memory[1].peak_bytes <= 8 * MIB and tight.memory[0].peak_bytes <= 9 * MIB
     with pytest.raises(OutOfMemory, match="for what no other device takes"):
-        planned(graph, machine(9 * MIB, True, host_bytes=MIB))
+        planned(graph, topology(9 * MIB, True, host_bytes=MIB))
 
 
 def test_each_copy_has_windows_of_its_own() -> None:
-    one, two = (planned(model(), machine(16 * MIB, False), 0, copies=copies) for copies in (1, 2))
+    one, two = (planned(model(), topology(16 * MIB, False), 0, copies=copies) for copies in (1, 2))
     assert two.copies == 2 and two.memory[0].peak_bytes <= 16 * MIB
     assert len(refilled(one)) == len(refilled(two)) > 2
 
 
 def test_streams_of_throughput_keep_the_memory() -> None:
     plan = vs.plan_graph(
-        model(), machine(16 * MIB, False), policy="auto", objective="throughput", with_cpu=True
+        model(), topology(16 * MIB, False), policy="auto", objective="throughput", with_cpu=True
     )
     check_plan(plan.verify())
     assert refilled(plan) and plan.memory[0].peak_bytes <= 16 * MIB
@@ -263,7 +263,7 @@ def test_splits_take_turns() -> None:
 
 
 def test_a_split_waits_for_the_one_that_had_its_windows() -> None:
-    plan = planned(model(), machine(9 * MIB, False))
+    plan = planned(model(), topology(9 * MIB, False))
     own = refilled(plan)
     for number, split in enumerate(own):
         assert (own[number - 2].id in split.waits) == (number >= 2)
@@ -277,23 +277,23 @@ def test_a_split_waits_for_the_one_that_had_its_windows() -> None:
 
 
 def test_a_window_that_lasts_is_shared_with_none() -> None:
-    plan = planned(model(), machine(9 * MIB, False))
+    plan = planned(model(), topology(9 * MIB, False))
     lasting = [replace(s, refills=False) if s == refilled(plan)[1] else s for s in plan.splits]
     with pytest.raises(vs.PlanError, match="two values share words of the inbox"):
         replace(plan, splits=tuple(lasting)).verify()
 
 
 def test_documents_keep_it() -> None:
-    plan = planned(model(), machine(9 * MIB, False))
+    plan = planned(model(), topology(9 * MIB, False))
     document = json.loads(json.dumps(carried_document(plan)))
     check(document, CARRIED, "plan")
-    assert carried_of(plan.graph, plan.machine, document).splits == plan.splits
+    assert carried_of(plan.graph, plan.topology, document).splits == plan.splits
 
 
 def test_parts_of_several_hosts_wait_for_windows_too() -> None:
     """Two cards with half of the layers each, given to two hosts."""
-    one = machine(9 * MIB, False).devices
-    two = Machine((one[0], replace(one[0], name=B), one[1]), Links(default=LINK))
+    one = topology(9 * MIB, False).devices
+    two = Topology((one[0], replace(one[0], name=B), one[1]), Links(default=LINK))
     overrides = [(f"w{i:02}", CPU) for i in range(LAYERS)]
     graph = model()
     products = [node.name for node in graph.nodes if node.op == "matmul"]
@@ -347,7 +347,7 @@ class Small(WrappedDevice):
 
     @property
     def spec(self) -> DeviceSpec:
-        return replace(self.device.spec, memory_bytes=self._memory_bytes, windows_apart=False)
+        return replace(self.device.spec, memory_bytes=self._memory_bytes, unified_memory=True)
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
@@ -390,11 +390,11 @@ def test_streamed_results_are_those_of_weights_that_fit_to_the_bit(small: Small)
 @pytest.mark.parametrize("apart", [False, True])
 def test_runs_take_what_the_simulation_says(apart: bool, queue: bool) -> None:
     clock = vs.SimulatedClock()
-    card, numpy = machine(7 * MIB, apart, host_bytes=5 * MIB if apart else 1 << 34).devices
+    card, numpy = topology(7 * MIB, apart, host_bytes=5 * MIB if apart else 1 << 34).devices
     card = replace(card, limits=replace(Limits(), copy_queue=queue))
     devices = [
-        vs.NullDevice(card, clock, link=Link(4e9, 1e-5)),
-        vs.NullDevice(numpy, clock),
+        vs.SimulatedDevice(card, clock, link=Link(4e9, 1e-5)),
+        vs.SimulatedDevice(numpy, clock),
     ]
     h = vs.input("x", (WIDTH, WIDTH))
     rng = np.random.default_rng(0)
@@ -447,10 +447,10 @@ def test_any_graph_keeps_the_memory_and_its_order(
     used = {operand for tensor in pool for operand in tensor.inputs}
     graph, _ = vs.build_graph([t for t in pool[1:] if t not in used])
     memory = int(share * 4 * sum(graph.words))
-    cards = make_machine(
+    cards = make_topology(
         2,
         [memory, int(memory * rng.uniform(0.2, 1.0))],
-        windows_apart=apart,
+        unified_memory=not apart,
         offload_flops_per_byte=1.0,
         submit_s=1e-6,
         flops_per_s=1e12,

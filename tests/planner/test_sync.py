@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import NAMED, A, B, Named, make_machine, make_plan, mlp, source, steps, waits_of
+from graphs import NAMED, A, B, Named, make_plan, make_topology, mlp, source, steps, waits_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
@@ -52,9 +52,12 @@ def diamonds(count: int = 3, width: int = 4) -> vs.Tensor:
 def test_numpy_computes_one_op_at_a_time_where_it_is_named() -> None:
     x = vs.input("x", (4,))
     trace = vs.Recorder()
-    for sync, wanted in (({"cpu": "op"}, [1, 1]), ("op", [2])):
+    for submit_granularity, wanted in (({"cpu": "op"}, [1, 1]), ("op", [2])):
         with vs.Scheduler(
-            ["cpu"], sync=sync, optimize=False, trace=vs.Trace(sinks=[trace])
+            ["cpu"],
+            submit_granularity=submit_granularity,
+            optimize=False,
+            trace=vs.Trace(sinks=[trace]),
         ) as sched:
             run = sched.compile(vs.exp(vs.neg(x)))
             run(x=np.zeros(4, np.float32))
@@ -68,7 +71,10 @@ def sizes(plan: Plan) -> list[int]:
 
 
 def test_a_level_or_an_op_is_a_submission_that_the_host_waits_for() -> None:
-    whole, levels, ops = (make_plan(diamonds(), machine=make_machine(1, sync=s)) for s in SYNC)
+    whole, levels, ops = (
+        make_plan(diamonds(), topology=make_topology(1, submit_granularity=s))
+        for s in GRANULARITIES
+    )
     assert sizes(whole) == [18] and sizes(levels) == [1, 4, 1] * 3 and sizes(ops) == [1] * 18
     for plan in (levels, ops):
         last = len(plan.splits) - 1
@@ -79,14 +85,14 @@ def test_a_level_or_an_op_is_a_submission_that_the_host_waits_for() -> None:
     assert sum(len(s.barriers) for s in ops.splits) == 2  # after the copy in, before the copy out
 
 
-SYNC = ("split", "level", "op")
+GRANULARITIES = ("split", "level", "op")
 
 
-@pytest.mark.parametrize("sync", SYNC)
+@pytest.mark.parametrize("submit_granularity", GRANULARITIES)
 @pytest.mark.parametrize("shape", NAMED.values(), ids=list(NAMED))
-def test_named_shapes_wait_after_each_submission(shape: Named, sync: str) -> None:
-    plan = make_plan(*shape.build(), make_machine(3, sync=sync))
-    if sync == "split":
+def test_named_shapes_wait_after_each_submission(shape: Named, submit_granularity: str) -> None:
+    plan = make_plan(*shape.build(), make_topology(3, submit_granularity=submit_granularity))
+    if submit_granularity == "split":
         return
     complete: dict[int, int] = {}
     newest: dict[int, int] = {}
@@ -94,7 +100,7 @@ def test_named_shapes_wait_after_each_submission(shape: Named, sync: str) -> Non
         for waited in split.waits:
             device = plan.splits[waited].device
             complete[device] = max(complete.get(device, -1), waited)
-        if split.device != plan.machine.cpu:
+        if split.device != plan.topology.cpu:
             before = newest.get(split.device, -1)
             assert before <= complete.get(split.device, -1)
         newest[split.device] = split.id
@@ -102,66 +108,78 @@ def test_named_shapes_wait_after_each_submission(shape: Named, sync: str) -> Non
 
 def test_each_device_has_its_own_policy() -> None:
     specs = [
-        DeviceSpec("null:0", "null", sync="op"),
+        DeviceSpec("null:0", "null", submit_granularity="op"),
         DeviceSpec("null:1", "null"),
         DeviceSpec("cpu", "cpu"),
     ]
-    machine = vs.Machine(tuple(specs))
+    topology = vs.Topology(tuple(specs))
     outputs = steps(source(), [f"a{i}" for i in range(3)])[-1]
     outputs = steps(outputs, [f"b{i}" for i in range(3)])[-1]
-    plan = make_plan(outputs, {"a*": A, "b*": B}, machine)
+    plan = make_plan(outputs, {"a*": A, "b*": B}, topology)
     assert sizes(plan) == [1, 1, 1, 3]
     (line,) = (row for row in plan.explain().splitlines() if "a wait after each op" in row)
     assert line.split()[0] == f"{A}:"
-    assert [d["sync"] for d in plan.as_dict()["devices"]] == ["op", "split", "split"]
+    assert [d["submit_granularity"] for d in plan.as_dict()["devices"]] == ["op", "split", "split"]
 
 
 def test_wrong_policies_are_clear_errors() -> None:
     clock = vs.SimulatedClock()
 
-    def open_with(sync: Any) -> vs.Scheduler:
+    def open_with(submit_granularity: Any) -> vs.Scheduler:
         return vs.Scheduler(
-            [vs.NullDevice(DeviceSpec(A, "null"), clock)], sync=sync, optimize=False
+            [vs.SimulatedDevice(DeviceSpec(A, "null"), clock)],
+            submit_granularity=submit_granularity,
+            optimize=False,
         )
 
-    with pytest.raises(vs.PlanError, match="sync of split, level, op for null:0, got 'ops'"):
+    with pytest.raises(
+        vs.PlanError, match="submit_granularity of split, level, op for null:0, got 'ops'"
+    ):
         open_with("ops")
     with pytest.raises(vs.PlanError, match="for null:0, got 'x'"):
         open_with({A: "x"})
-    with pytest.raises(vs.DeviceError, match="expected sync for null:0, cpu, got 'gpu'"):
+    with pytest.raises(
+        vs.DeviceError, match="expected submit_granularity for null:0, cpu, got 'gpu'"
+    ):
         open_with({"gpu": "op"})
     with pytest.raises(vs.PlanError, match="as a str or a mapping, got 3"):
         open_with(3)
     with pytest.raises(vs.PlanError, match="got 'ops'"):
-        vs.Scheduler(["cpu"], sync="ops")
-    with pytest.raises(vs.PlanError, match=r"\[machine\] expected a sync of split, level, op"):
-        make_plan(source() + 1.0, machine=make_machine(1, sync="all"))
+        vs.Scheduler(["cpu"], submit_granularity="ops")
+    with pytest.raises(
+        vs.PlanError, match=r"\[topology\] expected a submit_granularity of split, level, op"
+    ):
+        make_plan(source() + 1.0, topology=make_topology(1, submit_granularity="all"))
 
 
 def test_simulated_time_counts_each_submission() -> None:
     seconds: dict[str, float] = {}
     x = np.full((8, 64), 0.01, np.float32)
-    for sync in SYNC:
+    for submit_granularity in GRANULARITIES:
         clock = vs.SimulatedClock()
         spec = DeviceSpec(A, "null", submit_s=SUBMIT_S, bytes_per_s=1e15)
-        device = vs.NullDevice(spec, clock, link=Link(1e15))
-        with vs.Scheduler([device], trace=vs.Trace(clock), sync=sync, optimize=False) as sched:
+        device = vs.SimulatedDevice(spec, clock, link=Link(1e15))
+        with vs.Scheduler(
+            [device], trace=vs.Trace(clock), submit_granularity=submit_granularity, optimize=False
+        ) as sched:
             run = sched.compile(diamonds())
             run(x=x)
-            assert run.stats is not None and run.stats.fences_waited == len(run.plan.splits)
-            seconds[sync] = run.stats.seconds
+            assert run.stats is not None and run.stats.fence_waits == len(run.plan.splits)
+            seconds[submit_granularity] = run.stats.seconds
     assert seconds["split"] == pytest.approx(SUBMIT_S, rel=0.01)
     assert seconds["level"] == pytest.approx(9 * SUBMIT_S, rel=0.01)
     assert seconds["op"] == pytest.approx(18 * SUBMIT_S, rel=0.01)
 
 
-@pytest.mark.parametrize("sync", ["level", "op"])
-def test_results_are_the_same(devices: list[str], sync: str) -> None:
+@pytest.mark.parametrize("submit_granularity", ["level", "op"])
+def test_results_are_the_same(devices: list[str], submit_granularity: str) -> None:
     outputs, _ = mlp(3)
     x = np.asarray(np.random.default_rng(2).standard_normal((8, 64)), np.float32)
     with vs.Scheduler(["cpu"]) as numpy:
         expected = numpy.compile(outputs)(x=x)[0]
-    with vs.Scheduler(devices, sync=sync, copies=2, optimize=False) as sched:
+    with vs.Scheduler(
+        devices, submit_granularity=submit_granularity, copies=2, optimize=False
+    ) as sched:
         gpus = [d.name for d in sched.devices[:-1]]
         placement = {f"layer.{i}.*": gpus[i % len(gpus)] for i in range(3)} if gpus else {}
         run = sched.compile(outputs, placement=placement)
@@ -169,16 +187,16 @@ def test_results_are_the_same(devices: list[str], sync: str) -> None:
             np.testing.assert_allclose(future.result()[0], expected, atol=1e-5)
         assert run.stats is not None
         if gpus:
-            assert run.stats.fences_waited == len(run.plan.splits) > 3
+            assert run.stats.fence_waits == len(run.plan.splits) > 3
 
 
 @settings(deadline=None, max_examples=examples(30))
-@given(st.lists(st.sampled_from(SYNC), min_size=2, max_size=3), st.integers(0, 1 << 30))
+@given(st.lists(st.sampled_from(GRANULARITIES), min_size=2, max_size=3), st.integers(0, 1 << 30))
 def test_any_mix_of_policies_gives_a_sound_plan(policies: list[str], seed: int) -> None:
     from graphs import random_outputs
 
-    specs = [DeviceSpec(f"null:{i}", "null", sync=s) for i, s in enumerate(policies)]
-    machine = vs.Machine((*specs, DeviceSpec("cpu", "cpu")))
+    specs = [DeviceSpec(f"null:{i}", "null", submit_granularity=s) for i, s in enumerate(policies)]
+    topology = vs.Topology((*specs, DeviceSpec("cpu", "cpu")))
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, 25))
     overrides = [
@@ -186,9 +204,9 @@ def test_any_mix_of_policies_gives_a_sound_plan(policies: list[str], seed: int) 
         for n in graph.ops
         if rng.random() < 0.4
     ]
-    plan = vs.plan_graph(graph, machine, overrides=overrides)
+    plan = vs.plan_graph(graph, topology, overrides=overrides)
     for split in plan.splits:
-        if machine.devices[split.device].sync == "op":
+        if topology.devices[split.device].submit_granularity == "op":
             assert len(split.nodes) == 1
 
 

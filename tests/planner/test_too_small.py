@@ -17,8 +17,8 @@ from vksched.plan.simulation.simulate_plan import simulate
 from vksched.plan.verify.happens_before import check_plan
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
-from vksched.topology.perf_model import Costs, Curve
-from vksched.topology.topology import Machine
+from vksched.topology.perf_model import Curve, PerfModel
+from vksched.topology.topology import Topology
 
 GPU_PER_S, CPU_PER_S, SUBMIT_S = 1e12, 1e10, 50e-6
 TOLD = "auto: too small for"
@@ -26,11 +26,11 @@ KINDS = ("null", "vulkan")
 """Costs that were written down, which count as known, and rough ones of hardware."""
 
 
-def machine(kind: str = "null", gpus: int = 1, **spec: object) -> Machine:
+def topology(kind: str = "null", gpus: int = 1, **spec: object) -> Topology:
     rough = {"flops_per_s": GPU_PER_S, "bytes_per_s": GPU_PER_S, "submit_s": SUBMIT_S, **spec}
     devices = [DeviceSpec(f"null:{i}", kind, **rough) for i in range(gpus)]  # type: ignore[arg-type]
     cpu = DeviceSpec(CPU, "cpu", flops_per_s=CPU_PER_S, bytes_per_s=CPU_PER_S, submit_s=2e-6)
-    return Machine((*devices, cpu), Links((), Link(8e9, 0.0)))
+    return Topology((*devices, cpu), Links((), Link(8e9, 0.0)))
 
 
 def product(size: int, count: int = 1) -> vs.Tensor:
@@ -41,13 +41,13 @@ def product(size: int, count: int = 1) -> vs.Tensor:
     return x
 
 
-def plan(output: vs.Tensor, where: Machine, **more: object) -> Plan:
+def plan(output: vs.Tensor, where: Topology, **more: object) -> Plan:
     graph, _ = build_graph(output)
     return check_plan(vs.plan_graph(graph, where, policy="auto", with_cpu=True, **more))  # type: ignore[arg-type]
 
 
 def used(made: Plan) -> set[str]:
-    return {made.machine.devices[s.device].name for s in made.splits}
+    return {made.topology.devices[s.device].name for s in made.splits}
 
 
 def told(made: Plan) -> list[str]:
@@ -57,7 +57,7 @@ def told(made: Plan) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 12])
 def test_a_tiny_graph_runs_on_the_cpu_and_says_why(kind: str, count: int) -> None:
-    made = plan(product(4, count), machine(kind))
+    made = plan(product(4, count), topology(kind))
     assert used(made) == {CPU}
     (note,) = told(made)
     assert note == (
@@ -69,14 +69,14 @@ def test_a_tiny_graph_runs_on_the_cpu_and_says_why(kind: str, count: int) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_large_graph_runs_on_the_gpu_and_says_nothing(kind: str) -> None:
-    made = plan(product(512), machine(kind))
+    made = plan(product(512), topology(kind))
     assert used(made) == {A} and not told(made)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [16, 32, 48, 64, 80, 96, 128, 192, 256])
 def test_between_the_two_predicted_times_decide(kind: str, size: int) -> None:
-    where = machine(kind)
+    where = topology(kind)
     made = plan(product(size), where)
     took_s = {
         name: simulate(plan(product(size), where, overrides=[("*", name)])).seconds
@@ -90,11 +90,11 @@ def test_between_the_two_predicted_times_decide(kind: str, size: int) -> None:
 
 def test_costs_that_were_measured_count() -> None:
     curves = (Curve("*/flops", ((-20.0, 1.0),)), Curve("*/bytes", ((-20.0, 1.0),)))
-    slow = Costs(curves, 1e-6, 1e-5, 2e-5, 3e-5, 0.0, calls=1)
+    slow = PerfModel(curves, 1e-6, 1e-5, 2e-5, 3e-5, 0.0, calls=1)
     quick = replace(slow, launch_s=0.0, start_s=0.0, submit_s=1e-9, fence_s=1e-9)
-    of_cpu = Costs(curves, 4e-6, 0.0, 1e-6, 1e-6, 0.0, calls=1)
+    of_cpu = PerfModel(curves, 4e-6, 0.0, 1e-6, 1e-6, 0.0, calls=1)
     for costs, wanted in ((slow, CPU), (quick, A)):
-        where = machine("vulkan", costs=costs)
+        where = topology("vulkan", costs=costs)
         cpu = replace(where.devices[-1], costs=of_cpu)
         made = plan(product(8, 3), replace(where, devices=(where.devices[0], cpu)))
         assert used(made) == {wanted}
@@ -105,9 +105,9 @@ def test_costs_that_were_measured_count() -> None:
 
 def test_a_named_device_is_kept() -> None:
     for where in ({"*": A}, {"p0": A}):
-        made = plan(product(4), machine(), overrides=list(where.items()))
+        made = plan(product(4), topology(), overrides=list(where.items()))
         assert used(made) == {A} and not told(made)
-    made = plan(product(4, 2), machine(), overrides=[("p1", A)])
+    made = plan(product(4, 2), topology(), overrides=[("p1", A)])
     assert used(made) == {A, CPU} or used(made) == {A}
     assert not told(made)
 
@@ -115,26 +115,26 @@ def test_a_named_device_is_kept() -> None:
 def test_devices_that_leave_the_cpu_out_are_kept() -> None:
     graph, _ = build_graph(product(4))
     for gpus in (1, 2):
-        made = vs.plan_graph(graph, machine(gpus=gpus), policy="auto")
+        made = vs.plan_graph(graph, topology(gpus=gpus), policy="auto")
         assert used(made) == {A} and not told(made)
 
 
 def test_of_several_devices_the_best_one_is_told_of() -> None:
-    where = machine(gpus=2)
+    where = topology(gpus=2)
     second = replace(where.devices[1], submit_s=20e-6)
     made = plan(product(4), replace(where, devices=(where.devices[0], second, where.devices[-1])))
     assert used(made) == {CPU} and told(made)[0].startswith(f"{TOLD} {B}: of about 20 us")
 
 
 def test_a_graph_that_is_slow_by_its_copies_is_not_called_small() -> None:
-    slow = replace(machine(), links=Links((), Link(1e9, 0.0)))
+    slow = replace(topology(), links=Links((), Link(1e9, 0.0)))
     made = plan(vs.neg(vs.input("x", (1 << 20,))), slow)
     assert used(made) == {CPU} and not told(made)
 
 
 def test_a_scheduler_runs_it_on_the_cpu() -> None:
-    spec = machine().devices[0]
-    with vs.Scheduler([vs.NullDevice(spec, vs.SimulatedClock()), "cpu"]) as sched:
+    spec = topology().devices[0]
+    with vs.Scheduler([vs.SimulatedDevice(spec, vs.SimulatedClock()), "cpu"]) as sched:
         x = np.ones((4, 4), np.float32)
         tiny = sched.compile(product(4))
         assert used(tiny.plan) == {CPU} and told(tiny.plan)

@@ -55,7 +55,7 @@ def card(name: str, copy_queue: bool, work_s: float) -> DeviceSpec:
         bytes_per_s=1e12,
         submit_s=0.0,
         memory_bytes=1 << 30,
-        windows_apart=True,
+        unified_memory=False,
     )
 
 
@@ -96,8 +96,8 @@ def run_on_null(
     """The plan, the seconds of one run on two null cards, and its results."""
     clock = vs.SimulatedClock()
     specs = [card(f"null:{i}", copy_queue, work_s) for i in range(2)]
-    devices = [vs.NullDevice(spec, clock, link=LINK) for spec in specs]
-    host = vs.NullDevice(DeviceSpec("cpu", "cpu", submit_s=0.0), clock)
+    devices = [vs.SimulatedDevice(spec, clock, link=LINK) for spec in specs]
+    host = vs.SimulatedDevice(DeviceSpec("cpu", "cpu", submit_s=0.0), clock)
     with vs.Scheduler([*devices, host], trace=vs.Trace(clock), optimize=False) as sched:
         run = sched.compile(*made)
         rng = np.random.default_rng(1)
@@ -116,12 +116,12 @@ def overlap_s(done: Simulation, device: int) -> float:
     """For how long a device copies and works at once."""
     kinds = {
         kind: [(s.start_s, s.finish_s) for s in done.spans if (s.kind, s.device) == (kind, device)]
-        for kind in ("split", "aside")
+        for kind in ("split", "transfer_queue")
     }
     return sum(
         max(0.0, min(end, other_end) - max(start, other_start))
         for start, end in kinds["split"]
-        for other_start, other_end in kinds["aside"]
+        for other_start, other_end in kinds["transfer_queue"]
     )
 
 
@@ -330,11 +330,11 @@ def test_verify_refuses_orders_where_no_split_has_copies_beside_its_work(
 def test_a_cpu_has_no_copy_queue_whatever_a_machine_says() -> None:
     x = vs.input("x", (SIDE, SIDE))
     host = DeviceSpec("cpu", "cpu", limits=Limits(copy_queue=True))
-    machine = vs.Machine((card("null:0", True, WORK_S), host))
+    topology = vs.Topology((card("null:0", True, WORK_S), host))
     graph, _ = vs.build_graph([vs.exp(vs.exp(x, name="a"), name="b")])
     names = {node.name: node.id for node in graph.nodes}
     overrides = [(names["a"], "null:0"), (names["b"], "cpu")]
-    plan = vs.plan_graph(graph, machine, overrides=overrides)
+    plan = vs.plan_graph(graph, topology, overrides=overrides)
     assert [split.aside for split in plan.splits] == [(COMING, LEAVING), ()]
     splits = (plan.splits[0], replace(plan.splits[1], aside=(COMING,)))
     with pytest.raises(PlanError, match="no queue"):
@@ -353,7 +353,7 @@ def drawn_plan(seed: int, count: int, devices: int) -> Plan:
 
 def is_right(plan: Plan, seed: int) -> bool:
     """Whether devices that take every liberty give what numpy gives, run after run."""
-    *specs, host = plan.machine.devices
+    *specs, host = plan.topology.devices
     devices: list[Device] = [LazyDevice(spec, seed + i) for i, spec in enumerate(specs)]
     executor = Executor(plan, [*devices, CpuDevice(host)], vs.Trace(), 30.0)
     rng = np.random.default_rng(seed)
@@ -411,22 +411,28 @@ def test_devices_that_take_every_liberty_show_an_order_that_is_missing() -> None
 
 def test_copies_have_a_row_of_their_own_in_timelines_and_perfetto() -> None:
     clock, tape = vs.SimulatedClock(), vs.Tape()
-    device = vs.NullDevice(card("null:0", True, WORK_S), clock, link=LINK)
-    host = vs.NullDevice(DeviceSpec("cpu", "cpu", submit_s=0.0), clock)
+    device = vs.SimulatedDevice(card("null:0", True, WORK_S), clock, link=LINK)
+    host = vs.SimulatedDevice(DeviceSpec("cpu", "cpu", submit_s=0.0), clock)
     with vs.Scheduler([device, host], trace=vs.Trace(clock, [tape]), optimize=False) as sched:
         run = sched.compile(*layers(4))
         run(x=np.ones((SIDE, SIDE), np.float32))
         found = vs.timeline(tape)
     file = tape.contents()
-    copies = [event for event in file.events if event.name == "aside"]
+    copies = [event for event in file.events if event.name == "transfer_queue"]
     works = [event for event in file.events if event.name == "split"]
     assert [event.fields["way"] for event in copies] == ["in"] * 4 + ["out"]
     # the second weight comes while the first layer works
     assert copies[1].start_s < works[0].end_s and copies[1].end_s > works[0].start_s
-    predicted = {(s.start_s, s.finish_s) for s in simulate(run.plan).spans if s.kind == "aside"}
+    predicted = {
+        (s.start_s, s.finish_s) for s in simulate(run.plan).spans if s.kind == "transfer_queue"
+    }
     assert len(predicted) == 5
     rows = {(span.row, span.kind) for span in found.spans}
-    assert {("aside", "aside"), ("aside predicted", "aside"), ("work", "split")} <= rows
+    assert {
+        ("transfer_queue", "transfer_queue"),
+        ("transfer_queue predicted", "transfer_queue"),
+        ("work", "split"),
+    } <= rows
     threads = {
         each["args"]["name"]
         for each in perfetto_events(file.events, file.graphs, file.plans)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from graphs import CPU, A, B, C
-from test_select import FAST, SLOW, WIDTH, branches, layers, machine
+from test_select import FAST, SLOW, WIDTH, branches, layers, topology
 
 import vksched as vs
 from vksched.common.formatting import format_bytes
@@ -29,12 +29,12 @@ from vksched.planner.what_if import (
 )
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
-from vksched.topology.perf_model import Costs
-from vksched.topology.topology import Machine
-from vksched.topology.topology_file import load_machine
+from vksched.topology.perf_model import PerfModel
+from vksched.topology.topology import Topology
+from vksched.topology.topology_file import load_topology
 
 
-def plan_of(output: vs.Tensor, where: Machine, **more: object) -> vs.Plan:
+def plan_of(output: vs.Tensor, where: Topology, **more: object) -> vs.Plan:
     graph, _ = vs.build_graph(output)
     return vs.plan_graph(graph, where, policy="auto", **more)  # type: ignore[arg-type]
 
@@ -44,7 +44,7 @@ def row(found: Comparison, text: str) -> Outcome:
 
 
 def test_a_second_device_that_helps_is_worth_its_place() -> None:
-    found = compare_plan(plan_of(branches(4, 4), machine(SLOW, 0.9 * SLOW)))
+    found = compare_plan(plan_of(branches(4, 4), topology(SLOW, 0.9 * SLOW)))
     assert [each.text for each in found.rows] == [
         "as it is",
         "without null:0, null:1 alone",
@@ -63,7 +63,7 @@ def test_a_second_device_that_helps_is_worth_its_place() -> None:
 
 def test_a_second_device_that_does_not_help_can_be_spared() -> None:
     chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
-    found = compare_plan(plan_of(chain, machine(FAST, SLOW)))
+    found = compare_plan(plan_of(chain, topology(FAST, SLOW)))
     assert found.factor(row(found, "without null:1")) == 1.0
     assert found.factor(row(found, "without null:0")) > 10  # type: ignore[operator]
     assert "null:1 can be spared: a run takes as long without it" in found.findings()
@@ -72,7 +72,7 @@ def test_a_second_device_that_does_not_help_can_be_spared() -> None:
 
 
 def test_a_device_that_is_added_counts_by_its_speed_and_its_link() -> None:
-    base = machine(SLOW)
+    base = topology(SLOW)
     made = plan_of(branches(4, 4), base)
     near, far = Link(1e10, 1e-5), Link(1e5, 1e-2)
     card = DeviceSpec("card", "null", flops_per_s=SLOW, bytes_per_s=SLOW)
@@ -93,7 +93,7 @@ def test_a_device_that_is_added_counts_by_its_speed_and_its_link() -> None:
 
 
 def test_a_change_that_changes_nothing_has_its_place_in_the_table() -> None:
-    base = machine(SLOW)
+    base = topology(SLOW)
     card = DeviceSpec("card", "null", flops_per_s=FAST, bytes_per_s=FAST)
     back = without(with_device(base, card), "card")
     found = compare_plan(plan_of(branches(2, 2), base), [Change("+card,-card", back)])
@@ -102,11 +102,11 @@ def test_a_change_that_changes_nothing_has_its_place_in_the_table() -> None:
 
 
 def test_equal_devices_are_asked_about_once() -> None:
-    asked: list[Machine] = []
-    where = machine(SLOW, SLOW, SLOW, FAST, SLOW)
+    asked: list[Topology] = []
+    where = topology(SLOW, SLOW, SLOW, FAST, SLOW)
     graph, _ = vs.build_graph(branches(3, 2))
 
-    def plan_on(other: Machine) -> vs.Plan:
+    def plan_on(other: Topology) -> vs.Plan:
         asked.append(other)
         return vs.plan_graph(graph, other, policy="auto")
 
@@ -120,10 +120,10 @@ def test_equal_devices_are_asked_about_once() -> None:
 
 
 def test_of_many_equal_devices_it_is_told_how_many_are_enough() -> None:
-    found = compare_plan(plan_of(branches(4, 4), machine(*[SLOW] * 9)))
+    found = compare_plan(plan_of(branches(4, 4), topology(*[SLOW] * 9)))
     rows = [each for each in found.rows if each.kind == "some"]
     assert [each.text for each in rows] == [f"{n} of null:0 .. null:8" for n in (2, 4)]
-    assert [len(each.machine.devices) for each in rows] == [3, 5]
+    assert [len(each.topology.devices) for each in rows] == [3, 5]
     times = [row(found, "one of null:0 .. null:8 alone").seconds, *(each.seconds for each in rows)]
     assert times == sorted(times, reverse=True) and times[0] > times[-1]  # type: ignore[operator,type-var]
     assert found.factor(rows[-1]) == pytest.approx(1.0, abs=0.02)  # of four branches
@@ -132,7 +132,7 @@ def test_of_many_equal_devices_it_is_told_how_many_are_enough() -> None:
 
 
 def test_where_one_of_equal_devices_is_enough_two_are_not_told() -> None:
-    found = compare_plan(plan_of(branches(1, 4), machine(*[SLOW] * 5)))
+    found = compare_plan(plan_of(branches(1, 4), topology(*[SLOW] * 5)))
     enough = [line for line in found.findings() if "enough" in line]
     assert enough == ["one of null:0 .. null:4 is enough: a run takes as long"]
 
@@ -141,7 +141,7 @@ def test_64_machines_and_5000_nodes_are_planned() -> None:
     x = vs.input("x", (8192, 512))
     held = np.zeros((512, 512), np.float32)
     for i in range(16):
-        with vs.scope(f"layer.{i}"):
+        with vs.name_scope(f"layer.{i}"):
             parts = [vs.matmul(x, vs.weight(held, name=f"w{b}")) for b in range(64)]
             for _ in range(3):
                 parts = [vs.relu(part) for part in parts]
@@ -151,30 +151,30 @@ def test_64_machines_and_5000_nodes_are_planned() -> None:
             x = vs.softmax(total)
     graph, _ = vs.build_graph(x)
     assert len(graph.ops) > 5000
-    where = load_machine("preset:network-64")
+    where = load_topology("preset:network-64")
     change = Change("-node:63", changed(where, "-node:63"))
 
-    def plan_on(other: Machine) -> vs.Plan:
+    def plan_on(other: Topology) -> vs.Plan:
         return vs.plan_graph(graph, other, policy="auto")
 
     found = compare(where, plan_on, [change], each=False)
-    assert [len(each.machine.devices) for each in found.rows] == [65, 64]
+    assert [len(each.topology.devices) for each in found.rows] == [65, 64]
     for each in found.rows:
         assert isinstance(each.plan, vs.Plan) and each.plan.verify() is each.plan
         assert each.seconds is not None and each.seconds > 0
 
 
 def test_what_makes_devices_unequal() -> None:
-    where = machine(SLOW, SLOW)
+    where = topology(SLOW, SLOW)
     assert equal_devices(where) == ((A, B),)
     first, second, cpu = where.devices
     other_link = replace(where, links=vs.Links(((B, CPU, Link(1.0)),), where.links.default))
     assert equal_devices(other_link) == ((A,), (B,))
-    measured = replace(second, costs=Costs(calls=1))
+    measured = replace(second, costs=PerfModel(calls=1))
     assert equal_devices(replace(where, devices=(first, measured, cpu))) == ((A,), (B,))
-    one_memory = tuple(replace(spec, pool="p") for spec in (first, second))
+    one_memory = tuple(replace(spec, memory_node="p") for spec in (first, second))
     assert equal_devices(replace(where, devices=(*one_memory, cpu))) == ((A,), (B,))
-    own_memories = (replace(first, pool="p"), replace(second, pool="q"))
+    own_memories = (replace(first, memory_node="p"), replace(second, memory_node="q"))
     assert equal_devices(replace(where, devices=(*own_memories, cpu))) == ((A, B),)
 
 
@@ -182,9 +182,9 @@ def test_a_model_that_needs_both_devices_is_told_so() -> None:
     room = 7 * 4 * WIDTH * WIDTH  # of three weights, and four values on their way
     small = [
         replace(d, memory_bytes=room, offload_flops_per_byte=math.inf)
-        for d in machine(SLOW, SLOW).devices[:-1]
+        for d in topology(SLOW, SLOW).devices[:-1]
     ]
-    where = replace(machine(SLOW, SLOW), devices=(*small, machine().devices[-1]))
+    where = replace(topology(SLOW, SLOW), devices=(*small, topology().devices[-1]))
     output = layers(6, vs.input("x", (WIDTH, WIDTH)))
     found = compare_plan(plan_of(output, where))
     alone = row(found, "without one of null:0")
@@ -193,8 +193,8 @@ def test_a_model_that_needs_both_devices_is_told_so() -> None:
 
 
 def test_what_does_not_fit_has_a_reason_and_no_time() -> None:
-    host = replace(machine().devices[-1], memory_bytes=1000)
-    where = replace(machine(SLOW), devices=(machine(SLOW).devices[0], host))
+    host = replace(topology().devices[-1], memory_bytes=1000)
+    where = replace(topology(SLOW), devices=(topology(SLOW).devices[0], host))
     found = compare_plan(plan_of(layers(2, vs.input("x", (WIDTH, WIDTH))), where))
     cpu = row(found, "cpu alone")
     assert cpu.seconds is None and cpu.plan is None and found.factor(cpu) is None
@@ -203,7 +203,7 @@ def test_what_does_not_fit_has_a_reason_and_no_time() -> None:
 
 
 def test_placements_on_a_device_that_is_gone_are_left_out() -> None:
-    where = machine(FAST, SLOW)
+    where = topology(FAST, SLOW)
     overrides = (("p0", B), ("p1", A))
     made = plan_of(layers(3, vs.input("x", (WIDTH, WIDTH))), where, overrides=overrides)
     found = compare_plan(made, overrides=overrides)
@@ -218,19 +218,19 @@ def test_placements_on_a_device_that_is_gone_are_left_out() -> None:
 
 def test_a_cpu_that_is_faster_is_told() -> None:
     chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
-    found = compare_plan(plan_of(chain, machine(SLOW, SLOW / 2, cpu=10 * SLOW)))
+    found = compare_plan(plan_of(chain, topology(SLOW, SLOW / 2, cpu=10 * SLOW)))
     (line,) = (each for each in found.findings() if each.startswith("on cpu alone"))
     assert line.startswith("on cpu alone a run would take 9")
     assert "; cpu did not compete: it has what others cannot run" in line
 
 
 def test_streams_are_told_where_a_plan_has_copies() -> None:
-    made = plan_of(layers(3, vs.input("x", (WIDTH, WIDTH))), machine(SLOW), copies=2)
+    made = plan_of(layers(3, vs.input("x", (WIDTH, WIDTH))), topology(SLOW), copies=2)
     first = compare_plan(made).rows[0]
     assert first.seconds_per_run is not None and first.seconds_per_run < first.seconds  # type: ignore[operator]
     assert "in a stream" in compare_plan(made).as_text()
     assert (
-        compare_plan(plan_of(layers(1, vs.input("x", (8, WIDTH))), machine(SLOW)))
+        compare_plan(plan_of(layers(1, vs.input("x", (8, WIDTH))), topology(SLOW)))
         .rows[0]
         .seconds_per_run
         is None
@@ -238,7 +238,7 @@ def test_streams_are_told_where_a_plan_has_copies() -> None:
 
 
 def test_devices_that_can_be_spared_one_at_a_time_are_told_together() -> None:
-    where = machine(SLOW, SLOW)
+    where = topology(SLOW, SLOW)
     named = replace(where.devices[1], label="another card")
     where = replace(where, devices=(where.devices[0], named, where.devices[2]))
     found = compare_plan(plan_of(layers(6, vs.input("x", (WIDTH, WIDTH))), where))
@@ -249,20 +249,20 @@ def test_devices_that_can_be_spared_one_at_a_time_are_told_together() -> None:
 
 def test_streams_are_compared_where_plans_are_for_throughput() -> None:
     chain = layers(8, vs.input("x", (WIDTH, WIDTH)))
-    found = compare_plan(plan_of(chain, machine(SLOW, 0.9 * SLOW), objective="throughput"))
+    found = compare_plan(plan_of(chain, topology(SLOW, 0.9 * SLOW), objective="throughput"))
     both, alone = found.rows[0], row(found, f"without {B}")
     assert alone.seconds < both.seconds  # type: ignore[operator]
     assert found.factor(alone) == alone.seconds_per_run / both.seconds_per_run > 1.3  # type: ignore[operator]
     assert f"{B} is worth its place: a run in a stream takes" in found.findings()[1]
     # one run after the other
-    one = compare_plan(plan_of(chain, machine(SLOW), objective="throughput", copies=1))
+    one = compare_plan(plan_of(chain, topology(SLOW), objective="throughput", copies=1))
     assert one.rows[0].seconds_per_run is None and "in a stream" in one.as_text().splitlines()[0]
     assert one.as_dict()[0]["value"] == one.rows[0].seconds
 
 
 def test_bytes_are_compared_where_plans_are_for_memory() -> None:
     chain = layers(8, vs.input("x", (WIDTH, WIDTH)))
-    where = machine(SLOW, SLOW / 4)
+    where = topology(SLOW, SLOW / 4)
     found = compare_plan(plan_of(chain, where, objective="memory"))
     both, alone = found.rows[0], row(found, f"without {B}")
     assert both.metrics is not None and alone.metrics is not None
@@ -286,7 +286,7 @@ def test_bytes_are_compared_where_plans_are_for_memory() -> None:
 
 def test_joules_are_compared_where_plans_are_for_energy() -> None:
     chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
-    base = machine(SLOW, SLOW)
+    base = topology(SLOW, SLOW)
     hungry = replace(base.devices[0], busy_watts=300.0, idle_watts=30.0)
     frugal = replace(base.devices[1], busy_watts=30.0, idle_watts=3.0)
     where = replace(base, devices=(hungry, frugal, base.devices[2]))
@@ -303,7 +303,7 @@ def test_joules_are_compared_where_plans_are_for_energy() -> None:
 def test_a_mix_is_compared_with_the_machine_as_it_is() -> None:
     chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
     mix = {"latency": 1, "memory": 1}
-    found = compare_plan(plan_of(chain, machine(SLOW, SLOW), objective=mix))
+    found = compare_plan(plan_of(chain, topology(SLOW, SLOW), objective=mix))
     first, cpu = found.rows[0], row(found, "cpu alone")
     assert first.metrics is not None and cpu.metrics is not None
     wanted = [
@@ -318,9 +318,9 @@ def test_a_mix_is_compared_with_the_machine_as_it_is() -> None:
 
 
 def test_estimates_are_marked_and_measured_devices_are_not() -> None:
-    base = machine(SLOW)
-    known = replace(base.devices[0], costs=Costs(calls=1))
-    where = replace(base, devices=(known, replace(base.devices[1], costs=Costs(calls=1))))
+    base = topology(SLOW)
+    known = replace(base.devices[0], costs=PerfModel(calls=1))
+    where = replace(base, devices=(known, replace(base.devices[1], costs=PerfModel(calls=1))))
     change = Change("+preset:rtx4090", changed(where, "+preset:rtx4090"))
     found = compare_plan(plan_of(layers(6, vs.input("x", (WIDTH, WIDTH))), where), [change])
     assert found.rows[0].estimated == ()
@@ -330,13 +330,13 @@ def test_estimates_are_marked_and_measured_devices_are_not() -> None:
 
 def test_energy_counts_where_watts_are_known() -> None:
     chain = layers(3, vs.input("x", (WIDTH, WIDTH)))
-    base = machine(SLOW)
+    base = topology(SLOW)
     assert "energy" not in compare_plan(plan_of(chain, base)).as_text().splitlines()[0]
     watts = {"busy_watts": 100.0, "idle_watts": 10.0}
     devices = tuple(replace(spec, **watts) for spec in base.devices)
     where = replace(base, devices=devices)
     found = compare_plan(plan_of(chain, where))
-    made = plan_of(chain, machine(SLOW, SLOW), objective="energy")
+    made = plan_of(chain, topology(SLOW, SLOW), objective="energy")
     assert "energy" in compare_plan(made).as_text().splitlines()[0]  # by assumed watts
     first, cpu = found.rows
     assert "energy" in found.as_text().splitlines()[0]
@@ -347,7 +347,7 @@ def test_energy_counts_where_watts_are_known() -> None:
 
 
 def test_the_objective_of_a_plan_is_kept() -> None:
-    where = machine(SLOW, SLOW / 4)
+    where = topology(SLOW, SLOW / 4)
     made = plan_of(branches(4, 4), where, objective="memory")
     for each in compare_plan(made).rows:
         assert isinstance(each.plan, vs.Plan)
@@ -356,7 +356,7 @@ def test_the_objective_of_a_plan_is_kept() -> None:
 
 
 def test_data_has_every_row() -> None:
-    found = compare_plan(plan_of(branches(4, 4), machine(SLOW, SLOW)))
+    found = compare_plan(plan_of(branches(4, 4), topology(SLOW, SLOW)))
     data = json.loads(json.dumps(found.as_dict()))
     assert [each["kind"] for each in data] == ["all", "without", "alone"]
     assert data[0]["factor"] == 1.0 and data[1]["devices"] == [A, B]
@@ -367,7 +367,7 @@ def test_data_has_every_row() -> None:
 
 
 def test_a_device_that_a_policy_uses_though_it_is_slow_is_no_small_matter() -> None:
-    where = machine(SLOW / 10, 1e3 * SLOW)
+    where = topology(SLOW / 10, 1e3 * SLOW)
     graph, _ = vs.build_graph(branches(1, 2))
     found = compare_plan(vs.plan_graph(graph, where, policy="priority"))
     told = f"without {A} a run would take over 99 % less"
@@ -375,8 +375,8 @@ def test_a_device_that_a_policy_uses_though_it_is_slow_is_no_small_matter() -> N
 
 
 def test_devices_that_are_out_of_use_are_not_asked_about() -> None:
-    where = machine(SLOW, FAST)
-    gone = replace(where.devices[1], out_of_use="it failed")
+    where = topology(SLOW, FAST)
+    gone = replace(where.devices[1], disabled_reason="it failed")
     where = replace(where, devices=(where.devices[0], gone, where.devices[2]))
     found = compare_plan(plan_of(branches(1, 2), where))
     texts = ["as it is", f"without {A}", f"{A} alone", "cpu alone"]

@@ -40,8 +40,8 @@ def test_two_gpus(devices: list[str]) -> None:
     result, expected, stats = two_gpus.main(devices)
     assert np.allclose(result, expected, atol=1e-3)
     if len(devices) > 1:
-        assert stats.fences_waited == 2
-        assert stats.crossing_bytes == 4 * two_gpus.SIZE**2
+        assert stats.fence_waits == 2
+        assert stats.transfer_bytes == 4 * two_gpus.SIZE**2
 
 
 def test_cpu_fallback(devices: list[str]) -> None:
@@ -52,7 +52,7 @@ def test_cpu_fallback(devices: list[str]) -> None:
         result, expected, plan = cpu_fallback.main(devices)
     assert np.allclose(result, expected, rtol=1e-4)
     where = {
-        node.name: (plan.machine.devices[placed.device].name, placed.rule)
+        node.name: (plan.topology.devices[placed.device].name, placed.reason)
         for node, placed in zip(plan.graph.nodes, plan.placements, strict=True)
     }
     assert where["chosen"][0] == "cpu"
@@ -77,11 +77,11 @@ def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
     plan = two_cards.main()
     assert plan.device_of("layer.0.wide") == "small" and plan.device_of("layer.11.wide") == "large"
     said = capsys.readouterr().out
-    assert len(plan.crossings) == 1 and "small is full" in said
+    assert len(plan.transfers) == 1 and "small is full" in said
     command = [
         "plan",
         f"{two_cards.__file__}:build",
-        "--machine",
+        "--topology",
         str(EXAMPLES / "data" / "two_cards.json"),
     ]
     fastest = CliRunner().invoke(main, command).output
@@ -97,8 +97,8 @@ def test_cpu_fallback_shows_where_each_tensor_is(capsys: pytest.CaptureFixture[s
     _, _, plan = cpu_fallback.main()
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     for node, placed in zip(plan.graph.nodes, plan.placements, strict=True):
-        assert f" {plan.machine.devices[placed.device].name} " in lines[node.name]
-        assert lines[node.name].endswith(placed.rule)
+        assert f" {plan.topology.devices[placed.device].name} " in lines[node.name]
+        assert lines[node.name].endswith(placed.reason)
 
 
 def test_list_gpus(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +214,7 @@ GPT_CONFIGS = sorted(path.name for path in (EXAMPLES / "data").glob("gpt_*.yaml"
 
 def null_pair() -> list[Any]:
     clock = vs.SimulatedClock()
-    return [vs.NullDevice(vs.DeviceSpec(f"null:{i}", "null"), clock) for i in range(2)]
+    return [vs.SimulatedDevice(vs.DeviceSpec(f"null:{i}", "null"), clock) for i in range(2)]
 
 
 def same_losses(
@@ -365,8 +365,8 @@ def test_search_reports_layers_and_costs(count: int | None, small_text: str) -> 
     assert set(report["totals"]["device_seconds"]) == set(report["layers"])
     assert report["largest_difference_from_numpy"] < 1e-5
     if len(given) > 1:
-        assert report["totals"]["fences_waited"] > 0
-        assert report["totals"]["crossing_bytes"] > 0
+        assert report["totals"]["fence_waits"] > 0
+        assert report["totals"]["transfer_bytes"] > 0
 
 
 @needs_model

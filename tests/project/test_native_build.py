@@ -60,7 +60,7 @@ def test_the_key_tells_of_every_source(
     build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "HERE", tmp_path)
-    source = tmp_path / "loops" / "conv" / "conv.cpp"
+    source = tmp_path / "cpu_kernels" / "conv" / "conv.cpp"
     source.parent.mkdir(parents=True)
     source.write_text("int x;")
     key = build.build_key()
@@ -151,8 +151,8 @@ def test_a_build_goes_on_where_it_was_interrupted(
     assert build.main(arguments) == 0
     assert commands.compiled == compiled
     package = tmp_path / "site" / "vksched_native"
-    assert (package / f"loops{build.SUFFIX}").read_text() == f"loops {compiled}"
-    for module in ("kp", "companion", "loops"):
+    assert (package / f"cpu_kernels{build.SUFFIX}").read_text() == f"cpu_kernels {compiled}"
+    for module in ("kp", "companion", "cpu_kernels"):
         assert f"vksched_native.{module}" in commands.imported[-1]
     assert not commands.folder.exists()  # whole: no later build takes a part of it
 
@@ -184,13 +184,16 @@ def test_what_fails_replaces_nothing_and_is_built_anew(
 @pytest.mark.parametrize(
     ("source", "line"),
     [
-        ("packed/packed.hpp", f"WORDS_VERSION = {native_kernels.WORDS_VERSION};"),
+        (
+            "quantized/quant_matmul.hpp",
+            f"QUANT_LAYOUT_VERSION = {native_kernels.QUANT_LAYOUT_VERSION};",
+        ),
         ("program/program.cpp", f'm.attr("program_version") = {native_kernels.PROGRAM_VERSION};'),
     ],
 )
 def test_sources_have_the_versions_that_are_asked_for(source: str, line: str) -> None:
     """Of modules of other versions nothing is used, so no other test would fail."""
-    assert line in (SCRIPT.parent / "loops" / source).read_text()
+    assert line in (SCRIPT.parent / "cpu_kernels" / source).read_text()
 
 
 def test_what_reads_pybind11_is_in_the_unity_build() -> None:
@@ -198,7 +201,7 @@ def test_what_reads_pybind11_is_in_the_unity_build() -> None:
     lists = (SCRIPT.parent / "CMakeLists.txt").read_text()
     groups = "".join(re.findall(r"set_source_files_properties\((.*?)PROPERTIES", lists, re.S))
     reads, others = set(), set()
-    for path in (SCRIPT.parent / "loops").rglob("*.cpp"):
+    for path in (SCRIPT.parent / "cpu_kernels").rglob("*.cpp"):
         reading = re.search(r"arrays\.hpp|pybind11", path.read_text())
         (reads if reading else others).add(path.relative_to(SCRIPT.parent).as_posix())
     assert reads == set(groups.split())

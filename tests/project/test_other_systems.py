@@ -209,7 +209,7 @@ os._exit(0)
             "cpu",
             "--peers",
             "numpy",
-            "--budget",
+            "--time-budget",
             "0.02",
             "--case",
             "matmul 64",
@@ -224,7 +224,7 @@ def test_commands(args: tuple[str, ...]) -> None:
 
 def test_commands_on_a_model_with_names_that_the_pipe_does_not_take(tmp_path: Path) -> None:
     path = model(tmp_path, "输入")
-    for args in (["info", path], ["run", path, "--random", "0"]):
+    for args in (["info", path], ["run", path, "--random-inputs"]):
         said = run("win32", "-m", "vksched", *args, PYTHONIOENCODING="cp1252")
         assert "\\u8f93\\u5165" in said
 

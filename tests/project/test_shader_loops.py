@@ -61,7 +61,7 @@ def test_without_a_loop_there_is_nothing(text: str) -> None:
 
 @needs_driver
 def test_products_are_nearly_nothing_but_multiply_adds() -> None:
-    wanted = Pipeline("matmul_fours_float32")
+    wanted = Pipeline("matmul_vec4_float32")
     report = shader_stats.measure([wanted, Pipeline("copy")], FAMILIES)
     for results in report.results.values():
         product, copy = results[wanted], results[Pipeline("copy")]
@@ -69,4 +69,4 @@ def test_products_are_nearly_nothing_but_multiply_adds() -> None:
         assert copy.loops == ()
         assert product.loops
         assert all(1 <= loop.cycles < 1.1 and loop.shared_reads for loop in product.loops)
-    assert shader_stats.loops_table(report).rows[0][0] == "`matmul_fours_float32`"
+    assert shader_stats.loops_table(report).rows[0][0] == "`matmul_vec4_float32`"

@@ -15,8 +15,8 @@ import pytest
 import shader_cards
 import shader_stats
 from conftest import THOROUGH
-from shader_cards import AMD, CARDS, NVIDIA, UNITS, WITH_UNITS, StatsError
-from shader_pipelines import FOR_UNITS, is_for_cards
+from shader_cards import AMD, CARDS, NVIDIA, UNITS, WITH_COOPMAT, StatsError
+from shader_pipelines import COOPMAT_NAME, is_for_cards
 from shader_stats import Pipeline, Report, Statistics
 from tables import Table, read_tables, write_tables
 
@@ -37,7 +37,7 @@ needs_compiler = pytest.mark.skipif(
     shutil.which("glslangValidator") is None, reason="glslangValidator is not installed"
 )
 # Of Mesa 25: finished results, where long steps follow. Mesa 26 keeps them in registers.
-LOCAL_BYTES_25 = {"matmul_tiled_float32": 64, "matmul_few_float32": 64}
+LOCAL_BYTES_25 = {"matmul_tiled_float32": 64, "matmul_gemv_float32": 64}
 # Each of 1024 threads holds 128 values over a barrier; a card has registers for 64 to 96 of them.
 SPILLS = """#version 450
 layout(local_size_x = 1024) in;
@@ -178,12 +178,12 @@ def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:
 
 
 def test_stored_tables_name_every_variant_and_no_other() -> None:
-    named = {name: _named(name) for name in ("loops", "matrix_units", "variants")}
+    named = {name: _named(name) for name in ("loops", "coopmat", "variants")}
     remedy = f"run: python build_shaders.py --stats --write {shader_stats.DATA.relative_to(ROOT)}"
     assert sorted(named["variants"]) == sorted(on_cards()), remedy
     with_loops = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
     assert set(named["loops"]) == with_loops, remedy
-    assert set(named["matrix_units"]) == {n for n in load_manifest() if FOR_UNITS in n}, remedy
+    assert set(named["coopmat"]) == {n for n in load_manifest() if COOPMAT_NAME in n}, remedy
 
 
 def _named(table: str) -> list[str]:
@@ -194,29 +194,31 @@ def _named(table: str) -> list[str]:
 
 @pytest.mark.skipif(bool(left_out()), reason="the shaders for matrix units were left out")
 def test_matrix_units_compile_without_spills() -> None:
-    there = [name for name, card in WITH_UNITS.items() if card.is_there()]
+    there = [name for name, card in WITH_COOPMAT.items() if card.is_there()]
     known = []
     for name in there:
         with contextlib.suppress(StatsError):  # an older Mesa does not know the card
-            driver = shader_stats.measure([], [name], WITH_UNITS).drivers[name]
+            driver = shader_stats.measure([], [name], WITH_COOPMAT).drivers[name]
             known += [name] if int(re.findall(r"Mesa (\d+)", driver)[0]) >= 25 else []
     if not known:
         pytest.skip("no Mesa from 25 on here, or no card of its that has matrix units")
     for lanes, code_depth, cards in UNITS:
         if here := [name for name in cards if name in known]:
-            compile_without_spills(shader_stats.unit_pipelines(lanes, code_depth), here)
+            compile_without_spills(shader_stats.coopmat_pipelines(lanes, code_depth), here)
 
 
 def compile_without_spills(pipelines: list[Pipeline], cards: list[str]) -> None:
     assert len(pipelines) > 20
-    report = shader_stats.measure(pipelines, cards, WITH_UNITS)
+    report = shader_stats.measure(pipelines, cards, WITH_COOPMAT)
     assert report.problems() == []
     for pipeline in report.pipelines():
-        most = 16 if ("KEPT", 1) in pipeline.constants else 12  # values of 16 bits are read singly
+        most = (
+            16 if ("UNTRANSPOSED", 1) in pipeline.constants else 12
+        )  # values of 16 bits are read singly
         for got in (results[pipeline] for results in report.results.values()):
             assert isinstance(got, Statistics) and got.scratch_bytes == 0, pipeline
             assert all(loop.shared_reads <= most * loop.multiply_adds for loop in got.loops)
-    assert len(shader_stats.units_table(report).rows) == len(report.pipelines())
+    assert len(shader_stats.coopmat_table(report).rows) == len(report.pipelines())
 
 
 def test_tables_are_stored_one_row_a_line(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_wheel_holds_shaders_and_modules_and_is_for_this_python(
     installed = Path(sysconfig.get_path("platlib"), "vksched_native", f"kp{SUFFIX}")
     assert same == installed.read_bytes()
     assert {f"vksched/spirv/{entry['file']}" for entry in manifest["variants"].values()} <= names
-    modules = {f"vksched_native/{module}{SUFFIX}" for module in ("kp", "companion", "loops")}
+    modules = {f"vksched_native/{module}{SUFFIX}" for module in ("kp", "companion", "cpu_kernels")}
     assert {*modules, "vksched_native/__init__.py", "vksched/__init__.py"} <= names
 
 
@@ -70,10 +70,10 @@ def test_what_is_not_built_is_named(tmp_path: Path) -> None:
         wheel_hook.require_shaders(tmp_path)
     for module in ("kp", "companion"):
         (tmp_path / f"{module}{SUFFIX}").touch()
-    with pytest.raises(wheel_hook.WheelError, match=r"expected loops\..* in .*, got none"):
+    with pytest.raises(wheel_hook.WheelError, match=r"expected cpu_kernels\..* in .*, got none"):
         wheel_hook.native_files(tmp_path)
-    (tmp_path / f"loops{SUFFIX}").touch()
+    (tmp_path / f"cpu_kernels{SUFFIX}").touch()
     (tmp_path / "LICENSE.kompute").touch()
     places = wheel_hook.native_files(tmp_path)
     assert places[str(tmp_path / "LICENSE.kompute")] == "vksched_native/LICENSE.kompute"
-    assert f"vksched_native/loops{SUFFIX}" in places.values()
+    assert f"vksched_native/cpu_kernels{SUFFIX}" in places.values()

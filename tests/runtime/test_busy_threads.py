@@ -316,9 +316,9 @@ def relu_program(loops_: int = 8) -> tuple[Any, list[NDArray], NDArray, NDArray]
     """Relus of pieces, one after the other, between which are some of one piece."""
     native = native_kernels.native
     x = np.random.default_rng(0).standard_normal(VALUES, dtype=np.float32)
-    chain = (1, VALUES, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, native.program_steps.index("relu"), 0, 0, 0)
+    chain = (1, VALUES, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, native.fused_op_names.index("relu"), 0, 0, 0)
     steps = [
-        ("chain", [number, number + 1], chain, (0.0, 0.0), PIECES if number % 2 else 1)
+        ("fused_elementwise", [number, number + 1], chain, (0.0, 0.0), PIECES if number % 2 else 1)
         for number in range(loops_)
     ]
     program = native.Program(steps, [x.nbytes] * (loops_ + 1), [0, loops_])

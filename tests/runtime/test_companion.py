@@ -767,7 +767,7 @@ print(out)
 @needs_device
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system tells no mappings")
 @pytest.mark.skipif(
-    not hasattr(binding.companion, "let_drivers_go"), reason="native modules of before"
+    not hasattr(binding.companion, "release_drivers"), reason="native modules of before"
 )
 def test_drivers_stay_loaded_as_long_as_they_are_kept() -> None:
     named = [json.loads(Path(path).read_text())["ICD"]["library_path"] for path in manifests()]

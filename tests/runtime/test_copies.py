@@ -249,7 +249,7 @@ def test_on_drivers_with_one_queue_nothing_changes(
     with vs.Scheduler(gpus, optimize=False) as sched:
         plan = sched.compile(y, placement).plan
     for split in plan.splits:
-        index = int(plan.machine.devices[split.device].name.split(":")[1])
+        index = int(plan.topology.devices[split.device].name.split(":")[1])
         has_queue = described[index]["copy_queue_family"] is not None
         assert bool(split.aside) == has_queue
 
@@ -263,7 +263,7 @@ def test_a_tape_tells_what_the_copy_queue_did(
         run = sched.compile(y, placement)
         run(x=np.ones((SIDE, SIDE), np.float32))
         splits = run.plan.splits
-    told = [event for event in tape.contents().events if event.name == "aside"]
+    told = [event for event in tape.contents().events if event.name == "transfer_queue"]
     assert len(told) == sum(len(split.aside) for split in splits)
     assert {event.fields["way"] for event in told} == {"in", "out"}
     for event in told:

@@ -42,7 +42,7 @@ def test_it_tells_what_the_general_way_tells() -> None:
     for name in own:
         np.testing.assert_array_equal(own[name], told[name])
     assert [e.name for e in tape.events if e.name in ("submit", "run")] == ["submit", "run"]
-    for field in ("fences_waited", "waits", "crossing_bytes", "input_bytes", "output_bytes"):
+    for field in ("fence_waits", "waits", "transfer_bytes", "input_bytes", "output_bytes"):
         assert getattr(alone, field) == getattr(general, field), field
     (one,), (other,) = alone.splits, general.splits
     assert (one.split, one.device, one.nodes) == (other.split, other.device, other.nodes)

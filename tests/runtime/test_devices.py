@@ -117,7 +117,7 @@ def test_three_vendors_are_described_and_used(show: Show) -> None:
     assert all(d.default and not d.why_not for d in (amd, intel, nvidia, cpu))
     assert amd.driver == "radv Mesa 23.1.0"
     assert (amd.memory_total_bytes, amd.memory_free_bytes) == (16 * GIB, 13 * GIB)
-    assert amd.page_bytes == GIB
+    assert amd.max_buffer_bytes == GIB
     assert amd.timestamps and amd.subgroup_size == 64
     assert amd.limits == Limits(
         max_invocations=1024,
@@ -155,7 +155,7 @@ def test_unknown_vendor_and_missing_facts(show: Show) -> None:
     assert info.vendor == "0xbeef"
     assert info.driver == "radv 3.4.5"
     assert info.limits == Limits()
-    assert info.page_bytes == 128 * MIB
+    assert info.max_buffer_bytes == 128 * MIB
     assert info.memory_total_bytes == info.memory_free_bytes == 0
     assert not info.timestamps
 
@@ -171,7 +171,7 @@ def test_unknown_vendor_and_missing_facts(show: Show) -> None:
 )
 def test_page_is_the_smallest_limit(show: Show, allocation: int, range_: int, page: int) -> None:
     limits = {"maxMemoryAllocationSize": allocation, "maxStorageBufferRange": range_}
-    assert show(raw(0, limits=limits))[0].page_bytes == page
+    assert show(raw(0, limits=limits))[0].max_buffer_bytes == page
 
 
 def heap(size_bytes: int, local: bool, budget: int | None = None, used: int | None = None) -> Any:
@@ -376,7 +376,7 @@ def test_specs_for_the_planner(show: Show) -> None:
     card, soft, cpu = show(raw(0), raw(1, **SOFT))
     spec = device_probe.device_spec(card, "vulkan:0#2")
     assert (spec.name, spec.kind, spec.label) == ("vulkan:0#2", "vulkan", "Radeon RX 6800")
-    assert spec.limits == card.limits and spec.page_bytes == card.page_bytes
+    assert spec.limits == card.limits and spec.max_buffer_bytes == card.max_buffer_bytes
     assert 0 < spec.memory_bytes < card.memory_free_bytes
     host = device_probe.device_spec(cpu)
     assert (host.name, host.kind) == ("cpu", "cpu")
@@ -391,7 +391,7 @@ def test_real_devices_agree_with_themselves() -> None:
     for info in found[:-1]:
         assert again[info.name].uuid == info.uuid
         assert again[info.name].limits == info.limits
-        assert info.page_bytes > 128 * MIB - 4096
+        assert info.max_buffer_bytes > 128 * MIB - 4096
         assert info.limits.max_invocations >= 128
         assert 0 < info.memory_free_bytes <= info.memory_total_bytes
         if info.usable:
@@ -411,9 +411,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     """Has schedulers open null devices for what the drivers list; gives (index, name) of each."""
     found: list[tuple[int, str]] = []
 
-    def open_null(info: device_probe.DeviceInfo, name: str) -> vs.NullDevice:
+    def open_null(info: device_probe.DeviceInfo, name: str) -> vs.SimulatedDevice:
         found.append((info.index, name))
-        return vs.NullDevice(device_probe.device_spec(info, name), vs.SimulatedClock())
+        return vs.SimulatedDevice(device_probe.device_spec(info, name), vs.SimulatedClock())
 
     monkeypatch.setattr("vksched.engine.device_set.open_device", open_null)
     return found
@@ -426,9 +426,9 @@ def on_cards(names: list[str], placement: dict[str, str]) -> tuple[vs.Plan, dict
     with vs.Scheduler(names) as sched:
         run = sched.compile(y, placement=placement)
         assert np.array_equal(run(x=X), X + 2)
-        devices = run.plan.machine.devices
+        devices = run.plan.topology.devices
         nodes = zip(run.plan.graph.nodes, run.plan.placements, strict=True)
-        return run.plan, {n.name: devices[p.device].pool for n, p in nodes if n.name != "x"}
+        return run.plan, {n.name: devices[p.device].memory_node for n, p in nodes if n.name != "x"}
 
 
 @pytest.mark.usefixtures("opened")
@@ -469,7 +469,9 @@ def test_the_same_device_named_in_two_ways_is_two_logical_devices(
     by_uuid = f"vulkan:{CARDS['b'][:4]}"
     with vs.Scheduler(["vulkan:1", by_uuid, "vulkan:0"]) as sched:
         assert [d.name for d in sched.devices] == ["vulkan:1", "vulkan:1#2", "vulkan:0", "cpu"]
-        assert sched.machine.pool(0) == sched.machine.pool(1) == (0, 1)  # one memory for both
+        assert (
+            sched.topology.memory_peers(0) == sched.topology.memory_peers(1) == (0, 1)
+        )  # one memory for both
         # a name stands for the device that it opened first, another name for the card's first
         for name, device in (("vulkan:1", 0), (by_uuid, 1), (f"vulkan:{CARDS['b']}", 0)):
             plan = sched.compile(vs.input("x", (1,)) + 1.0, placement={"*": name}).plan

@@ -21,7 +21,7 @@ from vksched.topology.device_spec import DeviceSpec
 def null_devices(count: int, **spec: float) -> tuple[vs.SimulatedClock, list[Device]]:
     clock = vs.SimulatedClock()
     specs = [DeviceSpec(f"null:{i}", "null", **spec) for i in range(count)]  # type: ignore[arg-type]
-    return clock, [vs.NullDevice(s, clock) for s in specs]
+    return clock, [vs.SimulatedDevice(s, clock) for s in specs]
 
 
 def scheduler(count: int = 2, copies: int = 1, **spec: float) -> tuple[vs.Scheduler, vs.Recorder]:
@@ -47,8 +47,8 @@ def test_chain_on_one_device_is_one_submission_and_one_fence() -> None:
         run = sched.compile(stepped(vs.input("x", X.shape), "a", "b", "c")[-1])
         assert np.array_equal(run(x=X), X + 3)
         assert run.stats is not None
-        assert len(run.stats.splits) == run.stats.fences_waited == 1
-        assert run.stats.crossing_bytes == 0
+        assert len(run.stats.splits) == run.stats.fence_waits == 1
+        assert run.stats.transfer_bytes == 0
 
 
 def test_chain_over_two_devices_waits_once_per_crossing_and_once_for_the_caller() -> None:
@@ -58,8 +58,8 @@ def test_chain_over_two_devices_waits_once_per_crossing_and_once_for_the_caller(
         assert np.array_equal(run(x=X), X + 3)
         assert run.stats is not None
         assert [s.device for s in run.stats.splits] == ["null:0", "null:1", "null:0"]
-        assert run.stats.fences_waited == 3
-        assert run.stats.crossing_bytes == 2 * X.nbytes
+        assert run.stats.fence_waits == 3
+        assert run.stats.transfer_bytes == 2 * X.nbytes
 
 
 def test_a_run_keeps_what_the_host_did_and_when_devices_worked(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_diamond_over_two_devices_waits_twice_and_overlaps() -> None:
             placement={"left": "null:0", "right": "null:1", "join": "null:0"},
         )
         assert np.array_equal(run(x=X), X * 5)
-        assert run.stats is not None and run.stats.fences_waited == 2
+        assert run.stats is not None and run.stats.fence_waits == 2
         first, second, _ = recorder.select("split")
         assert first.device != second.device
         assert max(first.start_s, second.start_s) < min(first.end_s, second.end_s)
@@ -117,8 +117,8 @@ def test_fan_out_copies_once_per_device_however_many_readers() -> None:
         for i, result in enumerate(run(x=X)):
             assert np.array_equal(result, X * 2 + i)
         assert run.stats is not None
-        assert run.stats.crossing_bytes == X.nbytes
-        assert run.stats.fences_waited == 2
+        assert run.stats.transfer_bytes == X.nbytes
+        assert run.stats.fence_waits == 2
 
 
 def test_cpu_split_runs_beside_a_device() -> None:
@@ -131,14 +131,15 @@ def test_cpu_split_runs_beside_a_device() -> None:
         )
         np.testing.assert_allclose(run(x=X), np.exp(X) + 2 * X, rtol=1e-6)
         assert run.stats is not None
-        assert (run.stats.waits, run.stats.fences_waited) == (2, 1)
+        assert (run.stats.waits, run.stats.fence_waits) == (2, 1)
 
 
 def test_a_slow_device_does_not_hold_back_others() -> None:
     clock = vs.SimulatedClock()
     seconds = {"slow": 10.0, "a": 1.0, "b": 1.0, "c": 1.0}
     devices = [
-        vs.NullDevice(DeviceSpec(name, "null", submit_s=s), clock) for name, s in seconds.items()
+        vs.SimulatedDevice(DeviceSpec(name, "null", submit_s=s), clock)
+        for name, s in seconds.items()
     ]
     with vs.Scheduler(devices, trace=vs.Trace(clock), timeout_s=1e3) as sched:
         x = vs.input("x", X.shape)
@@ -194,7 +195,7 @@ def test_results_stay_when_the_graph_runs_again() -> None:
 
 def test_timeout_names_the_split() -> None:
     _, devices = null_devices(1, submit_s=100.0)
-    with vs.Scheduler(devices, timeout_s=1.0, on_fault="raise") as sched:
+    with vs.Scheduler(devices, timeout_s=1.0, on_device_failure="raise") as sched:
         run = sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
         with pytest.raises(vs.DeviceTimeout, match="split 0"):
             run(x=X)

@@ -80,12 +80,12 @@ with vs.Scheduler(names) as sched:
         refused(lambda: run.submit(x=X))
         for call in (run.synchronize, sched.synchronize):
             refused(call)
-        for call in (sched.compile, sched.reserve, sched.read, sched.drop):
+        for call in (sched.compile, sched.reserve, sched.read, sched.delete_state):
             refused(lambda: call(y))
         run.close()
         sched.close()
         if names != ["cpu"]:
-            refused(lambda: sched.machine)
+            refused(lambda: sched.topology)
             refused(lambda: vs.Scheduler(names))
         refused(lambda: vs.Scheduler(sched.devices).compile(y))
         with vs.Scheduler(["cpu"]) as mine:

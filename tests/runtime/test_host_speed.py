@@ -17,7 +17,7 @@ from vksched.runtime.executors.speed_tracker import Paces
 from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import ANY
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 FAR = "node1/cpu"
 STALL_S = 0.08
@@ -39,7 +39,7 @@ def plan(flops_per_s: float = 1e9) -> Plan:
     w, v = (vs.weight(np.ones((128, 128), np.float32), name=name) for name in "wv")
     graph, _ = build_graph(vs.matmul(vs.matmul(x, w, name="a"), v, name="b"))
     cpus = [DeviceSpec(n, "cpu", flops_per_s=flops_per_s, bytes_per_s=1e12) for n in (FAR, CPU)]
-    return vs.plan_graph(graph, Machine(tuple(cpus)), overrides=[("a", FAR), ("b", CPU)])
+    return vs.plan_graph(graph, Topology(tuple(cpus)), overrides=[("a", FAR), ("b", CPU)])
 
 
 class Seen:
@@ -59,7 +59,7 @@ class Seen:
             if span.kind == "split"
         }
         for split in self.plan.splits:
-            name = self.plan.machine.devices[split.device].name
+            name = self.plan.topology.devices[split.device].name
             far = name == FAR
             own_s = seconds[split.id] * (slower if far else 1.0)
             end_s = at_s + own_s + (stalled_s if far else 0.0)
@@ -82,7 +82,7 @@ class Seen:
 
 
 def expected_s(made: Plan) -> float:
-    return 2 * 128**3 / made.machine.devices[0].flops_per_s
+    return 2 * 128**3 / made.topology.devices[0].flops_per_s
 
 
 def test_a_host_that_does_as_expected_is_not_slow() -> None:
@@ -141,13 +141,13 @@ def test_plans_move_off_a_stalled_host() -> None:
     seen = Seen(plan())
     seen.runs(LAST)
     seen.runs(LAST, 2)
-    machine = seen.plan.machine
-    known = tuple(seen.paces.correct(spec) for spec in machine.devices)
+    topology = seen.plan.topology
+    known = tuple(seen.paces.correct(spec) for spec in topology.devices)
     graph, with_cpu = seen.plan.graph, {"policy": "auto", "with_cpu": True}
-    fast = replace(machine.devices[0], flops_per_s=4e9)
+    fast = replace(topology.devices[0], flops_per_s=4e9)
     before = vs.plan_graph(
-        graph, replace(machine, devices=(fast, *machine.devices[1:])), **with_cpu
+        graph, replace(topology, devices=(fast, *topology.devices[1:])), **with_cpu
     )  # type: ignore[arg-type]
     slow = replace(known[0], flops_per_s=4e9)
-    after = vs.plan_graph(graph, replace(machine, devices=(slow, *known[1:])), **with_cpu)  # type: ignore[arg-type]
+    after = vs.plan_graph(graph, replace(topology, devices=(slow, *known[1:])), **with_cpu)  # type: ignore[arg-type]
     assert before.device_of("a") == FAR and after.device_of("a") == CPU

@@ -34,7 +34,7 @@ def branches(count: int, length: int = 6) -> list[vs.Tensor]:
 def makespan(count: int, placement: dict[str, str]) -> float:
     clock = vs.SimulatedClock()
     devices = [
-        vs.NullDevice(DeviceSpec(n, "null", bytes_per_s=1e6), clock, link=Link(1e12))
+        vs.SimulatedDevice(DeviceSpec(n, "null", bytes_per_s=1e6), clock, link=Link(1e12))
         for n in (A, B, C)
     ]
     # what has no name is beside what it reads, whatever is faster

@@ -105,7 +105,7 @@ def test_one_run_that_took_long_changes_little(
 
 def test_the_worker_computes_where_the_timeout_is_short(watched: Watched) -> None:
     go = threading.Event()
-    with vs.Scheduler(["cpu"], timeout_s=1e-3, on_fault="raise") as sched:
+    with vs.Scheduler(["cpu"], timeout_s=1e-3, on_device_failure="raise") as sched:
         run = sched.compile(one_op())
         watched.then = lambda: go.wait(LIMIT_S)
         try:
@@ -121,7 +121,7 @@ def test_a_run_on_the_own_thread_that_takes_too_long_is_a_timeout(
 ) -> None:
     now = [0.0]
     clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=time.sleep)
-    with vs.Scheduler(["cpu"], timeout_s=LIMIT_S, on_fault="raise") as sched:
+    with vs.Scheduler(["cpu"], timeout_s=LIMIT_S, on_device_failure="raise") as sched:
         run = sched.compile(one_op())
         monkeypatch.setattr(cpu_device, "time", clock)
         run(x=X)
@@ -183,7 +183,7 @@ def test_the_worker_gets_the_turn_that_an_interrupt_has_left_here(
             raise KeyboardInterrupt
         give_back(turn)
 
-    with vs.Scheduler(["cpu"], timeout_s=LIMIT_S, on_fault="raise") as sched:
+    with vs.Scheduler(["cpu"], timeout_s=LIMIT_S, on_device_failure="raise") as sched:
         run, other = sched.compile(one_op()), sched.compile(vs.exp(vs.input("x", X.shape)))
         run(x=X)
         monkeypatch.setattr(Turn, "give_back", interrupted)
@@ -267,7 +267,7 @@ def test_events_and_figures_are_those_of_the_worker(watched: Watched) -> None:
                 [(e.name, e.device, *sorted(e.fields)) for e in list(tape.events)[before:]]
             )
             assert run.stats is not None and run.stats.waits == len(run.stats.splits) == 1
-            assert run.stats.splits[0].device_s > 0 and run.stats.fences_waited == 0
+            assert run.stats.splits[0].device_s > 0 and run.stats.fence_waits == 0
     assert watched.here == [False, True]
     assert kinds[0] == kinds[1]
     assert {"submit", "copy", "wait", "split", "run"} == {kind[0] for kind in kinds[1]}

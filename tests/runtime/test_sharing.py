@@ -178,7 +178,7 @@ def test_a_pipeline_is_compiled_once_for_all_buffers(context: Context) -> None:
 
 
 def test_of_pipelines_without_a_user_the_oldest_go(context: Context) -> None:
-    before = binding.companion.keep_pipelines(2)
+    before = binding.companion.set_max_idle_pipelines(2)
     try:
         code, values, _, push_bytes, _ = wanted(64)
         ends = [context.storage(64), context.storage(64)]
@@ -193,7 +193,7 @@ def test_of_pipelines_without_a_user_the_oldest_go(context: Context) -> None:
         used.close()
         assert counts(context) == (6, 2, 2)
     finally:
-        binding.companion.keep_pipelines(before)
+        binding.companion.set_max_idle_pipelines(before)
 
 
 def test_what_cannot_be_compiled_says_so_where_it_is_needed(context: Context) -> None:

@@ -45,10 +45,10 @@ def there_and_back() -> list[vs.Tensor]:
 PLACEMENT = {"first.*": A, "second.*": B, "third.*": A}
 
 
-def devices(clock: vs.SimulatedClock) -> list[vs.NullDevice]:
+def devices(clock: vs.SimulatedClock) -> list[vs.SimulatedDevice]:
     speeds = {A: 1e7, B: 3e6}
     return [
-        vs.NullDevice(DeviceSpec(name, "null", flops_per_s=speed), clock, LINK)
+        vs.SimulatedDevice(DeviceSpec(name, "null", flops_per_s=speed), clock, LINK)
         for name, speed in speeds.items()
     ]
 
@@ -166,7 +166,7 @@ def test_a_failed_device_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(simulated_clock, "HELD_UP_S", 3600.0)
     clock = vs.SimulatedClock()
     first, second = devices(clock)
-    faulty = vs.FaultyDevice(second, at=5)
+    faulty = vs.FaultInjectionDevice(second, at=5)
     with vs.Scheduler([first, faulty], copies=3, optimize=False) as sched:
         run = sched.compile(there_and_back(), PLACEMENT)
         expected = run(x=X)[0]  # type: ignore[index]

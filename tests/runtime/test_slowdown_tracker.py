@@ -27,11 +27,11 @@ def slow_scheduler(
     names: tuple[str, ...] = (A,),
     limits: Limits | None = None,
     **given: Any,
-) -> tuple[vs.Scheduler, list[vs.NullDevice], vs.Recorder]:
+) -> tuple[vs.Scheduler, list[vs.SimulatedDevice], vs.Recorder]:
     """Devices that the planner thinks take node_s for a node, and that take slowdown times that."""
     clock, recorder = vs.SimulatedClock(), vs.Recorder()
     devices = [
-        vs.NullDevice(
+        vs.SimulatedDevice(
             DeviceSpec(
                 name,
                 "null",
@@ -56,7 +56,7 @@ def chain() -> vs.Tensor:
     return steps(source(), [f"n{i}" for i in range(NODES)])[-1]
 
 
-def longest_s(run: vs.Run) -> float:
+def longest_s(run: vs.CompiledGraph) -> float:
     assert run.stats is not None
     return max(s.longest_s or 0.0 for s in run.stats.splits)
 
@@ -74,7 +74,7 @@ def test_submissions_get_shorter_until_each_is_under_the_bound(slowdown: float) 
         assert [len(p.splits) for p in plans][0] == 1 and len(plans) == 2
         assert longest_s(run) <= LONGEST_S
         assert not any(s.waits for s in run.plan.splits)
-        (event,) = recorder.select("slow")
+        (event,) = recorder.select("slowdown")
         assert event.device == A and event.fields["slowdown"] == pytest.approx(slowdown, rel=0.05)
         assert f"null:0 takes {event.fields['slowdown']:.3g} times as long" in run.plan.explain()
 
@@ -89,7 +89,7 @@ def test_kernels_that_a_software_driver_translates_in_the_first_run_change_no_pl
         devices[0].slowdown = 1.0
         for _ in range(3):
             run(x=X)
-        assert run.plan is plan and not recorder.select("slow")
+        assert run.plan is plan and not recorder.select("slowdown")
 
 
 def test_a_software_driver_that_stays_slow_is_judged_by_its_second_run() -> None:
@@ -102,7 +102,7 @@ def test_a_software_driver_that_stays_slow_is_judged_by_its_second_run() -> None
             assert run.plan is plan
         run(x=X)
         assert run.plan is not plan and longest_s(run) <= LONGEST_S
-        assert len(recorder.select("slow")) == 1
+        assert len(recorder.select("slowdown")) == 1
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 4.0])
@@ -113,7 +113,7 @@ def test_what_is_under_the_bound_is_left_alone(slowdown: float) -> None:
         plan = run.plan
         for _ in range(3):
             run(x=X)
-        assert run.plan is plan and not recorder.select("slow")
+        assert run.plan is plan and not recorder.select("slowdown")
         assert devices[0].submissions == 3
 
 
@@ -136,7 +136,7 @@ def test_ops_over_the_bound_each_end_in_submissions_of_their_own() -> None:
             run(x=X)
             plans.add(run.plan)
         assert len(plans) == 2 and len(run.plan.splits) == NODES
-        assert len(recorder.select("slow")) == 1
+        assert len(recorder.select("slowdown")) == 1
 
 
 def test_what_one_graph_shows_helps_the_next() -> None:
@@ -161,7 +161,7 @@ def test_only_the_slow_device_gets_shorter_submissions() -> None:
         devices = [s.device for s in run.plan.splits]
         assert devices.count(0) > 1 and devices.count(1) == 1
         assert [p.device for p in run.plan.placements] == placed
-        assert [d.slowdown > 1 for d in sched.machine.devices] == [True, False, False]
+        assert [d.slowdown > 1 for d in sched.topology.devices] == [True, False, False]
 
 
 def test_runs_under_way_end_before_the_new_plan() -> None:
@@ -176,19 +176,19 @@ def test_runs_under_way_end_before_the_new_plan() -> None:
 
 
 def test_plans_stay_where_the_user_wants_them_to() -> None:
-    sched, _, recorder = slow_scheduler(40.0, on_fault="raise")
+    sched, _, recorder = slow_scheduler(40.0, on_device_failure="raise")
     with sched:
         run = sched.compile(chain())
         plan = run.plan
         for _ in range(2):
             run(x=X)
-        assert run.plan is plan and len(recorder.select("slow")) == 1
+        assert run.plan is plan and len(recorder.select("slowdown")) == 1
 
 
 def test_the_way_of_streamed_weights_is_not_the_device_s_fault() -> None:
     clock = vs.SimulatedClock()
-    spec = DeviceSpec(A, "null", windows_apart=True)  # it copies them itself
-    device = vs.NullDevice(spec, clock, link=Link(1e4))
+    spec = DeviceSpec(A, "null", unified_memory=False)  # it copies them itself
+    device = vs.SimulatedDevice(spec, clock, link=Link(1e4))
     with vs.Scheduler([device], trace=vs.Trace(clock)) as sched:
         h = vs.input("x", (64, 64))
         for i in range(3):
@@ -198,7 +198,7 @@ def test_the_way_of_streamed_weights_is_not_the_device_s_fault() -> None:
         for _ in range(3):
             run(x=np.ones((64, 64), np.float32))
         assert longest_s(run) > LONGEST_S and run.plan is plan
-        assert sched.machine.devices[0].slowdown == 1.0
+        assert sched.topology.devices[0].slowdown == 1.0
 
 
 def test_devices_without_a_clock_are_not_judged() -> None:

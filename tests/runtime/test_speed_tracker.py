@@ -12,7 +12,7 @@ from vksched.plan.costs.node_cost import node_cost
 from vksched.runtime.executors.speed_tracker import EVERY_S, MOST, SHORT_S, Paces
 from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.topology.limits import Limits
-from vksched.topology.perf_model import ANY, Costs, Curve
+from vksched.topology.perf_model import ANY, Curve, PerfModel
 
 A, B = "null:0", "null:1"
 X = np.ones((64, 1024), np.float32)
@@ -31,7 +31,7 @@ class Slowing:
     def __init__(self, **given: Any) -> None:
         clock = vs.SimulatedClock()
         specs = [vs.DeviceSpec(n, "null", bytes_per_s=1e8, **given) for n in (A, B)]
-        self.devices = [vs.NullDevice(spec, clock) for spec in specs]
+        self.devices = [vs.SimulatedDevice(spec, clock) for spec in specs]
         self.sched = vs.Scheduler(self.devices, trace=vs.Trace(clock), optimize=False)
         self.run = self.sched.compile(network(), {"*": A})
 
@@ -42,7 +42,7 @@ class Slowing:
 
     @property
     def paces(self) -> dict[str, float]:
-        return dict(self.sched.machine.devices[0].costs.paces)
+        return dict(self.sched.topology.devices[0].costs.paces)
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def slowing() -> Any:
 
 
 def test_runs_as_expected_change_nothing(slowing: Slowing) -> None:
-    before = slowing.sched.machine
+    before = slowing.sched.topology
     slowing.runs(20, 1.0)
-    assert slowing.sched.machine == before and not slowing.paces
+    assert slowing.sched.topology == before and not slowing.paces
 
 
 def test_a_device_that_slows_down_by_four_is_noticed(slowing: Slowing) -> None:
@@ -64,13 +64,13 @@ def test_a_device_that_slows_down_by_four_is_noticed(slowing: Slowing) -> None:
     assert slowing.paces["softmax"] == pytest.approx(4.0, rel=0.2)
     assert slowing.paces[ANY] == pytest.approx(4.0, rel=0.2)
     plan = slowing.sched.reserve(network(3))
-    spec, graph = plan.machine.devices[0], plan.graph
+    spec, graph = plan.topology.devices[0], plan.graph
     found = node_cost(spec, graph, graph.ops[-1])
-    rough = node_cost(plan.machine.devices[1], graph, graph.ops[-1])
+    rough = node_cost(plan.topology.devices[1], graph, graph.ops[-1])
     assert found.seconds == pytest.approx(4 * rough.seconds, rel=0.2)
     assert found.measured and not rough.measured
     assert spec.slowdown == 1.0  # the watchdog has nothing to do with it
-    assert not slowing.sched.machine.devices[1].costs
+    assert not slowing.sched.topology.devices[1].costs
     slowing.runs(25, 1.0)
     assert all(pace == pytest.approx(1.0, rel=0.15) for pace in slowing.paces.values())
 
@@ -108,7 +108,11 @@ def test_the_op_that_is_slow_is_told_apart() -> None:
 
 
 def stats_of(
-    run: vs.Run, factor: float, longest: bool = True, start_s: float = 0.0, seconds: float = 1.0
+    run: vs.CompiledGraph,
+    factor: float,
+    longest: bool = True,
+    start_s: float = 0.0,
+    seconds: float = 1.0,
 ) -> RunStats:
     assert run.stats is not None
     splits = tuple(
@@ -154,8 +158,8 @@ def test_many_short_runs_are_looked_at_now_and_then(slowing: Slowing) -> None:
 
 
 def test_a_guess_is_corrected_by_the_second_run_and_a_measured_cost_by_the_third() -> None:
-    measured = Costs((Curve("*/bytes", ((-10.0, 1.0),)),), calls=1)
-    for costs, runs in ((Costs(), 2), (measured, 3)):
+    measured = PerfModel((Curve("*/bytes", ((-10.0, 1.0),)),), calls=1)
+    for costs, runs in ((PerfModel(), 2), (measured, 3)):
         slowing = Slowing(costs=costs)
         with slowing.sched:
             slowing.runs(runs - 1, 4.0)
@@ -254,12 +258,12 @@ def test_what_slows_a_device_on_the_cores_slows_others_there(
     software: bool, calls: int, slow: bool
 ) -> None:
     """Other programs take the cores: a plan gains nothing by a move to a device that nobody saw."""
-    given = {"limits": Limits(software=software), "costs": Costs(calls=calls)}
+    given = {"limits": Limits(software=software), "costs": PerfModel(calls=calls)}
     made = Slowing(**given)
     with made.sched:
         made.runs(5, 1.0)
         made.runs(20, 4.0)
-        first, second, _ = made.sched.machine.devices
+        first, second, _ = made.sched.topology.devices
         assert first.costs.paces and dict(first.costs.paces)[ANY] == pytest.approx(4.0, rel=0.2)
         assert bool(second.costs.paces) is slow
         if slow:

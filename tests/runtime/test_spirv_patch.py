@@ -17,11 +17,11 @@ from shader_stats import used_pipelines
 from vksched.ir.op import REGISTERS, Steps
 from vksched.runtime.vulkan.shaders import Shader, load_manifest, load_shader
 from vksched.runtime.vulkan.spirv_patch import (
-    CHAIN,
+    EPILOGUE,
+    FUSED,
     HEADER_WORDS,
     OP_DECORATE,
     OP_FUNCTION,
-    THEN,
     VECTOR,
     take_apart,
 )
@@ -36,10 +36,10 @@ def functions_of(shader: Shader) -> list[str]:
 
 
 def takes_steps(shader: Shader) -> bool:
-    if CHAIN.encode() not in shader.spirv and THEN.encode() not in shader.spirv:
+    if FUSED.encode() not in shader.spirv and EPILOGUE.encode() not in shader.spirv:
         return False  # without being taken apart
     ids = take_apart(shader.spirv).ids
-    return CHAIN in ids or THEN in ids
+    return FUSED in ids or EPILOGUE in ids
 
 
 STEPPED = [name for name in load_manifest() if takes_steps(load_shader(name))]
@@ -85,7 +85,7 @@ def test_every_linked_module_is_valid(name: str, tmp_path: Path) -> None:
 
 def test_the_case_table_has_steps_for_kernels_of_both_kinds() -> None:
     with_steps = {name for name, found in steps_of_cases().items() if any(s.calls for s in found)}
-    assert {"chain_2", "conv_float32", "matmul_tiled_float32"} <= with_steps
+    assert {"fused_2", "conv_float32", "matmul_tiled_float32"} <= with_steps
     assert all(functions_of(load_shader(name)) for name in with_steps)
 
 

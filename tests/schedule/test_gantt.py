@@ -10,7 +10,7 @@ import pytest
 from drawn_tasks import drawn
 
 from vksched.common.errors import PlanError
-from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
+from vksched.schedule import Link, Platform, Task, TaskGraph, schedule
 from vksched.topology.power import Watts
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,13 +50,13 @@ def test_bars_lie_inside_and_do_not_overlap(tmp_path: Path) -> None:
 
 def test_thousands_of_tasks_stay_a_small_file(tmp_path: Path) -> None:
     tasks = TaskGraph([Task(f"t{i}", {"p": 1.0, "q": 1.0}) for i in range(20_000)])
-    schedule(tasks, Topology(["p", "q"]), "flb").draw(tmp_path / "x.svg")
+    schedule(tasks, Platform(["p", "q"]), "flb").draw(tmp_path / "x.svg")
     assert (tmp_path / "x.svg").stat().st_size < 1_000_000
 
 
 def test_names_with_marks_and_no_time_at_all(tmp_path: Path) -> None:
     tasks = TaskGraph([Task("<a&b>", {"p": 0.0}), Task("c", {"q": 0.0})], [("<a&b>", "c", 1)])
-    two = Topology(["p", "q"], default_link=Link(bandwidth=float("inf")))
+    two = Platform(["p", "q"], default_link=Link(bandwidth=float("inf")))
     plan = schedule(tasks, two)
     plan.draw(tmp_path / "x.svg")
     assert "&lt;a&amp;b&gt;" in (tmp_path / "x.svg").read_text("utf-8")
@@ -92,7 +92,7 @@ def test_the_bound_is_that_of_what_the_objective_asks_for(
     tmp_path: Path, objective: str, told: str
 ) -> None:
     tasks = TaskGraph([Task(f"t{i}", {"p": 1.0, "q": 2.0}, memory_bytes=4096) for i in range(5)])
-    where = Topology(["p", "q"], watts={"p": Watts(100.0, 10.0), "q": Watts(20.0, 1.0)})
+    where = Platform(["p", "q"], watts={"p": Watts(100.0, 10.0), "q": Watts(20.0, 1.0)})
     plan = schedule(tasks, where, objective=objective)
     plan.draw(tmp_path / "x.svg")
     root = ET.parse(tmp_path / "x.svg").getroot()

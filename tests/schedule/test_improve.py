@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
 
-from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
+from vksched.schedule import Link, Platform, Task, TaskGraph, schedule
 from vksched.schedule.local_search.annealing import descend, kick, search
 from vksched.schedule.local_search.chains import Chains
 from vksched.schedule.local_search.loads import Loads
@@ -64,7 +64,7 @@ def test_kicks_and_descents_keep_the_order_and_what_devices_can(
 def test_one_move_finds_the_slot_between_two_others() -> None:
     # a, b and c on one device; d alone on the other has room beside them
     tasks = TaskGraph([Task(n, {"p": 2.0, "q": 2.0}) for n in "abcd"], [("a", "b", 0)])
-    problem = make_problem(tasks, Topology(["p", "q"]))
+    problem = make_problem(tasks, Platform(["p", "q"]))
     local = Local(problem, single(problem, 0))
     assert local.makespan == 8.0
     descend(local, random.Random(0), 1e9)
@@ -77,7 +77,7 @@ def test_blocks_move_together_where_transfers_are_long() -> None:
         [Task(f"t{i}", {"slow": 2.0, "fast": 1.0}) for i in range(6)],
         [(f"t{i}", f"t{i + 1}", 8_000_000_000) for i in range(5)],
     )
-    problem = make_problem(chain, Topology(["slow", "fast"]))
+    problem = make_problem(chain, Platform(["slow", "fast"]))
     stuck = Local(problem, single(problem, 0))
     stuck_at = stuck.makespan
     found = search(problem, single(problem, 0), 200_000.0, 6.0, random.Random(0))
@@ -97,7 +97,7 @@ def stencil(parts: int, steps: int) -> TaskGraph:
 
 
 def test_chains_are_the_parts_of_a_stencil_as_far_as_they_share_a_device() -> None:
-    problem = make_problem(stencil(3, 5), Topology(["p", "q"]))
+    problem = make_problem(stencil(3, 5), Platform(["p", "q"]))
     chains, device = Chains(problem), [0] * problem.n
     middle = [1, 4, 7, 10, 13]
     assert all(sorted(chains.around(v, device)) == middle for v in middle)
@@ -111,7 +111,7 @@ def test_edges_that_carry_no_more_than_half_make_no_chain() -> None:
     names = ["top", "left", "right", "end"]
     tasks = [Task(name, {"p": 1.0}) for name in names]
     edges = [("top", "left", 8), ("top", "right", 8), ("left", "end", 9), ("right", "end", 8)]
-    problem = make_problem(TaskGraph(tasks, edges), Topology(["p"]))
+    problem = make_problem(TaskGraph(tasks, edges), Platform(["p"]))
     chains = Chains(problem)
     # half of what leaves "top" is not more than half; 9 of the 17 bytes that reach "end" are
     assert [sorted(chains.around(v, [0] * 4)) for v in range(4)] == [[0], [1, 3], [2], [1, 3]]
@@ -146,7 +146,7 @@ def test_a_kick_shifts_a_whole_chain_to_the_best_of_a_few_devices() -> None:
         [Task(f"t{i}", seconds) for i in range(40)],
         [(f"t{i}", f"t{i + 1}", 1000) for i in range(39)],
     )
-    problem = make_problem(tasks, Topology(seconds))
+    problem = make_problem(tasks, Platform(seconds))
     local = Local(problem, single(problem, 0))
     start, moved = local.placed(), list[tuple[int, set[int]]]()
     for seed in range(40):
@@ -159,7 +159,7 @@ def test_a_kick_shifts_a_whole_chain_to_the_best_of_a_few_devices() -> None:
 
 
 def test_the_search_ends_at_the_bound() -> None:
-    problem = make_problem(TaskGraph([Task("a", {"p": 1.0})]), Topology(["p"]))
+    problem = make_problem(TaskGraph([Task("a", {"p": 1.0})]), Platform(["p"]))
     assert search(problem, heft(problem), 1e12, 1.0, random.Random(0)).device == [0]
 
 
@@ -181,7 +181,7 @@ def test_loads_are_those_of_the_devices_after_every_move() -> None:
 
 def test_a_stream_whose_tasks_take_no_time_and_whose_transfers_do_is_scheduled() -> None:
     # the largest load is that of a link; the device that is fullest by tasks may have none
-    where = Topology(["p", "q", "r"], default_link=Link(bandwidth=1.0))
+    where = Platform(["p", "q", "r"], default_link=Link(bandwidth=1.0))
     tasks = [Task("a", {"q": 0.0}), Task("b", {"q": 0.0, "r": 0.0}), Task("c", {"r": 0.0})]
     chain = TaskGraph(tasks, [("a", "b", 3), ("b", "c", 2)])
     plan = schedule(chain, where, objective="throughput", links="exclusive", budget_s=0.1)
@@ -194,7 +194,7 @@ def test_throughput_fills_devices_evenly_where_latency_cannot() -> None:
         [Task(f"t{i}", {"p": 1.0, "q": 1.0, "r": 1.0}) for i in range(12)],
         [(f"t{i}", f"t{i + 1}", 0) for i in range(11)],
     )
-    where = Topology(["p", "q", "r"])
+    where = Platform(["p", "q", "r"])
     assert schedule(chain, where).makespan_s == 12.0
     stream = schedule(chain, where, objective="throughput").verify()
     assert stream.period_s == stream.value_s == 4.0

@@ -7,13 +7,13 @@ import json
 import pytest
 
 from vksched.common.errors import PlanError
-from vksched.schedule import Link, Task, TaskGraph, Topology, policies, schedule
+from vksched.schedule import Link, Platform, Task, TaskGraph, policies, schedule
 
 TASKS = TaskGraph(
     [Task("a", {"p0": 1.0, "p1": 2.5}), Task("b", {"p1": 3.0}), Task("c", {"p0": 2.0, "p1": 2.0})],
     edges=[("a", "b", 4_000_000), ("a", "c", 10)],
 )
-WHERE = Topology(["p0", "p1"], {("p0", "p1"): Link(bandwidth=8e6, latency_s=0.25)})
+WHERE = Platform(["p0", "p1"], {("p0", "p1"): Link(bandwidth=8e6, latency_s=0.25)})
 EVERY = [*policies(), "single:p0", "single:p1"]
 
 
@@ -31,9 +31,9 @@ def test_auto_finds_the_best_of_three_tasks() -> None:
     plan = schedule(TASKS, WHERE)
     assert plan.makespan_s == pytest.approx(4.75)
     assert plan.lower_bound_s == pytest.approx(4.75)
-    (crossing,) = plan.transfers
-    assert (crossing.producer, crossing.consumer) == ("a", "b")
-    assert (crossing.start_s, crossing.finish_s) == pytest.approx((1.0, 1.75))
+    (transfer,) = plan.transfers
+    assert (transfer.producer, transfer.consumer) == ("a", "b")
+    assert (transfer.start_s, transfer.finish_s) == pytest.approx((1.0, 1.75))
 
 
 def test_a_schedule_tells_how_far_it_is_above_its_bound() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from drawn_tasks import drawn
 
-from vksched.schedule import Link, Task, TaskGraph, Topology, auto, policies, schedule
+from vksched.schedule import Link, Platform, Task, TaskGraph, auto, policies, schedule
 from vksched.schedule.model.partial_schedule import GAPS, Partial
 from vksched.schedule.model.problem import make_problem
 from vksched.schedule.model.ranks import downward, upward
@@ -35,7 +35,7 @@ PAPER = TaskGraph(
     [(f"n{a}", f"n{b}", size) for a, b, size in EDGES],
 )
 """The example of Topcuoglu, Hariri and Wu, 2002, figure 2: ten tasks on three processors."""
-THREE = Topology(["p0", "p1", "p2"], default_link=Link(bandwidth=1.0))
+THREE = Platform(["p0", "p1", "p2"], default_link=Link(bandwidth=1.0))
 
 
 def test_ranks_are_those_of_the_paper() -> None:
@@ -107,13 +107,13 @@ def test_the_optimistic_table_is_what_must_follow() -> None:
 
 def test_priority_takes_the_first_device_that_can() -> None:
     tasks = TaskGraph([Task("a", {"q": 1.0, "p": 9.0}), Task("b", {"q": 1.0})])
-    assert schedule(tasks, Topology(["p", "q"]), "priority").device == {"a": "p", "b": "q"}
-    assert schedule(tasks, Topology(["q", "p"]), "priority").device == {"a": "q", "b": "q"}
+    assert schedule(tasks, Platform(["p", "q"]), "priority").device == {"a": "p", "b": "q"}
+    assert schedule(tasks, Platform(["q", "p"]), "priority").device == {"a": "q", "b": "q"}
 
 
 def test_single_leaves_a_device_only_where_it_must() -> None:
     tasks = TaskGraph([Task(n, {"p": 1.0, "q": 0.1}) for n in "abc"] + [Task("d", {"q": 1.0})])
-    plan = schedule(tasks, Topology(["p", "q"]), "single:p")
+    plan = schedule(tasks, Platform(["p", "q"]), "single:p")
     assert plan.device == {"a": "p", "b": "p", "c": "p", "d": "q"}
 
 
@@ -122,7 +122,7 @@ INDEPENDENT = TaskGraph([Task(name, {"p": s, "q": s}) for name, s in SECONDS_EAC
 
 
 def test_max_min_takes_long_tasks_first_and_min_min_short_ones() -> None:
-    two = Topology(["p", "q"])
+    two = Platform(["p", "q"])
     assert schedule(INDEPENDENT, two, "max-min").start_s["a"] == 0.0
     assert schedule(INDEPENDENT, two, "max-min").makespan_s == 3.0
     assert schedule(INDEPENDENT, two, "min-min").start_s["a"] == 1.0
@@ -131,14 +131,14 @@ def test_max_min_takes_long_tasks_first_and_min_min_short_ones() -> None:
 
 def test_sufferage_gives_a_device_to_the_task_that_would_lose_most() -> None:
     tasks = TaskGraph([Task("a", {"p": 1.0, "q": 2.0}), Task("b", {"p": 2.0, "q": 20.0})])
-    two = Topology(["p", "q"])
+    two = Platform(["p", "q"])
     assert schedule(tasks, two, "sufferage").device == {"a": "q", "b": "p"}
     assert schedule(tasks, two, "sufferage").makespan_s == 2.0
 
 
 def test_earliest_task_first_looks_at_starts_and_dynamic_levels_at_seconds_too() -> None:
     tasks = TaskGraph([Task("a", {"p": 10.0, "q": 1.0}), Task("b", {"p": 9.0, "q": 2.0})])
-    two = Topology(["p", "q"])
+    two = Platform(["p", "q"])
     assert schedule(tasks, two, "etf").makespan_s == 9.0
     assert schedule(tasks, two, "dls").makespan_s == 3.0
 
@@ -146,7 +146,7 @@ def test_earliest_task_first_looks_at_starts_and_dynamic_levels_at_seconds_too()
 def test_lookahead_goes_where_the_consumer_will_want_its_data() -> None:
     # a ends sooner on p, yet b can only run on q
     tasks = TaskGraph([Task("a", {"p": 1.0, "q": 2.0}), Task("b", {"q": 1.0})], [("a", "b", 8)])
-    two = Topology(["p", "q"], default_link=Link(bandwidth=1.0))
+    two = Platform(["p", "q"], default_link=Link(bandwidth=1.0))
     assert schedule(tasks, two, "heft").makespan_s == 10.0
     for policy in ("lookahead", "peft", "auto"):
         assert schedule(tasks, two, policy).makespan_s == 3.0
@@ -158,7 +158,7 @@ def test_minimum_completion_time_knows_no_ranks_and_fills_no_gaps() -> None:
         [Task("a", {"p": 1.0}), Task("b", {"q": 1.0}), Task("c", {"q": 1.0})],
         [("a", "b", 4), ("a", "c", 0)],
     )
-    two = Topology(["p", "q"], default_link=Link(bandwidth=1.0))
+    two = Platform(["p", "q"], default_link=Link(bandwidth=1.0))
     assert schedule(tasks, two, "mct").start_s == {"a": 0.0, "b": 5.0, "c": 6.0}
     assert schedule(tasks, two, "heft").makespan_s == 6.0
 
@@ -167,7 +167,7 @@ def test_minimum_completion_time_knows_no_ranks_and_fills_no_gaps() -> None:
 def test_fast_policies_stay_where_the_data_is_if_links_are_slow(policy: str) -> None:
     chain = [Task(f"t{i}", {"p": 1.0, "q": 1.0}) for i in range(6)]
     edges = [(f"t{i}", f"t{i + 1}", 100) for i in range(5)]
-    plan = schedule(TaskGraph(chain, edges), Topology(["p", "q"], default_link=Link(1.0)), policy)
+    plan = schedule(TaskGraph(chain, edges), Platform(["p", "q"], default_link=Link(1.0)), policy)
     assert plan.makespan_s == 6.0
     assert len(set(plan.device.values())) == 1
 
@@ -175,7 +175,7 @@ def test_fast_policies_stay_where_the_data_is_if_links_are_slow(policy: str) -> 
 def test_gaps_are_filled_and_forgotten_at_the_right_places() -> None:
     count = 3 * GAPS
     tasks = TaskGraph([Task(f"t{i}", {"p": 1.0}) for i in range(count)])
-    partial = Partial(make_problem(tasks, Topology(["p"])), insertion=True)
+    partial = Partial(make_problem(tasks, Platform(["p"])), insertion=True)
     for i in range(GAPS):
         partial.place(i, 0, 2.0 * i + 1.0)  # a gap of a second before each
     starts = []

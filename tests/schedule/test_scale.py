@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
+from vksched.schedule import Link, Platform, Task, TaskGraph, schedule
 
 
-def wide(tasks: int, devices: int, kinds: int) -> tuple[TaskGraph, Topology]:
+def wide(tasks: int, devices: int, kinds: int) -> tuple[TaskGraph, Platform]:
     rng = random.Random(0)
     names = [f"p{i}" for i in range(devices)]
     costs = [{d: rng.uniform(0.5, 5.0) for d in names} for _ in range(kinds)]
@@ -19,7 +19,7 @@ def wide(tasks: int, devices: int, kinds: int) -> tuple[TaskGraph, Topology]:
         for b in range(1, tasks)
         for a in {rng.randrange(max(0, b - 300), b) for _ in range(2)}
     ]
-    return TaskGraph(work, edges), Topology(names, default_link=Link(bandwidth=1e4))
+    return TaskGraph(work, edges), Platform(names, default_link=Link(bandwidth=1e4))
 
 
 @pytest.mark.each_value

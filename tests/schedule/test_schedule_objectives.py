@@ -16,9 +16,9 @@ from vksched.schedule import (
     Link,
     Metrics,
     Objective,
+    Platform,
     Task,
     TaskGraph,
-    Topology,
     Watts,
     policies,
     schedule,
@@ -32,7 +32,7 @@ POWER = {"fast": Watts(100.0, 10.0), "slow": Watts(20.0, 5.0)}
 def pair(bytes_each: int = 0) -> Instance:
     """Two tasks that know nothing of each other, and two devices."""
     work = [Task(name, {"fast": 1.0, "slow": 2.0}, bytes_each) for name in "ab"]
-    return TaskGraph(work), Topology(["fast", "slow"], default_link=Link(1e9), watts=POWER)
+    return TaskGraph(work), Platform(["fast", "slow"], default_link=Link(1e9), watts=POWER)
 
 
 def test_each_objective_takes_another_schedule() -> None:
@@ -65,13 +65,13 @@ def test_the_numbers_are_in_the_plain_data() -> None:
         "energy_j": 210.0,
     }
     for watts in ({}, {"fast": POWER["fast"]}):  # idle watts of the other one would be missing
-        some = Topology(["fast", "slow"], watts=watts)
+        some = Platform(["fast", "slow"], watts=watts)
         plan = schedule(tasks, some, "single:fast")
         assert plan.metrics.energy_j is None and "energy" not in plan.metrics.values
         assert plan.as_dict()["metrics"]["energy_j"] is None
 
 
-def best_by_search(tasks: TaskGraph, where: Topology, word: str) -> float:
+def best_by_search(tasks: TaskGraph, where: Platform, word: str) -> float:
     """The least value over all devices of all tasks; of joules for tasks without edges."""
     least = float("inf")
     able = [list(task.cost_s) for task in tasks]
@@ -94,7 +94,7 @@ def test_auto_finds_what_a_search_of_all_finds(seed: int, word: str) -> None:
     given_tasks, bare = drawn(seed, 7, 2 + seed % 2, missing=0.1)
     sized = [Task(t.name, t.cost_s, (3 * i) % 7 + 1) for i, t in enumerate(given_tasks)]
     watts = {d: Watts(30.0 + 25 * i, 4.0 * i) for i, d in enumerate(bare.devices)}
-    tasks, where = TaskGraph(sized), Topology(bare.devices, watts=watts)
+    tasks, where = TaskGraph(sized), Platform(bare.devices, watts=watts)
     plan = schedule(tasks, where, objective=word, budget_s=0.3).verify()
     assert plan.value == pytest.approx(best_by_search(tasks, where, word))
 
@@ -111,7 +111,7 @@ def test_no_schedule_is_under_its_bound_or_worse_than_a_single_device(
 ) -> None:
     tasks, bare = instance
     watts = {d: Watts(10.0 + 30 * i, 3.0 * i) for i, d in enumerate(bare.devices)}
-    where = Topology(
+    where = Platform(
         bare.devices,
         bare.links,
         memory_bytes=bare.memory_bytes,
@@ -176,11 +176,11 @@ def test_the_name_of_a_mix_stands_for_exactly_that_mix(weight: float) -> None:
 def test_what_is_no_objective_is_refused(words: dict[str, object], told: str) -> None:
     tasks = TaskGraph([Task("a", {"p0": 1.0})])
     with pytest.raises(PlanError, match=told):
-        schedule(tasks, Topology(["p0"]), **words)  # type: ignore[arg-type]
+        schedule(tasks, Platform(["p0"]), **words)  # type: ignore[arg-type]
 
 
 def test_watts_are_checked() -> None:
     with pytest.raises(PlanError, match="at most as many idle ones"):
-        Topology(["p0"], watts={"p0": Watts(5.0, 10.0)})
+        Platform(["p0"], watts={"p0": Watts(5.0, 10.0)})
     with pytest.raises(PlanError, match="for 'p1'"):
-        Topology(["p0"], watts={"p1": Watts(5.0)})
+        Platform(["p0"], watts={"p1": Watts(5.0)})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vksched.common.errors import GraphError, PlanError
-from vksched.schedule import Link, Task, TaskGraph, Topology, policies, schedule
+from vksched.schedule import Link, Platform, Task, TaskGraph, policies, schedule
 from vksched.topology.power import Watts
 
 A, B, C = Task("a", {"p": 1.0}), Task("b", {"p": 2.0}), Task("c", {"p": 3.0})
@@ -66,15 +66,15 @@ def test_tasks_that_are_none_are_refused() -> None:
 )
 def test_links_that_are_none_are_refused(links: dict[tuple[str, str], Link], told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        Topology(["p", "q"], links)
+        Platform(["p", "q"], links)
 
 
 def test_devices_that_are_none_are_refused() -> None:
     for names in ([], ["p", "p"]):
         with pytest.raises(PlanError, match="devices with a name each"):
-            Topology(names)
+            Platform(names)
     with pytest.raises(PlanError, match="bytes of memory for p, got 1 for 'x'"):
-        Topology(["p"], memory_bytes={"x": 1})
+        Platform(["p"], memory_bytes={"x": 1})
 
 
 WRONG = [None, "1", [1.0], float("nan"), -1.0, 1e308, 10**400]
@@ -89,22 +89,22 @@ def test_amounts_that_are_none_are_refused(wrong: Any) -> None:
         Task("x", {"p": 1.0}, wrong)
     with pytest.raises(GraphError, match=r"^\[tasks\] expected 0 or more bytes"):
         TaskGraph([A, B], [("a", "b", wrong)])
-    with pytest.raises(PlanError, match=r"^\[topology\] expected a link .* latency of 0 or more"):
-        Topology(["p", "q"], {("p", "q"): Link(latency_s=wrong)})
-    with pytest.raises(PlanError, match=r"^\[topology\] expected busy watts"):
-        Topology(["p"], watts={"p": Watts(wrong)})
+    with pytest.raises(PlanError, match=r"^\[platform\] expected a link .* latency of 0 or more"):
+        Platform(["p", "q"], {("p", "q"): Link(latency_s=wrong)})
+    with pytest.raises(PlanError, match=r"^\[platform\] expected busy watts"):
+        Platform(["p"], watts={"p": Watts(wrong)})
     if wrong is not None:  # then auto takes its own
         with pytest.raises(PlanError, match=r"^\[schedule\] expected a budget of 0 or more"):
-            schedule(TaskGraph([A]), Topology(["p"]), budget_s=wrong)
+            schedule(TaskGraph([A]), Platform(["p"]), budget_s=wrong)
 
 
 @pytest.mark.parametrize("wrong", [None, "1", [1.0], float("nan"), -1.0])
 def test_memory_and_speeds_that_are_none_are_refused(wrong: Any) -> None:
-    with pytest.raises(PlanError, match=r"^\[topology\] expected 0 or more bytes of memory"):
-        Topology(["p"], memory_bytes={"p": wrong})
+    with pytest.raises(PlanError, match=r"^\[platform\] expected 0 or more bytes of memory"):
+        Platform(["p"], memory_bytes={"p": wrong})
     for base in (None, Link(wrong)):
-        with pytest.raises(PlanError, match=r"^\[topology\] expected a link with a speed above 0"):
-            Topology(["p", "q"], {("p", "q"): Link(wrong)}, default_link=base)
+        with pytest.raises(PlanError, match=r"^\[platform\] expected a link with a speed above 0"):
+            Platform(["p", "q"], {("p", "q"): Link(wrong)}, default_link=base)
     if not isinstance(wrong, float | str | None):
         with pytest.raises(PlanError, match=r"^\[link\] expected bytes a second as bandwidth"):
             Link(bandwidth=wrong)
@@ -120,14 +120,14 @@ def test_values_of_wrong_types_are_refused() -> None:
         with pytest.raises(GraphError, match="producer, consumer and maybe bytes, got"):
             TaskGraph([A, B], [wrong])
         with pytest.raises(PlanError, match="a link with a speed above 0"):
-            Topology(["p", "q"], {("p", "q"): wrong})
+            Platform(["p", "q"], {("p", "q"): wrong})
         with pytest.raises(PlanError, match="expected links between p, q, got"):
-            Topology(["p", "q"], {"p": Link()})  # type: ignore[dict-item]
+            Platform(["p", "q"], {"p": Link()})  # type: ignore[dict-item]
         with pytest.raises(PlanError, match="expected busy watts"):
-            Topology(["p"], watts={"p": wrong})
+            Platform(["p"], watts={"p": wrong})
         if wrong is not None:
             with pytest.raises(PlanError, match="expected mappings as links, memory_bytes and"):
-                Topology(["p"], memory_bytes=wrong)
+                Platform(["p"], memory_bytes=wrong)
 
 
 def test_the_largest_amounts_make_a_schedule() -> None:
@@ -136,7 +136,7 @@ def test_the_largest_amounts_make_a_schedule() -> None:
         [("a", "b", 1e60), ("a", "c", np.int64(3))],
     )
     link, watts = Link(1e-60, 1e60), {"p": Watts(1e60), "q": Watts(1e60, 1e60)}
-    where = Topology(["p", "q"], default_link=link, memory_bytes={"q": 2e60}, watts=watts)
+    where = Platform(["p", "q"], default_link=link, memory_bytes={"q": 2e60}, watts=watts)
     for name in policies():
         made = schedule(tasks, where, name).verify()
         assert all(map(math.isfinite, made.metrics.values.values()))
@@ -144,10 +144,10 @@ def test_the_largest_amounts_make_a_schedule() -> None:
 
 def test_a_link_serves_both_ways_unless_the_way_back_has_its_own() -> None:
     fast, slow, base = Link(bandwidth=2.0), Link(bandwidth=1.0), Link(bandwidth=9.0)
-    one = Topology(["p", "q", "r"], {("p", "q"): fast}, default_link=base)
+    one = Platform(["p", "q", "r"], {("p", "q"): fast}, default_link=base)
     assert (one.link("p", "q"), one.link("q", "p"), one.link("p", "r")) == (fast, fast, base)
     assert one.channel("q", "p") == one.channel("p", "q") == ("p", "q")
-    two = Topology(["p", "q"], {("q", "p"): slow, ("p", "q"): fast})
+    two = Platform(["p", "q"], {("q", "p"): slow, ("p", "q"): fast})
     assert (two.link("p", "q"), two.link("q", "p")) == (fast, slow)
     assert two.channel("q", "p") != two.channel("p", "q")
     there = TaskGraph([Task("a", {"p": 1.0}), Task("b", {"q": 1.0})], [("a", "b", 4)])
@@ -162,12 +162,12 @@ def test_bandwidth_is_another_word_for_bytes_per_s() -> None:
 
 
 def test_the_empty_graph_takes_no_time() -> None:
-    plan = schedule(TaskGraph([]), Topology(["p"])).verify()
+    plan = schedule(TaskGraph([]), Platform(["p"])).verify()
     assert (plan.makespan_s, plan.lower_bound_s, plan.ratio) == (0.0, 0.0, 1.0)
 
 
 def test_costs_of_other_devices_are_left_out() -> None:
     # "what if q were not here" needs no other tasks
     tasks = TaskGraph([Task("a", {"p": 2.0, "q": 1.0})])
-    assert schedule(tasks, Topology(["p", "q"])).makespan_s == 1.0
-    assert schedule(tasks, Topology(["p"])).makespan_s == 2.0
+    assert schedule(tasks, Platform(["p", "q"])).makespan_s == 1.0
+    assert schedule(tasks, Platform(["p"])).makespan_s == 2.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vksched.common.errors import PlanError
-from vksched.schedule import Link, Schedule, Task, TaskGraph, Topology, Transfer, schedule
+from vksched.schedule import Link, Platform, Schedule, Task, TaskGraph, Transfer, schedule
 
 # p  |a  |   |c |        a crosses to b: 2 s
 # q      ..|b  |
@@ -16,7 +16,7 @@ TASKS = TaskGraph(
     [Task("a", {"p": 2.0}), Task("b", {"q": 2.0}, 5), Task("c", {"p": 1.0, "q": 9.0}, 5)],
     [("a", "b", 4), ("a", "c", 4)],
 )
-WHERE = Topology(["p", "q"], default_link=Link(bandwidth=2.0), memory_bytes={"q": 5})
+WHERE = Platform(["p", "q"], default_link=Link(bandwidth=2.0), memory_bytes={"q": 5})
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def times(good: Schedule, **start: float) -> dict[str, Any]:
 
 
 def test_planted_mistakes_are_found(good: Schedule) -> None:
-    (crossing,) = good.transfers
-    late, early = replace(crossing, finish_s=3.0), replace(crossing, start_s=1.0)
+    (transfer,) = good.transfers
+    late, early = replace(transfer, finish_s=3.0), replace(transfer, start_s=1.0)
     home = Transfer("a", "c", "p", "p", 4, 2.0, 2.0)
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({"device": {"a": "q", "b": "q", "c": "p"}}, "a device that can run 'a'"),
@@ -49,9 +49,9 @@ def test_planted_mistakes_are_found(good: Schedule) -> None:
         ({"transfers": ()}, "a transfer from 'a' to 'b'"),
         ({"transfers": (late,)}, "2.0 s for 4.0 bytes"),
         ({"transfers": (early,)}, "a transfer after 'a'"),
-        ({"transfers": (replace(crossing, size_bytes=3.0),)}, "4.0 bytes from p to q"),
-        ({"transfers": (crossing, crossing)}, "one transfer for each edge"),
-        ({"transfers": (crossing, home)}, "no transfer from 'a' to 'c', which share p"),
+        ({"transfers": (replace(transfer, size_bytes=3.0),)}, "4.0 bytes from p to q"),
+        ({"transfers": (transfer, transfer)}, "one transfer for each edge"),
+        ({"transfers": (transfer, home)}, "no transfer from 'a' to 'c', which share p"),
         ({"makespan_s": 5.0}, "a makespan of 6.0"),
     ]
     for changed, told in mistakes:

@@ -60,7 +60,7 @@ class GatedSession(NullSession):
         super().close()
 
 
-class GatedDevice(vs.NullDevice):
+class GatedDevice(vs.SimulatedDevice):
     """A null device that works for as long as the test wants."""
 
     def __init__(self, name: str, clock: vs.SimulatedClock) -> None:
@@ -84,8 +84,10 @@ def device() -> Iterator[GatedDevice]:
     gated.gate.set()
 
 
-def compiled(device: GatedDevice, on_fault: str = "replay") -> tuple[vs.Scheduler, vs.Run]:
-    sched = vs.Scheduler([device], copies=1, on_fault=on_fault)
+def compiled(
+    device: GatedDevice, on_device_failure: str = "retry"
+) -> tuple[vs.Scheduler, vs.CompiledGraph]:
+    sched = vs.Scheduler([device], copies=1, on_device_failure=on_device_failure)
     return sched, sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
 
 
@@ -169,7 +171,7 @@ def test_close_from_a_callback_cancels_what_has_not_begun(device: GatedDevice, w
 def test_compile_from_a_callback_and_from_progress_does_not_hang(device: GatedDevice) -> None:
     sched, run = compiled(device)
     device.gate.set()
-    inner: list[vs.Run] = []
+    inner: list[vs.CompiledGraph] = []
     y = stepped(vs.input("x", X.shape), "b")[-1]
     future = run.submit(x=X)
     called = threading.Event()
@@ -202,7 +204,7 @@ def test_runs_behind_a_failed_one_are_carried_out_elsewhere(device: GatedDevice)
 def test_runs_behind_a_failed_one_say_what_failed_where_plans_may_not_change(
     device: GatedDevice,
 ) -> None:
-    sched, run = compiled(device, on_fault="raise")
+    sched, run = compiled(device, on_device_failure="raise")
     runners, results = in_threads(3, lambda: run(x=X))
     assert device.waiting.acquire(timeout=LIMIT_S)
     device.sessions[0].drops = True
@@ -236,7 +238,7 @@ def test_dropped_submission_is_found_before_its_data_is_used() -> None:
     device.gate.set()
     ids = vs.cast(vs.input("x", (3,)), "int32", name="ids")
     y = vs.gather(vs.weight(X), ids, name="rows")
-    with vs.Scheduler([device], on_fault="raise") as sched:
+    with vs.Scheduler([device], on_device_failure="raise") as sched:
         run = sched.compile(y, placement={"ids": "null:0", "rows": "cpu"})
         device.sessions[0].drops = True
         with pytest.raises(vs.DeviceLost, match="dropped"):
@@ -267,7 +269,7 @@ def test_ctrl_c_twice_leaves_what_may_be_at_work_alone(device: GatedDevice) -> N
     with pytest.raises(KeyboardInterrupt):
         run(x=X)
     assert np.array_equal(run(x=X), X + 1)
-    assert len(device.sessions) == 2 and not sched.quarantined
+    assert len(device.sessions) == 2 and not sched.failed_devices
     assert device.sessions[0].limits == [] and len(device.sessions[1].limits) == 1
     sched.close()
 
@@ -287,11 +289,11 @@ class InterruptedCondition(threading.Condition):
         raise AssertionError("it would wait for ever")
 
 
-@pytest.mark.parametrize("policy", ["priority", "dynamic"])
+@pytest.mark.parametrize("policy", ["priority", "earliest-finish"])
 @pytest.mark.parametrize("at", [1, 2])
 @pytest.mark.parametrize("whose", ["executor", "graph"])
 def test_ctrl_c_at_any_lock_leaves_nobody_waiting(whose: str, at: int, policy: str) -> None:
-    alone = vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())
+    alone = vs.SimulatedDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())
     sched = vs.Scheduler([alone], policy=policy)
     run = sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
     owner: Any = run._compiled._executor if whose == "executor" else run._compiled
@@ -319,7 +321,7 @@ def test_ctrl_c_before_a_device_got_its_commit_costs_neither_state_nor_device(
         device.sessions[0].interrupts_commit = True
         with pytest.raises(KeyboardInterrupt):
             run()
-        assert np.array_equal(sched.read(held), X + 2) and not sched.quarantined
+        assert np.array_equal(sched.read(held), X + 2) and not sched.failed_devices
         assert np.array_equal(run(), -X - 2) and len(device.sessions) == 1
 
 
@@ -346,7 +348,7 @@ def test_ctrl_c_when_a_device_has_got_its_commit_costs_neither_state_nor_device(
         monkeypatch.setattr(type(session), "submit", submit)
         with pytest.raises(KeyboardInterrupt):
             run()
-        assert left and not sched.quarantined
+        assert left and not sched.failed_devices
         assert np.array_equal(sched.read(held), X + 2)
         assert np.array_equal(run(), -X - 2)
 

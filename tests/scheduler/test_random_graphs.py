@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.scales, pytest.mark.timeout(max(120, GRAPHS // 20))]
 
 def null_devices(count: int, seed: int) -> list[Device]:
     clock = vs.SimulatedClock()
-    return [vs.NullDevice(DeviceSpec(f"null:{i}", "null"), clock) for i in range(count)]
+    return [vs.SimulatedDevice(DeviceSpec(f"null:{i}", "null"), clock) for i in range(count)]
 
 
 SIMULATED: dict[str, Callable[[int], Sequence[Device]]] = {
@@ -41,7 +41,9 @@ SIMULATED: dict[str, Callable[[int], Sequence[Device]]] = {
     "two lazy": lambda seed: lazy_devices(2, seed),
     "four lazy": lambda seed: lazy_devices(4, seed),
     "null": lambda seed: null_devices(3, seed),
-    "small lazy": lambda seed: lazy_devices(3, seed, memory_bytes=1 << 12, page_bytes=1 << 11),
+    "small lazy": lambda seed: lazy_devices(
+        3, seed, memory_bytes=1 << 12, max_buffer_bytes=1 << 11
+    ),
 }
 REAL = {name: names for name, names in DEVICE_SETS.items() if name != "cpu"}
 

@@ -16,7 +16,7 @@ from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 
 def block(x: vs.Tensor, width: int, rng: np.random.Generator, name: str) -> vs.Tensor:
     """A feed-forward block with a residual and a norm, in a scope of its own."""
-    with vs.scope(name):
+    with vs.name_scope(name):
         up = vs.weight(rng.standard_normal((width, 4 * width), dtype=np.float32) / 8, name="up")
         down = vs.weight(rng.standard_normal((4 * width, width), dtype=np.float32) / 8, name="down")
         gamma = vs.weight(np.ones(width, np.float32), name="gamma")
@@ -76,10 +76,10 @@ def test_replay_allocates_nothing_and_creates_no_pipeline(
         for _ in range(5):
             run(x=x)
         assert [made_by(c.counters) for c in contexts] == before
-        on_gpu = sum(run.plan.machine.devices[s.device].kind == "vulkan" for s in run.plan.splits)
+        on_gpu = sum(run.plan.topology.devices[s.device].kind == "vulkan" for s in run.plan.splits)
         assert sum(c.counters.submissions for c in contexts) - submissions == 5 * on_gpu
         assert run.stats is not None
-        assert sum(c.counters.fence_waits for c in contexts) - fences == 5 * run.stats.fences_waited
+        assert sum(c.counters.fence_waits for c in contexts) - fences == 5 * run.stats.fence_waits
 
 
 def test_two_devices_run_at_the_same_time(two_devices: list[str]) -> None:
@@ -201,7 +201,7 @@ def test_tensor_over_the_largest_buffer_goes_elsewhere_and_says_why(devices: lis
         spec = sched.devices[0].spec
         if spec.kind == "cpu":
             pytest.skip("numpy has no largest buffer")
-        words = spec.page_bytes // 4 + 1
+        words = spec.max_buffer_bytes // 4 + 1
         with pytest.warns(vs.VkschedWarning, match="numpy runs neg .big., .* the largest buffer"):
             run = sched.compile(vs.neg(vs.input("x", (words,), "int32"), name="big"))
         assert "over the largest buffer" in run.plan.explain()
@@ -209,7 +209,7 @@ def test_tensor_over_the_largest_buffer_goes_elsewhere_and_says_why(devices: lis
 
 def test_graph_that_fits_no_device_memory_runs_on_the_cpu(devices: list[str]) -> None:
     with vs.Scheduler(devices) as sched:
-        assert sched.machine.devices[-1].kind == "cpu"
+        assert sched.topology.devices[-1].kind == "cpu"
         w = vs.weight(np.ones((64, 64), np.float32), name="w")
         run = sched.compile(vs.input("x", (2, 64)) @ w, placement={"w": "cpu"})
         run(x=np.ones((2, 64), np.float32))

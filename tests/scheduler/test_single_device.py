@@ -38,7 +38,7 @@ class Runs:
         self.clock, self.tape = vs.SimulatedClock(), vs.Tape()
         cores = Cores() if shared else None
         self.devices = [
-            vs.NullDevice(
+            vs.SimulatedDevice(
                 DeviceSpec(name, "null", flops_per_s=s, bytes_per_s=1e12, submit_s=1e-6),
                 self.clock,
                 vs.Link(1e10, 1e-6),
@@ -46,7 +46,7 @@ class Runs:
             )
             for name, s in ((A, 1e8), (B, speed * 1e8))
         ]
-        self.faulty = [vs.FaultyDevice(device, at=None) for device in self.devices]
+        self.faulty = [vs.FaultInjectionDevice(device, at=None) for device in self.devices]
         self.objective = objective
         trace = vs.Trace(self.clock, [self.tape])
         self.sched = vs.Scheduler(self.faulty, objective=objective, trace=trace, **given)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ class Runs:
     @property
     def used(self) -> list[str]:
         plan = self.run.plan
-        return [plan.machine.devices[device].name for device in plan.working]
+        return [plan.topology.devices[device].name for device in plan.working]
 
     @property
     def changes(self) -> int:
@@ -140,7 +140,7 @@ def test_a_lone_device_that_fails_leaves_the_work_to_the_other() -> None:
         assert runs.used == [A, "cpu"]
         runs.faulty[0].at = 0
         runs.flow(1)
-        assert runs.used == [B, "cpu"] and list(runs.sched.quarantined) == [A]
+        assert runs.used == [B, "cpu"] and list(runs.sched.failed_devices) == [A]
 
 
 def test_what_the_user_has_placed_stays() -> None:

@@ -60,9 +60,9 @@ GRAPHS = (chain, one_product, three_products, all_read_all)
 SPEEDS = ((1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 0.25), (0.25, 1.0), (1.0, 1.0, 1.0))
 
 
-def devices(clock: vs.SimulatedClock, speeds: tuple[float, ...]) -> list[vs.NullDevice]:
+def devices(clock: vs.SimulatedClock, speeds: tuple[float, ...]) -> list[vs.SimulatedDevice]:
     return [
-        vs.NullDevice(
+        vs.SimulatedDevice(
             DeviceSpec(
                 name,
                 "null",
@@ -139,7 +139,7 @@ def test_runs_go_to_devices_in_proportion_to_their_speeds() -> None:
 def test_a_stream_goes_on_where_one_of_its_devices_is_lost() -> None:
     clock = vs.SimulatedClock()
     first, second = devices(clock, (1.0, 0.5))
-    faulty = vs.FaultyDevice(second, at=3)
+    faulty = vs.FaultInjectionDevice(second, at=3)
     with vs.Scheduler([first, faulty], objective="throughput") as sched:
         run = sched.compile(one_product())
         assert run.plan.replicas
@@ -147,18 +147,18 @@ def test_a_stream_goes_on_where_one_of_its_devices_is_lost() -> None:
         with pytest.warns(vs.VkschedWarning, match="is lost"):
             futures = [run.submit(x=X) for _ in range(40)]
             assert all((future.result() == expected).all() for future in futures)
-        assert not run.plan.replicas and list(sched.quarantined) == [B]
+        assert not run.plan.replicas and list(sched.failed_devices) == [B]
 
 
 def test_a_stream_keeps_its_devices_where_memory_was_short_once() -> None:
     clock = vs.SimulatedClock()
     first, second = devices(clock, (1.0, 0.5))
-    faulty = vs.FaultyDevice(second, 0, "memory", "prepare", times=1)
+    faulty = vs.FaultInjectionDevice(second, 0, "memory", "prepare", times=1)
     with vs.Scheduler([first, faulty], objective="throughput") as sched:
         with pytest.warns(vs.VkschedWarning, match="what is free now and one copy"):
             run = sched.compile(one_product())
         assert [own.copies for own in (run.plan, *run.plan.replicas)] == [1, 1]
-        assert not sched.quarantined
+        assert not sched.failed_devices
 
 
 def test_a_stream_with_replicas_replays(tmp_path: Path) -> None:

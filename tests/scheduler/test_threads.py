@@ -34,7 +34,7 @@ THREADS = 4
 
 def null_devices() -> list[Device]:
     clock = vs.SimulatedClock()
-    return [vs.NullDevice(DeviceSpec(f"null:{i}", "null"), clock) for i in range(2)]
+    return [vs.SimulatedDevice(DeviceSpec(f"null:{i}", "null"), clock) for i in range(2)]
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ class Failing(NullSession):
         super().submit(slot, split, ticket)
 
 
-class FailingDevice(vs.NullDevice):
+class FailingDevice(vs.SimulatedDevice):
     """A device that fails while it prepares, or later."""
 
     def __init__(self, fails: str) -> None:
@@ -357,26 +357,26 @@ def test_a_device_that_cannot_prepare_or_submit_is_closed_with_the_rest() -> Non
     threads = set(threading.enumerate())
     failing = FailingDevice("prepare")
     with pytest.raises(vs.OutOfMemory, match="full"):
-        with vs.Scheduler([failing], on_fault="raise") as sched:
+        with vs.Scheduler([failing], on_device_failure="raise") as sched:
             sched.compile(y)
     assert failing.closed == 1
     failing = FailingDevice("submit")
     with pytest.raises(vs.DeviceLost, match="lost"):
-        with vs.Scheduler([failing], on_fault="raise") as sched:
+        with vs.Scheduler([failing], on_device_failure="raise") as sched:
             sched.compile(y)(x=X)
     assert failing.closed == 1
     assert set(threading.enumerate()) <= threads
 
 
 @pytest.mark.usefixtures("frees_all")
-@pytest.mark.parametrize("on_fault", spread(["raise", "replay"], 1))
+@pytest.mark.parametrize("on_device_failure", spread(["raise", "retry"], 1))
 def test_out_of_memory_while_preparing_leaves_nothing(
-    devices: list[str], on_fault: str, monkeypatch: pytest.MonkeyPatch
+    devices: list[str], on_device_failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if devices == ["cpu"]:
         pytest.skip("numpy prepares nothing")
     w = vs.weight(np.ones(4, np.float32), name="w")
-    with vs.Scheduler(devices, copies=2, on_fault=on_fault) as sched:
+    with vs.Scheduler(devices, copies=2, on_device_failure=on_device_failure) as sched:
         before = live_natives(sched)
         real: Callable[..., Any] = Context._allocate
         for limit in range(5):
@@ -389,7 +389,7 @@ def test_out_of_memory_while_preparing_leaves_nothing(
                 return real(*args)
 
             monkeypatch.setattr(Context, "_allocate", allocate)
-            if on_fault == "raise":
+            if on_device_failure == "raise":
                 with pytest.raises(vs.OutOfMemory, match="injected"):
                     sched.compile(graph(1, w))
             else:

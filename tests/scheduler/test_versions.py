@@ -17,8 +17,8 @@ from vksched.plan.plan import Plan
 from vksched.planner.planner import plan_graph
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.topology.perf_model import Costs, Curve
-from vksched.topology.topology import Machine
+from vksched.topology.perf_model import Curve, PerfModel
+from vksched.topology.topology import Topology
 
 RICH = Limits(storage_buffers=32, max_invocations=1024, shared_bytes=65536)
 POOR = Limits(storage_buffers=4)
@@ -47,13 +47,13 @@ def planned(
     out: vs.Tensor, specs: Sequence[DeviceSpec], objective: str = "latency", with_cpu: bool = False
 ) -> Plan:
     cpu = DeviceSpec("cpu", "cpu", flops_per_s=1e9, bytes_per_s=1e9)
-    machine = Machine((*specs, cpu))
-    request = Request(vs.build_graph(out)[0], (), {}).optimized(machine)
+    topology = Topology((*specs, cpu))
+    request = Request(vs.build_graph(out)[0], (), {}).optimized(topology)
     return plan_request(
         request,
-        machine,
+        topology,
         lambda v: plan_graph(
-            v.graph, machine, policy="auto", objective=objective, with_cpu=with_cpu
+            v.graph, topology, policy="auto", objective=objective, with_cpu=with_cpu
         ),
     )
 
@@ -73,7 +73,7 @@ def test_a_poorer_card_makes_no_plan_slower(
     assert latency_s(both) <= min(alone) * 1.000001
     decision = both.decision
     assert decision is not None
-    working = {both.machine.devices[split.device].name for split in both.splits}
+    working = {both.topology.devices[split.device].name for split in both.splits}
     assert set(decision.won.devices) == working
     assert decision.won.single in working  # and not a device that has no work
     assert decision.single_value <= min(alone) * 1.000001
@@ -81,7 +81,7 @@ def test_a_poorer_card_makes_no_plan_slower(
 
 def test_two_better_cards_share_the_graph_that_is_made_for_them() -> None:
     """Beside a poorer one; the graph for all three would take longer."""
-    machines = [STRONG, DeviceSpec("other", "null", bytes_per_s=1.2e11, limits=RICH, **RATES)]
+    topologies = [STRONG, DeviceSpec("other", "null", bytes_per_s=1.2e11, limits=RICH, **RATES)]
     ends = []
     for b in range(2):
         own = [vs.input(f"{b}{i}", (1024, 1024)) for i in range(5)]
@@ -91,7 +91,7 @@ def test_two_better_cards_share_the_graph_that_is_made_for_them() -> None:
             h = vs.tanh(h * own[0] + own[1] * own[2] - own[3] * own[4])
         ends.append(vs.reduce_sum(h, axis=1))
     out = ends[0] + ends[1]
-    pair, three = planned(out, machines), planned(out, [WEAK, *machines])
+    pair, three = planned(out, topologies), planned(out, [WEAK, *topologies])
     assert len({split.device for split in pair.splits}) == 2
     assert latency_s(three) <= latency_s(pair) * 1.000001
 
@@ -103,7 +103,7 @@ def test_estimates_near_each_other_leave_the_first_version() -> None:
     strong = DeviceSpec("strong", "vulkan", bytes_per_s=1.2e11, limits=RICH, **guessed)
     plan = planned(chains(1, 4), [weak, strong])
     assert plan.decision is not None and not plan.decision.measured
-    assert {plan.machine.devices[split.device].name for split in plan.splits} == {"weak"}
+    assert {plan.topology.devices[split.device].name for split in plan.splits} == {"weak"}
 
 
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
@@ -119,7 +119,7 @@ def test_results_are_those_of_numpy() -> None:
     rng = np.random.default_rng(0)
     out = chains(2, 3, 16)
     feeds = {f"x{i}": rng.standard_normal((16, 16), np.float32) for i in range(6)}
-    cards = [vs.NullDevice(each, clock) for each in (WEAK, STRONG)]
+    cards = [vs.SimulatedDevice(each, clock) for each in (WEAK, STRONG)]
     with vs.Scheduler(cards, policy="auto", tune=False) as sched:
         got = sched.compile(out)(**feeds)
     (wanted,) = numpy_outputs(vs.build_graph(out)[0], feeds)
@@ -137,10 +137,10 @@ def test_a_cpu_that_runs_the_graph_as_written_faster_than_cards_want_it_gets_it(
         flops_per_s=2e10,
         bytes_per_s=4e9,
         limits=RICH,
-        costs=Costs((*usual,), calls=1),
+        costs=PerfModel((*usual,), calls=1),
     )
     cpu = DeviceSpec(
-        "cpu", "cpu", flops_per_s=5e10, bytes_per_s=1e10, costs=Costs((*usual, *slow), calls=1)
+        "cpu", "cpu", flops_per_s=5e10, bytes_per_s=1e10, costs=PerfModel((*usual, *slow), calls=1)
     )
     h = vs.input("x", (1, 16, 64, 64))
     for _ in range(3):
@@ -148,10 +148,10 @@ def test_a_cpu_that_runs_the_graph_as_written_faster_than_cards_want_it_gets_it(
     graph = vs.build_graph(h)[0]
 
     def plan_on(*devices: DeviceSpec) -> Plan:
-        machine = Machine(devices)
-        request = Request(graph, (), {}).optimized(machine)
+        topology = Topology(devices)
+        request = Request(graph, (), {}).optimized(topology)
         return plan_request(
-            request, machine, lambda v: plan_graph(v.graph, machine, policy="auto", with_cpu=True)
+            request, topology, lambda v: plan_graph(v.graph, topology, policy="auto", with_cpu=True)
         )
 
     both, alone = plan_on(card, cpu), plan_on(cpu)

@@ -234,7 +234,7 @@ def converse(addresses: list[str], states: str, security: str = "plain") -> Conv
         done.error, failed = error, done.step
     finally:
         if sched is not None:
-            done.quarantined = dict(sched.quarantined)
+            done.failed_devices = dict(sched.failed_devices)
             with step("close"):
                 sched.close()
     done.step = failed if done.error else ""
@@ -259,8 +259,8 @@ def wrong(done: Conversation, states: str, fault: str, limit_s: float = LIMIT_S)
             found.append(f"{done.step}: an error that names nobody: {error}")
     if done.plans > len(NAMES) + 2:
         found.append(f"{done.plans} plans were made")
-    if harmless and done.quarantined:
-        found.append(f"out of use: {done.quarantined}")
+    if harmless and done.failed_devices:
+        found.append(f"out of use: {done.failed_devices}")
     return found
 
 

@@ -30,8 +30,8 @@ from vksched.schedule import TaskGraph, policies, schedule
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
-from vksched.topology.perf_model import Costs
-from vksched.topology.topology import Machine
+from vksched.topology.perf_model import PerfModel
+from vksched.topology.topology import Topology
 
 ROWS, COLUMNS = 8, 32
 EVERY = (*POLICIES, "single", *(name for name in policies() if name not in POLICIES))
@@ -47,7 +47,7 @@ class Case:
     """What plan_graph is asked for, but for the policy."""
 
     graph: Graph
-    machine: Machine
+    topology: Topology
     overrides: tuple[tuple[str | int, str], ...] = ()
     observed: tuple[int, ...] = ()
     resident: Mapping[int, frozenset[int]] | None = None
@@ -59,7 +59,7 @@ class Case:
         if policy in POLICIES:
             return vs.plan_graph(
                 self.graph,
-                self.machine,
+                self.topology,
                 policy=policy,
                 overrides=self.overrides,
                 copies=self.copies,
@@ -71,7 +71,7 @@ class Case:
             return self.alone(0)
         ways = self.ways()
         tasks, edges = ways.cut.tasks
-        where = replace(ways.topology(), memory_bytes={})  # placement keeps it
+        where = replace(ways.platform(), memory_bytes={})  # placement keeps it
         found = schedule(TaskGraph(tasks, edges), where, policy)
         return self.follow(ways.cut.wish([found.device[task.name] for task in tasks]))
 
@@ -92,13 +92,13 @@ class Case:
 
     @cached_property
     def support(self) -> Support:
-        return Support(self.graph, self.machine, self.resident, self.observed)
+        return Support(self.graph, self.topology, self.resident, self.observed)
 
     @property
     def competing(self) -> tuple[int, ...]:
         """The devices among which "auto" chooses."""
-        cpu, devices = self.machine.cpu, self.machine.devices
-        gpus = [d for d in range(cpu) if not devices[d].out_of_use]
+        cpu, devices = self.topology.cpu, self.topology.devices
+        gpus = [d for d in range(cpu) if not devices[d].disabled_reason]
         return (*gpus, cpu) if self.with_cpu or not gpus else tuple(gpus)
 
 
@@ -106,9 +106,9 @@ def draw_case(seed: int, most: int = 40) -> Case:
     """Returns a case of at most so many ops."""
     rng = np.random.default_rng(seed)
     graph = draw_graph(rng, int(rng.integers(1, most + 1)))
-    machine = draw_machine(rng, sum(graph.words) * 4)
-    case = Case(graph, machine, copies=("auto", 1, 1, 2, 3)[int(rng.integers(5))])
-    names = [spec.name for spec in machine.devices]
+    topology = draw_topology(rng, sum(graph.words) * 4)
+    case = Case(graph, topology, copies=("auto", 1, 1, 2, 3)[int(rng.integers(5))])
+    names = [spec.name for spec in topology.devices]
     pins = rng.choice([0.0, 0.0, 0.1, 0.4])
     pinned = [
         (n.id, names[int(rng.integers(len(names)))])
@@ -141,7 +141,7 @@ def draw_resident(rng: np.random.Generator, case: Case) -> dict[int, frozenset[i
         )
         | frozenset(memory.states)
         for device, memory in enumerate(plan.memory)
-        if plan.machine.devices[device].kind != "cpu"
+        if plan.topology.devices[device].kind != "cpu"
     }
 
 
@@ -252,14 +252,14 @@ def draw_graph(rng: np.random.Generator, count: int) -> Graph:
 # -- machines --------------------------------------------------------------------------------------
 
 
-def draw_machine(rng: np.random.Generator, graph_bytes: int) -> Machine:
+def draw_topology(rng: np.random.Generator, graph_bytes: int) -> Topology:
     """Returns 2 to 6 devices and the CPU. graph_bytes: what all values take; memory goes by it."""
     count = int(rng.integers(2, 7))
     kind = "vulkan" if rng.random() < 0.2 else "null"
     specs = [_device(rng, f"{kind}:{i}", kind, graph_bytes) for i in range(count)]
     if rng.random() < 0.2:  # a GPU that is opened twice
         shared = min(specs[0].memory_bytes, specs[1].memory_bytes)
-        specs[:2] = [replace(s, pool="one", memory_bytes=shared) for s in specs[:2]]
+        specs[:2] = [replace(s, memory_node="one", memory_bytes=shared) for s in specs[:2]]
     speed = 10 ** rng.uniform(6, 10)
     cpu = DeviceSpec(
         "cpu",
@@ -274,7 +274,7 @@ def draw_machine(rng: np.random.Generator, graph_bytes: int) -> Machine:
         for spec in specs
         if rng.random() < 0.7
     ]
-    return Machine((*specs, cpu), Links(tuple(links), Link(10 ** rng.uniform(6, 10))))
+    return Topology((*specs, cpu), Links(tuple(links), Link(10 ** rng.uniform(6, 10))))
 
 
 def _one_of(rng: np.random.Generator, *values: float) -> float:
@@ -290,23 +290,23 @@ def _device(rng: np.random.Generator, name: str, kind: str, graph_bytes: int) ->
         kind,
         limits=NO_GATHER if rng.random() < 0.2 else Limits(),
         memory_bytes=memory,
-        page_bytes=(1 << 27, 1 << 17, 1 << 14)[int(rng.integers(3))],
+        max_buffer_bytes=(1 << 27, 1 << 17, 1 << 14)[int(rng.integers(3))],
         flops_per_s=speed,
         bytes_per_s=speed / _one_of(rng, 1.0, 10.0),
         submit_s=_one_of(rng, 0.0, 1e-5, 1e-3),
         slowdown=_one_of(rng, 1.0, 1.0, 1.0, 5.0),
-        own_buffers=bool(rng.random() < 0.1),
-        windows_apart=bool(rng.random() < 0.3),
-        sync=("split", "split", "split", "level", "op")[int(rng.integers(5))],
+        disable_aliasing=bool(rng.random() < 0.1),
+        unified_memory=bool(rng.random() >= 0.3),
+        submit_granularity=("split", "split", "split", "level", "op")[int(rng.integers(5))],
         offload_flops_per_byte=_one_of(rng, 16.0, 1.0, float("inf")),
-        out_of_use="lost" if rng.random() < 0.05 else "",
-        costs=_costs(rng) if rng.random() < 0.3 else Costs(),
+        disabled_reason="lost" if rng.random() < 0.05 else "",
+        costs=_costs(rng) if rng.random() < 0.3 else PerfModel(),
     )
 
 
-def _costs(rng: np.random.Generator) -> Costs:
+def _costs(rng: np.random.Generator) -> PerfModel:
     """Returns costs as calibration leaves them: calls take longer than ceilings say."""
-    return Costs(
+    return PerfModel(
         launch_s=_one_of(rng, 0.0, 1e-6),
         start_s=1e-6,
         submit_s=_one_of(rng, 1e-6, 1e-4),

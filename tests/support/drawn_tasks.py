@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from vksched.schedule import Link, Task, TaskGraph, Topology
+from vksched.schedule import Link, Platform, Task, TaskGraph
 
 INFINITY = float("inf")
-Instance = tuple[TaskGraph, Topology]
+Instance = tuple[TaskGraph, Platform]
 
 
 def drawn(seed: int, tasks: int, devices: int, *, missing: float = 0.0) -> Instance:
@@ -32,7 +32,7 @@ def drawn(seed: int, tasks: int, devices: int, *, missing: float = 0.0) -> Insta
         for b in names
         if a < b
     }
-    return TaskGraph(work, edges), Topology(names, links)
+    return TaskGraph(work, edges), Platform(names, links)
 
 
 @st.composite
@@ -60,11 +60,11 @@ def instances(draw: Callable[..., object], most: int = 12) -> Instance:
     links = pick(st.dictionaries(ends.filter(lambda e: e[0] != e[1]), link, max_size=4))
     room = sum(task.memory_bytes for task in tasks)  # all fits anywhere, or nothing is limited
     memory = dict.fromkeys(devices, room) if pick(st.booleans()) else {}
-    where = Topology(devices, links, memory_bytes=memory, default_link=pick(link))  # type: ignore[arg-type]
+    where = Platform(devices, links, memory_bytes=memory, default_link=pick(link))  # type: ignore[arg-type]
     return TaskGraph(tasks, edges), where  # type: ignore[arg-type]
 
 
-def optimum(tasks: TaskGraph, where: Topology) -> float:
+def optimum(tasks: TaskGraph, where: Platform) -> float:
     """Returns the least makespan, by trying all orders of starts and all devices.
 
     It reads the values that a user gives, and shares no code with the policies.

@@ -17,7 +17,7 @@ from vksched.plan.verify.happens_before import check_plan
 from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 
 SHAPE = (8, 64)
 A, B, C, CPU = "null:0", "null:1", "null:2", "cpu"
@@ -26,33 +26,33 @@ Placement = Mapping[str, str]
 Built = tuple[Sequence[Tensor], Placement]
 
 
-def make_machine(count: int = 2, memory: Sequence[int] = (), **spec: object) -> Machine:
+def make_topology(count: int = 2, memory: Sequence[int] = (), **spec: object) -> Topology:
     """Some null devices and the CPU; memory: bytes of the first devices."""
     devices = [DeviceSpec(f"null:{i}", "null", **spec) for i in range(count)]  # type: ignore[arg-type]
     for i, size in enumerate(memory):
         devices[i] = replace(devices[i], memory_bytes=size)
-    return Machine((*devices, DeviceSpec("cpu", "cpu")))
+    return Topology((*devices, DeviceSpec("cpu", "cpu")))
 
 
 def make_plan(
     outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
     placement: Placement | Sequence[tuple[str | Tensor, str]] = (),
-    machine: Machine | None = None,
+    topology: Topology | None = None,
     copies: int = 1,
 ) -> Plan:
     """The checked plan of some outputs; placement by pattern or Tensor, as for a Scheduler."""
     graph, ids = vs.build_graph(outputs)
     pairs = placement.items() if isinstance(placement, Mapping) else placement
     overrides = [(ids[k] if isinstance(k, Tensor) else k, device) for k, device in pairs]
-    plan = vs.plan_graph(graph, machine or make_machine(3), overrides=overrides, copies=copies)
+    plan = vs.plan_graph(graph, topology or make_topology(3), overrides=overrides, copies=copies)
     return check_plan(plan)
 
 
-def picky(*able: bool) -> Machine:
+def picky(*able: bool) -> Topology:
     """One null device for each flag; those with False cannot gather."""
     limits = [Limits() if ok else Limits(storage_buffers=3) for ok in able]
     devices = [DeviceSpec(f"null:{i}", "null", limits=m) for i, m in enumerate(limits)]
-    return Machine((*devices, DeviceSpec("cpu", "cpu")))
+    return Topology((*devices, DeviceSpec("cpu", "cpu")))
 
 
 def steps(x: Tensor, names: Sequence[str], amount: float = 1.0) -> list[Tensor]:
@@ -126,7 +126,7 @@ def mlp(layers: int = 4, width: int = 64, half: int = 2) -> Built:
     rng = np.random.default_rng(7)
     h = vs.input("x", (8, width))
     for i in range(layers):
-        with vs.scope(f"layer.{i}"):
+        with vs.name_scope(f"layer.{i}"):
             w = vs.weight(rng.standard_normal((8, width), dtype=np.float32), name="w")
             b = vs.weight(rng.standard_normal(width, dtype=np.float32), name="b")
             h = vs.relu(vs.add(vs.mul(h, w, name="scale"), b, name="shift"), name="relu")
@@ -158,7 +158,7 @@ def transformer(layers: int = 12, fused: bool = False, half: int | None = None) 
 
     x = vs.input("x", (1, tokens, width))
     for i in range(layers):
-        with vs.scope(f"layer.{i}"):
+        with vs.name_scope(f"layer.{i}"):
             h = norm(x, "norm_1")
             q, k, v = (part(h, name) for name in ("query", "key", "value"))
             if fused:
@@ -177,13 +177,13 @@ def transformer(layers: int = 12, fused: bool = False, half: int | None = None) 
 class Named:
     """A graph shape and what its plan must come to.
 
-    crossings: copies from device to device. waits: of the host, the end included. fences: those
+    transfers: copies from device to device. waits: of the host, the end included. fences: those
     waits that are not for the CPU.
     """
 
     build: Callable[[], Built]
     splits: int
-    crossings: int
+    transfers: int
     waits: int
     fences: int
 
@@ -220,22 +220,22 @@ def waits_of(plan: Plan) -> list[int]:
 
 def fences_of(plan: Plan) -> int:
     """The waits that are for a fence: those for the CPU are not."""
-    return sum(plan.machine.devices[plan.splits[w].device].kind != "cpu" for w in waits_of(plan))
+    return sum(plan.topology.devices[plan.splits[w].device].kind != "cpu" for w in waits_of(plan))
 
 
-def crossings_of(plan: Plan) -> list[CopyIn]:
+def transfers_of(plan: Plan) -> list[CopyIn]:
     """The copies from device to device."""
     return [c for s in plan.splits for c in s.copies_in if c.source >= 0]
 
 
 def device_of(plan: Plan, name: str) -> str:
     """The name of the device of a node."""
-    return plan.machine.devices[plan.placements[node_id(plan, name)].device].name
+    return plan.topology.devices[plan.placements[node_id(plan, name)].device].name
 
 
 def rule_of(plan: Plan, name: str) -> str:
     """The rule that placed a node."""
-    return plan.placements[node_id(plan, name)].rule
+    return plan.placements[node_id(plan, name)].reason
 
 
 def node_id(plan: Plan, name: str) -> int:
@@ -280,14 +280,16 @@ def random_plan(seed: int, count: int, devices: int, pinned: float = 0.3, **spec
     """The checked plan of a random graph over some devices and the CPU, some nodes pinned."""
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, count))
-    machine = make_machine(devices, **spec)
+    topology = make_topology(devices, **spec)
     overrides = [
-        (n.id, machine.devices[int(rng.integers(0, devices + 1))].name)
+        (n.id, topology.devices[int(rng.integers(0, devices + 1))].name)
         for n in graph.ops
         if rng.random() < pinned
     ]
     copies = int(rng.integers(1, 3))
-    return check_plan(vs.plan_graph(graph, machine, overrides=overrides, copies=copies), copies + 1)
+    return check_plan(
+        vs.plan_graph(graph, topology, overrides=overrides, copies=copies), copies + 1
+    )
 
 
 def numpy_outputs(graph: Graph, feeds: Mapping[str, NDArray]) -> list[NDArray]:
@@ -342,7 +344,7 @@ def assert_memory(plan: Plan) -> None:
     """Live values share no word, nor a page where each has a buffer of its own, and every operand
     has a place.
     """
-    for device, spec in enumerate(plan.machine.devices[:-1]):
+    for device, spec in enumerate(plan.topology.devices[:-1]):
         lives = sorted(lifetimes(plan, device).items())
         for i, (one, (first, last)) in enumerate(lives):
             a = plan.locations[device, one]
@@ -351,7 +353,7 @@ def assert_memory(plan: Plan) -> None:
             for two, (start, end) in lives[:i]:
                 b = plan.locations[device, two]
                 apart = a.page != b.page or (
-                    not spec.own_buffers
+                    not spec.disable_aliasing
                     and (a.offset >= b.offset + b.words or b.offset >= a.offset + a.words)
                 )
                 assert apart or last < start or end < first, (plan.explain(), one, two)

@@ -140,7 +140,7 @@ def conversation(node: ClusterNode, device: str = "cpu") -> list[Said]:
         assert sched.read(held).sum() == 2 * 4 * weight.sum()
         sched.write(held, np.zeros((4, 8), np.float32))
         run.close()
-        sched.drop(held)
+        sched.delete_state(held)
     node.wait_until_free()
     kinds = {each.kind for each in said}
     assert kinds >= {"missing", "weight", "add", "prepare", "start", "commit", "read", "write"}, (

@@ -83,7 +83,7 @@ def outputs_of(sched: vs.Scheduler, model: Model, count: int) -> list[NDArray]:
     ops = [node.name for node in graph.ops]
     at = {name: f"node{i * count // len(ops) + 1}/cpu" for i, name in enumerate(ops) if count}
     run = sched.compile(out, at, updates=updates)
-    used = {run.plan.machine.devices[split.device].name for split in run.plan.splits}
+    used = {run.plan.topology.devices[split.device].name for split in run.plan.splits}
     assert used >= set(at.values())
     return [np.asarray(run(**feeds_of(graph, turn))) for turn in range(2)]
 

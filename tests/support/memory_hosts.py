@@ -260,7 +260,7 @@ class Cluster:
         """The devices of the plan's machine, whosever they are."""
         self.hosts: dict[str, MemoryHost] = {}
         of: dict[str, list[Device]] = {}
-        for spec, memory in zip(plan.machine.devices, plan.memory, strict=True):
+        for spec, memory in zip(plan.topology.devices, plan.memory, strict=True):
             host = host_of(spec.name)
             device = make(host, device_of(spec.name))
             keys, initial = plan.graph.keys, plan.graph.initial
@@ -273,7 +273,7 @@ class Cluster:
                     devices.append(make(host, "cpu"))
                 self.hosts[host] = MemoryHost(host, self.network, devices, timeout_s)
         post = MemoryPost(self.network, "")
-        names = [spec.name for spec in plan.machine.devices]
+        names = [spec.name for spec in plan.topology.devices]
         seen = [d if not host_of(n) else _Named(n) for n, d in zip(names, self.real, strict=True)]
         self.executor = ClusterExecutor(
             plan, self.hosts, seen, post, trace or vs.Trace(), timeout_s, progress

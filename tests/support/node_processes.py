@@ -1,4 +1,4 @@
-"""Nodes as processes of their own, as `vksched node` starts them, for tests and benchmarks."""
+"""Nodes as processes of their own, as `vksched worker` starts them, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 STOP_S = 60
-PATIENT = ["--silent", "100"]
+PATIENT = ["--heartbeat-timeout", "100"]
 """A computer that has much to do may leave a process without a turn for seconds."""
 
 
@@ -23,7 +23,7 @@ class NodeProcess:
         options = ["--listen", "127.0.0.1:0", "--name", name, "--devices", devices]
         options += ["--credentials", str(key), "--security", security, *PATIENT]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vksched", "node", *options],
+            [sys.executable, "-m", "vksched", "worker", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

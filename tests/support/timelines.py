@@ -88,7 +88,7 @@ def simulated_devices(copy_queues: bool = False) -> list[Any]:
         specs = [replace(s, limits=replace(s.limits, copy_queue=True)) for s in specs]
     cpu = vs.DeviceSpec("cpu", "cpu", flops_per_s=2e7, bytes_per_s=1e8, submit_s=1e-6)
     links = {"gpu:0": Link(3e7, 1e-5), "gpu:1": Link(1e7, 3e-5)}
-    return [vs.NullDevice(spec, clock, link=links.get(spec.name)) for spec in (*specs, cpu)]
+    return [vs.SimulatedDevice(spec, clock, link=links.get(spec.name)) for spec in (*specs, cpu)]
 
 
 def simulated_tape() -> vs.Tape:

@@ -15,11 +15,11 @@ X = np.linspace(0.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
 
 def null_devices(count: int = 2) -> list[Any]:
     clock = vs.SimulatedClock()
-    return [vs.NullDevice(vs.DeviceSpec(f"gpu:{i}", "null"), clock) for i in range(count)]
+    return [vs.SimulatedDevice(vs.DeviceSpec(f"gpu:{i}", "null"), clock) for i in range(count)]
 
 
 def graph_of_two_devices() -> dict[str, Any]:
-    """Returns arguments of `compile`: a graph with a state, a crossing value and an observer."""
+    """Returns arguments of `compile`: a graph with a state, a transfer value and an observer."""
     x = vs.input("x", X.shape)
     held = vs.state(np.zeros(X.shape, np.float32), "held")
     a = vs.relu(x @ vs.weight(X, name="w"), name="a")

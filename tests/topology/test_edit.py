@@ -9,13 +9,13 @@ from vksched.topology.edit import alone, changed, some, with_device, without
 from vksched.topology.link_presets import WAYS
 from vksched.topology.links import Link
 from vksched.topology.presets import card
-from vksched.topology.topology_file import load_machine
+from vksched.topology.topology_file import load_topology
 
-TWO = load_machine("preset:two-cards")
+TWO = load_topology("preset:two-cards")
 
 
-def names(machine: vs.Machine) -> list[str]:
-    return [spec.name for spec in machine.devices]
+def names(topology: vs.Topology) -> list[str]:
+    return [spec.name for spec in topology.devices]
 
 
 def test_a_device_less_takes_its_links_along() -> None:

@@ -15,8 +15,8 @@ from vksched.topology.edit import alone, changed, some, without
 from vksched.topology.host_names import check_name, device_of, host_of, on
 from vksched.topology.link_presets import way
 from vksched.topology.links import NETWORK, Link, Links
-from vksched.topology.topology import Machine
-from vksched.topology.topology_file import load_machine
+from vksched.topology.topology import Topology
+from vksched.topology.topology_file import load_topology
 
 
 def gpu(name: str, **fields: object) -> DeviceSpec:
@@ -35,13 +35,13 @@ LINKS = Links((
     ("node1/cpu", "node2/cpu", WIRE),
     ("node1/cpu", "cpu", Link(5e8, 1e-4)),
 ))  # fmt: skip
-MACHINE = Machine(
+TOPOLOGY = Topology(
     (
         gpu("gpu"),
-        gpu("node1/gpu", pool="a"),
-        gpu("node1/same", pool="a"),
+        gpu("node1/gpu", memory_node="a"),
+        gpu("node1/same", memory_node="a"),
         cpu("node1/cpu"),
-        gpu("node2/gpu", pool="a"),
+        gpu("node2/gpu", memory_node="a"),
         cpu("cpu"),
     ),
     LINKS,
@@ -61,16 +61,20 @@ def test_a_slash_stands_between_a_host_and_a_device_only(name: str) -> None:
     with pytest.raises(vs.PlanError, match="expected HOST/DEVICE or DEVICE"):
         check_name(name)
     with pytest.raises(vs.PlanError):
-        Machine((gpu(name), cpu("cpu"))).verify()
+        Topology((gpu(name), cpu("cpu"))).verify()
 
 
 def test_each_host_may_have_a_cpu() -> None:
-    assert MACHINE.hosts == ("", "node1", "node2")
-    assert MACHINE.cpu == CALLER_CPU
-    assert [MACHINE.cpu_of(d) for d in range(6)] == [5, 3, 3, 3, None, 5]
-    assert [MACHINE.host_of(d) for d in (GPU, CPU1, GPU2)] == ["", "node1", "node2"]
-    assert MACHINE.order == (GPU, GPU1, SAME1, GPU2, CPU1, CALLER_CPU)
-    assert [MACHINE.memory_of(host) for host in MACHINE.hosts] == ["cpu", "node1/cpu", "node2/cpu"]
+    assert TOPOLOGY.hosts == ("", "node1", "node2")
+    assert TOPOLOGY.cpu == CALLER_CPU
+    assert [TOPOLOGY.cpu_of(d) for d in range(6)] == [5, 3, 3, 3, None, 5]
+    assert [TOPOLOGY.host_of(d) for d in (GPU, CPU1, GPU2)] == ["", "node1", "node2"]
+    assert TOPOLOGY.order == (GPU, GPU1, SAME1, GPU2, CPU1, CALLER_CPU)
+    assert [TOPOLOGY.memory_of(host) for host in TOPOLOGY.hosts] == [
+        "cpu",
+        "node1/cpu",
+        "node2/cpu",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,40 +90,40 @@ def test_a_host_has_one_cpu_behind_its_other_devices(
     devices: tuple[DeviceSpec, ...], text: str
 ) -> None:
     with pytest.raises(vs.PlanError, match=text):
-        Machine(devices).verify()
+        Topology(devices).verify()
 
 
 def test_devices_of_two_hosts_share_no_memory() -> None:
-    assert MACHINE.pools == ((GPU,), (GPU1, SAME1), (CPU1,), (GPU2,))
+    assert TOPOLOGY.memory_nodes == ((GPU,), (GPU1, SAME1), (CPU1,), (GPU2,))
 
 
 def test_the_way_goes_by_the_memory_of_both_hosts() -> None:
-    assert MACHINE.way(GPU1, CPU1) == BUS
-    assert MACHINE.way(CPU1, GPU2) == Link(1 / (1 / 1e9 + 1 / 8e9), 5e-5 + 1e-5)
-    whole = MACHINE.way(GPU1, GPU2)
+    assert TOPOLOGY.way(GPU1, CPU1) == BUS
+    assert TOPOLOGY.way(CPU1, GPU2) == Link(1 / (1 / 1e9 + 1 / 8e9), 5e-5 + 1e-5)
+    whole = TOPOLOGY.way(GPU1, GPU2)
     assert whole.latency_s == pytest.approx(1e-5 + 5e-5 + 1e-5)
     assert 1 / whole.bytes_per_s == pytest.approx(1 / 8e9 + 1 / 1e9 + 1 / 8e9)
-    assert [leg[:2] for leg in MACHINE.legs(GPU1, GPU2)] == [
+    assert [leg[:2] for leg in TOPOLOGY.legs(GPU1, GPU2)] == [
         ("node1/gpu", "node1/cpu"),
         ("node1/cpu", "node2/cpu"),
         ("node2/cpu", "node2/gpu"),
     ]
-    assert MACHINE.way(CALLER_CPU, CPU1) == Link(5e8, 1e-4)
+    assert TOPOLOGY.way(CALLER_CPU, CPU1) == Link(5e8, 1e-4)
 
 
 def test_hosts_that_no_link_names_have_the_network() -> None:
-    assert MACHINE.link_between("", "node2") == NETWORK
+    assert TOPOLOGY.link_between("", "node2") == NETWORK
     assert way("ethernet10g") == NETWORK
-    fast = Machine(MACHINE.devices, Links(LINKS.pairs, network=Link(1e10, 1e-6)))
+    fast = Topology(TOPOLOGY.devices, Links(LINKS.pairs, network=Link(1e10, 1e-6)))
     assert fast.link_between("", "node2") == Link(1e10, 1e-6)
     assert fast.link_between("node2", "node1") == WIRE
 
 
 def test_plain_data_keeps_hosts_and_network() -> None:
-    machine = Machine(MACHINE.devices, Links(LINKS.pairs, network=Link(1e10, 1e-6)))
-    again = Machine.from_dict(json.loads(json.dumps(machine.as_dict())))
-    assert again == machine
-    assert Machine.from_dict(MACHINE.as_dict()) == MACHINE
+    topology = Topology(TOPOLOGY.devices, Links(LINKS.pairs, network=Link(1e10, 1e-6)))
+    again = Topology.from_dict(json.loads(json.dumps(topology.as_dict())))
+    assert again == topology
+    assert Topology.from_dict(TOPOLOGY.as_dict()) == TOPOLOGY
 
 
 def test_a_file_describes_hosts(tmp_path: Path) -> None:
@@ -130,32 +134,32 @@ def test_a_file_describes_hosts(tmp_path: Path) -> None:
         {"name": "node2/cpu", "kind": "cpu"},
     ]
     path.write_text(json.dumps({"devices": devices, "network": "ethernet25g"}))
-    machine = load_machine(path)
+    topology = load_topology(path)
     names = ["node1/gpu:0", "node1/gpu:1", "node2/gpu", "node2/cpu", "cpu"]
-    assert [spec.name for spec in machine.devices] == names
-    assert machine.link_in(1) == way("pcie3x16")
-    assert machine.link_out(2) == way("pcie4x16")
-    assert machine.link_between("node1", "") == way("ethernet25g")
+    assert [spec.name for spec in topology.devices] == names
+    assert topology.link_in(1) == way("pcie3x16")
+    assert topology.link_out(2) == way("pcie4x16")
+    assert topology.link_between("node1", "") == way("ethernet25g")
     path.write_text(json.dumps({"devices": devices, "network": {"gb_per_s": 2, "latency_us": 5}}))
-    assert load_machine(path).links.network.bytes_per_s == 2e9
+    assert load_topology(path).links.network.bytes_per_s == 2e9
     path.write_text(json.dumps({"devices": devices, "network": {"bytes_per_s": 0}}))
     with pytest.raises(vs.PlanError, match="at least 1 byte a second for the network"):
-        load_machine(path)
+        load_topology(path)
     path.write_text(json.dumps({"devices": devices, "network": "ethernet"}))
     with pytest.raises(vs.PlanError, match="expected the name of a link"):
-        load_machine(path)
+        load_topology(path)
 
 
 def test_changes_take_hosts_away_and_keep_their_cpus() -> None:
-    names = [spec.name for spec in changed(MACHINE, "-node1").devices]
+    names = [spec.name for spec in changed(TOPOLOGY, "-node1").devices]
     assert names == ["gpu", "node2/gpu", "cpu"]
-    assert [spec.name for spec in alone(MACHINE, "node1/gpu").devices] == [
+    assert [spec.name for spec in alone(TOPOLOGY, "node1/gpu").devices] == [
         "node1/gpu",
         "node1/cpu",
         "cpu",
     ]
-    two = some(MACHINE, ["node1/gpu", "node2/gpu"])
-    assert two.way(0, 2) == MACHINE.way(GPU1, GPU2)  # by node2/cpu, which is no device
-    assert without(MACHINE, "node1/cpu").cpu_of(GPU1) is None
+    two = some(TOPOLOGY, ["node1/gpu", "node2/gpu"])
+    assert two.way(0, 2) == TOPOLOGY.way(GPU1, GPU2)  # by node2/cpu, which is no device
+    assert without(TOPOLOGY, "node1/cpu").cpu_of(GPU1) is None
     with pytest.raises(vs.PlanError, match="expected one of"):
-        without(MACHINE, "node3")
+        without(TOPOLOGY, "node3")

@@ -18,10 +18,10 @@ from vksched.topology.presets import (
     PREFIX,
     card,
     card_names,
-    machine_data,
-    machine_names,
+    topology_data,
+    topology_names,
 )
-from vksched.topology.topology_file import load_machine
+from vksched.topology.topology_file import load_topology
 
 ROOT = Path(__file__).parent.parent.parent
 DATA = ROOT / "vksched" / "topology" / "data"
@@ -41,8 +41,8 @@ def test_a_card_has_figures_of_its_size(name: str) -> None:
     assert spec.bytes_per_s == BYTES_SHARE * found.bytes_per_s
     assert 0 < spec.memory_bytes < found.memory_bytes
     assert (spec.busy_watts, spec.idle_watts) == (found.busy_watts, found.idle_watts)
-    assert spec.page_bytes <= spec.limits.max_buffer_bytes
-    assert found.integrated == (found.link == "memory") == (not spec.windows_apart)
+    assert spec.max_buffer_bytes <= spec.limits.max_buffer_bytes
+    assert found.integrated == (found.link == "memory") == spec.unified_memory
     assert found.way == WAYS[found.link]
     least = vs.DeviceSpec("", "").limits
     for field in ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes"):
@@ -53,25 +53,25 @@ def test_a_card_may_have_another_name() -> None:
     assert card("rx6600").spec("second").name == "second"
 
 
-@pytest.mark.parametrize("name", machine_names())
+@pytest.mark.parametrize("name", topology_names())
 def test_a_machine_is_one(name: str) -> None:
-    machine = load_machine(PREFIX + name)
-    assert machine_data(name)["about"] and machine.verify() is machine
-    assert vs.Machine.from_dict(machine.as_dict()) == machine
-    host = machine.devices[-1]
+    topology = load_topology(PREFIX + name)
+    assert topology_data(name)["about"] and topology.verify() is topology
+    assert vs.Topology.from_dict(topology.as_dict()) == topology
+    host = topology.devices[-1]
     assert host.submit_s < 1e-5 and host.label
-    for device in machine.devices[:-1]:
-        link = machine.links.between(host.name, device.name)
-        assert link != machine.links.default and link.latency_s > 0
+    for device in topology.devices[:-1]:
+        link = topology.links.between(host.name, device.name)
+        assert link != topology.links.default and link.latency_s > 0
         assert device.flops_per_s > host.flops_per_s
 
 
 def test_the_machines_that_are_promised() -> None:
-    counts = {name: len(load_machine(PREFIX + name).devices) - 1 for name in machine_names()}
+    counts = {name: len(load_topology(PREFIX + name).devices) - 1 for name in topology_names()}
     assert counts == {"eight-cards": 8, "laptop": 2, "network-64": 64, "two-cards": 2}
-    laptop = load_machine("preset:laptop")
-    assert [d.windows_apart for d in laptop.devices] == [True, False, False]
-    two = load_machine("preset:two-cards")
+    laptop = load_topology("preset:laptop")
+    assert [d.unified_memory for d in laptop.devices] == [False, True, True]
+    two = load_topology("preset:two-cards")
     assert two.links.between("cpu", "fast") == WAYS["pcie4x16"]
     assert two.links.between("cpu", "small") == WAYS["pcie4x4"]
     assert two.devices[0].flops_per_s > 2 * two.devices[1].flops_per_s
@@ -87,8 +87,8 @@ def test_the_machines_that_are_promised() -> None:
     ],
 )
 def test_an_unknown_machine_is_told_what_is_near(name: str, match: str) -> None:
-    with pytest.raises(vs.PlanError, match=r"\[machine\] .*" + match):
-        load_machine(PREFIX + name)
+    with pytest.raises(vs.PlanError, match=r"\[topology\] .*" + match):
+        load_topology(PREFIX + name)
 
 
 def test_wheels_carry_the_files(tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_wheels_carry_the_files(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     here = {path.relative_to(ROOT).as_posix() for path in DATA.rglob("*.json")}
-    assert len(here) == len(card_names()) + len(machine_names()) and here <= held
+    assert len(here) == len(card_names()) + len(topology_names()) and here <= held

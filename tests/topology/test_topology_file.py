@@ -15,7 +15,7 @@ from vksched.topology.device_spec import GIB
 from vksched.topology.limits import Limits
 from vksched.topology.link_presets import WAYS, slower, way
 from vksched.topology.links import Link
-from vksched.topology.topology_file import load_machine, machine_of, read_yaml
+from vksched.topology.topology_file import load_topology, read_yaml, topology_of
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "data" / "two_cards.yaml"
 CARD = {"name": "card", "memory_gib": 8, "tflops": 4.5, "gb_per_s": 170}
@@ -33,48 +33,48 @@ def yaml_file(folder: Path, text: str) -> Path:
 
 def test_the_example_has_a_preset_and_a_card_by_hand() -> None:
     pytest.importorskip("yaml")
-    machine = load_machine(EXAMPLE)
-    assert [d.name for d in machine.devices] == ["fast", "old", "cpu"]
-    fast, old, cpu = machine.devices
+    topology = load_topology(EXAMPLE)
+    assert [d.name for d in topology.devices] == ["fast", "old", "cpu"]
+    fast, old, cpu = topology.devices
     assert fast.label == "AMD Radeon RX 7900 XTX, by its specification"
     assert (old.kind, old.memory_bytes, old.flops_per_s) == ("null", 3.5 * GIB, 2.2e12)
     assert (old.bytes_per_s, old.submit_s, old.limits.shared_bytes) == (1.2e11, 4e-5, 32768)
     assert old.limits.max_local_size == (1024, 1024, 64) and old.limits.push_bytes == 128
     assert cpu.submit_s == 2e-6
-    assert machine.links.between("cpu", "fast") == way("pcie4x16")
-    assert machine.links.between("old", "cpu") == Link(5e9, 12e-6)
+    assert topology.links.between("cpu", "fast") == way("pcie4x16")
+    assert topology.links.between("old", "cpu") == Link(5e9, 12e-6)
 
 
 def test_yaml_and_json_say_the_same(tmp_path: Path) -> None:
     text = "devices:\n- {name: card, memory_gib: 8, tflops: 4.5, gb_per_s: 170}\n"
     (tmp_path / "m.json").write_text(json.dumps({"devices": [CARD]}))
-    machine = load_machine(tmp_path / "m.json")
-    assert load_machine(yaml_file(tmp_path, text)) == machine
-    card = machine.devices[0]
+    topology = load_topology(tmp_path / "m.json")
+    assert load_topology(yaml_file(tmp_path, text)) == topology
+    card = topology.devices[0]
     assert (card.name, card.kind, card.memory_bytes) == ("card", "null", 8 * GIB)
     assert (card.flops_per_s, card.bytes_per_s) == (4.5e12, 1.7e11)
 
 
 def test_what_a_plan_prints_is_taken(tmp_path: Path) -> None:
-    machine = machine_of({"devices": [{**CARD, "link": "pcie3x8"}]})
-    (tmp_path / "plan.json").write_text(json.dumps({"nodes": 3, "machine": machine.as_dict()}))
-    assert load_machine(str(tmp_path / "plan.json")) == machine
-    assert machine_of(machine.as_dict()) == machine == vs.Machine.from_dict(machine.as_dict())
+    topology = topology_of({"devices": [{**CARD, "link": "pcie3x8"}]})
+    (tmp_path / "plan.json").write_text(json.dumps({"nodes": 3, "topology": topology.as_dict()}))
+    assert load_topology(str(tmp_path / "plan.json")) == topology
+    assert topology_of(topology.as_dict()) == topology == vs.Topology.from_dict(topology.as_dict())
 
 
 def test_one_entry_may_stand_for_several_devices() -> None:
     host = {"name": "host", "kind": "cpu"}
-    machine = machine_of({"devices": [{**CARD, "count": 3, "link": "ethernet10g"}, host]})
-    assert [d.name for d in machine.devices] == ["card:0", "card:1", "card:2", "host"]
-    for device in machine.devices[:-1]:
-        assert machine.links.between("host", device.name) == WAYS["ethernet10g"]
-    assert machine_of({"devices": [{**CARD, "count": 1}]}).devices[0].name == "card:0"
+    topology = topology_of({"devices": [{**CARD, "count": 3, "link": "ethernet10g"}, host]})
+    assert [d.name for d in topology.devices] == ["card:0", "card:1", "card:2", "host"]
+    for device in topology.devices[:-1]:
+        assert topology.links.between("host", device.name) == WAYS["ethernet10g"]
+    assert topology_of({"devices": [{**CARD, "count": 1}]}).devices[0].name == "card:0"
 
 
 def test_a_card_is_no_faster_than_its_plug_nor_than_its_slot() -> None:
     rx6600 = {"name": "card", "preset": "rx6600"}
     between = [
-        machine_of({"devices": [{**rx6600, **more}]}).links.between("cpu", "card")
+        topology_of({"devices": [{**rx6600, **more}]}).links.between("cpu", "card")
         for more in ({}, {"link": "pcie4x16"}, {"link": "pcie3x4"}, {"link": "ethernet10g"})
     ]
     assert between[0] == between[1] == WAYS["pcie4x8"]
@@ -85,8 +85,8 @@ def test_a_card_is_no_faster_than_its_plug_nor_than_its_slot() -> None:
 
 def test_own_figures_count_before_those_of_the_preset() -> None:
     own = {"preset": "rx6600", "name": "mine", "memory_gib": 4, "limits": {"push_bytes": 128}}
-    mine = machine_of({"devices": [own]}).devices[0]
-    plain = machine_of({"devices": [{"preset": "rx6600"}]}).devices[0]
+    mine = topology_of({"devices": [own]}).devices[0]
+    plain = topology_of({"devices": [{"preset": "rx6600"}]}).devices[0]
     assert plain.name == "rx6600" and mine.flops_per_s == plain.flops_per_s
     assert (mine.memory_bytes, mine.limits.push_bytes) == (4 * GIB, 128)
     assert mine.limits.shared_bytes == plain.limits.shared_bytes
@@ -99,7 +99,7 @@ def test_links_between_devices_by_name_and_by_figures() -> None:
         {"between": ["b", "c"], "gb_per_s": 50, "latency_us": 3},
         {"between": ["a", "cpu"], "link": "pcie4x8", "latency_s": 1e-3},
     ]
-    found = machine_of({"devices": devices, "links": links, "about": "three cards"}).links
+    found = topology_of({"devices": devices, "links": links, "about": "three cards"}).links
     assert found.between("b", "a") == WAYS["pcie4x8"]
     assert found.between("b", "c") == Link(5e10, 3e-6)
     assert found.between("cpu", "a") == Link(WAYS["pcie4x8"].bytes_per_s, 1e-3)
@@ -111,7 +111,7 @@ def test_a_link_that_is_named_replaces_the_devices_own_both_ways(
     own: dict[str, object], ends: list[str]
 ) -> None:
     links = [{"between": ends, "gb_per_s": 1, "latency_us": 0}]
-    found = machine_of({"devices": [{**CARD, **own}], "links": links}).links
+    found = topology_of({"devices": [{**CARD, **own}], "links": links}).links
     assert found.between("card", "cpu") == found.between("cpu", "card") == Link(1e9)
 
 
@@ -120,10 +120,10 @@ def test_each_way_may_have_a_link_of_its_own() -> None:
         {"between": ["card", "cpu"], "gb_per_s": 1},
         {"between": ["cpu", "card"], "gb_per_s": 2},
     ]
-    found = machine_of({"devices": [CARD], "links": links}).links
+    found = topology_of({"devices": [CARD], "links": links}).links
     assert found.between("card", "cpu") == Link(1e9) and found.between("cpu", "card") == Link(2e9)
     with pytest.raises(vs.PlanError, match="expected one link from card to cpu, got two"):
-        machine_of({"devices": [CARD], "links": [links[0], links[0]]})
+        topology_of({"devices": [CARD], "links": [links[0], links[0]]})
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -148,12 +148,15 @@ def test_each_way_may_have_a_link_of_its_own() -> None:
         ({"memory_gib": float("inf")}, "expected a number of 0 or more as memory_gib"),
         ({"memory_gib": float("nan")}, "expected a number of 0 or more as memory_gib"),
         ({"memory_gib": 1e300}, "expected a number of 0 or more as memory_gib"),
-        ({"page_bytes": 10**400}, "expected a whole number of 0 or more as page_bytes"),
+        ({"max_buffer_bytes": 10**400}, "expected a whole number of 0 or more as max_buffer_bytes"),
         ({"submit_s": 10**400}, "expected a number of 0 or more as submit_s"),
-        ({"costs": {"launch_s": 10**400}}, "expected the costs of device 0 as Costs.as_dict gives"),
+        (
+            {"costs": {"launch_s": 10**400}},
+            "expected the costs of device 0 as PerfModel.as_dict gives",
+        ),
         ({"slowdown": 0}, "expected a slowdown above 0 for device 0"),
         ({"name": 5}, "expected a text as name of device 0, got 5"),
-        ({"own_buffers": "no"}, "expected true or false as own_buffers"),
+        ({"disable_aliasing": "no"}, "expected true or false as disable_aliasing"),
         ({"count": 0}, "expected a count of 1 to 4096 for device 0, got 0"),
         ({"count": True}, "expected a count"),
         ({"count": 2, "name": ""}, "expected a text as name of device 0"),
@@ -177,8 +180,8 @@ def test_each_way_may_have_a_link_of_its_own() -> None:
     ],
 )
 def test_wrong_devices_are_refused_with_a_hint(entry: dict[str, object], match: str) -> None:
-    with pytest.raises(vs.PlanError, match=r"^\[machine\] .*" + match):
-        machine_of({"devices": [{**CARD, **entry}]})
+    with pytest.raises(vs.PlanError, match=r"^\[topology\] .*" + match):
+        topology_of({"devices": [{**CARD, **entry}]})
 
 
 @pytest.mark.parametrize(
@@ -198,7 +201,7 @@ def test_wrong_devices_are_refused_with_a_hint(entry: dict[str, object], match: 
 )
 def test_what_is_no_machine_is_refused(data: object, match: str) -> None:
     with pytest.raises(vs.PlanError, match=match):
-        machine_of(data)
+        topology_of(data)
 
 
 def test_the_near_name_of_a_link_is_a_link() -> None:
@@ -247,26 +250,26 @@ def test_words_and_numbers_of_yaml_are_those_of_1_2() -> None:
 )
 def test_yaml_that_would_surprise_is_refused(text: str, match: str, tmp_path: Path) -> None:
     path = yaml_file(tmp_path, text)
-    with pytest.raises(vs.PlanError, match=r"\[machine\] cannot read .*machine.yaml: .*") as found:
-        load_machine(path)
+    with pytest.raises(vs.PlanError, match=r"\[topology\] cannot read .*machine.yaml: .*") as found:
+        load_topology(path)
     assert match in str(found.value) and "\n" not in str(found.value)
 
 
 def test_json_says_a_key_once(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text('{"devices": [], "devices": []}')
     with pytest.raises(vs.PlanError, match="the key 'devices' stands there twice"):
-        load_machine(tmp_path / "m.json")
+        load_topology(tmp_path / "m.json")
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(vs.PlanError, match=r"cannot read .*none.json: No such file"):
-        load_machine(tmp_path / "none.json")
+        load_topology(tmp_path / "none.json")
     (tmp_path / "m.json").write_bytes(b"\xff\xfe")
     with pytest.raises(vs.PlanError, match=r"cannot read .*m.json: UnicodeDecodeError"):
-        load_machine(tmp_path / "m.json")
+        load_topology(tmp_path / "m.json")
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(vs.PlanError, match=r"cannot read .*deep.json: RecursionError"):
-        load_machine(tmp_path / "deep.json")
+        load_topology(tmp_path / "deep.json")
 
 
 def test_without_pyyaml_the_error_says_what_to_do(
@@ -275,9 +278,9 @@ def test_without_pyyaml_the_error_says_what_to_do(
     monkeypatch.setitem(sys.modules, "yaml", None)
     (tmp_path / "m.yaml").write_text("devices: []")
     with pytest.raises(vs.PlanError, match=r'try pip install "vksched\[yaml\]", or .* JSON'):
-        load_machine(tmp_path / "m.yaml")
+        load_topology(tmp_path / "m.yaml")
     (tmp_path / "m.json").write_text(json.dumps({"devices": [CARD]}))
-    assert load_machine(tmp_path / "m.json").devices[0].name == "card"
+    assert load_topology(tmp_path / "m.json").devices[0].name == "card"
 
 
 @pytest.mark.parametrize("kind", ["sequences", "mappings"])
@@ -290,7 +293,7 @@ def test_aliases_of_aliases_are_refused(kind: str, tmp_path: Path) -> None:
         lines.append(f"a{level}: &a{level} {both}")
     path = yaml_file(tmp_path, "\n".join(lines))
     with pytest.raises(vs.PlanError, match="line 1: expected at most 200,000 values, got more"):
-        load_machine(path)
+        load_topology(path)
 
 
 def test_files_that_are_too_long_are_refused(
@@ -300,35 +303,35 @@ def test_files_that_are_too_long_are_refused(
     path = tmp_path / "machine.json"
     path.write_text(text)
     monkeypatch.setattr(topology_file, "MOST_JSON", len(text))
-    assert load_machine(path).devices[0].name == "a"
+    assert load_topology(path).devices[0].name == "a"
     monkeypatch.setattr(topology_file, "MOST_JSON", len(text) - 1)
     with pytest.raises(vs.PlanError, match="expected at most 43 characters of a machine, got more"):
-        load_machine(path)
+        load_topology(path)
 
 
 def test_machines_of_too_many_devices_are_refused() -> None:
     entry = {"name": "a", "count": 4096}
-    assert len(machine_of({"devices": [entry]}).devices) == 4096 + 1
+    assert len(topology_of({"devices": [entry]}).devices) == 4096 + 1
     with pytest.raises(vs.PlanError, match="expected at most 4096 devices, got more"):
-        machine_of({"devices": [entry, {**entry, "name": "b"}]})
+        topology_of({"devices": [entry, {**entry, "name": "b"}]})
 
 
 def test_what_is_infinite_is_a_word_in_files() -> None:
     cards = [vs.DeviceSpec(name, "null", offload_flops_per_byte=math.inf) for name in "ab"]
     links = vs.Links((("a", "cpu", vs.Link(math.inf, 1e-6)),))
-    machine = vs.Machine((*cards, vs.DeviceSpec("cpu", "cpu")), links)
-    text = json.dumps(machine.as_dict(), allow_nan=False)
+    topology = vs.Topology((*cards, vs.DeviceSpec("cpu", "cpu")), links)
+    text = json.dumps(topology.as_dict(), allow_nan=False)
     assert '"offload_flops_per_byte": "infinite"' in text and '"bytes_per_s": "infinite"' in text
-    assert machine_of(json.loads(text)) == machine == vs.Machine.from_dict(json.loads(text))
+    assert topology_of(json.loads(text)) == topology == vs.Topology.from_dict(json.loads(text))
     with pytest.raises(vs.PlanError, match="a number of 0 or more as flops_per_s of device 0"):
-        machine_of({"devices": [{"name": "a", "flops_per_s": "infinite"}]})
+        topology_of({"devices": [{"name": "a", "flops_per_s": "infinite"}]})
 
 
 def test_limits_of_any_length_are_lists_in_files() -> None:
     limits = Limits(matrices=("float16*float16+float32 16x16x16",), subgroup_sizes=(32, 64))
-    machine = vs.Machine((vs.DeviceSpec("a", "null", limits=limits), vs.DeviceSpec("cpu", "cpu")))
-    text = json.dumps(machine.as_dict(), allow_nan=False)
-    assert machine_of(json.loads(text)) == machine == vs.Machine.from_dict(json.loads(text))
+    topology = vs.Topology((vs.DeviceSpec("a", "null", limits=limits), vs.DeviceSpec("cpu", "cpu")))
+    text = json.dumps(topology.as_dict(), allow_nan=False)
+    assert topology_of(json.loads(text)) == topology == vs.Topology.from_dict(json.loads(text))
     for wrong, what in (
         ({"matrices": "float16"}, "a list as matrices of the limits of device 0, got 'float16'"),
         ({"matrices": [16]}, "a text as each of matrices of the limits of device 0, got 16"),
@@ -336,4 +339,4 @@ def test_limits_of_any_length_are_lists_in_files() -> None:
         ({"subgroup_sizes": ["32"]}, "a whole number of 0 or more as each of subgroup_sizes"),
     ):
         with pytest.raises(vs.PlanError, match=what):
-            machine_of({"devices": [{"name": "a", "limits": wrong}]})
+            topology_of({"devices": [{"name": "a", "limits": wrong}]})

@@ -33,14 +33,14 @@ def test_each_event_is_one_line_of_json(caplog: pytest.LogCaptureFixture) -> Non
         *("split", "node", "bytes", "way", "needed_by"),
     }
     run = next(line for line in lines if line["event"] == "run")
-    assert run["stats"]["crossing_bytes"] == X.nbytes and "spans" not in run["stats"]
+    assert run["stats"]["transfer_bytes"] == X.nbytes and "spans" not in run["stats"]
     plan = next(line for line in lines if line["event"] == "plan")
     assert plan["cause"] == "compile" and "about" not in plan
 
 
 def test_levels_tell_faults_from_runs(caplog: pytest.LogCaptureFixture) -> None:
     devices = null_devices()
-    devices[1] = vs.FaultyDevice(devices[1], at=1)
+    devices[1] = vs.FaultInjectionDevice(devices[1], at=1)
     sink = vs.log_sink(logging.getLogger("mine"))
     with caplog.at_level(logging.INFO, "mine"), pytest.warns(vs.VkschedWarning):
         with vs.Scheduler(devices, trace=sink) as sched:

@@ -69,7 +69,7 @@ def test_stages_of_a_model_and_what_the_host_does_between(tmp_path: Path) -> Non
         other(q=np.zeros(4, np.float32))
         mine = run.trace
     assert len(mine.select("run")) == 2 == len(tape.select("run")) - 1
-    (step,) = mine.select("step")
+    (step,) = mine.select("host_op")
     assert step.fields["op"] == "onnx.Unique" and step.plan == mine.select("run")[0].plan
     _, found = replayed(tape, tmp_path / "t.json")
     assert found.difference is None and found.runs == 3

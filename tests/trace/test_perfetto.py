@@ -112,9 +112,9 @@ def test_arrows_go_by_copy_queues_where_there_are_some(tmp_path: Path) -> None:
             for target in holding(shown, end):
                 kinds[source["cat"], target["cat"]] += 1
     # two runs: copies in of four splits and out of two; x, p1 twice and p3 between host and queue
-    assert kinds["aside", "split"] == 8 and kinds["split", "aside"] == 4
-    assert kinds["copy", "aside"] >= 4 and kinds["aside", "copy"] >= 4
-    assert len(slices(shown, "copy")) + len(slices(shown, "aside")) == sum(
+    assert kinds["transfer_queue", "split"] == 8 and kinds["split", "transfer_queue"] == 4
+    assert kinds["copy", "transfer_queue"] >= 4 and kinds["transfer_queue", "copy"] >= 4
+    assert len(slices(shown, "copy")) + len(slices(shown, "transfer_queue")) == sum(
         e["ph"] == "s" and e["cat"] == "copy" for e in shown
     )
 

@@ -23,9 +23,9 @@ from vksched.viz.timeline.html_export import as_page
 X = np.linspace(0.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
 
 
-def null_devices(count: int = 2) -> list[vs.NullDevice]:
+def null_devices(count: int = 2) -> list[vs.SimulatedDevice]:
     clock = vs.SimulatedClock()
-    return [vs.NullDevice(vs.DeviceSpec(f"gpu:{i}", "null"), clock) for i in range(count)]
+    return [vs.SimulatedDevice(vs.DeviceSpec(f"gpu:{i}", "null"), clock) for i in range(count)]
 
 
 @pytest.fixture(scope="module")

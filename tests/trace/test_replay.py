@@ -88,7 +88,7 @@ def bytes_changed(tape: dict[str, Any]) -> None:
 
 def totals_changed(tape: dict[str, Any]) -> None:
     runs = [e for e in tape["events"] if e[0] == "run"]
-    runs[-1][6]["stats"]["crossing_bytes"] += 4
+    runs[-1][6]["stats"]["transfer_bytes"] += 4
 
 
 def event_lost(tape: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def place_in_memory_moved(tape: dict[str, Any]) -> None:
 
 
 def rule_changed(tape: dict[str, Any]) -> None:
-    tape["plans"][0]["rules"][0] += ", or not"
+    tape["plans"][0]["reasons"][0] += ", or not"
 
 
 def wait_left_out(tape: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ PLANTED: dict[Callable[[dict[str, Any]], None], str] = {
     split_moved: "plan 0: split 0: device: the tape has gpu:1, the replay gpu:0",
     events_swapped: r"run 0: event \d+ of \d+: the tape has submit .*, the replay copy in of x",
     bytes_changed: r"run 1: event \d+ of \d+: the tape has copy out of .*, 260 bytes.* 256 bytes",
-    totals_changed: "run 1: event .* crossing_bytes 260, .* crossing_bytes 256",
+    totals_changed: "run 1: event .* transfer_bytes 260, .* transfer_bytes 256",
     event_lost: r"run 0: event \d+ of \d+: the tape has .*, the replay wait of split 0 on gpu:0",
     event_doubled: r"run 0: event \d+ of \d+: the tape has wait of split 0",
     place_in_memory_moved: "plan 0: locations: the tape has ",
@@ -170,7 +170,7 @@ def test_another_planner_is_told_by_its_version(
 
 def test_a_run_that_a_fault_ended_did_the_first_part(tmp_path: Path) -> None:
     tape, devices = vs.Tape(), null_devices()
-    devices[1] = vs.FaultyDevice(devices[1], at=1)
+    devices[1] = vs.FaultInjectionDevice(devices[1], at=1)
     with vs.Scheduler(devices, trace=tape) as sched, pytest.warns(vs.VkschedWarning):
         run = sched.compile(**graph_of_two_devices())
         run(x=X)
@@ -197,7 +197,7 @@ def test_runs_that_began_before_the_oldest_event_did_the_last_part(tmp_path: Pat
     assert replay_tape(tape_of(data)).difference is not None
 
 
-@pytest.mark.parametrize("policy", ["dynamic", "steal"])
+@pytest.mark.parametrize("policy", ["earliest-finish", "work-stealing"])
 def test_runs_that_decide_anew_are_not_compared_and_that_is_said(
     policy: str, tmp_path: Path
 ) -> None:
@@ -232,8 +232,8 @@ def test_the_command_says_so_and_refuses_what_is_no_tape(saved: Path, tmp_path: 
 
 
 def test_a_plan_that_cannot_be_made_any_more_is_a_difference(data: dict[str, Any]) -> None:
-    data["vksched"]["plans"][0]["machine"]["devices"][2]["memory_bytes"] = 64
-    data["vksched"]["plans"][0]["machine"]["devices"][0]["memory_bytes"] = 64
-    data["vksched"]["plans"][0]["machine"]["devices"][1]["memory_bytes"] = 64
+    data["vksched"]["plans"][0]["topology"]["devices"][2]["memory_bytes"] = 64
+    data["vksched"]["plans"][0]["topology"]["devices"][0]["memory_bytes"] = 64
+    data["vksched"]["plans"][0]["topology"]["devices"][1]["memory_bytes"] = 64
     difference = replay_tape(tape_of(data)).difference
     assert difference is not None and difference.replay.startswith("none: ")

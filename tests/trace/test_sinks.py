@@ -26,7 +26,7 @@ def expected() -> np.ndarray:
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
-@pytest.mark.parametrize("name", ["plan", "prepare", "copy", "submit", "wait", "run", "free"])
+@pytest.mark.parametrize("name", ["plan", "prepare", "copy", "submit", "wait", "run", "release"])
 def test_a_sink_that_fails_is_removed_and_nothing_else_happens(
     failure: BaseException, name: str
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_sink_that_fails_on_a_real_device_leaves_it_in_use(devices: list[str])
 
     with pytest.warns(vs.VkschedWarning), vs.Scheduler(devices, trace=sink) as sched:
         run = sched.compile(vs.relu(vs.input("x", X.shape)))
-        assert np.array_equal(run(x=-X), np.zeros_like(X)) and not sched.quarantined
+        assert np.array_equal(run(x=-X), np.zeros_like(X)) and not sched.failed_devices
 
 
 class Unprintable(Exception):
@@ -86,7 +86,7 @@ def test_an_interrupt_in_a_sink_is_the_users(devices: list[str]) -> None:
         run = sched.compile(vs.relu(vs.input("x", X.shape)))
         with pytest.raises(KeyboardInterrupt):
             run(x=X)
-        assert np.array_equal(run(x=X), X) and not sched.quarantined
+        assert np.array_equal(run(x=X), X) and not sched.failed_devices
 
 
 def test_a_slow_sink_is_no_fault_of_a_device(devices: list[str]) -> None:
@@ -95,7 +95,7 @@ def test_a_slow_sink_is_no_fault_of_a_device(devices: list[str]) -> None:
         run = sched.compile(vs.softmax(vs.input("x", X.shape)))
         for _ in range(3):
             run(x=X)
-        assert not sched.quarantined and not tape.select("slow") and not tape.select("fault")
+        assert not sched.failed_devices and not tape.select("slowdown") and not tape.select("fault")
 
 
 def test_sinks_come_and_go_while_threads_run() -> None:

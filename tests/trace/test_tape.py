@@ -56,12 +56,12 @@ def test_events_have_time_device_bytes_and_cause() -> None:
     with vs.Scheduler(null_devices(), trace=tape) as sched:
         sched.compile(**graph_of_two_devices())(x=X)
     b = next(e.fields["split"] for e in tape.select("submit") if e.device == "gpu:1")
-    crossing = [
+    transfer = [
         (e.name, e.device, e.fields.get("way"), e.fields.get("bytes"))
         for e in tape.events
         if e.name in ("copy", "wait") and e.fields["needed_by"] == b
     ]
-    assert crossing == [
+    assert transfer == [
         ("wait", "gpu:0", None, None),
         ("copy", "gpu:0", "out", X.nbytes),
         ("copy", "gpu:1", "in", X.nbytes),
@@ -71,7 +71,7 @@ def test_events_have_time_device_bytes_and_cause() -> None:
     memory = {e.device: e.fields for e in tape.select("prepare")}
     assert memory["gpu:0"]["weight_bytes"] == X.nbytes + ALIGN_BYTES  # and the constant 0.5
     assert memory["gpu:1"]["bytes"] > 0
-    assert [e.device for e in tape.select("free")] == ["gpu:0", "gpu:1"]
+    assert [e.device for e in tape.select("release")] == ["gpu:0", "gpu:1"]
     assert all(e.end_s >= e.start_s for e in tape.events)
 
 

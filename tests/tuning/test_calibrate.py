@@ -21,7 +21,7 @@ from vksched.plan.types.offsets import aligned
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.perf_model import Costs, Curve
+from vksched.topology.perf_model import Curve, PerfModel
 from vksched.trace import SystemClock
 from vksched.tuning.benchmarker import SessionRig, Transfer
 from vksched.tuning.calibrate_device import (
@@ -55,7 +55,7 @@ def small(size: int = 64) -> vs.Graph:
 
 def simulated(spec: DeviceSpec, slowdown: float = 1.0, link: vs.Link | None = None) -> SessionRig:
     clock = vs.SimulatedClock()
-    device = vs.NullDevice(spec, clock, link=link, slowdown=slowdown)
+    device = vs.SimulatedDevice(spec, clock, link=link, slowdown=slowdown)
     return SessionRig(device, CpuDevice(CPU), clock)
 
 
@@ -81,7 +81,7 @@ def test_the_speed_of_a_simulated_device_comes_back(slowdown: float) -> None:
 
 def test_planted_costs_come_back() -> None:
     curves = (Curve("relu/bytes", ((-20.0, 3.0),)), Curve("*/flops", ((-20.0, 5.0),)))
-    planted = Costs(
+    planted = PerfModel(
         curves, launch_s=4e-6, start_s=1e-5, submit_s=2e-5, fence_s=7e-6, run_s=5e-5, calls=1
     )
     graph = small()
@@ -319,7 +319,7 @@ def test_sets_of_weights_on_vulkan_fit_in_a_buffer(name: str) -> None:
     with vs.Scheduler([name], tune=False) as sched:
         rig = open_rig_of(*sched.devices, SystemClock())
         assert isinstance(rig, VulkanRig)
-        rig.spec = replace(rig.spec, page_bytes=1 << 20)
+        rig.spec = replace(rig.spec, max_buffer_bytes=1 << 20)
         for words in (1, 2097, 4033, 1 << 17, 1 << 18):
             sets = rig._sets([vs.TensorType((words,), "float32")])
             assert 1 <= sets and 4 * sets * aligned(words) <= 1 << 20

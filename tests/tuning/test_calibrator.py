@@ -32,7 +32,7 @@ from vksched.tuning.cost_cache import CostStore
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.first_use import FIRST_USE_S
 
-CARD = DeviceSpec("vulkan:0", "vulkan", "Card", "driver 1", pool="0123")
+CARD = DeviceSpec("vulkan:0", "vulkan", "Card", "driver 1", memory_node="0123")
 X = np.ones((64, 64), np.float32)
 
 
@@ -87,33 +87,33 @@ def rigs(monkeypatch: pytest.MonkeyPatch) -> Rigs:
     return Rigs(monkeypatch)
 
 
-class Hardware(vs.NullDevice):
+class Hardware(vs.SimulatedDevice):
     """A null device that says it is a card."""
 
     def __init__(self, name: str, software: bool = False, **given: float) -> None:
         limits = Limits(software=software)
-        spec = replace(CARD, name=name, pool=name, limits=limits, **given)
+        spec = replace(CARD, name=name, memory_node=name, limits=limits, **given)
         super().__init__(spec, vs.SimulatedClock())
 
 
-def relu(sched: vs.Scheduler) -> vs.Run:
+def relu(sched: vs.Scheduler) -> vs.CompiledGraph:
     return sched.compile(vs.relu(vs.input("x", X.shape)))
 
 
 def test_hardware_is_measured_at_first_use_and_numpy_beside_it(rigs: Rigs, folder: Path) -> None:
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
-        assert not sched.machine.devices[0].costs
+        assert not sched.topology.devices[0].costs
         run = relu(sched)
         passes = QUICK_PASSES
         assert rigs.asked == [
             "vulkan:0 overheads", *passes * ["vulkan:0 relu"],
             "cpu overheads", *passes * ["cpu relu"],
         ]  # fmt: skip
-        card, cpu = sched.machine.devices
+        card, cpu = sched.topology.devices
         assert card.costs.calls == 1 and cpu.costs.calls == 1
-        assert run.plan.machine.devices[0].costs == card.costs
-        assert sched.machine.links.between("cpu", "vulkan:0").bytes_per_s == pytest.approx(2e9)
-        assert sched.machine.links.between("vulkan:0", "cpu").bytes_per_s == pytest.approx(1e9)
+        assert run.plan.topology.devices[0].costs == card.costs
+        assert sched.topology.links.between("cpu", "vulkan:0").bytes_per_s == pytest.approx(2e9)
+        assert sched.topology.links.between("vulkan:0", "cpu").bytes_per_s == pytest.approx(1e9)
         relu(sched)
         assert len(rigs.asked) == 2 + 2 * passes  # the same graph
         sched.compile(vs.exp(vs.input("x", X.shape)))
@@ -121,7 +121,7 @@ def test_hardware_is_measured_at_first_use_and_numpy_beside_it(rigs: Rigs, folde
     assert len([*folder.glob("costs/*.json")]) == 2
     rigs.asked.clear()
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
-        assert sched.machine.devices[0].costs.calls == 2  # kept on disk
+        assert sched.topology.devices[0].costs.calls == 2  # kept on disk
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_hardware_is_measured_at_first_use_and_numpy_beside_it(rigs: Rigs, folde
         (lambda: [Hardware("vulkan:0")], False),
         (lambda: [Hardware("vulkan:0", software=True)], False),
         (lambda: ["cpu"], False),
-        (lambda: [vs.SlowedDevice(Hardware("vulkan:0", software=True), 2.0)], "auto"),
-        (lambda: [vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], "auto"),
-        (lambda: [vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], True),
+        (lambda: [vs.ThrottledDevice(Hardware("vulkan:0", software=True), 2.0)], "auto"),
+        (lambda: [vs.SimulatedDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], "auto"),
+        (lambda: [vs.SimulatedDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], True),
     ],
 )
 def test_nothing_is_measured_that_is_no_device_or_where_the_user_said_so(
@@ -173,7 +173,7 @@ def test_every_device_that_is_named_is_measured_once(
     with vs.Scheduler(devices()) as sched:
         relu(sched)
         assert set(rigs.asked) == every
-        assert {spec.name for spec in sched.machine.devices if spec.costs} == measured
+        assert {spec.name for spec in sched.topology.devices if spec.costs} == measured
     for again in (every, set[str]()):
         rigs.asked.clear()
         with vs.Scheduler(devices()) as sched:
@@ -189,10 +189,10 @@ def test_of_two_starts_the_one_that_was_not_busy_counts(
     for times in busy:
         monkeypatch.setattr(Rig, "busy", times)
         with vs.Scheduler([Hardware("vulkan:0", software=True, launch_s=1e-6)]) as sched:
-            graph, machine = relu(sched).plan.graph, sched.machine
-            assert machine.devices[0].costs.launch_s <= 1e-5  # as it is right to a factor of ten
-    assert first_cost(machine.devices[0], graph, graph.ops[0]).seconds == pytest.approx(1e-4)
-    assert machine.devices[0].costs.launch_s == pytest.approx(1e-6)
+            graph, topology = relu(sched).plan.graph, sched.topology
+            assert topology.devices[0].costs.launch_s <= 1e-5  # as it is right to a factor of ten
+    assert first_cost(topology.devices[0], graph, graph.ops[0]).seconds == pytest.approx(1e-4)
+    assert topology.devices[0].costs.launch_s == pytest.approx(1e-6)
 
 
 def test_software_translates_long_kernels_only_where_it_is_fastest(rigs: Rigs) -> None:
@@ -230,7 +230,7 @@ def test_time_of_first_use_is_spent_once_in_the_life_of_a_device(
     rigs.asked.clear()
     with vs.Scheduler([Hardware("vulkan:0", software=True)]) as sched:
         sched.compile(vs.exp(vs.input("x", X.shape)))
-        assert not rigs.asked and sched.machine.devices[0].costs.calls == known.costs.calls
+        assert not rigs.asked and sched.topology.devices[0].costs.calls == known.costs.calls
 
 
 def test_software_is_measured_where_somebody_asked(rigs: Rigs) -> None:
@@ -281,7 +281,7 @@ def test_where_nothing_is_kept_the_process_knows_what_it_measured(
             warnings.simplefilter("ignore", vs.VkschedWarning)
             with vs.Scheduler([Hardware("vulkan:0", software=True)]) as sched:
                 relu(sched)
-                assert sched.machine.devices[0].costs
+                assert sched.topology.devices[0].costs
         assert bool(rigs.asked) == count
 
 
@@ -290,7 +290,7 @@ def test_what_cannot_be_measured_breaks_no_compile(rigs: Rigs, error: Exception)
     rigs.error = error
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
         run = relu(sched)
-        assert not sched.machine.devices[0].costs and not sched.quarantined
+        assert not sched.topology.devices[0].costs and not sched.failed_devices
         np.testing.assert_array_equal(run(x=X), X)
 
 
@@ -299,7 +299,7 @@ def test_a_device_that_fails_while_it_is_measured_is_left_out(rigs: Rigs) -> Non
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
         with pytest.warns(vs.VkschedWarning, match="vulkan:0.*gone"):
             run = relu(sched)
-        assert "vulkan:0" in sched.quarantined
+        assert "vulkan:0" in sched.failed_devices
         np.testing.assert_array_equal(run(x=X), X)
 
 
@@ -329,13 +329,13 @@ def test_a_device_that_is_busy_is_not_blamed(rigs: Rigs) -> None:
     rigs.error = DeviceTimeout("busy")
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
         relu(sched)
-        assert not sched.quarantined
+        assert not sched.failed_devices
 
 
 def test_two_cards_reach_each_other_through_the_host(rigs: Rigs) -> None:
     with vs.Scheduler([Hardware("vulkan:0"), Hardware("vulkan:1")]) as sched:
         relu(sched)
-        links = sched.machine.links
+        links = sched.topology.links
     both = links.between("vulkan:0", "vulkan:1")
     assert both.bytes_per_s == pytest.approx(1 / (1 / 1e9 + 1 / 2e9))
     assert links.between("vulkan:1", "vulkan:0") == both
@@ -373,7 +373,7 @@ def test_the_command_measures_tells_and_forgets(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = vulkan_names()[0]
-    args = ["calibrate", "--devices", f"{name},cpu", "--budget", "1.5"]
+    args = ["calibrate", "--devices", f"{name},cpu", "--time-budget", "1.5"]
     report = json.loads(call(capsys, *args, "--json")[1])
     assert [device["name"] for device in report["devices"]] == [name, "cpu"]
     known = report["devices"][0]["calibration"]
@@ -382,12 +382,12 @@ def test_the_command_measures_tells_and_forgets(
     table = call(capsys, *args)[1]
     assert name in table and "GB/s" in table and "kept in" in table
     with vs.Scheduler([name]) as sched:
-        assert all(device.costs.calls for device in sched.machine.devices)
+        assert all(device.costs.calls for device in sched.topology.devices)
     gone = call(capsys, "calibrate", "--devices", f"{name},cpu", "--clear")[1]
     assert gone.count("forgotten") == 2
     assert not [*(folder / "costs").glob("*.json")]
 
 
 def test_a_budget_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, told = call(capsys, "calibrate", "--budget", "0")
+    code, _, told = call(capsys, "calibrate", "--time-budget", "0")
     assert code == 1 and "[calibrate] expected a budget above 0 seconds" in told

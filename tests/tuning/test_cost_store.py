@@ -1,4 +1,4 @@
-"""Costs on disk: kept by device and driver, merged, and never in the way."""
+"""PerfModel on disk: kept by device and driver, merged, and never in the way."""
 
 from __future__ import annotations
 

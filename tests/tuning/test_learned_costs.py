@@ -21,7 +21,7 @@ from vksched.plan.plan import Plan
 from vksched.plan.simulation.predict import predict
 from vksched.planner.planner import plan_graph
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 from vksched.tuning import calibrator as calibrator_module
 from vksched.tuning import device_cache
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
@@ -31,7 +31,7 @@ from vksched.tuning.learned_costs import NEAR, SLOWER, Seen, lesson_of
 from vksched.tuning.tunable_calls import shader_hash
 
 A, B = "vulkan:0", "vulkan:1"
-SPEC = DeviceSpec(A, "vulkan", "Card", "driver 1", pool="0123", launch_s=1e-6)
+SPEC = DeviceSpec(A, "vulkan", "Card", "driver 1", memory_node="0123", launch_s=1e-6)
 TODAY = datetime.date(2024, 2, 29)
 X = np.ones((128, 128), np.float32)
 
@@ -67,9 +67,9 @@ class Cards:
 
     def __init__(self, *slowdowns: float) -> None:
         clock = vs.SimulatedClock()
-        self.specs = [replace(SPEC, name=n, pool=n, flops_per_s=1e10) for n in (A, B)]
+        self.specs = [replace(SPEC, name=n, memory_node=n, flops_per_s=1e10) for n in (A, B)]
         self.devices = [
-            vs.NullDevice(spec, clock, slowdown=slowdown)
+            vs.SimulatedDevice(spec, clock, slowdown=slowdown)
             for spec, slowdown in zip(self.specs, slowdowns, strict=True)
         ]
         self.true = [
@@ -77,7 +77,7 @@ class Cards:
                 spec,
                 flops_per_s=spec.flops_per_s / s,
                 bytes_per_s=spec.bytes_per_s / s,
-                round_s=spec.round_s * s,
+                loop_latency_s=spec.loop_latency_s * s,
                 submit_s=spec.submit_s * s,
                 launch_s=spec.launch_s * s,
             )
@@ -98,8 +98,8 @@ class Cards:
 
     def true_plan(self) -> Plan:
         """The plan of somebody who knows how fast the cards are."""
-        graph, machine = self.run.plan.graph, self.sched.machine
-        known = Machine((*self.true, machine.devices[-1]), machine.links)
+        graph, topology = self.run.plan.graph, self.sched.topology
+        known = Topology((*self.true, topology.devices[-1]), topology.links)
         return plan_graph(graph, known, policy="auto", with_cpu=False)
 
 
@@ -170,7 +170,7 @@ def test_no_lesson_is_kept_where_the_user_said_so(
 
 
 def test_a_device_that_is_slowed_down_on_purpose_teaches_nothing(folder: Path) -> None:
-    slowed = vs.SlowedDevice(vs.NullDevice(SPEC, vs.SimulatedClock()), 1.0)
+    slowed = vs.ThrottledDevice(vs.SimulatedDevice(SPEC, vs.SimulatedClock()), 1.0)
     with vs.Scheduler([slowed]) as sched:
         run = sched.compile(network())
         for _ in range(5):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import vulkan_names
-from graphs import make_machine
+from graphs import make_topology
 from test_cli import call
 from test_tuner_search import Told
 
@@ -114,7 +114,7 @@ def keep(device: Device, variants: tuple[str, ...]) -> Identity:
     return identity
 
 
-def variant_of(run: vs.Run) -> str:
+def variant_of(run: vs.CompiledGraph) -> str:
     return str(run.plan.node_as_dict("product")["variant"])
 
 
@@ -148,7 +148,7 @@ def test_kept_results_choose_the_variant_and_change_no_result(
         assert told in tuned.plan.explain("product")
         tuned.plan.verify()
         np.testing.assert_allclose(tuned(**feeds()), expected, rtol=1e-4, atol=1e-5)
-        again = vs.Machine.from_dict(json.loads(json.dumps(tuned.plan.as_dict()["machine"])))
+        again = vs.Topology.from_dict(json.loads(json.dumps(tuned.plan.as_dict()["topology"])))
         assert dict(again.devices[0].limits.tuned) == {CALL: best}
     with vs.Scheduler([name], tune=False) as sched:
         assert variant_of(sched.compile(product())) == static, "nothing is read"
@@ -211,9 +211,9 @@ def test_device_that_fails_while_tuning_is_left_out(name: str, opened: Opened) -
     with vs.Scheduler([name], tune=True) as sched:
         with pytest.warns(VkschedWarning, match=f"{name} failed in tuning: .*runs on cpu"):
             run = sched.compile(product())
-        assert sched.quarantined.keys() == {name}
+        assert sched.failed_devices.keys() == {name}
         np.testing.assert_allclose(run(**feeds()), feeds()["x"] @ feeds()["w"], atol=1e-4)
-    with vs.Scheduler([name], tune=True, on_fault="raise") as sched:
+    with vs.Scheduler([name], tune=True, on_device_failure="raise") as sched:
         with pytest.raises(vs.DeviceLost) as failed:
             sched.compile(product())
         assert (failed.value.device, failed.value.during) == (name, "tuning")
@@ -247,7 +247,7 @@ def test_variant_that_loses_the_device_is_not_tried_again(
     for _ in range(2):
         with vs.Scheduler([name], tune=True) as sched:
             assert variant_of(sched.compile(product())) == variants[0]
-            assert not sched.quarantined
+            assert not sched.failed_devices
     assert {*tried} == {*known} and len(tried) <= 3 * len(known), "measured once"
     identity = identity_of(sched._preparing.specs[name])
     assert identity is not None
@@ -331,7 +331,7 @@ def test_bench_that_waits_behind_other_work_is_given_up(
     with monkeypatch.context() as patched, vs.Scheduler([name], tune=True) as sched:
         patched.setattr(Recording, "wait", late)  # in the bench; closing sees the end
         assert variant_of(sched.compile(product())) == variants[0]
-        assert not sched.quarantined
+        assert not sched.failed_devices
     with vs.Scheduler([name], tune=False) as sched:
         (device, _) = sched.devices
         assert isinstance(device, VulkanDevice)
@@ -398,14 +398,14 @@ def test_bench_runs_every_variant_and_sees_one_that_writes_nothing(name: str) ->
 @pytest.mark.parametrize("word", PRECISIONS)
 def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> None:
     """Calls of "float16" begin with sums in float16, which are as far off as it allows."""
-    gpu = make_machine(1).devices[0]
+    gpu = make_topology(1).devices[0]
     spec = replace(gpu, limits=replace(gpu.limits, float16=True))
     x, w = vs.input("x", (64, 512)), vs.input("w", (512, 64))
     product = apply("matmul", (x, w), {**vs.matmul(x, w).attrs, PRECISION: word})
     (known,) = calls_of(vs.build_graph(product)[0], spec).values()
     values = np.ones(64, np.float32)
-    results = {v: values * (1 + 3e-3 * v.startswith("packed")) for v in known.names}
-    told = Told({v: 0.001 + 0.001 * v.startswith("packed") for v in known.names}, results)
+    results = {v: values * (1 + 3e-3 * v.startswith("fp16acc")) for v in known.names}
+    told = Told({v: 0.001 + 0.001 * v.startswith("fp16acc") for v in known.names}, results)
 
     @contextmanager
     def bench(device: Device, call: Tunable) -> Iterator[Told]:
@@ -413,8 +413,8 @@ def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> 
 
     found = tuner_module._measure(CpuDevice(spec), known, {}, bench, Attempt(None), lambda: 9)
     assert found is not None and found.dropped == {}
-    assert not found.best.startswith("packed")
-    assert known.names[0].startswith("packed") == (word == HALF)
+    assert not found.best.startswith("fp16acc")
+    assert known.names[0].startswith("fp16acc") == (word == HALF)
 
 
 class OnDirtyMemory(CallBench):
@@ -451,7 +451,7 @@ def test_command_measures_keeps_and_forgets(
     folder: Path,
 ) -> None:
     monkeypatch.setattr("vksched.tuning.tunable_calls.typical_graph", small_graph)
-    asked = ("tune", "--devices", name, "--budget", "60")
+    asked = ("tune", "--devices", name, "--time-budget", "60")
     code, out, err = call(capsys, *asked, "--json")
     assert (code, err) == (0, "")
     (device,) = json.loads(out)["devices"]
@@ -465,7 +465,7 @@ def test_command_measures_keeps_and_forgets(
     code, out, _ = call(capsys, *asked, "--clear")
     assert code == 0 and "forgotten" in out and not Path(device["file"]).exists()
     assert "nothing was known" in call(capsys, *asked, "--clear")[1]
-    code, _, err = call(capsys, "tune", "--budget", "0")
+    code, _, err = call(capsys, "tune", "--time-budget", "0")
     assert code == 1 and "above 0 seconds" in err
     code, _, err = call(capsys, "tune", "--devices", "cpu")
     assert code == 1 and "expected a Vulkan device, got cpu" in err
@@ -520,7 +520,7 @@ def test_command_tunes_the_calls_of_a_model(
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
     onnx.save(model, tmp_path / "m.onnx")
     code, out, _ = call(
-        capsys, "tune", str(tmp_path / "m.onnx"), "--dim", "n=8", "--devices", name, "--json"
+        capsys, "tune", str(tmp_path / "m.onnx"), "--free-dim", "n=8", "--devices", name, "--json"
     )
     assert code == 0 and opened.keys == [CALL]
     assert [c["best"] for c in json.loads(out)["devices"][0]["calls"]] == [variants[-1]]

@@ -36,7 +36,7 @@ def file_of(store: Store, device: Identity) -> Path:
 def file_text(key: str = "op f[1]", seconds: str = "1", **more: str) -> str:
     """A file with one result, some of it as asked."""
     entry = {"best": "a", "static": "a", "seconds": {"a": "SECONDS"}, "dropped": {}, "shaders": ""}
-    data = {"format": 1, "driver": "driver 1.2", "calls": {key: {**entry, **more}}}
+    data = {"format": 2, "driver": "driver 1.2", "calls": {key: {**entry, **more}}}
     return json.dumps(data).replace('"SECONDS"', seconds)
 
 
@@ -79,10 +79,10 @@ def test_drivers_of_one_device_leave_each_other_alone(tmp_path: Path) -> None:
     [
         ("{", "JSONDecodeError"),
         ("[]", "TypeError"),
-        ('{"format": 0}', "expected format 1, got 0"),
-        ('{"format": 1, "driver": "driver 1.3", "calls": {}}', "expected the driver driver 1.2"),
-        ('{"format": 1, "driver": "driver 1.2", "calls": []}', "AttributeError"),
-        ('{"format": 1, "driver": "driver 1.2", "calls": {"op": {}}}', "KeyError"),
+        ('{"format": 0}', "expected format 2, got 0"),
+        ('{"format": 2, "driver": "driver 1.3", "calls": {}}', "expected the driver driver 1.2"),
+        ('{"format": 2, "driver": "driver 1.2", "calls": []}', "AttributeError"),
+        ('{"format": 2, "driver": "driver 1.2", "calls": {"op": {}}}', "KeyError"),
         (file_text(seconds="0"), "ValueError: no times of 'a'"),
         (file_text(seconds="9" * 400), "OverflowError"),
         (file_text("op f[6" + "4" * 5000 + "]"), "ValueError"),
@@ -246,7 +246,7 @@ def test_file_has_the_same_bytes_on_every_system(tmp_path: Path) -> None:
     store.add(DEVICE, [ONE])
     lines = [
         "{",
-        ' "format": 1,',
+        ' "format": 2,',
         ' "uuid": "00ff",',
         ' "driver": "driver 1.2",',
         ' "label": "card",',

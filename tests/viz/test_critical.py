@@ -12,7 +12,7 @@ from vksched.viz.timeline.timeline_types import HOST, Span
 
 
 def span(lane: int, kind: str, start_s: float, end_s: float, split: int = -1) -> Span:
-    row = {"split": "work", "aside": "aside"}.get(kind, "host")
+    row = {"split": "work", "transfer_queue": "transfer_queue"}.get(kind, "host")
     return Span(lane, row, kind, f"{kind} {split}", start_s, end_s, 0, 0, split)
 
 
@@ -65,11 +65,11 @@ def test_a_wait_for_what_is_done_already_hides_nothing() -> None:
 def test_a_split_that_waits_for_its_copies_has_them_on_the_path_and_not_those_of_others() -> None:
     spans = [
         span(HOST, "submit", 0, 1, 0),
-        span(1, "aside", 1, 3, 0),
-        span(1, "aside", 3, 4, 1),
+        span(1, "transfer_queue", 1, 3, 0),
+        span(1, "transfer_queue", 3, 4, 1),
         span(1, "split", 3, 6, 0),
         span(1, "split", 6, 8, 1),
-        span(1, "aside", 8, 9, 1),
+        span(1, "transfer_queue", 8, 9, 1),
         span(HOST, "wait", 1, 9, 1),
     ]
     assert critical_spans(spans) == {0, 1, 3, 4, 5}
@@ -77,7 +77,7 @@ def test_a_split_that_waits_for_its_copies_has_them_on_the_path_and_not_those_of
 
 def test_copies_that_end_long_before_their_split_are_not_on_the_path() -> None:
     spans = [
-        span(1, "aside", 0, 1, 0),
+        span(1, "transfer_queue", 0, 1, 0),
         span(HOST, "copy", 0, 4, 0),
         span(HOST, "submit", 4, 5, 0),
         span(1, "split", 6, 8, 0),
@@ -90,7 +90,7 @@ def test_copies_out_that_begin_late_come_from_their_split() -> None:
     spans = [
         span(HOST, "submit", 0, 1, 0),
         span(1, "split", 1, 4, 0),
-        span(1, "aside", 7, 7.5, 0),
+        span(1, "transfer_queue", 7, 7.5, 0),
         span(HOST, "wait", 1, 8, 0),
     ]
     assert critical_spans(spans) == {0, 1, 2}
@@ -102,19 +102,26 @@ def test_a_real_run_by_copy_queues_has_the_same_path_measured_and_predicted() ->
 
     def found(*rows: str) -> list[tuple[int, str, int, float]]:
         """Run, kind, split and seconds."""
-        spans = (s for s in path if s.row in rows and s.kind in ("split", "aside"))
+        spans = (s for s in path if s.row in rows and s.kind in ("split", "transfer_queue"))
         return sorted((s.run, s.kind, s.split, round(s.seconds, 9)) for s in spans)
 
-    measured = found("work", "aside")
+    measured = found("work", "transfer_queue")
     # x and w0 come before split 0, p1 and w2 before split 2; w1 and w3 come beside other splits
     asides = [(0, True), (1, False), (2, True), (3, False)]
     starts = {s.split: s.start_s for s in path if s.row == "work" and s.run == 1}
-    came = [(s.split, s.start_s < starts[s.split]) for s in path if s.row == "aside" and s.run == 1]
+    came = [
+        (s.split, s.start_s < starts[s.split])
+        for s in path
+        if s.row == "transfer_queue" and s.run == 1
+    ]
     assert sorted(came) == asides
     assert [each[:3] for each in measured] == [
-        (run, kind, split) for run in (0, 1) for kind in ("aside", "split") for split in range(4)
+        (run, kind, split)
+        for run in (0, 1)
+        for kind in ("transfer_queue", "split")
+        for split in range(4)
     ]
-    assert measured == found("predicted", "aside predicted")
+    assert measured == found("predicted", "transfer_queue predicted")
 
 
 def test_a_take_leads_to_the_host_that_sent_the_value() -> None:
@@ -126,7 +133,7 @@ def test_a_take_leads_to_the_host_that_sent_the_value() -> None:
         span(far, "wait", 3, 6, 0),
         span(far, "send", 6, 7, 0)._replace(between=sent),
         span(HOST, "copy", 0, 1, 1),
-        span(HOST, "take", 1, 8)._replace(between=sent),
+        span(HOST, "recv", 1, 8)._replace(between=sent),
         span(HOST, "submit", 8, 9, 1),
         span(1, "split", 9, 11, 1),
         span(HOST, "wait", 9, 11, 1),
@@ -150,10 +157,10 @@ def test_runs_and_predictions_have_paths_of_their_own() -> None:
 
 SPANS = st.builds(
     lambda lane, kind, start, took, split: span(
-        lane if kind in ("split", "aside") else HOST, kind, start, start + took, split
+        lane if kind in ("split", "transfer_queue") else HOST, kind, start, start + took, split
     ),
     st.integers(1, 3),
-    st.sampled_from(["split", "aside", "copy", "wait", "submit"]),
+    st.sampled_from(["split", "transfer_queue", "copy", "wait", "submit"]),
     st.integers(0, 50).map(float),
     st.integers(0, 20).map(float),
     st.integers(0, 5),

@@ -501,7 +501,7 @@ def test_copies_beside_work_are_drawn_and_told(browser: Chromium, tmp_path: Path
     page.settle()
     assert page.run("vksched.view.drawn") > 20
     assert "copy" in text_of(page, "legend")
-    number = find(page, "aside", 2, "aside")
+    number = find(page, "transfer_queue", 2, "transfer_queue")
     page.move(*place(page, number))
     tip = text_of(page, "tip")
     for part in ("copies in of split 2", "aside on gpu:1", "measured", "210 ms", "2.0 MiB"):

@@ -13,8 +13,8 @@ from vksched.viz.gantt import (
     MOST_LINES,
     WIDTH,
     Bar,
-    Crossing,
     Row,
+    Transfer,
     draw_timeline,
 )
 from vksched.viz.svg import CROSSING, colours_of
@@ -68,13 +68,13 @@ def test_bars_that_share_a_pixel_are_joined_and_counted() -> None:
 
 def test_crossings_go_from_row_to_row_until_they_are_too_many() -> None:
     rows = [Row("p", [Bar(0, 1, "a")]), Row("q", [Bar(3, 4, "b")])]
-    down = Crossing(0, 1, 1.0, 3.0, "a to b: 8 bytes")
-    up = Crossing(1, 0, 4.0, 6.0, "b to a: 8 bytes")
+    down = Transfer(0, 1, 1.0, 3.0, "a to b: 8 bytes")
+    up = Transfer(1, 0, 4.0, 6.0, "b to a: 8 bytes")
     root = read(draw_timeline("", "", rows, [down, up]))
     lines = [line for line in root.iter(f"{SVG}path") if line.get("stroke") == CROSSING]
     tips = [line.findtext(f"{SVG}title") for line in lines]
     assert tips == ["a to b: 8 bytes, 1 s to 3 s", "b to a: 8 bytes, 4 s to 6 s"]
-    assert "6 s" in texts_of(root)  # the axis reaches the last crossing
+    assert "6 s" in texts_of(root)  # the axis reaches the last transfer
     many = draw_timeline("", "", rows, [down] * (MOST_LINES + 1))
     assert CROSSING not in many
 

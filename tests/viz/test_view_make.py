@@ -92,10 +92,10 @@ def test_links_say_what_waited_for_what() -> None:
 
 def test_copies_beside_work_have_links_and_what_was_predicted() -> None:
     timeline = vs.timeline(copying_tape())
-    for span in of(timeline, "aside"):
+    for span in of(timeline, "transfer_queue"):
         assert span.expected_s == pytest.approx(span.seconds)
     spans = timeline.spans
-    for host, aside in (("host", "aside"), ("predicted", "aside predicted")):
+    for host, aside in (("host", "transfer_queue"), ("predicted", "transfer_queue predicted")):
         told = {
             (spans[at.source].kind, spans[at.source].split, at.kind, spans[at.target].kind,
              spans[at.target].split)
@@ -104,18 +104,18 @@ def test_copies_beside_work_have_links_and_what_was_predicted() -> None:
             and {spans[at.source].row, spans[at.target].row} & {host, aside}
         }  # fmt: skip
         for split in range(SPLITS):
-            assert ("aside", split, "copy", "split", split) in told
+            assert ("transfer_queue", split, "copy", "split", split) in told
         for split in (1, 3):
-            assert ("split", split, "copy", "aside", split) in told
+            assert ("split", split, "copy", "transfer_queue", split) in told
         copies = {each for each in told if "copy" in (each[0], each[3])}
         # the host's copies of x, p1 and p3 go by copy queues, and not around them
         assert all("split" not in (each[0], each[3]) for each in copies)
         if host == "host":
             assert copies == {
-                ("copy", 0, "copy", "aside", 0),
-                ("aside", 1, "copy", "copy", 1),
-                ("copy", 2, "copy", "aside", 2),
-                ("aside", 3, "copy", "copy", 3),
+                ("copy", 0, "copy", "transfer_queue", 0),
+                ("transfer_queue", 1, "copy", "copy", 1),
+                ("copy", 2, "copy", "transfer_queue", 2),
+                ("transfer_queue", 3, "copy", "copy", 3),
             }
 
 
@@ -135,14 +135,14 @@ def test_events_of_unknown_devices_and_plans_are_drawn_too() -> None:
     events = [
         Event("split", "gpu:7", 1.0, 2.0, 4, {"split": 9, "ops": {"matmul": 1.0}}),
         Event("fault", "gpu:7", 2.0, 2.0, -1, {"error": "DeviceLost"}),
-        Event("step", "cpu", 2.0, 3.0, -1, {"op": "onnx.NonZero"}),
+        Event("host_op", "cpu", 2.0, 3.0, -1, {"op": "onnx.NonZero"}),
     ]
     timeline = run_timeline(events, [], LANES[:1])
     assert [lane.name for lane in timeline.lanes] == ["host", "gpu:7"]
     assert [(s.row, s.name) for s in timeline.spans] == [
         ("work", "split 9: matmul"),
         ("mark", "fault"),
-        ("host", "step onnx.NonZero"),
+        ("host", "host_op onnx.NonZero"),
     ]
     assert timeline.spans[1].told == "error DeviceLost"
     assert run_timeline([], [], LANES).spans == ()

@@ -283,6 +283,6 @@ class Cases:
 
 def expected_result(file: str, feeds: Arrays) -> Any:
     """Returns what a model's outputs should be, joined: by numpy, op by op."""
-    with Scheduler(["cpu"], on_fault="raise", optimize=False) as sched:
+    with Scheduler(["cpu"], on_device_failure="raise", optimize=False) as sched:
         run = sched.compile(load_onnx(file))
         return joined(list(run(**feeds).values()))

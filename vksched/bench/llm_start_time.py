@@ -95,7 +95,7 @@ def _fact(device: str, name: str, starts: Sequence[Mapping[str, Any]]) -> Fact:
 
 
 def _start(device: str, spec: Spec, caches: str, *how: str) -> Mapping[str, Any]:
-    given = (device, spec["file"], str(spec["context"]), spec["kv"], *how)
+    given = (device, spec["file"], str(spec["context"]), spec["cache_type"], *how)
     command = [sys.executable, "-c", PROGRAM, *given]
     env = {**os.environ, **dict.fromkeys(CACHES, caches)}
     done = subprocess.run(

@@ -145,7 +145,7 @@ class FileRun:
     def devices(self) -> set[str]:
         """The devices that take a part of it."""
         plans = self._run.plans
-        return {plan.machine.devices[split.device].name for plan in plans for split in plan.splits}
+        return {plan.topology.devices[split.device].name for plan in plans for split in plan.splits}
 
     def close(self) -> None:
         self._run.close()
@@ -193,7 +193,7 @@ class NetworkRun:
     def devices(self) -> set[str]:
         """The devices that take a part of it."""
         plan = self.compiled.plan
-        return {plan.machine.devices[split.device].name for split in plan.splits}
+        return {plan.topology.devices[split.device].name for split in plan.splits}
 
     @property
     def weight_bytes(self) -> float:
@@ -205,7 +205,7 @@ class NetworkRun:
     def close(self) -> None:
         self.compiled.close()
         for one in self._held:
-            self._sched.drop(one)
+            self._sched.delete_state(one)
 
 
 def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterator[Fact]:
@@ -214,8 +214,15 @@ def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterato
     """
     with ExitStack() as stack:
         whole, single = (
-            NetworkRun(stack.enter_context(Scheduler([device], on_fault="raise", sync=sync)), spec)
-            for sync in ("split", {device: "op"} if device != "cpu" else "split")
+            NetworkRun(
+                stack.enter_context(
+                    Scheduler(
+                        [device], on_device_failure="raise", submit_granularity=submit_granularity
+                    )
+                ),
+                spec,
+            )
+            for submit_granularity in ("split", {device: "op"} if device != "cpu" else "split")
         )
         taken, kernels = [], []
         for _ in range(ROUNDS):  # in turns, so that noise hits both alike

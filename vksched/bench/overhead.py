@@ -26,7 +26,7 @@ REPEATS = 5
 
 def overhead_facts(device: str, size_bytes: int = UPLOAD_BYTES) -> Iterator[Fact]:
     """Yields the facts of one device."""
-    with Scheduler([device], on_fault="raise") as sched:
+    with Scheduler([device], on_device_failure="raise") as sched:
         yield _run_of_nothing(sched, device)
         yield _upload(sched, device, size_bytes)
 

@@ -67,7 +67,9 @@ def measure_ceiling(device: Device) -> Ceiling:
     """Returns the largest rates of a device."""
     if isinstance(device, VulkanDevice):
         flops, arithmetic = max(_rates_of_fma(device.context, device.limits))
-        moved, copy = max(_rates_of_copy(device.context, device.spec.page_bytes, device.limits))
+        moved, copy = max(
+            _rates_of_copy(device.context, device.spec.max_buffer_bytes, device.limits)
+        )
         return Ceiling(flops, moved, arithmetic, copy)
     assert isinstance(device, CpuDevice)
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
@@ -104,9 +106,9 @@ def _rates_of_fma(context: Context, limits: Limits) -> Iterator[tuple[float, str
 
 
 def _rates_of_copy(
-    context: Context, page_bytes: int, limits: Limits
+    context: Context, max_buffer_bytes: int, limits: Limits
 ) -> Iterator[tuple[float, str]]:
-    words = min(COPY_WORDS, page_bytes // 4, context.free_bytes() // 12) // 4096 * 4096
+    words = min(COPY_WORDS, max_buffer_bytes // 4, context.free_bytes() // 12) // 4096 * 4096
     source, target = context.storage(words), context.storage(words)
     # memory that was never written is one page of zeros, which a cache holds
     with _recorded(context, lambda recording: recording.copy(target, source, 0, 0, words)) as write:

@@ -27,7 +27,7 @@ from ..planner import planner
 from ..planner.memory import draft
 from ..planner.search import evaluate
 from ..topology.device_spec import DeviceSpec
-from ..topology.topology import Machine
+from ..topology.topology import Topology
 from .extra_metrics import Fact
 
 SIZES = (1_000, 10_000, 100_000)
@@ -72,7 +72,7 @@ def transformer(nodes: int) -> list[vs.Tensor]:
         return value.reshape(1, TOKENS, HEADS, WIDTH // HEADS).transpose(0, 2, 1, 3)
 
     while made < nodes:
-        with vs.scope(f"layer.{layer}"):
+        with vs.name_scope(f"layer.{layer}"):
             h = norm(x, "norm_1")
             q, k, v = (heads(linear(h, part)) for part in ("query", "key", "value"))
             scores = vs.matmul(q, k, transpose_b=True) * 0.25
@@ -114,11 +114,11 @@ def random_graph(nodes: int) -> list[vs.Tensor]:
     return list(unread)
 
 
-def machine(flops_per_s: float = 1e11) -> Machine:
+def topology(flops_per_s: float = 1e11) -> Topology:
     """Two devices of this speed with room for all of it, and the CPU."""
     rates = {"flops_per_s": flops_per_s, "bytes_per_s": flops_per_s / 5, "memory_bytes": 1 << 44}
     gpus = [DeviceSpec(f"null:{i}", "null", **rates) for i in range(2)]  # type: ignore[arg-type]
-    return Machine((*gpus, DeviceSpec("cpu", "cpu", memory_bytes=1 << 44)))
+    return Topology((*gpus, DeviceSpec("cpu", "cpu", memory_bytes=1 << 44)))
 
 
 def over_two(graph: vs.Graph) -> list[tuple[int, str]]:
@@ -208,7 +208,7 @@ def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
 def measure(kind: str, nodes: int, repeat: int, policy: str = POLICIES[0]) -> Row:
     """Returns the medians of several plans of one graph."""
     wanted = KINDS[kind]
-    outputs, devices = wanted.build(nodes), machine(wanted.flops_per_s)
+    outputs, devices = wanted.build(nodes), topology(wanted.flops_per_s)
     builds: list[float] = []
     plans: list[tuple[float, dict[str, float]]] = []
     for _ in range(repeat):

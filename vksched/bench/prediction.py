@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..common.dtypes import NDArray
-from ..engine.executable import Run
+from ..engine.executable import CompiledGraph
 from ..engine.report.build_report import make_report
 from ..engine.report.run_history import GraphRun, run_of
 from ..engine.report.run_report import RunReport
@@ -43,7 +43,7 @@ LISTED = 6
 class Loaded(Protocol):
     """A network compiled on one device, ready to run. feeds: its inputs, by name."""
 
-    compiled: Run
+    compiled: CompiledGraph
     feeds: dict[str, NDArray]
 
     def result(self) -> NDArray:
@@ -113,7 +113,7 @@ def measure(device: str, model: Model, calibrates: bool = True) -> Predicted:
 
 def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
     """Measures the calls of a model on a device, as `vksched calibrate` does, and keeps them."""
-    with Scheduler([device], on_fault="raise") as sched:
+    with Scheduler([device], on_device_failure="raise") as sched:
         network = model.load(sched)
         graph = network.compiled.plan.graph
         network.close()
@@ -126,9 +126,11 @@ def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
         )
 
 
-def _reports(device: str, model: Model, sync: str) -> list[RunReport]:
+def _reports(device: str, model: Model, submit_granularity: str) -> list[RunReport]:
     """Returns reports of runs of a model on a device."""
-    with Scheduler([device], on_fault="raise", sync={device: sync}) as sched:
+    with Scheduler(
+        [device], on_device_failure="raise", submit_granularity={device: submit_granularity}
+    ) as sched:
         network = model.load(sched)
         expected, out = predict(network.compiled.plan), []
         for _ in range(ROUNDS):

@@ -194,7 +194,7 @@ def run_suite(
             tell(spec.name)
             try:
                 report.facts += [*together_facts(names, spec, budget_s, policy, objective)]
-            except PlanError as error:  # such as one that has states, by "dynamic"
+            except PlanError as error:  # such as one that has states, by "earliest-finish"
                 warn_user(f"[bench] {spec.name} is left out: {error}")
             advance(report)
         return report

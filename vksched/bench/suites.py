@@ -121,13 +121,13 @@ def specs_of(
     suite: str,
     pattern: str | None = None,
     models: Sequence[str | Path] = (),
-    kv: str = "f32",
+    cache_type: str = "f32",
     packages: Sequence[Path] = (),
     precision: str = SINGLE,
 ) -> list[Spec]:
     """Returns the cases of a suite that `matches` chooses; planning has none.
 
-    models: files of the suite "llm", instead of random models. kv: how it keeps keys and values.
+    models: files of the suite "llm", instead of random models. cache_type: how it keeps keys and values.
     precision: that of products, also of the suites of `PRECISE`, of which only such cases are left
     that it changes something of. packages: folders with packages, for the suite "clients".
 
@@ -142,7 +142,7 @@ def specs_of(
         "planning": _none,
         "prediction": _plain_models,
         "devices": _plain_models,
-        "llm": lambda: _llm(models, kv, precision),
+        "llm": lambda: _llm(models, cache_type, precision),
         "clients": lambda: _clients(packages),
     }
     if suite not in made:
@@ -170,11 +170,11 @@ def specs_of(
     return found
 
 
-def _llm(models: Sequence[str | Path], kv: str, precision: str) -> Iterator[Spec]:
+def _llm(models: Sequence[str | Path], cache_type: str, precision: str) -> Iterator[Spec]:
     require_gguf()
     from .language.llm_cases import language_specs
 
-    return language_specs(models, kv, precision)
+    return language_specs(models, cache_type, precision)
 
 
 def _clients(packages: Sequence[Path]) -> Iterator[Spec]:

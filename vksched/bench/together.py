@@ -111,7 +111,7 @@ def measure(
     with ExitStack() as stack:
 
         def ready(names: Sequence[str]) -> Loaded:
-            sched = Scheduler(names, policy, on_fault="raise", objective=objective)
+            sched = Scheduler(names, policy, on_device_failure="raise", objective=objective)
             network = model.load(stack.enter_context(sched))
             stack.callback(network.close)
             network.result()
@@ -130,7 +130,7 @@ def measure(
                 found.append(_turn(network, seconds))
             turns.reverse()
         plan = both.compiled.plan
-        used = {plan.machine.devices[split.device].name for split in plan.splits}
+        used = {plan.topology.devices[split.device].name for split in plan.splits}
         return Together(taken, all_s, sorted(used))
 
 

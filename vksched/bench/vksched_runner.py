@@ -126,7 +126,7 @@ class _Pair:
         self.timed.close()
         self.beside.close()
         for one in self.held:
-            self._sched.drop(one)
+            self._sched.delete_state(one)
 
 
 def _first_word(x: Tensor) -> Tensor:
@@ -151,9 +151,9 @@ class Ours:
 
     def __init__(self, device: str, tune: Tune = "auto") -> None:
         self._tune: Tune = tune
-        self._sched = Scheduler([device], on_fault="raise", tune=tune)
+        self._sched = Scheduler([device], on_device_failure="raise", tune=tune)
         # Ops one by one are measured as such: no pass makes one op of them.
-        self._plain = Scheduler([device], on_fault="raise", optimize=False, tune=tune)
+        self._plain = Scheduler([device], on_device_failure="raise", optimize=False, tune=tune)
         self.device = self._sched.devices[0]
         self._device = self.device.name
         self._wholes = {
@@ -210,7 +210,7 @@ class Ours:
         precision = spec.get("precision", SINGLE)
 
         def opened() -> Model:
-            where = self._device, spec["file"], spec["context"], spec["kv"]
+            where = self._device, spec["file"], spec["context"], spec["cache_type"]
             return Model(*where, precision, self._tune)
 
         if self._language is None or self._language.what != (spec["file"], precision):
@@ -231,11 +231,11 @@ class Ours:
         sched = self._for(spec)
         run = sched.compile(build(spec, values), precision=spec.get("precision", SINGLE))
         got = np.array(run())
-        split_names = {run.plan.machine.devices[s.device].name for s in run.plan.splits}
+        split_names = {run.plan.topology.devices[s.device].name for s in run.plan.splits}
         run.close()
         for name, value in values.items():
             if name.startswith("x"):
-                sched.drop(value)
+                sched.delete_state(value)
         return got, split_names
 
     def _repeat(self, pair: _Pair, spec: Spec, arrays: Arrays) -> _Pair:

@@ -24,7 +24,7 @@ MODULES = {
     "embed": "embed",
     "generate": "generate",
     "info": "info",
-    "node": "node",
+    "worker": "worker",
     "ops": "ops",
     "plan": "plan",
     "replay": "replay",

@@ -1,23 +1,39 @@
-"""How far apart the outputs of two runtimes are, for `vksched run --check`."""
+"""How far apart the outputs of two runtimes are, for `vksched run --compare-with`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..common.dtypes import NDArray
 
-TOLERANCE = 1e-4
-"""How far a float output may be off, relative to its largest magnitude, unless the user says so;
-others must be equal.
-"""
+RTOL = 1e-4
+"""The default relative tolerance of float outputs; other outputs must be equal."""
 SMALLEST = 1e-3
-"""An output whose largest magnitude is below this is judged as if that were this: what is as good
-as 0, like the score of a word that nobody says, has few digits of its own.
+"""The default absolute tolerance, as a factor of the relative one: outputs whose largest magnitude
+is smaller have few significant digits, as the score of a word that nobody says.
 """
+
+
+class Tolerance(NamedTuple):
+    """A float output is right if its largest difference is at most `atol`, or at most `rtol` times
+    its largest magnitude.
+    """
+
+    rtol: float
+    atol: float
+
+    @classmethod
+    def of(cls, rtol: float = RTOL, atol: float | None = None) -> Tolerance:
+        """Return a tolerance with the default for `atol` if it is None."""
+        return cls(rtol, SMALLEST * rtol if atol is None else atol)
+
+    def accepts(self, largest: float, scale: float) -> bool:
+        """Return whether a difference is within the tolerance. scale: the largest magnitude."""
+        return largest <= max(self.atol, self.rtol * scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +49,18 @@ class Difference:
     note: str = ""
 
 
+DEFAULT = Tolerance.of()
+
+
 def compare(
-    found: Mapping[str, Any], expected: Mapping[str, Any], tolerance: float = TOLERANCE
+    found: Mapping[str, Any], expected: Mapping[str, Any], tolerance: Tolerance = DEFAULT
 ) -> list[Difference]:
     """Returns the difference of each output, sequences item by item."""
     pairs = [(name, got, expected[name]) for name, got in found.items()]
     return [d for name, got, wanted in pairs for d in _compare(name, got, wanted, tolerance)]
 
 
-def _compare(name: str, got: Any, wanted: Any, tolerance: float) -> list[Difference]:
+def _compare(name: str, got: Any, wanted: Any, tolerance: Tolerance) -> list[Difference]:
     if isinstance(got, list) and isinstance(wanted, (list, tuple)) and len(got) == len(wanted):
         pairs = enumerate(zip(got, wanted, strict=True))
         return [
@@ -60,7 +79,7 @@ def _compare(name: str, got: Any, wanted: Any, tolerance: float) -> list[Differe
     return [_numbers(name, one, other, tolerance)]
 
 
-def _numbers(name: str, one: NDArray, other: NDArray, tolerance: float) -> Difference:
+def _numbers(name: str, one: NDArray, other: NDArray, tolerance: Tolerance) -> Difference:
     if one.dtype.kind in "biuOU":
         count = int(np.sum(one != other))
         wrong = f"{count} of {one.size} elements differ" if count else ""
@@ -75,7 +94,9 @@ def _numbers(name: str, one: NDArray, other: NDArray, tolerance: float) -> Diffe
     largest = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
     scale = float(np.abs(b[finite]).max(initial=0.0))
     relative = largest / max(scale, SMALLEST)
-    wrong = "" if relative <= tolerance else f"over {tolerance:g} of the largest magnitude"
+    wrong = ""
+    if not tolerance.accepts(largest, scale):
+        wrong = f"over {tolerance.rtol:g} of the largest magnitude"
     if rest:
         wrong = f"{rest} of {a.size} elements are not finite on one side, or differ in that"
     return Difference(name, largest, relative, wrong)

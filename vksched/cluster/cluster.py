@@ -1,7 +1,7 @@
 """Cluster: the computers that a scheduler uses besides its own.
 
     vksched cluster key cluster.key                             once; copied to each computer
-    vksched node --listen ADDRESS --credentials cluster.key     on each computer
+    vksched worker --listen ADDRESS --credentials cluster.key     on each computer
     vs.Scheduler(cluster=vs.Cluster(["10.0.0.2:7700"], "cluster.key"))
 
 Examples: tests/cluster/test_schedulers.py.

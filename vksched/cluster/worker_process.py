@@ -1,6 +1,6 @@
 """Node: the process that serves the devices of a computer to callers elsewhere.
 
-    vksched node --> ClusterNode: devices opened, described as the tuner and calibration know them
+    vksched worker --> ClusterNode: devices opened, described as the tuner and calibration know them
                        '--> Server --sessions--> PartHost: parts of plans on these devices
 
 Examples: tests/cluster/test_node.py.

@@ -25,7 +25,7 @@ from ..plan.costs.node_cost import node_seconds
 from ..plan.simulation.simulate_plan import simulate
 from ..plan.types.node_names import NameIndex
 from ..planner.planner import plan_graph
-from ..topology.topology import Machine
+from ..topology.topology import Topology
 from .request import Request
 
 Lie = Callable[[Tensor], "Sequence[tuple[StatePiece, str | None]] | None"]
@@ -35,8 +35,8 @@ Lie = Callable[[Tensor], "Sequence[tuple[StatePiece, str | None]] | None"]
 class Costs:
     """What plans for one machine cost, as `parallel.apply.Judge` asks for it."""
 
-    def __init__(self, machine: Machine, policy: str, with_cpu: bool) -> None:
-        self._machine = machine
+    def __init__(self, topology: Topology, policy: str, with_cpu: bool) -> None:
+        self._topology = topology
         self._policy = policy
         self._with_cpu = with_cpu
         self._known: dict[tuple[int, str], float] = {}
@@ -45,7 +45,7 @@ class Costs:
         """Returns the expected seconds of a node on a device."""
         key = graph.signatures[node], device
         if key not in self._known:
-            spec = self._machine.devices[self._machine.index(device)]
+            spec = self._topology.devices[self._topology.index(device)]
             self._known[key] = node_seconds(spec, graph, graph.nodes[node])
         return self._known[key]
 
@@ -54,7 +54,7 @@ class Costs:
         try:
             plan = plan_graph(
                 made.graph,
-                self._machine,
+                self._topology,
                 policy=self._policy,
                 overrides=tuple(made.homes.items()),
                 with_cpu=self._with_cpu,
@@ -73,13 +73,13 @@ class Configuring:
         self,
         config: Config,
         lie: Lie,
-        machine: Callable[[], Machine],
+        topology: Callable[[], Topology],
         policy: str,
         with_cpu: bool,
     ) -> None:
         self.config = config
         self._lie = lie
-        self._machine = machine
+        self._topology = topology
         self._policy = policy
         self._with_cpu = with_cpu
         self._known: set[str] = set()
@@ -88,10 +88,10 @@ class Configuring:
         """Returns a request that computes the same as the config says. resolve: turns names of
         devices into those of the machine.
         """
-        graph, machine = request.graph, self._machine()
+        graph, topology = request.graph, self._topology()
         config = _resolved(self.config, resolve)
         shown = {graph.nodes[n].name for n in request.observers}
-        applied = self._applied(graph, config, machine, shown)
+        applied = self._applied(graph, config, topology, shown)
         self._warn(applied.warnings)
         made = request.of_graph(applied.graph)
         names = NameIndex(applied.graph, "placement")
@@ -110,10 +110,10 @@ class Configuring:
             self._known.update(self.config.pipeline.stages)
 
     def _applied(
-        self, graph: Graph, config: Config, machine: Machine, shown: Collection[str]
+        self, graph: Graph, config: Config, topology: Topology, shown: Collection[str]
     ) -> Applied:
-        costs = Costs(machine, self._policy, self._with_cpu)
-        return apply_config(graph, config, machine, costs, shown, self._pieces(graph))
+        costs = Costs(topology, self._policy, self._with_cpu)
+        return apply_config(graph, config, topology, costs, shown, self._pieces(graph))
 
     def _pieces(self, graph: Graph) -> Pieces:
         """Returns the layouts of states that some graph uses."""

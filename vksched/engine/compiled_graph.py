@@ -1,4 +1,4 @@
-"""Compiled: a graph made ready to run, on what is left of the devices when one fails.
+"""GraphExecutionState: a graph made ready to run, on what is left of the devices when one fails.
 
 Problem: a device dies in the middle of a run, while other runs are under way beside it. Method: the
 graph is kept, and each run keeps its inputs. A failure takes the executor, a generation, out of
@@ -71,7 +71,7 @@ _CLOSED = (
 )
 
 
-class Compiled:
+class GraphExecutionState:
     """A graph made ready to run on the devices of one scheduler.
 
     preparing: makes a plan and an executor for each generation. Its watchdog sees what each run
@@ -91,7 +91,7 @@ class Compiled:
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Carrier | None = None
-        self._stale = ""  # or why the next run begins a generation: "slow", "readmit"
+        self._stale = ""  # or why the next run begins a generation: "slow", "restore_device"
         self._drift = Drift(preparing.paces.of)
         self._measured = False
         """Whether the tuner had its turn; the runs that a fault repeats wait already."""
@@ -266,7 +266,7 @@ class Compiled:
                 with self._changing:
                     self._faults.take_in(executor.take_faults(), executor.devices)
                 failures += 1
-                if failures > MAX_FAILURES or not self._faults.may_replay(error):
+                if failures > MAX_FAILURES or not self._faults.may_retry(error):
                     raise
                 continue
             if broken:
@@ -280,7 +280,7 @@ class Compiled:
             if late is not None:
                 with self._changing:
                     self._faults.take_in(executor.take_faults(), executor.devices)
-                if not isinstance(late, DeviceError) or not self._faults.may_replay(late):
+                if not isinstance(late, DeviceError) or not self._faults.may_retry(late):
                     raise late
                 with suppress(VkschedError):  # the next run says it; this one has what it needs
                     self._ready()
@@ -289,7 +289,7 @@ class Compiled:
     def reconsider(self) -> None:
         """Has the next run begin a generation, as a device has come back."""
         with self._changing:
-            self._stale = "readmit"
+            self._stale = "restore_device"
 
     def _release(self) -> None:
         """Takes plans that are not carried out any more off the users of their states."""
@@ -303,7 +303,7 @@ class Compiled:
         self._watched.add(own)
         too_slow = self._preparing.see(plan, stats, first, executor.number)
         with self._changing:
-            if executor is self._executor and self._quarantine.on_fault == "replay":
+            if executor is self._executor and self._quarantine.on_device_failure == "retry":
                 self._stale = self._stale or ("slow" if too_slow else "")
                 self._drift.see(self._preparing.trace.clock.now(), stats)
 
@@ -368,7 +368,7 @@ class Compiled:
             except DeviceError as error:
                 self._faults.take_in([error], devices)
                 failures += 1
-                if failures > MAX_FAILURES or not self._faults.may_replay(error):
+                if failures > MAX_FAILURES or not self._faults.may_retry(error):
                     self._faults.forget_memory()  # the next run tries again
                     raise
 
@@ -403,7 +403,7 @@ class Load(NamedTuple):
     at_work: list[AtWork]
 
 
-def load_of(compiled: Compiled) -> Load:
+def load_of(compiled: GraphExecutionState) -> Load:
     """Returns what a graph has to do now, for another thread; it waits for nothing."""
     executor = compiled._executor
     asked = len(compiled._callers) + len(compiled._accepted)

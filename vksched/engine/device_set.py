@@ -16,7 +16,7 @@ from ..runtime.simulated.device_wrapper import WrappedDevice, innermost
 from ..runtime.vulkan import device_probe
 from ..runtime.vulkan.binding import drivers_kept, robust_access
 from ..runtime.vulkan.open_device import open_device
-from ..topology.device_spec import SYNC
+from ..topology.device_spec import GRANULARITIES
 from ..topology.host_names import CALLER, CPU, host_of, on
 from ..topology.links import Link
 from .remote_hosts import Hosts
@@ -106,24 +106,28 @@ class DeviceSet:
             return self._aliases.get(known, known)
         return device
 
-    def check_sync(self, sync: str | Mapping[str, str]) -> dict[str, str]:
+    def check_granularity(self, submit_granularity: str | Mapping[str, str]) -> dict[str, str]:
         """Returns how each device is given its work, by its name."""
         names = [d.name for d in self.devices]
         gpus = [d.name for d in self.devices if d.spec.kind != "cpu"]
-        if isinstance(sync, str):
-            sync = dict.fromkeys(gpus, sync) or {"": sync}
-        if not isinstance(sync, Mapping):
-            raise PlanError(f"[Scheduler] expected sync as a str or a mapping, got {sync!r}")
+        if isinstance(submit_granularity, str):
+            submit_granularity = dict.fromkeys(gpus, submit_granularity) or {"": submit_granularity}
+        if not isinstance(submit_granularity, Mapping):
+            raise PlanError(
+                f"[Scheduler] expected submit_granularity as a str or a mapping, got {submit_granularity!r}"
+            )
         out: dict[str, str] = {}
-        for name, value in sync.items():
-            if value not in SYNC:
+        for name, value in submit_granularity.items():
+            if value not in GRANULARITIES:
                 where = f" for {name}" if name else ""
                 raise PlanError(
-                    f"[Scheduler] expected a sync of {', '.join(SYNC)}{where}, got {value!r}"
+                    f"[Scheduler] expected a submit_granularity of {', '.join(GRANULARITIES)}{where}, got {value!r}"
                 )
             known = self.resolve(name) if name else name
             if known and known not in names:
-                raise DeviceError(f"[Scheduler] expected sync for {', '.join(names)}, got {name!r}")
+                raise DeviceError(
+                    f"[Scheduler] expected submit_granularity for {', '.join(names)}, got {name!r}"
+                )
             out[known] = value
         return out
 
@@ -179,7 +183,9 @@ def _check_distinct(item: Device, before: Sequence[Device]) -> None:
         wrapped = isinstance(item, WrappedDevice) or any(
             isinstance(device, WrappedDevice) and device.name == name for device in before
         )
-        how = ", once inside a wrapper such as FaultyDevice; try the wrapper alone" * wrapped
+        how = (
+            ", once inside a wrapper such as FaultInjectionDevice; try the wrapper alone" * wrapped
+        )
         raise DeviceError(f"[Scheduler] {name} is given twice{how}")
     if any(device.name == name for device in before):
         raise DeviceError(

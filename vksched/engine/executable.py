@@ -1,4 +1,4 @@
-"""Run: a compiled graph as its caller sees it, and what its arrays must be."""
+"""CompiledGraph: a compiled graph as its caller sees it, and what its arrays must be."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..plan.plan import Plan
 from ..runtime.executors.run_record import Observers
 from ..runtime.run_stats import RunStats
 from ..trace import Tape, Trace, find_tape
-from .compiled_graph import Compiled
+from .compiled_graph import GraphExecutionState
 from .fp16_overflow import OverflowWatch
 from .report.run_history import GraphRun
 
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
 
 
-class Run(OfProcess):
+class CompiledGraph(OfProcess):
     """A compiled graph: call it with arrays by name, as often as you like, from any thread."""
 
     _INSTEAD = "to send what its graph is built from, and to compile it in each process"
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: GraphExecutionState,
         pack: Callable[[tuple[NDArray, ...]], Result],
         observers: Observers,
-        forget: Callable[[Run], None],
+        forget: Callable[[CompiledGraph], None],
         trace: Trace,
         overflow: OverflowWatch,
     ) -> None:

@@ -64,7 +64,7 @@ class Making:
         if isinstance(plan, DynamicPlan):
             executor = DynamicExecutor(plan, devices, *about)
         elif hosts is None or all(
-            host_of(plan.machine.devices[split.device].name) == CALLER for split in plan.splits
+            host_of(plan.topology.devices[split.device].name) == CALLER for split in plan.splits
         ):
             executor = (SingleExecutor if is_single(plan) else Executor)(plan, devices, *about)
         else:

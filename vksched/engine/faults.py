@@ -18,7 +18,7 @@ from ..topology.host_names import host_of
 from ..trace import Event, Trace
 from .state_table import StateTable
 
-ON_FAULT = ("replay", "raise")
+ON_DEVICE_FAILURE = ("retry", "raise")
 
 
 class Quarantine:
@@ -27,9 +27,9 @@ class Quarantine:
     names: the devices that may fail; the CPU is not among them, its errors go to the caller.
     """
 
-    def __init__(self, names: Iterable[str], on_fault: str = "replay") -> None:
+    def __init__(self, names: Iterable[str], on_device_failure: str = "retry") -> None:
         self.names = frozenset(names)
-        self.on_fault = on_fault
+        self.on_device_failure = on_device_failure
         self.reasons: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         """By device, how often it failed."""
@@ -48,7 +48,7 @@ class Quarantine:
         if isinstance(error, HostLost):
             self._unreached.add(name)
 
-    def readmit(self, names: Iterable[str]) -> None:
+    def restore_device(self, names: Iterable[str]) -> None:
         """Takes devices in again."""
         for name in names:
             self._unreached.discard(name)
@@ -60,11 +60,11 @@ class Quarantine:
 
     def require_empty(self) -> None:
         """Raises where plans may not change by themselves and a device is missing."""
-        for name, reason in list(self.reasons.items()) if self.on_fault == "raise" else ():
+        for name, reason in list(self.reasons.items()) if self.on_device_failure == "raise" else ():
             host = host_of(name)
-            remedy = f"try sched.readmit({host!r})" if host else "make a new Scheduler"
+            remedy = f"try sched.restore_device({host!r})" if host else "make a new Scheduler"
             error = DeviceError(
-                f'[fault] {name} failed earlier: {reason}; {remedy}, or try on_fault="replay"'
+                f'[fault] {name} failed earlier: {reason}; {remedy}, or try on_device_failure="retry"'
             )
             error.device = name
             raise error
@@ -109,9 +109,9 @@ class Faults:
         self.short.clear()
         self._without.clear()
 
-    def may_replay(self, error: DeviceError) -> bool:
+    def may_retry(self, error: DeviceError) -> bool:
         """Returns whether a run that failed so is to be carried out again."""
-        return self._is_fault(error) and self._quarantine.on_fault == "replay"
+        return self._is_fault(error) and self._quarantine.on_device_failure == "retry"
 
     def take_in(self, errors: Iterable[DeviceError], devices: Sequence[Device] = ()) -> None:
         """Notes what failures mean for the next plan. devices: those that failed; of one that has
@@ -129,7 +129,7 @@ class Faults:
                 self._trace.emit(Event("fault", name, now, now, -1, fields, self.plan))
             known = self._quarantine.reasons.keys() >= set(names)  # by another graph, and told
             remedy = [self._remedy(error, name) for name in names][-1]
-            if self.may_replay(error) and not known:
+            if self.may_retry(error) and not known:
                 self._untold.append((error, remedy))
 
     def tell(self, devices: Iterable[str] | None, failed: Exception | None = None) -> list[str]:
@@ -155,7 +155,7 @@ class Faults:
         return bool(self._quarantine.blamed(error)) and not isinstance(error, StateLost)
 
     def _remedy(self, error: DeviceError, name: str) -> str:
-        replay, kind = self.may_replay(error), type(error).__name__
+        replay, kind = self.may_retry(error), type(error).__name__
         reason = f"{kind}: {str(error).split('; try')[0]}"
         if not isinstance(error, OutOfMemory):
             self._states.lose(name)  # first, so that a device out of use never holds a state

@@ -22,7 +22,7 @@ from ..common.fork_guard import OfProcess, Owner
 from ..ir.build_graph import Outputs, Updates
 from ..ir.tensor import Tensor, constant, input
 from ..trace import Tape, find_tape
-from .executable import Result, Run
+from .executable import CompiledGraph, Result
 from .graph_registry import Graphs
 from .request import Placements
 from .request_precision import Precision
@@ -61,14 +61,14 @@ class Function(OfProcess):
         self._precision = precision
         self._bounds = dict(bounds)
         self._limit = limit
-        self._runs: OrderedDict[_Key, Run] = OrderedDict()
+        self._runs: OrderedDict[_Key, CompiledGraph] = OrderedDict()
         self._busy: Counter[_Key] = Counter()
         self._plan_numbers: list[Sequence[int]] = []
         self._lock = threading.RLock()
         self._owner = Owner()
 
     def __call__(self, /, **inputs: Any) -> Result:
-        """Runs once, as `Run` does."""
+        """Runs once, as `CompiledGraph` does."""
         arrays = _as_arrays(inputs)
         key, run = self._take(arrays)
         try:
@@ -77,7 +77,7 @@ class Function(OfProcess):
             self._give_back(key)
 
     def submit(self, /, **inputs: Any) -> Future[Result]:
-        """Starts a run and returns at once, as `Run.submit` does; compiles first where needed."""
+        """Starts a run and returns at once, as `CompiledGraph.submit` does; compiles first where needed."""
         arrays = _as_arrays(inputs)
         key, run = self._take(arrays)
         try:
@@ -90,7 +90,7 @@ class Function(OfProcess):
 
     @property
     def trace(self) -> Tape:
-        """The events of all shapes so far, as the scheduler's tape has them; see `Run.trace`."""
+        """The events of all shapes so far, as the scheduler's tape has them; see `CompiledGraph.trace`."""
         with self._lock:
             plans = [number for numbers in self._plan_numbers for number in numbers]
         return find_tape(self._graphs.preparing.trace).of_plans(plans)
@@ -101,7 +101,7 @@ class Function(OfProcess):
         with self._lock:
             return tuple({name: shape for name, shape, _ in key} for key in self._runs)
 
-    def _take(self, arrays: Mapping[str, NDArray]) -> tuple[_Key, Run]:
+    def _take(self, arrays: Mapping[str, NDArray]) -> tuple[_Key, CompiledGraph]:
         """Returns the compiled graph for the shapes and element types of some arrays, and its key;
         it is kept until it is given back.
         """
@@ -134,7 +134,7 @@ class Function(OfProcess):
         for run in runs:
             run.close()
 
-    def _make(self, arrays: Mapping[str, NDArray]) -> Run:
+    def _make(self, arrays: Mapping[str, NDArray]) -> CompiledGraph:
         unknown = self._bounds.keys() - arrays.keys()
         if unknown:
             raise GraphError(

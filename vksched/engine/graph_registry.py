@@ -23,8 +23,8 @@ from ..plan.explain.cpu_fallback import warn_of_fallbacks
 from ..plan.plan import Plan
 from ..planner.plan_cache import KeptPlan
 from ..topology.tuned_variants import Choices
-from .compiled_graph import Compiled
-from .executable import Result, Run, make_packer
+from .compiled_graph import GraphExecutionState
+from .executable import CompiledGraph, Result, make_packer
 from .fp16_overflow import OverflowWatch
 from .plan_builder import Preparing
 from .request import (
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 class _Entry:
     """A compiled graph and the runs that were handed out for it."""
 
-    compiled: Compiled
-    runs: list[Run] = field(default_factory=list)
+    compiled: GraphExecutionState
+    runs: list[CompiledGraph] = field(default_factory=list)
 
 
 class Graphs:
@@ -66,7 +66,7 @@ class Graphs:
         self.closing = False
         self.entries: dict[object, _Entry] = {}
         """Compiled graphs that a request may meet again."""
-        self.compiled: list[Compiled] = []
+        self.compiled: list[GraphExecutionState] = []
         """Those that are not closed yet."""
 
     def compile(
@@ -77,7 +77,7 @@ class Graphs:
         updates: Updates | None = None,
         observe: Observe | None = None,
         precision: Precision | None = None,
-    ) -> Run:
+    ) -> CompiledGraph:
         """Returns a run of a graph, which is made ready where it is not yet."""
         self.owner.require("the scheduler")  # in a forked child the lock may be held for ever
         with self.lock:
@@ -86,7 +86,7 @@ class Graphs:
             run = self._run_of(request, pack, self.preparing.lighten, progress)
         return self._told(run)
 
-    def compile_kept(self, kept: KeptPlan, progress: Progress | None = None) -> Run:
+    def compile_kept(self, kept: KeptPlan, progress: Progress | None = None) -> CompiledGraph:
         """Returns a run of a graph of one output that was rewritten, as `Plan.graph` is, where
         `rewriting` was the same; it is not rewritten again, and not planned again where the plan
         that `keep` returned is still the right one.
@@ -112,7 +112,7 @@ class Graphs:
         if self.configuring is not None:
             return None
         preparing = self.preparing
-        limits = least_limits(preparing.machine())
+        limits = least_limits(preparing.topology())
         tuned = None if limits is None else dict(limits.tuned)
         bare = None if limits is None else replace(limits, tuned=Choices())
         return repr((preparing.optimizes, preparing.precision, bare, tuned))
@@ -123,17 +123,17 @@ class Graphs:
         pack: Callable[[tuple[NDArray, ...]], Result],
         lighten: Callable[[Request], Request],
         progress: Progress | None,
-    ) -> Run:
+    ) -> CompiledGraph:
         """Returns a run of a request, with the lock held. lighten: rewrites its graph, where that
         is not compiled yet.
         """
         key = request.key()
         entry = self.entries.get(key)
         if entry is None:
-            made = Compiled(self.preparing, lighten(request), progress)
+            made = GraphExecutionState(self.preparing, lighten(request), progress)
             entry = self.entries[key] = _Entry(made)
             self.compiled.append(made)
-        run = Run(
+        run = CompiledGraph(
             entry.compiled,
             pack,
             request.of_graph(entry.compiled.graph).observers,
@@ -144,7 +144,7 @@ class Graphs:
         entry.runs.append(run)
         return run
 
-    def _told(self, run: Run) -> Run:
+    def _told(self, run: CompiledGraph) -> CompiledGraph:
         """Returns a run after warning of what falls back to numpy in it."""
         try:
             warn_of_fallbacks(run.plan, self.told)
@@ -166,7 +166,7 @@ class Graphs:
         with self.lock:
             written = self._request(outputs, placement, updates, observe, precision)
             request = self.preparing.lighten(written)
-        return self.preparing.plan(request, self.preparing.machine())
+        return self.preparing.plan(request, self.preparing.topology())
 
     def reconsider(self) -> None:
         """Has the next run of each graph plan anew, as a device has come back."""
@@ -201,7 +201,7 @@ class Graphs:
             each.close()  # for another caller: until the first one's ends, or at once in a callback
         return all(each.closed for each in compiled)
 
-    def _forget(self, run: Run, key: object, entry: _Entry) -> None:
+    def _forget(self, run: CompiledGraph, key: object, entry: _Entry) -> None:
         """Closes a compiled graph with the last of its runs."""
         if self.owner.forked:
             return

@@ -1,7 +1,7 @@
 """Membership: computers that come back, and what that means for the graphs of a scheduler.
 
     a run: HostLost --faults.py--> all its devices in quarantine --> generation without them
-    all reach it again --readmit--> out of quarantine --> the next run of each graph plans anew
+    all reach it again --restore_device--> out of quarantine --> the next run of each graph plans anew
 
 Examples: tests/cluster/test_schedulers.py.
 """
@@ -28,9 +28,9 @@ class Membership:
         self._hosts = preparing.opened.hosts
         preparing.membership = self  # who has a run and no scheduler has it, too
         if self._hosts is not None:
-            self._hosts.watch(_weakly(self.readmit), preparing.quarantine.unreached)
+            self._hosts.watch(_weakly(self.restore_device), preparing.quarantine.unreached)
 
-    def readmit(self, name: str) -> None:
+    def restore_device(self, name: str) -> None:
         """Uses devices again: those of a computer, or one of them.
 
         Raises:
@@ -41,7 +41,7 @@ class Membership:
         names = [each for each in known if name in (each, host_of(each))]
         if self._hosts is None or not names:
             raise DeviceError(
-                f"[readmit] expected one of {', '.join(known) or 'no device of a cluster'}, or "
+                f"[restore_device] expected one of {', '.join(known) or 'no device of a cluster'}, or "
                 f"its computer, got {name!r}; try a new Scheduler for devices of this computer"
             )
         with self._lock:
@@ -55,12 +55,12 @@ class Membership:
             back = [known for known in names if known in there]
             if not back:
                 raise DeviceError(
-                    f"[readmit] expected {', '.join(names)} on {host}, which is back with "
+                    f"[restore_device] expected {', '.join(names)} on {host}, which is back with "
                     f"{', '.join(there) or 'no device'}; try a new Scheduler"
                 )
             for returned in back:
                 self._preparing.states.regain(returned)
-            self._preparing.quarantine.readmit(back)
+            self._preparing.quarantine.restore_device(back)
             self._graphs.reconsider()
 
 

@@ -1,6 +1,6 @@
 """Preparing: the one place that makes a plan of a request, and an executor of a plan.
 
-    request --machine, tuner--> plan --states placed, memory, recordings--> executor
+    request --topology, tuner--> plan --states placed, memory, recordings--> executor
 
 It is handed down from the scheduler to each compiled graph, which asks it again when a device
 fails. Examples: tests/scheduler/test_scheduler.py, tests/engine/test_faults.py.
@@ -37,14 +37,14 @@ from ..runtime.simulated_clock import SimulatedStream
 from ..schedule import Objective
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Links
-from ..topology.topology import Machine
+from ..topology.topology import Topology
 from ..trace import Event, Trace
 from ..tuning.autotuner import Tuner
 from ..tuning.first_use import FirstUse
 from ..tuning.learned_costs import Lessons
 from .device_set import DeviceSet
 from .executor_choice import Making
-from .faults import ON_FAULT, Faults, Quarantine
+from .faults import ON_DEVICE_FAILURE, Faults, Quarantine
 from .replan import Again, Drift
 from .request import Request, plan_request
 from .state_table import StateTable
@@ -56,7 +56,7 @@ PLANS = itertools.count()
 
 
 def check_settings(
-    copies: object, timeout_s: object, on_fault: object, policy: str, clustered: bool
+    copies: object, timeout_s: object, on_device_failure: object, policy: str, clustered: bool
 ) -> None:
     """Raises PlanError unless a scheduler takes these."""
     if clustered and policy not in STATIC:
@@ -68,8 +68,10 @@ def check_settings(
         raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
     if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
         raise PlanError(f"[Scheduler] expected a timeout_s above 0, got {timeout_s!r}")
-    if on_fault not in ON_FAULT:
-        raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
+    if on_device_failure not in ON_DEVICE_FAILURE:
+        raise PlanError(
+            f"[Scheduler] expected on_device_failure of {ON_DEVICE_FAILURE}, got {on_device_failure!r}"
+        )
 
 
 def check_switches(**switches: object) -> None:
@@ -89,14 +91,14 @@ class Settings:
     timeout_s: float
     offload: bool
     optimize: bool
-    sync: Mapping[str, str]
+    submit_granularity: Mapping[str, str]
     precision: str = SINGLE
 
     def __post_init__(self) -> None:
-        if self.policy not in STATIC and set(self.sync.values()) - {"split"}:
+        if self.policy not in STATIC and set(self.submit_granularity.values()) - {"split"}:
             raise PlanError(
-                f'[Scheduler] expected sync of "split" with policy={self.policy!r}, got '
-                f'{dict(self.sync)!r}; try policy="auto"'
+                f'[Scheduler] expected submit_granularity of "split" with policy={self.policy!r}, got '
+                f'{dict(self.submit_granularity)!r}; try policy="auto"'
             )
 
 
@@ -136,7 +138,7 @@ class Preparing:
         self.seen: Callable[[Plan, RunStats], None] | None = None
         """Is told of each run that is done, on its thread, and raises nothing."""
 
-    def machine(self, left_out: Mapping[str, str] | None = None) -> Machine:
+    def topology(self, left_out: Mapping[str, str] | None = None) -> Topology:
         """Returns what the planner knows now; a device that is left out is not asked any more.
 
         left_out: devices with the reasons; by default those in quarantine.
@@ -144,20 +146,20 @@ class Preparing:
         out = self.quarantine.reasons if left_out is None else left_out
         devices = self.opened.devices
         specs = tuple(
-            replace(self.specs[d.name], pool="", out_of_use=out[d.name])
+            replace(self.specs[d.name], memory_node="", disabled_reason=out[d.name])
             if d.name in out
             else self._spec(d)
             for d in devices
         )
         links = (*self._calibrator.links(self.opened.own), *self.opened.links())
-        return Machine(specs, Links(links)).verify()
+        return Topology(specs, Links(links)).verify()
 
     def lighten(self, request: Request) -> Request:
         """Returns a request that takes less work, where that is wanted."""
         if not self._settings.optimize:
             return request
         with resting_collector(len(request.graph.nodes)):
-            return request.optimized(self.machine())
+            return request.optimized(self.topology())
 
     def measure(self, request: Request, left_out: Mapping[str, str], small: bool) -> None:
         """Measures variants of the graph's kernels, as far as the tuner wants to, and then what a
@@ -165,52 +167,52 @@ class Preparing:
         """
         devices = [d for d in self.opened.own if d.name not in left_out]
         made = self._measure(
-            request, devices, lambda: self.plan(request, self.machine(left_out), small)
+            request, devices, lambda: self.plan(request, self.topology(left_out), small)
         )
         wants = made or any(self._tuner.wants(device.spec) for device in devices)
         if self._by_cost and wants:
-            plan = self.plan(request, self.machine(left_out), small)
+            plan = self.plan(request, self.topology(left_out), small)
             if plan.graph is not request.graph:
-                working = {plan.machine.devices[device].name for device in plan.working}
+                working = {plan.topology.devices[device].name for device in plan.working}
                 left = [d for d in devices[:-1] if d.name in working]
                 version = request.version(plan.graph)
                 self._measure(version, [*left, devices[-1]], lambda: plan)
 
     def plan(
-        self, request: Request, machine: Machine, small: bool = False, only: Sequence[str] = ()
+        self, request: Request, topology: Topology, small: bool = False, only: Sequence[str] = ()
     ) -> Plan:
         """Returns the plan of a request. small: with one copy, as an allocation failed. only: the
         devices that may have work; all by default.
         """
         if not self._by_cost:
-            return self._plan(request, machine, small)
-        machine = _only(machine, only)
-        return plan_request(request, machine, lambda each: self._plan(each, machine, small, only))
+            return self._plan(request, topology, small)
+        topology = _only(topology, only)
+        return plan_request(request, topology, lambda each: self._plan(each, topology, small, only))
 
     def _measure(
         self, request: Request, devices: Sequence[Device], plan: Callable[[], Plan]
     ) -> bool:
         """Returns whether costs were measured."""
         self._tuner.measure_graph(request.graph, devices, plan, self.trace)
-        machine = self.machine()
+        topology = self.topology()
 
         def graphs(device: Device) -> list[Graph]:
             own = request
             if self._by_cost:
-                own = request.for_devices(machine, {machine.index(device.name)})
+                own = request.for_devices(topology, {topology.index(device.name)})
             return [own.graph] if own is request else [own.graph, request.graph]
 
         about = self._spec, self.opened.with_cpu, plan, self.trace
         return self._first_use.measure(graphs, devices, *about)
 
     def _plan(
-        self, request: Request, machine: Machine, small: bool, only: Sequence[str] = ()
+        self, request: Request, topology: Topology, small: bool, only: Sequence[str] = ()
     ) -> Plan:
         """Returns the plan of a request as it is."""
         question, plan = self._question(request, small, only), None
         if request.kept is not None:
-            plan = request.kept.answer(question, machine)
-        plan = plan or answer(question, request.graph, machine)
+            plan = request.kept.answer(question, topology)
+        plan = plan or answer(question, request.graph, topology)
         if request.notes:
             plan = replace(plan, notes=(*request.notes, *plan.notes))
         if not small:
@@ -269,7 +271,7 @@ class Preparing:
         if drift is not None and not left_out.keys().isdisjoint(drift.alone.only):
             drift.alone.forget()  # the device that was faster alone is gone
         only = drift.alone.only if drift is not None else ()
-        plan = self.plan(request, self.machine(left_out), small, only)
+        plan = self.plan(request, self.topology(left_out), small, only)
         if again is not None:
             plan = replace(plan, notes=(*plan.notes, str(again)))
         every = plan, *plan.replicas
@@ -301,12 +303,12 @@ class Preparing:
         began.
         """
         plan, cause = planned.plan, planned.cause
-        working = dict.fromkeys(plan.machine.devices[s.device].name for s in plan.splits)
+        working = dict.fromkeys(plan.topology.devices[s.device].name for s in plan.splits)
         fields = {
             "cause": cause,
             "devices": list(working),
             "splits": len(plan.splits),
-            "crossing_bytes": plan.crossing_bytes,
+            "transfer_bytes": plan.transfer_bytes,
             "about": planned,
         }
         now = self.trace.clock.now()
@@ -324,9 +326,9 @@ class Preparing:
         try:
             with self.lock:
                 again = drift.look(
-                    self.machine(faults.left_out),
-                    lambda machine: self.plan(
-                        request, machine, bool(faults.short), drift.alone.only
+                    self.topology(faults.left_out),
+                    lambda topology: self.plan(
+                        request, topology, bool(faults.short), drift.alone.only
                     ),
                 )
         except VkschedError:  # there is a plan: nothing depends on a better one
@@ -389,21 +391,23 @@ class Preparing:
         spec = self.watchdog.correct(device.spec)
         spec = self._tuner.tuned(spec)
         spec = self.paces.correct(self._calibrator.costed(spec))
-        sync = self._settings.sync.get(device.name, "split")
+        submit_granularity = self._settings.submit_granularity.get(device.name, "split")
         least = spec.offload_flops_per_byte if self._settings.offload else math.inf
-        return replace(spec, sync=sync, offload_flops_per_byte=least)
+        return replace(spec, submit_granularity=submit_granularity, offload_flops_per_byte=least)
 
 
-def _only(machine: Machine, names: Sequence[str]) -> Machine:
+def _only(topology: Topology, names: Sequence[str]) -> Topology:
     """Returns a machine on which only some devices, and the CPU, may have work; all by default."""
-    if not names or any(machine.devices[machine.index(name)].out_of_use for name in names):
-        return machine
-    kept = {*names, machine.devices[machine.cpu].name}
+    if not names or any(topology.devices[topology.index(name)].disabled_reason for name in names):
+        return topology
+    kept = {*names, topology.devices[topology.cpu].name}
     why = f"{', '.join(names)} proved to be faster alone"
     return replace(
-        machine,
+        topology,
         devices=tuple(
-            spec if spec.name in kept or spec.out_of_use else replace(spec, out_of_use=why)
-            for spec in machine.devices
+            spec
+            if spec.name in kept or spec.disabled_reason
+            else replace(spec, disabled_reason=why)
+            for spec in topology.devices
         ),
     )

@@ -30,7 +30,7 @@ class Hosts(Protocol):
         """The way of values to this process and from it."""
 
     def links(self) -> tuple[tuple[str, str, Link], ...]:
-        """Returns the links between the memory of computers, as a `Machine` has them."""
+        """Returns the links between the memory of computers, as a `Topology` has them."""
 
     def rejoin(self, host: str) -> Sequence[Device]:
         """Connects to a lost computer anew, and returns its devices; those of one that is there as

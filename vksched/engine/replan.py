@@ -46,8 +46,8 @@ from ..plan.types.plan_types import PlanValue
 from ..runtime.executors.speed_tracker import EVERY_S, LAST
 from ..runtime.run_stats import RunStats
 from ..schedule import Metrics, Objective
-from ..topology.perf_model import Costs
-from ..topology.topology import Machine
+from ..topology.perf_model import PerfModel
+from ..topology.topology import Topology
 from .single_device import Alone, Finding
 
 BAND = 1.5
@@ -112,7 +112,7 @@ class Drift:
         self._paces = paces
         self._plan: PlanValue | None = None
         self._shares: Mapping[str, float] = {}
-        self._middle: dict[str, Costs] = {}
+        self._middle: dict[str, PerfModel] = {}
         """By device, the costs around whose paces the band lies."""
         self.left: tuple[str, float] | None = None
         """Where the plan deserves a look, the device that is farthest from its pace when the plan
@@ -141,7 +141,7 @@ class Drift:
             self._rest *= PATIENCE
         self._began = self.runs
         self.alone.begin(plan)
-        self._center(plan.machine)
+        self._center(plan.topology)
 
     def see(self, now_s: float, stats: RunStats) -> None:
         """Takes in a run that ended; `left` then says whether the plan deserves a look."""
@@ -157,16 +157,16 @@ class Drift:
         self._shares = self._shares or _shares(self._plan)
         _, away = self._farthest(self._middle)
         if abs(away) > math.log(BAND) or self.runs >= self._due:
-            name, away = self._farthest(_costs(self._plan.machine))
+            name, away = self._farthest(_costs(self._plan.topology))
             self.left = name, math.exp(away)
         self._found = self.alone.find(self.runs, self._costs_s, self._slower)
         if self._found is not None:
             self.left = self._found.device, self._found.before_s / self._found.after_s
 
-    def look(self, machine: Machine, planned: Callable[[Machine], Plan]) -> Again | None:
+    def look(self, topology: Topology, planned: Callable[[Topology], Plan]) -> Again | None:
         """Returns why the graph is to be planned again; None where its plan stays.
 
-        machine: as it is now, without what this graph's plan holds. planned: makes a plan.
+        topology: as it is now, without what this graph's plan holds. planned: makes a plan.
         """
         old, left = self._plan, self.left
         self.left, self._since_s = None, 0.0
@@ -176,11 +176,11 @@ class Drift:
             return self._follow(self._found, old)
         if left[1] > BAND:
             self.alone.forget()
-        self._center(machine)
+        self._center(topology)
         self._due = 2 * self.runs
         objective = objective_of(old)
-        before = _measure(_on(machine, old), objective)
-        new = planned(_with_slots(machine, old))
+        before = _measure(_on(topology, old), objective)
+        new = planned(_with_slots(topology, old))
         after, gauge = _measure(new, objective), Gauge.of(objective, before)
         factor = gauge.factor(after)
         if factor is None or factor > 1 - MARGIN:
@@ -202,10 +202,10 @@ class Drift:
         about = self.runs, objective_of(old).name, found.before_s, found.after_s, how
         return Measured(found.device, ratio, found.before_s, found.after_s, *about)
 
-    def _center(self, machine: Machine) -> None:
-        self._middle = _costs(machine)
+    def _center(self, topology: Topology) -> None:
+        self._middle = _costs(topology)
 
-    def _farthest(self, middle: Mapping[str, Costs]) -> tuple[str, float]:
+    def _farthest(self, middle: Mapping[str, PerfModel]) -> tuple[str, float]:
         """Returns the device that is farthest from given costs, and how far, as a logarithm."""
         away = {name: self._away(name, costs) for name, costs in middle.items()}
         name = max(away, key=lambda device: abs(away[device]), default="")
@@ -213,23 +213,23 @@ class Drift:
 
     def _slower(self, device: str) -> float:
         """Returns how many times longer a device takes than when its plan was made."""
-        costs = {} if self._plan is None else _costs(self._plan.machine)
+        costs = {} if self._plan is None else _costs(self._plan.topology)
         return math.exp(self._away(device, costs[device])) if device in costs else 1.0
 
-    def _away(self, device: str, middle: Costs) -> float:
+    def _away(self, device: str, middle: PerfModel) -> float:
         """Returns how far a device is from given costs, as a logarithm: the mean over the ops of
         the plan, by the time that these take.
         """
-        now = Costs().at_pace(self._paces(device))
+        now = PerfModel().at_pace(self._paces(device))
         return sum(
             share * math.log((now.pace(op) or 1.0) / (middle.pace(op) or 1.0))
             for op, share in self._shares.items()
         )
 
 
-def _costs(machine: Machine) -> dict[str, Costs]:
+def _costs(topology: Topology) -> dict[str, PerfModel]:
     """Returns by name the costs of all devices that are in use."""
-    return {spec.name: spec.costs for spec in machine.devices if not spec.out_of_use}
+    return {spec.name: spec.costs for spec in topology.devices if not spec.disabled_reason}
 
 
 def _measure(plan: PlanValue, objective: Objective) -> Metrics:
@@ -238,14 +238,14 @@ def _measure(plan: PlanValue, objective: Objective) -> Metrics:
     for own in (plan, *plan.replicas):
         copies = own.copies if objective.asks("throughput") else 1
         peak_bytes = max(memory.peak_bytes for memory in own.memory)
-        each.append(weigh(program_of(own), own.machine, copies, peak_bytes))
+        each.append(weigh(program_of(own), own.topology, copies, peak_bytes))
     return join_replicas(each)
 
 
-def _on(machine: Machine, plan: PlanValue) -> PlanValue:
+def _on(topology: Topology, plan: PlanValue) -> PlanValue:
     """Returns a plan on a machine of other paces."""
-    replicas = tuple(replace(own, machine=machine) for own in plan.replicas)
-    return replace(plan, machine=machine, replicas=replicas)
+    replicas = tuple(replace(own, topology=topology) for own in plan.replicas)
+    return replace(plan, topology=topology, replicas=replicas)
 
 
 def _shares(plan: PlanValue) -> dict[str, float]:
@@ -258,29 +258,29 @@ def _shares(plan: PlanValue) -> dict[str, float]:
     return {op: seconds / whole for op, seconds in total.items()} if whole else {}
 
 
-def _with_slots(machine: Machine, plan: PlanValue) -> Machine:
+def _with_slots(topology: Topology, plan: PlanValue) -> Topology:
     """Returns a machine that has the memory which the slots of a plan hold, too: it comes back
     before the next plan is made ready.
     """
-    held = [0] * machine.cpu
+    held = [0] * topology.cpu
     for own in (plan, *plan.replicas):
-        for device, m in enumerate(own.memory[: machine.cpu]):
+        for device, m in enumerate(own.memory[: topology.cpu]):
             held[device] += m.peak_bytes - m.weight_bytes - m.state_bytes
     return replace(
-        machine,
+        topology,
         devices=tuple(
             replace(spec, memory_bytes=spec.memory_bytes + size_bytes)
-            for spec, size_bytes in zip(machine.devices, (*held, 0), strict=True)
+            for spec, size_bytes in zip(topology.devices, (*held, 0), strict=True)
         ),
     )
 
 
 def _upload_seconds(plan: PlanValue) -> float:
     """Returns what bringing a plan's weights to where they are not yet would take."""
-    machine = plan.machine
+    topology = plan.topology
     return sum(
-        machine.way(machine.cpu, device).seconds(missing_bytes)
+        topology.way(topology.cpu, device).seconds(missing_bytes)
         for own in (plan, *plan.replicas)
-        for device, memory in enumerate(own.memory[: machine.cpu])
+        for device, memory in enumerate(own.memory[: topology.cpu])
         if (missing_bytes := max(0, memory.weight_bytes - memory.resident_bytes))
     )

@@ -41,7 +41,7 @@ from ..planner.search.select import is_better
 from ..runtime.executors.run_record import Observers
 from ..topology.device_spec import DeviceSpec
 from ..topology.limits import Limits
-from ..topology.topology import Machine
+from ..topology.topology import Topology
 from ..topology.tuned_variants import Choices
 
 Placements = Mapping[Tensor | str, str] | Mapping[str, str]
@@ -53,7 +53,7 @@ Cards = tuple[frozenset[str], Limits | None]
 OPTIONS = {
     "tensors": ("updates", "observe", "precision"),
     "onnx": ("limit", "precision"),
-    "gguf": ("ctx", "kv", "precision"),
+    "gguf": ("ctx", "cache_type", "precision"),
 }
 """What `compile` may be told of tensors, and of a model by the format of its file."""
 V = TypeVar("V")
@@ -102,13 +102,13 @@ class Request:
         turns = tuple(self.turns.items())
         return (self.graph.key, self.overrides, frozenset(self.observers), turns)
 
-    def optimized(self, machine: Machine, working: Collection[int] | None = None) -> Request:
+    def optimized(self, topology: Topology, working: Collection[int] | None = None) -> Request:
         """Returns a request that takes less work on a machine and shows the same values. working:
         the devices that count; all by default.
         """
-        graph, devices = self.graph, machine.devices
-        homes = resolve_overrides(graph, machine, self.overrides) if self.overrides else {}
-        chosen = _those(machine, working)
+        graph, devices = self.graph, topology.devices
+        homes = resolve_overrides(graph, topology, self.overrides) if self.overrides else {}
+        chosen = _those(topology, working)
         placed = {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()}
         # nodes of different turns stay apart as those of different devices do
         apart = {name: f"{placed.get(name, '')} {turn}" for name, turn in self.turns.items()}
@@ -122,15 +122,15 @@ class Request:
         made = self.of_graph(optimize(graph, wishes))
         return replace(made, written=self, cards=_cards(chosen), _versions={})
 
-    def for_devices(self, machine: Machine, working: Collection[int]) -> Request:
+    def for_devices(self, topology: Topology, working: Collection[int]) -> Request:
         """Returns the version of this request for what some devices of a machine allow; itself
         where that is the same graph.
         """
-        cards = _cards(_those(machine, working))
+        cards = _cards(_those(topology, working))
         if self.written is None or cards[0] == self.cards[0]:
             return self
         if cards not in self._versions:
-            made = self.written.optimized(machine, working)
+            made = self.written.optimized(topology, working)
             at = {**made.graph.merged, **{node.name: node.id for node in made.graph.nodes}}
             ids = {*(node.id for node in self.graph.inputs), *self.observers}
             moved = {n: at[self.graph.nodes[n].name] for n in ids}
@@ -178,61 +178,61 @@ class Request:
         return {*self.observers, *(key for key, _ in self.overrides if isinstance(key, int))}
 
 
-def plan_request(request: Request, machine: Machine, planned: Callable[[Request], Plan]) -> Plan:
+def plan_request(request: Request, topology: Topology, planned: Callable[[Request], Plan]) -> Plan:
     """Returns the plan of a request in the version that is best for what it wants.
 
     planned: plans a version on the machine.
     """
-    plan = _plan_for_working(request, request, machine, planned)
+    plan = _plan_for_working(request, request, topology, planned)
     tried = {request.graph.key, plan.graph.key}
     decision = plan.decision
-    for working in (*_allowing_more(machine, decision), *_cpu_alone(machine, decision)):
-        version = request.for_devices(machine, working)
+    for working in (*_allowing_more(topology, decision), *_cpu_alone(topology, decision)):
+        version = request.for_devices(topology, working)
         if version.graph.key not in tried:
             tried.add(version.graph.key)
-            plan = _better_of(plan, _plan_for_working(request, version, machine, planned))
+            plan = _better_of(plan, _plan_for_working(request, version, topology, planned))
     return plan
 
 
 def _plan_for_working(
-    request: Request, version: Request, machine: Machine, planned: Callable[[Request], Plan]
+    request: Request, version: Request, topology: Topology, planned: Callable[[Request], Plan]
 ) -> Plan:
     """Returns the plan of a version, or that of the version for those devices that work in it."""
-    plan, at_work = planned(version), set(range(len(machine.devices)))
+    plan, at_work = planned(version), set(range(len(topology.devices)))
     while (working := set(plan.working)) < at_work:
         at_work = working
-        lighter = request.for_devices(machine, working)
+        lighter = request.for_devices(topology, working)
         if lighter.graph.key == version.graph.key:
             break
         other = planned(lighter)
         if not set(other.working) <= working or _is_clearly_better(plan, other):
             break
-        names = ", ".join(machine.devices[device].name for device in sorted(working))
+        names = ", ".join(topology.devices[device].name for device in sorted(working))
         note = f"passes: for what {names} allows, as no other device has work"
         plan, version = replace(other, notes=(*other.notes, note)), lighter
     return plan
 
 
-def _allowing_more(machine: Machine, decision: Decision | None) -> list[set[int]]:
+def _allowing_more(topology: Topology, decision: Decision | None) -> list[set[int]]:
     """Returns the devices that allow as much as one of those that compete, with all CPUs, for each
     of these that allows more than all together; none where there was nothing to choose.
     """
     if decision is None:
         return []
-    in_use = {spec.name for spec in _in_use(machine)}
-    cpus = {d for d in machine.order if machine.is_cpu(d)}
+    in_use = {spec.name for spec in _in_use(topology)}
+    cpus = {d for d in topology.order if topology.is_cpu(d)}
 
     def allowed(*devices: int) -> Limits | None:
-        return _cards(_those(machine, devices))[1]
+        return _cards(_those(topology, devices))[1]
 
     alike: dict[Limits | None, list[int]] = {}
-    for device, spec in enumerate(machine.devices):
+    for device, spec in enumerate(topology.devices):
         if spec.name in in_use:
             alike.setdefault(allowed(device), []).append(device)
-    together = _cards(machine)[1]
+    together = _cards(topology)[1]
     found: list[set[int]] = []
     for own, (first, *more) in alike.items():
-        competes = any(machine.devices[d].name in decision.devices for d in (first, *more))
+        competes = any(topology.devices[d].name in decision.devices for d in (first, *more))
         if competes and own != together:
             able = (same for same in alike.values() if allowed(first, same[0]) == own)
             working = cpus.union(*able)
@@ -241,16 +241,16 @@ def _allowing_more(machine: Machine, decision: Decision | None) -> list[set[int]
     return found
 
 
-def _cpu_alone(machine: Machine, decision: Decision | None) -> list[set[int]]:
+def _cpu_alone(topology: Topology, decision: Decision | None) -> list[set[int]]:
     """Returns the CPUs, where they compete with cards and are not far slower than what won: numpy
     runs some ops faster as they were written than as cards want them.
     """
-    cpu = machine.devices[machine.cpu].name
-    if decision is None or cpu not in decision.devices or not _in_use(machine):
+    cpu = topology.devices[topology.cpu].name
+    if decision is None or cpu not in decision.devices or not _in_use(topology):
         return []
     most_s = FAR_SLOWER * decision.won.metrics.latency_s
     near = any(c.single == cpu and c.metrics.latency_s <= most_s for c in decision.candidates)
-    return [{d for d in machine.order if machine.is_cpu(d)}] if near else []
+    return [{d for d in topology.order if topology.is_cpu(d)}] if near else []
 
 
 def _is_clearly_better(plan: Plan, other: Plan) -> bool:
@@ -277,9 +277,9 @@ def _better_of(plan: Plan, other: Plan) -> Plan:
     return plan
 
 
-def least_limits(machine: Machine) -> Limits | None:
+def least_limits(topology: Topology) -> Limits | None:
     """Returns what all devices in use allow a kernel; None where there is only numpy."""
-    limits = [d.limits for d in _in_use(machine)]
+    limits = [d.limits for d in _in_use(topology)]
     if not limits:
         return None
     least = {name: min(getattr(each, name) for each in limits) for name in _SIZES}
@@ -289,17 +289,17 @@ def least_limits(machine: Machine) -> Limits | None:
     return replace(lanes, **least)
 
 
-def _those(machine: Machine, working: Collection[int] | None) -> Machine:
+def _those(topology: Topology, working: Collection[int] | None) -> Topology:
     """Returns a machine of some of its devices."""
     if working is None:
-        return machine
-    return replace(machine, devices=tuple(machine.devices[device] for device in sorted(working)))
+        return topology
+    return replace(topology, devices=tuple(topology.devices[device] for device in sorted(working)))
 
 
-def _cards(machine: Machine) -> Cards:
+def _cards(topology: Topology) -> Cards:
     """Returns what tells for which devices passes work; free memory and variants may change."""
-    limits = least_limits(machine)
-    names = frozenset(d.name for d in _in_use(machine))
+    limits = least_limits(topology)
+    names = frozenset(d.name for d in _in_use(topology))
     return names, None if limits is None else replace(limits, tuned=Choices())
 
 
@@ -308,8 +308,8 @@ FAR_SLOWER = 30.0
 _SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes")
 
 
-def _in_use(machine: Machine) -> list[DeviceSpec]:
-    return [d for d in machine.devices if d.kind != "cpu" and not d.out_of_use]
+def _in_use(topology: Topology) -> list[DeviceSpec]:
+    return [d for d in topology.devices if d.kind != "cpu" and not d.disabled_reason]
 
 
 def find_turns(graph: Graph, ids: Mapping[Tensor, int]) -> dict[str, int]:

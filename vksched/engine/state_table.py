@@ -97,13 +97,13 @@ class StateTable:
             for key in keys:
                 self._lost.pop(key, None)
 
-    def drop(self, state: Tensor) -> None:
+    def delete_state(self, state: Tensor) -> None:
         """Forgets a state's value and frees its memory; it starts anew when it is used again."""
-        self._require_state("drop", state)
+        self._require_state("delete_state", state)
         with self._lock:
             if self._is_used(state):
                 raise PlanError(
-                    f"[drop] expected a state that no compiled graph uses, got {state.name!r}; try "
+                    f"[delete_state] expected a state that no compiled graph uses, got {state.name!r}; try "
                     "run.close() first"
                 )
             self._forget(state)

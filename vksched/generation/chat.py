@@ -28,15 +28,15 @@ Prompt = str | Sequence[Mapping[str, object]]
 
 @dataclass
 class _Made:
-    """What there is of an answer. Who drops an Answer ends it: so nothing in it refers to it."""
+    """What there is of an answer. Who drops a TextStream ends it: so nothing in it refers to it."""
 
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
-    ended: str = ""
-    stopped: bool = False
+    finish_reason: str = ""
+    is_closed: bool = False
 
 
-class Answer(Iterator[str]):
+class TextStream(Iterator[str]):
     """The pieces of text of an answer, in whole characters, as they come."""
 
     def __init__(self, pieces: Generator[str, None, None], made: _Made) -> None:
@@ -54,12 +54,12 @@ class Answer(Iterator[str]):
         return tuple(self._made.tokens)
 
     @property
-    def ended(self) -> str:
-        """Why no more comes: "end", the model ended its answer; "length", there are as many tokens
+    def finish_reason(self) -> str:
+        """Why no more comes: "stop", the model ended its answer; "length", there are as many tokens
         as were asked for; "context", the text is as long as the context; "closed", it was stopped,
         or failed. "" before.
         """
-        return self._made.ended
+        return self._made.finish_reason
 
     def __next__(self) -> str:
         return next(self._pieces)
@@ -68,17 +68,17 @@ class Answer(Iterator[str]):
         """Stops the answer; the chat is free for the next one. Where another thread waits for a
         piece, that one is the last, and the chat is free when it has come.
         """
-        self._made.stopped = True
+        self._made.is_closed = True
         with suppress(ValueError):  # another thread is at it
             self._pieces.close()
-            self._made.ended = self._made.ended or "closed"
+            self._made.finish_reason = self._made.finish_reason or "closed"
 
 
 class Chat(OfProcess):
     """A language model on the devices of a scheduler, with room for one text.
 
     model: of a GGUF file, by `vs.load`. ctx: how many tokens a prompt and its answer may have
-    together; at most, and without it, 4,096 or the model's context where that is less. kv: how the
+    together; at most, and without it, 4,096 or the model's context where that is less. cache_type: how the
     keys and values of earlier tokens are kept: "f32", or "f16" in half the memory.
     placement, progress: as for `Scheduler.compile`. precision: a word, as there; None: that of the
     scheduler; "auto": "int8" for the layers that the CPU has at first, as llama.cpp computes there,
@@ -100,7 +100,7 @@ class Chat(OfProcess):
         model: LanguageModel,
         ctx: int | None = None,
         *,
-        kv: str = "f32",
+        cache_type: str = "f32",
         placement: Placements | None = None,
         progress: Progress | None = None,
         precision: str | None = None,
@@ -108,7 +108,9 @@ class Chat(OfProcess):
         self.model = model
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
         # first, as it has weights made ready meanwhile
-        self._reader = Reader(scheduler, model, self.ctx, placement, progress, kv, precision)
+        self._reader = Reader(
+            scheduler, model, self.ctx, placement, progress, cache_type, precision
+        )
         try:
             with resting_collector(model.hyper.vocabulary):
                 self.tokenizer = model.tokenizer
@@ -136,7 +138,7 @@ class Chat(OfProcess):
         return self._reader.layers
 
     @property
-    def layers_without_experts(self) -> int:
+    def n_cpu_moe(self) -> int:
         """How many of them have their experts on the CPU, as there is no room beside them."""
         return self._reader.away
 
@@ -169,7 +171,9 @@ class Chat(OfProcess):
         begun = bos is not None and text.startswith(self.tokenizer.vocabulary.tokens[bos])
         return self.tokenizer.encode(text, special=True, bos=not begun)
 
-    def generate(self, prompt: Prompt, n: int = 256, sampling: Sampling | None = None) -> Answer:
+    def generate(
+        self, prompt: Prompt, n: int = 256, sampling: Sampling | None = None
+    ) -> TextStream:
         """Returns an iterator of the pieces of an answer of at most n tokens.
 
         Raises:
@@ -178,7 +182,7 @@ class Chat(OfProcess):
         """
         made = _Made(self._tokens_of(prompt))
         chats = not isinstance(prompt, str)
-        return Answer(self._pieces(made, n, sampling or Sampling(), chats), made)
+        return TextStream(self._pieces(made, n, sampling or Sampling(), chats), made)
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
         """Returns the tokens of a prompt that fits."""
@@ -202,22 +206,22 @@ class Chat(OfProcess):
             try:
                 while len(made.tokens) < n and len(text) <= self.ctx:
                     logits = self._reader.read(text)
-                    if made.stopped:
+                    if made.is_closed:
                         break
                     token = sampling.choose(logits, text)
                     if token in self.tokenizer.ends:
-                        made.ended = "end"
+                        made.finish_reason = "stop"
                         break
                     text.append(token)
                     made.tokens.append(token)
                     if piece := decoder.add(token):
                         yield piece
                 else:
-                    made.ended = "length" if len(made.tokens) >= n else "context"
+                    made.finish_reason = "length" if len(made.tokens) >= n else "context"
                 if piece := decoder.end():
                     yield piece
             finally:
-                made.ended = made.ended or "closed"
+                made.finish_reason = made.finish_reason or "closed"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

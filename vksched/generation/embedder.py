@@ -20,7 +20,7 @@ from ..ir.tensor import input
 from .generator import Compiles
 
 if TYPE_CHECKING:
-    from ..engine.executable import Run
+    from ..engine.executable import CompiledGraph
     from ..engine.request import Placements
     from ..importers.gguf.model import LanguageModel
 
@@ -70,7 +70,7 @@ class Embedder(OfProcess):
             )
         self._scheduler = scheduler
         self._how = placement, progress
-        self._runs: dict[tuple[int, int], Run] = {}
+        self._runs: dict[tuple[int, int], CompiledGraph] = {}
         self._compiling = threading.Lock()
 
     @property
@@ -132,7 +132,7 @@ class Embedder(OfProcess):
             ids[at, : len(tokens)], counts[at] = tokens, len(tokens)
         return np.asarray(self._run(rows, length)(ids=ids, counts=counts))[: len(batch)]
 
-    def _run(self, rows: int, length: int) -> Run:
+    def _run(self, rows: int, length: int) -> CompiledGraph:
         with self._compiling:
             if (rows, length) not in self._runs:
                 ids, counts = input("ids", (rows, length), INT32), input("counts", (rows,), INT32)

@@ -29,7 +29,7 @@ from .graph_cache import KeptStep
 from .layer_placement.place_layers import Places, place_layers, takes_all
 
 if TYPE_CHECKING:
-    from ..engine.executable import Run
+    from ..engine.executable import CompiledGraph
     from ..engine.request import Observe, Placements
     from ..engine.request_precision import Precision
     from ..importers.gguf.model import LanguageModel
@@ -67,7 +67,7 @@ class CompilesKept(Protocol):
     @property
     def rewriting(self) -> str | None: ...
 
-    def compile_kept(self, kept: KeptPlan, progress: Progress | None = None) -> Run: ...
+    def compile_kept(self, kept: KeptPlan, progress: Progress | None = None) -> CompiledGraph: ...
 
     def keep(self, plan: Plan) -> dict[str, Any] | None: ...
 
@@ -87,15 +87,15 @@ class Compiles(Places, Protocol):
         updates: Updates | None = None,
         observe: Observe | None = None,
         precision: Precision | None = None,
-    ) -> Run: ...
+    ) -> CompiledGraph: ...
 
     @property
     def graphs(self) -> CompilesKept: ...
 
     @property
-    def quarantined(self) -> Mapping[str, str]: ...
+    def failed_devices(self) -> Mapping[str, str]: ...
 
-    def drop(self, state: Tensor) -> None: ...
+    def delete_state(self, state: Tensor) -> None: ...
 
 
 class Reader:
@@ -113,7 +113,7 @@ class Reader:
         length: int,
         placement: Placements | None = None,
         progress: Progress | None = None,
-        kv: str = "f32",
+        cache_type: str = "f32",
         precision: str | None = None,
     ) -> None:
         if isinstance(precision, str):
@@ -122,7 +122,7 @@ class Reader:
         self.length = length
         self._scheduler = scheduler
         self._model = model
-        self._cache = model.cache(length, kv)
+        self._cache = model.cache(length, cache_type)
         self._given = self.placement = placement
         self._progress = progress
         self._asked = precision
@@ -139,7 +139,7 @@ class Reader:
         """Devices that had failed by then."""
         self._full: set[str] = set()
         """Devices that turned out to have no room."""
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, CompiledGraph] = {}
         model.file.read_ahead()
         self._ahead = self._begin_ahead()
 
@@ -177,7 +177,7 @@ class Reader:
         Where devices fail, or have no memory left, layers are placed anew, and the text is read
         again.
         """
-        gone = set(self._scheduler.quarantined)
+        gone = set(self._scheduler.failed_devices)
         if self._given is None and self._sizes and gone != self._without:
             self.forget()
         return self._anew_where_lost(lambda: self._read(text))
@@ -238,13 +238,13 @@ class Reader:
         """Finds where layers lie, where that is open, and which steps there are."""
         if self._sizes:
             return
-        self._without = set(self._scheduler.quarantined)
+        self._without = set(self._scheduler.failed_devices)
         self._sizes = sizes_of(self.length)
         if self._given is None:
             about = self._scheduler, self._model, self._cache, self._sizes
             layout = place_layers(*about, self._full)
             self.placement = layout.placement if layout else {}
-            self.away = layout.layers_without_experts if layout else 0
+            self.away = layout.n_cpu_moe if layout else 0
             part = SIZES[-1]
             longer = (n for n in LONGER if n * part <= self.length)
             flowing = [n for n in longer if layout and layout.flows(n, self.length)]
@@ -259,21 +259,21 @@ class Reader:
         """Returns the precision of all, or that of names: of what the CPU has, in AUTO."""
         if self._asked != AUTO:
             return self._asked
-        specs = self._scheduler.machine.devices
-        if all(spec.kind == "cpu" or spec.out_of_use for spec in specs):
+        specs = self._scheduler.topology.devices
+        if all(spec.kind == "cpu" or spec.disabled_reason for spec in specs):
             return BYTES
         hosts = {spec.name for spec in specs if spec.kind == "cpu"}
         placed = (self.placement or {}).items()
         words = {name: BYTES if device in hosts else SINGLE for name, device in placed}
         return words if BYTES in words.values() else SINGLE
 
-    def _run(self, size: int) -> Run:
+    def _run(self, size: int) -> CompiledGraph:
         if size not in self._runs:
             self._runs[size] = self._compiled(size, self._parts.get(size, 1))
             self._make_no_more()  # the device has them
         return self._runs[size]
 
-    def _compiled(self, size: int, parts: int) -> Run:
+    def _compiled(self, size: int, parts: int) -> CompiledGraph:
         """Returns a run of a step: of a graph that is kept, or that is written now."""
         rewriting = self._scheduler.graphs.rewriting if parts == 1 and self._is_alone() else None
         if rewriting is not None and self._precision is not None:
@@ -311,7 +311,7 @@ class Reader:
 
     def _has_a_card(self) -> bool:
         """Whether one device takes all, and is no driver on the CPU."""
-        spec = self._scheduler.machine.devices[0]
+        spec = self._scheduler.topology.devices[0]
         return spec.kind == "vulkan" and not spec.limits.software and self._is_alone()
 
     def _make_no_more(self) -> None:
@@ -330,7 +330,7 @@ class Reader:
         for run in self._runs.values():
             run.close()
         for state in self._cache.states.values():
-            self._scheduler.drop(state)
+            self._scheduler.delete_state(state)
         self.tokens.clear()
         self._runs.clear()
         self._sizes.clear()

@@ -25,7 +25,7 @@ class Sampling:
 
     temperature: 0 takes the largest score. top_k: of so many tokens, 0 for all. top_p: of the most
     likely ones that have this probability together. min_p: of those with this part of the largest
-    probability. repeat_penalty: divides the scores of the last `repeat_last` tokens; 1 for none.
+    probability. repeat_penalty: divides the scores of the last `repeat_last_n` tokens; 1 for none.
 
     Raises:
         SamplingError: a number is outside of its range, or not whole where it counts something.
@@ -36,7 +36,7 @@ class Sampling:
     top_p: float = 0.95
     min_p: float = 0.05
     repeat_penalty: float = 1.0
-    repeat_last: int = 64
+    repeat_last_n: int = 64
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Sampling:
             ("top_p", 0, 1),
             ("min_p", 0, 1),
             ("repeat_penalty", 1e-3, 1e3),
-            ("repeat_last", 0, 1 << 31),
+            ("repeat_last_n", 0, 1 << 31),
             ("seed", 0, (1 << 64) - 1),
         ):
             value = getattr(self, name)
@@ -54,7 +54,7 @@ class Sampling:
                 raise SamplingError(
                     f"[sampling] expected {name} from {low:g} to {high:g}, got {value!r}"
                 )
-            if name in ("top_k", "repeat_last", "seed") and not hasattr(value, "__index__"):
+            if name in ("top_k", "repeat_last_n", "seed") and not hasattr(value, "__index__"):
                 raise SamplingError(f"[sampling] expected {name} as a whole number, got {value}")
 
     def choose(self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = ()) -> int:
@@ -89,9 +89,9 @@ class Sampling:
         return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(kept) - 1)])
 
     def _penalize(self, scores: Floats, tokens: Sequence[int]) -> None:
-        if self.repeat_penalty == 1 or not self.repeat_last:
+        if self.repeat_penalty == 1 or not self.repeat_last_n:
             return
-        seen = sorted(set(tokens[-self.repeat_last :]))
+        seen = sorted(set(tokens[-self.repeat_last_n :]))
         if seen and not 0 <= seen[0] <= seen[-1] < len(scores):
             wrong = seen[-1] if seen[0] >= 0 else seen[0]
             raise SamplingError(f"[sampling] expected tokens below {len(scores)}, got {wrong}")

@@ -31,10 +31,10 @@ def current_scope() -> str:
     return "".join(f"{name}." for name in _scopes.get())
 
 
-class scope:
+class name_scope:
     """Prefixes the names of what is made inside, so that placement patterns can address it.
 
-    `with vs.scope("layer.0"):` names a weight "w" made inside "layer.0.w". A scope may be entered
+    `with vs.name_scope("layer.0"):` names a weight "w" made inside "layer.0.w". A scope may be entered
     again, and may decorate a function.
 
     Raises:
@@ -43,7 +43,7 @@ class scope:
 
     def __init__(self, name: str) -> None:
         if not name:
-            raise VkschedError("[scope] expected a name, got an empty string")
+            raise VkschedError("[name_scope] expected a name, got an empty string")
         self.name = name
 
     def __enter__(self) -> None:
@@ -60,7 +60,7 @@ class scope:
         lazy = isgeneratorfunction(function) or isasyncgenfunction(function)
         if isclass(function) or lazy or iscoroutinefunction(function):
             raise VkschedError(
-                f"[scope] expected a function that makes values while it is called, got "
+                f"[name_scope] expected a function that makes values while it is called, got "
                 f"{function!r}; try `with` inside it"
             )
 
@@ -72,9 +72,9 @@ class scope:
         return cast(Function, inside)
 
 
-class signal(scope):
-    """A scope that a config may speak of (docs/guides/sharding-and-pipelines.md); without a config
-    no more than that.
+class signal(name_scope):
+    """A name scope that a config may refer to (docs/guides/sharding-and-pipelines.md); without a
+    config, a plain name scope.
 
     `with vs.signal("encoder.0"):` names a value "h" made inside "encoder.0.h". Signals nest, and
     may decorate a function.

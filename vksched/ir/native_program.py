@@ -1,4 +1,4 @@
-"""Recipes: calls as native loops (native/loops/program/table.cpp); many run in one call from
+"""Recipes: calls as native loops (native/cpu_kernels/program/table.cpp); many run in one call from
 Python.
 
     registers   operands of the call | results of the loops, of which the last one is the call's
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 ROWS_PIECE, ROWS_WORK = 1 << 14, 4
 """Values of rows that make a piece at least, some 10 us; and the work of each value."""
-PRODUCT = "product"
+GEMM = "gemm"
 """The loop that calls the library of numpy's products."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
     """One loop. operands: registers. elements: of its result. numbers, reals: what it is told, as
-    native/loops/ says. pieces: parts that several threads may take. work: of all pieces,
+    native/cpu_kernels/ says. pieces: parts that several threads may take. work: of all pieces,
     in values that are read or multiplied.
     """
 
@@ -52,7 +52,7 @@ class Recipe:
     @property
     def calls_blas(self) -> bool:
         """Whether a loop calls the library of numpy's products."""
-        return any(loop.name == PRODUCT for loop in self.loops)
+        return any(loop.name == GEMM for loop in self.loops)
 
 
 Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]

@@ -121,7 +121,7 @@ def no_halves(call: Call) -> tuple[int, ...]:
     return ()
 
 
-def halves_of(call: Call) -> tuple[int, ...]:
+def fp16_operands(call: Call) -> tuple[int, ...]:
     """Returns the operands of a call that are float16, OUTPUT for its result."""
     types = (*enumerate(call.inputs), (OUTPUT, call.output))
     return tuple(operand for operand, type_ in types if type_.dtype == FLOAT16)
@@ -141,7 +141,7 @@ class Kernel:
     scratch: Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): memory with
         any content that only the dispatches of this call see.
     as_words: a call that moves float16 -> the same on words of two, or None where pairs are parted.
-    takes_halves: Call -> those of `halves_of` that the kernel reads or writes packed; lower and
+    takes_fp16: Call -> those of `fp16_operands` that the kernel reads or writes packed; lower and
         scratch see float16 there, and float32 in place of the others.
     variants: Call -> the names of the algorithms that can run this call on this device, the best
         guess first; empty where there is nothing to choose. The others see one in `call.variant`.
@@ -153,7 +153,7 @@ class Kernel:
     scratch: Callable[[Call], tuple[int, ...]] = no_scratch
     as_words: Callable[[Call], Call | None] = no_words
     variants: Callable[[Call], tuple[str, ...]] = no_variants
-    takes_halves: Callable[[Call], tuple[int, ...]] = no_halves
+    takes_fp16: Callable[[Call], tuple[int, ...]] = no_halves
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""ModelRun: an ONNX model on a scheduler, compiled for the shapes it is called with.
+"""CompiledModel: an ONNX model on a scheduler, compiled for the shapes it is called with.
 
 model = vs.load("model.onnx")
 with vs.Scheduler() as sched:
@@ -36,7 +36,7 @@ from .run_history import Diary
 from .segments import CLOSED, Stage, StageCache
 
 
-class ModelRun(OfProcess):
+class CompiledModel(OfProcess):
     """A model that is ready to run: call it with arrays by name, as often as you like.
 
     Each new set of shapes is compiled at its first call and kept; the one not used for longest is
@@ -198,7 +198,7 @@ class ModelRun(OfProcess):
 
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
         """Returns where the time of the last runs of the model went, as medians: all graphs that a
-        run goes through, and what the host does between them. See `Run.report`.
+        run goes through, and what the host does between them. See `CompiledGraph.report`.
 
         runs: how many at most. None: all that are remembered, 32 through the same plans or fewer.
             Runs that had to compile count only where there are no others. advice: see there.

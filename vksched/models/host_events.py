@@ -35,7 +35,7 @@ def step_kind(step: HostStep) -> str:
 def emit_step(trace: Trace, step: HostStep, start_s: float, plan: int) -> None:
     """Emits the event of a step that ends now. plan: the number of that of the stage before."""
     fields = {"op": step_kind(step), "node": scope_name(step.node), "cause": step.reason}
-    trace.emit(Event("step", "cpu", start_s, trace.clock.now(), -1, fields, plan))
+    trace.emit(Event("host_op", "cpu", start_s, trace.clock.now(), -1, fields, plan))
 
 
 def warn_of_step(stage: Stage, step: HostStep, values: Sequence[HostValue], told: set[str]) -> None:
@@ -67,7 +67,7 @@ def _from_device(stage: Stage, step: HostStep) -> bool:
     if stage.run is None:
         return False
     plan = stage.run.plan
-    placements, is_cpu = plan.placements, plan.machine.is_cpu
+    placements, is_cpu = plan.placements, plan.topology.is_cpu
     read = {slot for value in step.inputs if value is not None for slot in slots_of(value)}
     roots = {plan.graph.root(node) for name, node in plan.graph.outputs if name in read}
     return any(

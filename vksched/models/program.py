@@ -18,7 +18,7 @@ import numpy as np
 
 from ..common.dtypes import Progress
 from ..common.errors import OutOfMemory
-from ..engine.executable import Run
+from ..engine.executable import CompiledGraph
 from ..engine.graph_registry import Graphs
 from ..engine.request_precision import Precision
 from ..importers.onnx.lower.frame import Frame, HostStep
@@ -57,7 +57,7 @@ class StageCompiler:
     def trace(self) -> Trace:
         return self.graphs.preparing.trace
 
-    def compile(self, outputs: Mapping[str, Tensor]) -> Run:
+    def compile(self, outputs: Mapping[str, Tensor]) -> CompiledGraph:
         """Returns a run of one stage's outputs."""
         placement, precision = self.placement, self.precision
         if placement or isinstance(precision, Mapping):
@@ -199,7 +199,7 @@ class Program:
         self.cache.add(junction, key, stage)
         return stage
 
-    def _compiled(self, outputs: Mapping[str, Tensor]) -> Run:
+    def _compiled(self, outputs: Mapping[str, Tensor]) -> CompiledGraph:
         try:
             return self.compiler.compile(outputs)
         except OutOfMemory:

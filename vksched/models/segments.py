@@ -16,7 +16,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray, numpy_dtype
 from ..common.errors import PlanError
-from ..engine.executable import Run
+from ..engine.executable import CompiledGraph
 from ..importers.onnx.lower.frame import Frame, Lowered
 from ..importers.onnx.lower.model_context import ModelContext
 from ..importers.onnx.nodes.elements import numpy_of
@@ -59,7 +59,7 @@ class Stage:
     """
 
     lowered: Lowered
-    run: Run | None
+    run: CompiledGraph | None
     step: Step | None
     then: Junction | None
     reads: tuple[str, ...] = ()

@@ -211,8 +211,8 @@ def moved_by(plan: PlanValue) -> dict[str, Moved]:
     """
     out: dict[str, Moved] = {}
     for split in plan.splits:
-        moved = out.setdefault(plan.machine.devices[split.device].name, Moved())
-        if not plan.machine.is_cpu(split.device):
+        moved = out.setdefault(plan.topology.devices[split.device].name, Moved())
+        if not plan.topology.is_cpu(split.device):
             copies = [c.node for c in split.copies_in] + [c.node for c in split.copies_out]
             moved.copies += len(copies)
             moved.copied_bytes += sum(plan.graph.nodes[n].type.device_bytes for n in copies)

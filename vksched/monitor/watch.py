@@ -1,7 +1,7 @@
 """Watch: one scheduler as the monitor sees it: what its runs did, and what goes on at this moment.
 
     Activity (what is done) ---.
-    Compiled (under way) ------+--> SchedulerNow
+    GraphExecutionState (under way) ------+--> SchedulerNow
     devices (memory, pci) -----'
 
 Nothing here waits for a run, and nothing of a scheduler is kept alive. Examples:

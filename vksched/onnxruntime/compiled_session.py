@@ -21,7 +21,7 @@ from .providers import Chosen
 
 if TYPE_CHECKING:
     from ..importers.onnx.model import Model
-    from ..models.compiled_model import ModelRun
+    from ..models.compiled_model import CompiledModel
 
 _again = threading.Lock()
 """Held while a child compiles what its parent had compiled."""
@@ -49,7 +49,7 @@ class Opened:
         self._open(gpus or chosen.devices)  # beside GPUs the CPU takes what they cannot run
 
     @property
-    def run(self) -> ModelRun:
+    def run(self) -> CompiledModel:
         """The compiled model; in a forked child, one of its own.
 
         Raises:
@@ -71,7 +71,7 @@ class Opened:
             precision=self.chosen.precision,
         )
         try:
-            self._run: ModelRun = scheduler.compile(self._model)
+            self._run: CompiledModel = scheduler.compile(self._model)
         except BaseException:
             scheduler.close()
             raise
@@ -92,7 +92,7 @@ class Opened:
         self._finalizer()
 
 
-def _close(run: ModelRun, scheduler: Scheduler) -> None:
+def _close(run: CompiledModel, scheduler: Scheduler) -> None:
     """Frees what a session held, also when it is collected: then nobody would see an error."""
     try:
         run.close()

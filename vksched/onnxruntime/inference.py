@@ -42,7 +42,7 @@ from .warn_once import say_once
 
 if TYPE_CHECKING:
     from ..importers.onnx.model import Model, ModelValue
-    from ..models.compiled_model import ModelRun
+    from ..models.compiled_model import CompiledModel
 
 NO_EFFECT = frozenset(("disabled_optimizers", "enable_fallback"))
 """Further arguments of sessions that change no result."""
@@ -268,7 +268,7 @@ class InferenceSession(OfProcess):
     # -- devices and options ---------------------------------------------------------------------
 
     @property
-    def model_run(self) -> ModelRun:
+    def model_run(self) -> CompiledModel:
         """The compiled model, with its plans: `session.model_run.plan.explain()`."""
         return self._opened.run
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..common.dtypes import FLOATS, INT32, INT64, as_float, as_int, normalize_axis
 from ..common.errors import DTypeError, ShapeError
-from ..ir.name_scope import scope
+from ..ir.name_scope import name_scope
 from ..ir.tensor import Tensor, TensorLike, as_tensor
 from ..ops.elementwise import abs, cast, equal, less, log, minimum, softplus, square, where
 from ..ops.layout.index import take_along_axis
@@ -128,7 +128,7 @@ def cross_entropy(
             f"{x.dtype} {x.shape}, got {wanted.type}"
         )
     left_out = None if ignore is None else equal(wanted, as_int(op, "ignore", ignore))
-    with scope(op):  # so that the error of a class that is not there names the loss
+    with name_scope(op):  # so that the error of a class that is not there names the loss
         legal = wanted
         low = wanted.attrs.get("low")
         if not isinstance(low, int) or low < 0:  # -1 would be the last class

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from ..common.errors import PlanError
 from ..ir.graph import Graph
 from ..ir.graph_builder import Made
-from ..topology.topology import Machine
+from ..topology.topology import Topology
 from .config.config_types import AUTO, Config, Section, Shard
 from .config.match_sections import sections_of, unmatched
 from .pipeline.build_pipeline import Arranged, arrange, matching, stage_devices
@@ -60,14 +60,14 @@ class Applied:
 def apply_config(
     graph: Graph,
     config: Config,
-    machine: Machine,
+    topology: Topology,
     judge: Judge,
     shown: Collection[str] = (),
     pieces: Pieces | None = None,
 ) -> Applied:
     """Returns a graph of the same results for what a config says.
 
-    machine: where it will run; devices that are out of use still take part. shown: names of nodes
+    topology: where it will run; devices that are out of use still take part. shown: names of nodes
     that somebody wants to see whole, beside the outputs. pieces: layouts of states.
 
     Raises:
@@ -76,14 +76,14 @@ def apply_config(
     names = [node.name for node in graph.nodes]
     warnings = unmatched(names, config)
     wanted = [node.id for node in graph.nodes if node.name in shown]
-    found = _in_time(graph, config, machine, judge, wanted)
+    found = _in_time(graph, config, topology, judge, wanted)
     notes: list[str] = []
     if found is None:
-        work = _Work(graph, machine, judge, wanted, pieces or {}, {})
-        sections = [_resolved(section, machine) for section in sections_of(names, config)]
+        work = _Work(graph, topology, judge, wanted, pieces or {}, {})
+        sections = [_resolved(section, topology) for section in sections_of(names, config)]
     else:
-        work = _after(found.made, graph, machine, judge, wanted, pieces or {})
-        sections, ignored = _placed(found.made, config, machine)
+        work = _after(found.made, graph, topology, judge, wanted, pieces or {})
+        sections, ignored = _placed(found.made, config, topology)
         warnings |= ignored
         notes.append(found.note)
     check_axes(work.graph, sections, made_of_parameters(work.graph), config)
@@ -96,24 +96,24 @@ def apply_config(
 
 
 def _in_time(
-    graph: Graph, config: Config, machine: Machine, judge: Judge, shown: list[int]
+    graph: Graph, config: Config, topology: Topology, judge: Judge, shown: list[int]
 ) -> Arranged | None:
     """Returns the graph as a pipeline, if the config has one for it."""
     pipeline = config.pipeline and matching(config.pipeline, (n.name for n in graph.nodes))
     if pipeline is None:
         return None
-    known = [spec.name for spec in machine.devices]
+    known = [spec.name for spec in topology.devices]
     _check_devices("pipeline", pipeline.devices, known)
     sections = {
         name: resolved.devices
         for name, section in config.sections.items()
-        if (resolved := _resolved(section, machine)) is not None
+        if (resolved := _resolved(section, topology)) is not None
     }
     return arrange(graph, pipeline, stage_devices(pipeline, sections, known), judge, shown)
 
 
 def _after(
-    made: Made, old: Graph, machine: Machine, judge: Judge, shown: list[int], pieces: Pieces
+    made: Made, old: Graph, topology: Topology, judge: Judge, shown: list[int], pieces: Pieces
 ) -> _Work:
     """Returns what is to be done with a graph of microbatches, in its own ids."""
     graph = made.graph
@@ -121,18 +121,18 @@ def _after(
     by_key = {old.keys[node]: layout for node, layout in pieces.items()}
     lie = {n: by_key[graph.keys[n]] for n in graph.initial if graph.keys[n] in by_key}
     wanted = [by_name[old.nodes[n].name] for n in shown]
-    return _Work(graph, machine, judge, wanted, lie, made.turns)
+    return _Work(graph, topology, judge, wanted, lie, made.turns)
 
 
 def _placed(
-    made: Made, config: Config, machine: Machine
+    made: Made, config: Config, topology: Topology
 ) -> tuple[list[Section | None], dict[str, str]]:
     """Returns the sections of a graph of microbatches: a node stays on the device of its stage,
     unless its section cuts it; and a warning for each section whose devices have no effect so.
     """
     nodes, ignored = made.graph.nodes, {}
     found = sections_of([node.name for node in nodes], config)
-    out = [_resolved(section, machine) for section in found]
+    out = [_resolved(section, topology) for section in found]
     for node, device in made.homes.items():
         section = out[node]
         if section is None or section.shard is None:
@@ -150,7 +150,7 @@ def _placed(
 @dataclass(frozen=True)
 class _Work:
     graph: Graph
-    machine: Machine
+    topology: Topology
     judge: Judge
     shown: list[int]
     pieces: Pieces
@@ -163,18 +163,18 @@ class _Work:
         return self.made_by(self.sharder(sections))
 
     def sharder(self, sections: list[Section | None]) -> Sharder:
-        return Sharder(self.graph, sections, self.machine, self, self.pieces, self.turns)
+        return Sharder(self.graph, sections, self.topology, self, self.pieces, self.turns)
 
     def made_by(self, sharder: Sharder) -> Made:
         made = sharder.run(self.shown)
         return replace(made, turns=find_steps(made))
 
 
-def _resolved(section: Section | None, machine: Machine) -> Section | None:
+def _resolved(section: Section | None, topology: Topology) -> Section | None:
     """Returns a section whose devices are there; all but the CPU where it names none."""
     if section is None:
         return None
-    known = [spec.name for spec in machine.devices]
+    known = [spec.name for spec in topology.devices]
     _check_devices(section.name, section.devices, known)
     if section.devices or section.shard is None:
         return section

@@ -59,7 +59,7 @@ def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
     few = limits is not None and limits.software and limits.subgroup_size < LEAST_LANES
     taken = OPS - EXPONENTIAL if few else OPS
     if limits is None:
-        ops, taken, most = ("conv",), native_kernels.conv_functions(), len(graph.nodes)
+        ops, taken, most = ("conv",), native_kernels.conv_epilogue_ops(), len(graph.nodes)
     with_numbers: set[tuple[object, ...]] = set()
 
     def rule(r: Rewriter, node: Node) -> int | None:

@@ -20,13 +20,13 @@ from ..ir.precision import BYTES, SINGLE, precision_of, with_word
 from ..ops.quantized.q8_activations import takes_codes
 
 
-def set_precision(graph: Graph, words: Mapping[int, str]) -> Graph:
+def set_precision(graph: Graph, modes: Mapping[int, str]) -> Graph:
     """Returns a graph whose nodes have these words; the same graph where nothing changes.
 
     words: by node id; other nodes stay as they are, and so do those that have no precision.
     """
     nodes = tuple(
-        _with_word(graph, node, words[node.id]) if node.id in words else node
+        _with_word(graph, node, modes[node.id]) if node.id in modes else node
         for node in graph.nodes
     )
     changed = any(one is not other for one, other in zip(nodes, graph.nodes, strict=True))
@@ -38,15 +38,15 @@ def has_precision(node: Node) -> bool:
     return bool(node.declaration.factors) and node.type.dtype == FLOAT32
 
 
-def _with_word(graph: Graph, node: Node, word: str) -> Node:
+def _with_word(graph: Graph, node: Node, mode: str) -> Node:
     if not has_precision(node):
         return node
-    if word == BYTES and not _reads_codes(graph, node):
-        word = SINGLE
+    if mode == BYTES and not _reads_codes(graph, node):
+        mode = SINGLE
     return (
         node
-        if precision_of(node.attrs) == word
-        else replace(node, attrs=with_word(node.attrs, word))
+        if precision_of(node.attrs) == mode
+        else replace(node, attrs=with_word(node.attrs, mode))
     )
 
 

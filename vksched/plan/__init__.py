@@ -1,1 +1,1 @@
-"""Planning: pure functions from a Graph and a Machine to a Plan. Nothing here touches a device."""
+"""Planning: pure functions from a Graph and a Topology to a Plan. Nothing here touches a device."""

@@ -17,7 +17,7 @@ from .costs.lower_bound import Bound, find_bound
 from .simulation.plan_metrics import plan_metrics
 from .types.node_names import NameIndex
 from .types.plan_types import CopyIn, PlanValue
-from .types.query import BufferSizes, buffers, copied_bytes, crossings, fences
+from .types.query import BufferSizes, buffers, copied_bytes, fences, transfers
 from .verify.verify_plan import verify_plan
 
 if TYPE_CHECKING:
@@ -103,17 +103,17 @@ class Plan(PlanValue):
         """Returns the device of a node; of a weight where it has its home, of a view that of what
         it views, of an input "cpu".
         """
-        return self.machine.devices[self.placements[self._one(key)].device].name
+        return self.topology.devices[self.placements[self._one(key)].device].name
 
     @property
-    def crossings(self) -> tuple[CopyIn, ...]:
+    def transfers(self) -> tuple[CopyIn, ...]:
         """The copies from one device to another."""
-        return crossings(self)
+        return transfers(self)
 
     @property
-    def crossing_bytes(self) -> int:
+    def transfer_bytes(self) -> int:
         """The bytes that go from one device to another in a run."""
-        return copied_bytes(self, self.crossings)
+        return copied_bytes(self, self.transfers)
 
     @property
     def fences(self) -> int:

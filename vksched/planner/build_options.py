@@ -53,26 +53,28 @@ def make_options(support: Support, overrides: Overrides, with_cpu: bool) -> Opti
     pieces = maker.pieces
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
     on: dict[int, Recorded] = {}
-    for device in range(len(support.machine.devices)):
+    for device in range(len(support.topology.devices)):
         held = [number for number, piece in enumerate(pieces) if device in piece.seconds]
         if held:
             on[device] = record(support, pieces, held, device)
     _check_host(support, on)
-    return Options(graph, support.machine, pieces, makers, on, maker.rules, tuple(maker.notes))
+    return Options(graph, support.topology, pieces, makers, on, maker.rules, tuple(maker.notes))
 
 
 def _check_host(support: Support, on: Mapping[int, Recorded]) -> None:
     """Raises OutOfMemory where the computer cannot hold what CPU and windows of devices take."""
-    machine, need = support.machine, 0
+    topology, need = support.topology, 0
     for device, recorded in on.items():
         memory = recorded.plan.memory[device]
-        if device == machine.cpu:
+        if device == topology.cpu:
             need += memory.peak_bytes
-        elif machine.devices[device].windows_apart and machine.cpu_of(device) == machine.cpu:
+        elif (
+            not topology.devices[device].unified_memory and topology.cpu_of(device) == topology.cpu
+        ):
             need += WORD_BYTES * sum(memory.windows)
-    if need > machine.devices[machine.cpu].memory_bytes:
+    if need > topology.devices[topology.cpu].memory_bytes:
         raise OutOfMemory(
-            f"[plan] expected at most {machine.devices[machine.cpu].memory_bytes} bytes of free "
+            f"[plan] expected at most {topology.devices[topology.cpu].memory_bytes} bytes of free "
             f"memory to be needed, got {need} for the CPU and for windows; try smaller batches"
         )
 
@@ -98,8 +100,8 @@ class _Maker:
 
     def __init__(self, support: Support, overrides: Overrides, with_cpu: bool) -> None:
         self.support = support
-        self.machine = support.machine
-        resolved = resolve_overrides(support.graph, self.machine, overrides)
+        self.topology = support.topology
+        resolved = resolve_overrides(support.graph, self.topology, overrides)
         self._pins = {
             node: device
             for node, (device, _) in resolved.items()
@@ -107,9 +109,9 @@ class _Maker:
         }
         self.rules = {node: text for node, (_, text) in resolved.items()}
         self.notes: list[str] = []
-        gpus = [d for d, s in enumerate(self.machine.devices) if s.kind != "cpu"]
-        usable = [d for d in gpus if not self.machine.devices[d].out_of_use]
-        self._cpus = tuple(d for d in self.machine.order if self.machine.is_cpu(d))
+        gpus = [d for d, s in enumerate(self.topology.devices) if s.kind != "cpu"]
+        usable = [d for d in gpus if not self.topology.devices[d].disabled_reason]
+        self._cpus = tuple(d for d in self.topology.order if self.topology.is_cpu(d))
         self._devices = (*usable, *self._cpus) if with_cpu else tuple(usable)
         self._with_cpu = with_cpu
         self._known: dict[int, tuple[int, ...]] = {}
@@ -131,7 +133,7 @@ class _Maker:
             having = {d for p in self.pieces if readers.intersection(p.nodes) for d in p.seconds}
             others = sorted(having - {self._pins[weight]})
             if others:
-                also = ", ".join(self.machine.devices[d].name for d in others)
+                also = ", ".join(self.topology.devices[d].name for d in others)
                 name, rule = graph.nodes[weight].name, self.rules[weight]
                 self.notes.append(f"{name}: {rule}; also on {also}, for the ops there")
 
@@ -169,7 +171,7 @@ class _Maker:
             n.id: min(support.node_seconds(n.id, d) for d in self._able(n.id))
             for n in support.computed
         }
-        submit_s = min(node_cost.submission_seconds(spec) for spec in self.machine.devices)
+        submit_s = min(node_cost.submission_seconds(spec) for spec in self.topology.devices)
         grain_s = max(sum(seconds.values()) / grains, LEAST * submit_s)
         found = find_bundles(support, self._able, seconds, grain_s)
         return self._cut_long(found)
@@ -186,7 +188,7 @@ class _Maker:
                 (
                     self.support.longest_seconds(node_id, d)
                     for d in bundle.able
-                    if not self.machine.is_cpu(d)
+                    if not self.topology.is_cpu(d)
                 ),
                 default=0.0,
             )
@@ -201,7 +203,7 @@ class _Maker:
         support = self.support
         return {
             d: sum(support.node_seconds(n, d) for n in piece.nodes)
-            + beside_seconds(support.graph, self.machine, d, (), piece.gives)
+            + beside_seconds(support.graph, self.topology, d, (), piece.gives)
             for d in on
         }
 
@@ -210,31 +212,31 @@ class _Maker:
     def _all_fit(self, pieces: Sequence[Piece]) -> bool:
         """Whether each device has room for all pieces that it can run."""
         able = [self._able(piece.nodes[0]) for piece in pieces]
-        wanted = {d: [n for n, on in enumerate(able) if d in on] for d in range(self.machine.cpu)}
+        wanted = {d: [n for n, on in enumerate(able) if d in on] for d in range(self.topology.cpu)}
         return all(len(self._most(pieces, own, d)) == len(own) for d, own in wanted.items())
 
     def _fit(self, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
         """Returns the devices that have each piece."""
-        machine, count = self.machine, len(pieces)
+        topology, count = self.topology, len(pieces)
         able = [self._able(piece.nodes[0]) for piece in pieces]
         covered: set[int] = set()
         on: list[list[int]] = [[] for _ in pieces]
-        for device in range(machine.cpu):
+        for device in range(topology.cpu):
             wanted = [number for number in range(count) if device in able[number]]
             # what no other device may run comes first, then what no other one has
             wanted.sort(key=lambda number: (len(able[number]) > 1, number in covered, number))
             held = self._most(pieces, wanted, device)
             if len(held) < len(wanted):
                 self.notes.append(
-                    f"{machine.devices[device].name} has room for {len(held)} of "
+                    f"{topology.devices[device].name} has room for {len(held)} of "
                     f"{count_of(len(wanted), 'piece')} that it can run"
                 )
             covered.update(held)
             for number in held:
                 on[number].append(device)
         for number, devices in enumerate(on):
-            if machine.cpu in able[number] or not devices:
-                devices.append(machine.cpu)
+            if topology.cpu in able[number] or not devices:
+                devices.append(topology.cpu)
         self._tell_moved(
             {n: on[number] for number, piece in enumerate(pieces) for n in piece.nodes}
         )
@@ -280,7 +282,9 @@ class _Maker:
         Where they say different things of it, the least of those that use it counts: so those that
         say less than half of the most use none.
         """
-        sizes = {d: self.machine.devices[d].memory_bytes for d in self.machine.pool(device)}
+        sizes = {
+            d: self.topology.devices[d].memory_bytes for d in self.topology.memory_peers(device)
+        }
         sharing = [size for size in sizes.values() if 2 * size >= max(sizes.values())]
         return min(sharing) // len(sharing) if sizes[device] in sharing else 0
 

@@ -33,13 +33,13 @@ from ..plan.serialize.plan_request import Question
 from ..plan.types.offsets import aligned
 from ..plan.types.plan_types import DeviceMemory, PlanValue
 from ..schedule.model.objectives import LATENCY
-from ..topology.topology import Machine
+from ..topology.topology import Topology
 from ..trace.format import CARRIED, DECISION
 from .planner import STATIC
 
 KEPT = {
-    **{key: schema for key, schema in CARRIED.items() if key not in ("machine", "default_link")},
-    "machine": list,
+    **{key: schema for key, schema in CARRIED.items() if key not in ("topology", "default_link")},
+    "topology": list,
     "asked": dict,
     "decision": Either((None, DECISION)),
 }
@@ -59,7 +59,7 @@ def kept_document(plan: Plan, question: Question) -> dict[str, Any] | None:
     del carried["default_link"]
     return {
         **carried,
-        "machine": _told_of(plan.machine, question),
+        "topology": _told_of(plan.topology, question),
         "asked": _asked(question),
         "decision": decision_document(plan.decision),
     }
@@ -79,7 +79,7 @@ class KeptPlan:
     document: Mapping[str, Any] | None
     taken: bool = False
 
-    def answer(self, question: Question, machine: Machine) -> Plan | None:
+    def answer(self, question: Question, topology: Topology) -> Plan | None:
         """Returns what `Question.answer` would, of this graph; None where it may be another plan.
 
         Raises:
@@ -88,7 +88,7 @@ class KeptPlan:
         document, found = self.document, None
         try:
             if document is not None:
-                found = self._answer(document, question, machine)
+                found = self._answer(document, question, topology)
         except NONSENSE as error:
             self.document = None
             raise DamagedPlan(f"[kept] expected a plan of the graph, {error}") from error
@@ -97,18 +97,18 @@ class KeptPlan:
         return found
 
     def _answer(
-        self, document: Mapping[str, Any], question: Question, machine: Machine
+        self, document: Mapping[str, Any], question: Question, topology: Topology
     ) -> Plan | None:
         check(document, KEPT, "the plan")
         same = document["asked"] == _asked(question)
-        if not (same and document["machine"] == _told_of(machine, question)):
+        if not (same and document["topology"] == _told_of(topology, question)):
             return None
-        plan = carried_of(self.graph, machine, document)
+        plan = carried_of(self.graph, topology, document)
         if any(split.device for split in plan.splits):
             raise PlanError("got one of several devices")
         memory = tuple(
             replace(each, resident_bytes=self._resident_bytes(each, question, device))
-            if device != machine.cpu
+            if device != topology.cpu
             else each  # its weights are the caller's
             for device, each in enumerate(plan.memory)
         )
@@ -124,7 +124,7 @@ class KeptPlan:
 
 def _is_alone(plan: PlanValue, question: Question) -> bool:
     """Whether the first device does all, no other one could, and it has room for more."""
-    devices = plan.machine.devices
+    devices = plan.topology.devices
     competing = len(devices) - 1 + question.with_cpu
     elsewhere = any(there for device, there in question.resident.items() if device)
     if competing > 1 or elsewhere or any(split.device for split in plan.splits):
@@ -139,14 +139,14 @@ def _asked(question: Question) -> Any:
     return json.loads(json.dumps(told))
 
 
-def _told_of(machine: Machine, question: Question) -> Any:
+def _told_of(topology: Topology, question: Question) -> Any:
     """Returns what plans depend on of a machine, but for its free memory. Where the CPU is alone
     there is nothing to choose for latency, whatever runs have taught of its costs.
     """
-    told = machine.as_dict()
-    no_choice = len(machine.devices) == 1 and question.objective == LATENCY.name
+    told = topology.as_dict()
+    no_choice = len(topology.devices) == 1 and question.objective == LATENCY.name
     for spec in told["devices"]:
         spec.pop(DIFFERS, None)
         if no_choice:
             spec.pop("costs", None)
-    return json.loads(json.dumps([told, plain(asdict(machine.links.default))]))
+    return json.loads(json.dumps([told, plain(asdict(topology.links.default))]))

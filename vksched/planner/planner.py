@@ -1,4 +1,4 @@
-"""Planner: a Graph and a Machine in, a verified Plan out.
+"""Planner: a Graph and a Topology in, a verified Plan out.
 
     "auto": candidates -> simulated runs -> wishes
                                               v
@@ -30,7 +30,7 @@ from ..plan.types.placement_overrides import Overrides
 from ..plan.verify.verify_plan import verify_plan
 from ..schedule import Objective
 from ..schedule.model.objectives import LATENCY
-from ..topology.topology import Machine
+from ..topology.topology import Topology
 from .build_options import make_options
 from .memory.draft import finish
 from .memory.fit import AUTO, LEAST, most_copies
@@ -40,12 +40,12 @@ from .search.select import Chosen, choose, compare
 STATIC = ("priority", "auto")
 """priority: devices are filled in the order given. auto: what simulated runs find to be best."""
 POLICIES = (*STATIC, *dynamic.POLICIES)
-"""dynamic and steal decide while a run goes on; their plans say what it is expected to do."""
+"""earliest-finish and work-stealing decide while a run goes on; their plans say what it is expected to do."""
 
 
 def plan_graph(
     graph: Graph,
-    machine: Machine,
+    topology: Topology,
     *,
     policy: str = "priority",
     objective: str | Mapping[str, float] | Objective = LATENCY,
@@ -58,7 +58,7 @@ def plan_graph(
 ) -> Plan:
     """Returns a verified plan that keeps every device within its memory.
 
-    policy: one of POLICIES; a plan of "dynamic" and "steal" is a DynamicPlan, which says what a run
+    policy: one of POLICIES; a plan of "earliest-finish" and "work-stealing" is a DynamicPlan, which says what a run
     is expected to do. objective: what "auto" makes small: "latency" of one run, "throughput",
     the time between two results of a stream, "memory", the bytes on the device that holds most,
     "energy" of one run, or a mix as a mapping of these to weights; metrics.py says what each one
@@ -84,13 +84,13 @@ def plan_graph(
     if copies is None:
         copies = AUTO if goal.asks("throughput") else 1
     _check_copies(copies)
-    machine.verify()
+    topology.verify()
     if turns and policy not in STATIC:
         raise PlanError(
             f"[plan] expected a policy of {', '.join(STATIC)} for a given order, got {policy}, "
             "which decides while a run goes on"
         )
-    support = Support(graph, machine, resident, observed, turns)
+    support = Support(graph, topology, resident, observed, turns)
     with resting_collector(len(graph.nodes)):
         if policy not in STATIC:
             return verify_plan(_expect(support, policy, overrides, with_cpu, copies))
@@ -99,7 +99,7 @@ def plan_graph(
             chosen = choose(support, overrides, with_cpu, goal, copies)
         draft, spills = chosen.fitted or fitted(support, overrides, None)
         count, why = most_copies(draft, copies, chosen.copies)
-        notes = (*chosen.notes, *draft.notes, *spills, *why, *_slow(machine))
+        notes = (*chosen.notes, *draft.notes, *spills, *why, *_slow(topology))
         plan = finish(draft, policy, count, notes, chosen.decision)
         replicas: list[Plan] = []
         for (other, spilled), wanted in chosen.replicas:
@@ -108,11 +108,11 @@ def plan_graph(
         return verify_plan(replace(plan, replicas=tuple(replicas)))
 
 
-def answer(question: Question, graph: Graph, machine: Machine) -> Plan:
+def answer(question: Question, graph: Graph, topology: Topology) -> Plan:
     """Return the plan that a request asks for; errors are those of `plan_graph`."""
     return plan_graph(
         graph,
-        machine,
+        topology,
         policy=question.policy,
         objective=question.objective,
         overrides=question.overrides,
@@ -146,7 +146,7 @@ def check_objective(
 
 def compare_objectives(
     graph: Graph,
-    machine: Machine,
+    topology: Topology,
     *,
     overrides: Overrides = (),
     copies: int | str = "auto",
@@ -159,8 +159,8 @@ def compare_objectives(
         As `plan_graph`.
     """
     _check_copies(copies)
-    machine.verify()
-    support = Support(graph, machine)
+    topology.verify()
+    support = Support(graph, topology)
     with resting_collector(len(graph.nodes)):
         return compare(support, overrides, with_cpu, copies)
 
@@ -185,13 +185,13 @@ def _expect(
     ]
     if isinstance(copies, int) and copies > 1:
         notes.append(f"copies: {copies} asked for, 1 made, as each run has all devices to itself")
-    return plan_of(options, expected.tape, policy, (*notes, *_slow(support.machine)))
+    return plan_of(options, expected.tape, policy, (*notes, *_slow(support.topology)))
 
 
-def _slow(machine: Machine) -> list[str]:
+def _slow(topology: Topology) -> list[str]:
     return [
         f"{spec.name} takes {spec.slowdown:.3g} times as long as first thought, as measured: "
         "its submissions are shorter"
-        for spec in machine.devices
+        for spec in topology.devices
         if spec.slowdown > 1
     ]

@@ -30,8 +30,8 @@ from .partition.barriers import find_barriers, split_items
 
 def record(support: Support, pieces: Sequence[Piece], held: Sequence[int], device: int) -> Recorded:
     """Returns what a device records, with its memory. held: the pieces, in order."""
-    graph, machine = support.graph, support.machine
-    spec = machine.devices[device]
+    graph, topology = support.graph, support.topology
+    spec = topology.devices[device]
     own = [pieces[number] for number in held]
     made = [value for piece in own for value in piece.gives]
     read = sorted({value for piece in own for value in piece.reads})
@@ -48,12 +48,12 @@ def record(support: Support, pieces: Sequence[Piece], held: Sequence[int], devic
     for number, piece in zip(held, own, strict=True):
         at[number] = len(splits)
         splits.append(piece_split(support, piece, device, places, len(splits)))
-    devices = len(machine.devices)
+    devices = len(topology.devices)
     none = DeviceMemory((), 0, (), (), (), 0)
     plan = PlanValue(
         graph=graph,
-        machine=machine,
-        policy="dynamic",
+        topology=topology,
+        policy="earliest-finish",
         copies=1,
         placements=(Placement(device, ""),) * len(graph.nodes),
         splits=tuple(splits),
@@ -103,7 +103,7 @@ def _memory(
     support: Support, own: Sequence[Piece], read: Sequence[int], made: Sequence[int], device: int
 ) -> tuple[DeviceMemory, _Places]:
     """Returns what pieces take on a device, and where their values lie."""
-    graph, spec = support.graph, support.machine.devices[device]
+    graph, spec = support.graph, support.topology.devices[device]
     between = dict.fromkeys((*read, *made))
     roots, nodes = graph.roots, graph.nodes
     leaves = {roots[i] for piece in own for n in piece.nodes for i in nodes[n].inputs}
@@ -117,7 +117,7 @@ def _memory(
         peak = live + sum(nodes[v].type.host_bytes for v in between)
         memory = DeviceMemory(weights, weight_bytes, (), (), (), peak)
         return memory, _Places({}, {}, {}, False)
-    page_words, whole = spec.page_bytes // WORD_BYTES, spec.own_buffers
+    page_words, whole = spec.max_buffer_bytes // WORD_BYTES, spec.disable_aliasing
     lasting = [(v, graph.words[v]) for v in between]
     spans, pages = assign_window(lasting, page_words, whole)
     inner: list[int] = []
@@ -132,7 +132,7 @@ def _memory(
     bytes_of = {w: aligned(graph.words[w]) * WORD_BYTES for w in weights}
     weight_bytes = sum(bytes_of.values())
     all_pages = (*pages, *inner)
-    words = sum(all_pages) + (0 if spec.windows_apart else sum(in_pages) + sum(out_pages))
+    words = sum(all_pages) + (0 if not spec.unified_memory else sum(in_pages) + sum(out_pages))
     there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
     memory = DeviceMemory(
         weights,

@@ -32,7 +32,7 @@ from ..schedule import Metrics
 from ..topology.edit import alone, changed, some, with_device, without
 from ..topology.host_names import CALLER, device_of, host_of
 from ..topology.power import watts_of
-from ..topology.topology import Machine
+from ..topology.topology import Topology
 from .planner import plan_graph
 from .search.select import margin_of
 
@@ -41,7 +41,7 @@ __all__ = [
     "outcome", "with_device", "without",
 ]  # fmt: skip
 
-PlanOn = Callable[[Machine], PlanValue]
+PlanOn = Callable[[Topology], PlanValue]
 """Makes the plan of one graph on a machine."""
 
 SAME = 0.02
@@ -53,7 +53,7 @@ class Change:
     """Another machine, and what to call it, as "+preset:rx6600"."""
 
     text: str
-    machine: Machine
+    topology: Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Outcome:
     kind: str
     devices: tuple[str, ...]
     text: str
-    machine: Machine
+    topology: Topology
     plan: PlanValue | None
     metrics: Metrics | None
     busy: Mapping[str, float]
@@ -224,11 +224,11 @@ class Comparison:
             more = f" and {len(guessed) - 4} more" if len(guessed) > 4 else ""
             found.append(f"{', '.join(guessed[:4])}{more} {verb} estimated, not measured")
         if gauge.objective.asks("memory"):
-            machine = self.rows[0].machine
-            host = machine.devices[machine.cpu].name
+            topology = self.rows[0].topology
+            host = topology.devices[topology.cpu].name
             found.append(f"the memory of {host} counts without weights, which are your arrays")
         if self._tells_energy:
-            assumed = [d.name for d in self.rows[0].machine.devices if watts_of(d).assumed]
+            assumed = [d.name for d in self.rows[0].topology.devices if watts_of(d).assumed]
             if assumed:
                 found.append(f"the watts of {_names(assumed)} are assumed")
         return tuple(found)
@@ -265,9 +265,9 @@ class Comparison:
     @property
     def _tells_energy(self) -> bool:
         """Whether the watts of a device are known, or plans are for little energy."""
-        machines = [row.machine for row in self.rows]
+        topologies = [row.topology for row in self.rows]
         return self.gauge.objective.asks("energy") or any(
-            d.busy_watts is not None for m in machines for d in m.devices
+            d.busy_watts is not None for m in topologies for d in m.devices
         )
 
     def _enough(self, same: str) -> list[str]:
@@ -294,7 +294,7 @@ class Comparison:
 
 
 def compare(
-    machine: Machine,
+    topology: Topology,
     plan_on: PlanOn,
     changes: Sequence[Change] = (),
     *,
@@ -308,11 +308,11 @@ def compare(
     others are equal to them, as the caller has placed something there. each: False leaves out the
     rows of single devices.
     """
-    first = outcome("all", (), "as it is", machine, plan_on)
+    first = outcome("all", (), "as it is", topology, plan_on)
     rows = [first]
-    seen = {machine: 0}
+    seen = {topology: 0}
 
-    def add(kind: str, devices: tuple[str, ...], text: str, other: Machine) -> None:
+    def add(kind: str, devices: tuple[str, ...], text: str, other: Topology) -> None:
         at = seen.get(other)
         if at is None:
             seen[other] = len(rows)
@@ -321,46 +321,46 @@ def compare(
             rows[at] = replace(rows[at], text=f"{rows[at].text}, {text}")
 
     if each:
-        out_of_use = {spec.name for spec in machine.devices if spec.out_of_use}
-        hosts = equal_hosts(machine, pinned)
+        disabled_reason = {spec.name for spec in topology.devices if spec.disabled_reason}
+        hosts = equal_hosts(topology, pinned)
         asked = {CALLER, *(group[0] for group in hosts)}
         groups = [
             group
-            for group in equal_devices(machine, pinned)
-            if group[0] not in out_of_use and host_of(group[0]) in asked
+            for group in equal_devices(topology, pinned)
+            if group[0] not in disabled_reason and host_of(group[0]) in asked
         ]
         for group in groups:
-            add("without", group, f"without {_one_of(group)}", without(machine, group[-1]))
+            add("without", group, f"without {_one_of(group)}", without(topology, group[-1]))
         for group in groups:
-            add("alone", group, f"{_one_of(group)} alone", alone(machine, group[0]))
+            add("alone", group, f"{_one_of(group)} alone", alone(topology, group[0]))
         for group in groups:
-            others = [d.name for d in machine.devices[:-1] if d.name not in group]
+            others = [d.name for d in topology.devices[:-1] if d.name not in group]
             for count in _powers(len(group) - 2):
                 text = f"{count} of {_names(group)}"
-                add("some", group, text, some(machine, [*others, *group[:count]]))
+                add("some", group, text, some(topology, [*others, *group[:count]]))
         for group in hosts:
-            _add_hosts(machine, group, add)
-        host = machine.devices[machine.cpu].name
-        add("alone", (host,), f"{host} alone", alone(machine, host))
+            _add_hosts(topology, group, add)
+        host = topology.devices[topology.cpu].name
+        add("alone", (host,), f"{host} alone", alone(topology, host))
     for change in changes:
-        add("change", (), change.text, change.machine)
+        add("change", (), change.text, change.topology)
     return Comparison(tuple(rows))
 
 
 def _add_hosts(
-    machine: Machine,
+    topology: Topology,
     group: tuple[str, ...],
-    add: Callable[[str, tuple[str, ...], str, Machine], None],
+    add: Callable[[str, tuple[str, ...], str, Topology], None],
 ) -> None:
     """Adds the rows of hosts that are equal: without one of them, one alone, and some of them."""
-    names = [spec.name for spec in machine.devices]
+    names = [spec.name for spec in topology.devices]
     others = [name for name in names if host_of(name) not in group]
     own = [name for name in names if host_of(name) == group[0]]
-    add("without", group, f"without {_one_of(group)}", without(machine, group[-1]))
-    add("alone", group, f"{_one_of(group)} alone", some(machine, own))
+    add("without", group, f"without {_one_of(group)}", without(topology, group[-1]))
+    add("alone", group, f"{_one_of(group)} alone", some(topology, own))
     for count in _powers(len(group) - 2):
         kept = [name for name in names if host_of(name) in group[:count]]
-        add("some", group, f"{count} of {_names(group)}", some(machine, [*others, *kept]))
+        add("some", group, f"{count} of {_names(group)}", some(topology, [*others, *kept]))
 
 
 def compare_plan(
@@ -378,95 +378,95 @@ def compare_plan(
     lacks is left out there. copies: the same; None for as many as the plan has.
     """
 
-    def plan_on(machine: Machine) -> PlanValue:
-        if machine == plan.machine:
+    def plan_on(topology: Topology) -> PlanValue:
+        if topology == plan.topology:
             return plan
         return plan_graph(
             plan.graph,
-            machine,
+            topology,
             policy=plan.policy,
             objective=objective_of(plan),
-            overrides=present(overrides, machine, plan.machine),
+            overrides=present(overrides, topology, plan.topology),
             copies=plan.copies if copies is None else copies,
             with_cpu=with_cpu,
         )
 
-    return compare(plan.machine, plan_on, changes, pinned=[device for _, device in overrides])
+    return compare(plan.topology, plan_on, changes, pinned=[device for _, device in overrides])
 
 
 def present(
-    overrides: Sequence[tuple[str | int, str]], machine: Machine, base: Machine
+    overrides: Sequence[tuple[str | int, str]], topology: Topology, base: Topology
 ) -> tuple[tuple[str | int, str], ...]:
     """Returns the overrides less those that name a device of the base machine which this machine
     lacks.
     """
-    names, before = ({spec.name for spec in m.devices} for m in (machine, base))
+    names, before = ({spec.name for spec in m.devices} for m in (topology, base))
     return tuple(pair for pair in overrides if pair[1] in names or pair[1] not in before)
 
 
 def outcome(
-    kind: str, devices: tuple[str, ...], text: str, machine: Machine, plan_on: PlanOn
+    kind: str, devices: tuple[str, ...], text: str, topology: Topology, plan_on: PlanOn
 ) -> Outcome:
     """Returns what a run takes on one machine."""
     try:
-        plan = plan_on(machine)
+        plan = plan_on(topology)
     except OutOfMemory as error:
         why = " ".join(str(error).split())
-        return Outcome(kind, devices, text, machine, None, None, {}, (), {}, False, why)
+        return Outcome(kind, devices, text, topology, None, None, {}, (), {}, False, why)
     metrics, done = measure_plan(plan)
     whole_s = done.seconds or 1.0
-    at_work = {plan.machine.devices[device].name for device in plan.working}
+    at_work = {plan.topology.devices[device].name for device in plan.working}
     return Outcome(
         kind,
         devices,
         text,
-        machine,
+        topology,
         plan,
         metrics,
         {name: seconds / whole_s for name, seconds in done.busy_s.items() if name in at_work},
-        tuple(d.name for d in machine.devices if d.name in at_work and not d.costs),
+        tuple(d.name for d in topology.devices if d.name in at_work and not d.costs),
         {name: size.peak_bytes for name, size in buffers(plan).items() if name in at_work},
-        any(watts_of(spec).assumed for spec in machine.devices),
+        any(watts_of(spec).assumed for spec in topology.devices),
     )
 
 
-def equal_devices(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
+def equal_devices(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
     """Returns the names of all devices but the CPU, those together that are equal and stand side by
     side: with the same figures and links, and a memory of their own.
     """
 
     def key(device: int) -> object:
-        spec = machine.devices[device]
-        shared = len(machine.pool(device)) > 1
+        spec = topology.devices[device]
+        shared = len(topology.memory_peers(device)) > 1
         if shared or spec.name in pinned:
             return spec.name
-        host, ways = machine.host_of(device), (machine.link_out(device), machine.link_in(device))
-        return replace(spec, name="", pool=""), ways, host
+        host, ways = topology.host_of(device), (topology.link_out(device), topology.link_in(device))
+        return replace(spec, name="", memory_node=""), ways, host
 
     return tuple(
-        tuple(machine.devices[d].name for d in group)
-        for _, group in groupby(range(machine.cpu), key)
+        tuple(topology.devices[d].name for d in group)
+        for _, group in groupby(range(topology.cpu), key)
     )
 
 
-def equal_hosts(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
+def equal_hosts(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
     """Returns the names of all hosts but the caller's, those together that are equal: with the same
     devices and links. A host with a pinned device is on its own.
     """
-    wires: dict[str, list[str]] = {host: [] for host in machine.hosts}
-    host_by_memory = {machine.memory_of(host): host for host in machine.hosts}
-    for a, b, link in machine.links.pairs:
+    wires: dict[str, list[str]] = {host: [] for host in topology.hosts}
+    host_by_memory = {topology.memory_of(host): host for host in topology.hosts}
+    for a, b, link in topology.links.pairs:
         if a in host_by_memory and b in host_by_memory:
             for end, other in ((a, b), (b, a)):
                 own = f"{link} {other if host_by_memory[other] == CALLER else ''}"
                 wires[host_by_memory[end]].append(own)
-    devices: dict[str, list[object]] = {host: [] for host in machine.hosts}
-    for device, spec in enumerate(machine.devices):
-        ways = machine.link_in(device), machine.link_out(device)
-        devices[machine.host_of(device)].append((replace(spec, name=device_of(spec.name)), ways))
+    devices: dict[str, list[object]] = {host: [] for host in topology.hosts}
+    for device, spec in enumerate(topology.devices):
+        ways = topology.link_in(device), topology.link_out(device)
+        devices[topology.host_of(device)].append((replace(spec, name=device_of(spec.name)), ways))
     alone_ = set(map(host_of, pinned))
     groups: dict[object, list[str]] = {}
-    for host in machine.hosts:
+    for host in topology.hosts:
         if host != CALLER:
             key = host if host in alone_ else (tuple(devices[host]), tuple(sorted(wires[host])))
             groups.setdefault(key, []).append(host)

@@ -36,17 +36,17 @@ class SplitStats(NamedTuple):
 class RunStats(NamedTuple):
     """What one run cost.
 
-    fences_waited: waits for a submission of a GPU. waits: these and waits for the CPU's splits.
-    crossing_bytes: moved from one device to another, as words. input_bytes, output_bytes: between
+    fence_waits: waits for a submission of a GPU. waits: these and waits for the CPU's splits.
+    transfer_bytes: moved from one device to another, as words. input_bytes, output_bytes: between
     caller and devices. start_s: when it began, in seconds of the scheduler's clock. spans: what the
     host did for the devices, in order.
     """
 
     run: int
     seconds: float
-    fences_waited: int
+    fence_waits: int
     waits: int
-    crossing_bytes: int
+    transfer_bytes: int
     input_bytes: int
     output_bytes: int
     splits: tuple[SplitStats, ...] = ()

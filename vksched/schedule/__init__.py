@@ -1,10 +1,10 @@
 """Scheduling as plain values: tasks with costs, devices with links, and who does what when.
 
-    from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
+    from vksched.schedule import Link, Task, TaskGraph, Platform, schedule
 
     work = [Task("a", {"p0": 1.0, "p1": 2.5}), Task("b", {"p1": 3.0})]
     tasks = TaskGraph(work, edges=[("a", "b", 4_000_000)])
-    where = Topology(["p0", "p1"], {("p0", "p1"): Link(bandwidth=8e9, latency_s=20e-6)})
+    where = Platform(["p0", "p1"], {("p0", "p1"): Link(bandwidth=8e9, latency_s=20e-6)})
     plan = schedule(tasks, where)
     plan.device["a"], plan.makespan_s, plan.lower_bound_s
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 from ..topology.links import Link
 from ..topology.power import Watts
 from .model.objectives import Metrics, Objective
-from .model.task_graph import Task, TaskGraph, Topology
+from .model.task_graph import Platform, Task, TaskGraph
 from .schedule import Schedule, policies, schedule
 from .schedule_result import Transfer
 
@@ -28,7 +28,7 @@ __all__ = [
     "Schedule",
     "Task",
     "TaskGraph",
-    "Topology",
+    "Platform",
     "Transfer",
     "Watts",
     "policies",

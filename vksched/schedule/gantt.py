@@ -1,6 +1,6 @@
 """Gantt: a schedule as a picture: a row a device, time to the right, transfers between rows.
 
-    schedule --> rows of bars, crossings --> viz/gantt.py --> SVG
+    schedule --> rows of bars, transfers --> viz/gantt.py --> SVG
 
 Complexity: tasks + transfers, sorted. Examples: tests/schedule/test_gantt.py.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from ..common.formatting import format_bytes, format_joules, format_moment
-from ..viz.gantt import Bar, Crossing, Row, draw_timeline
+from ..viz.gantt import Bar, Row, Transfer, draw_timeline
 from ..viz.svg import save_picture
 from .schedule_result import ScheduleValue
 
@@ -37,7 +37,7 @@ def draw_gantt(plan: ScheduleValue) -> str:
         _told(plan),
         [Row(name, bars[name], f"{busy[name] / span_s:.0%} busy") for name in devices],
         [
-            Crossing(
+            Transfer(
                 number[t.source],
                 number[t.target],
                 t.start_s,

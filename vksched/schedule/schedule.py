@@ -1,6 +1,6 @@
 """Make: from tasks and a topology to a schedule.
 
-    TaskGraph, Topology --> Problem --policy--> Placed --simulate--> times --+--> Schedule
+    TaskGraph, Platform --> Problem --policy--> Placed --simulate--> times --+--> Schedule
                                '------------------------------- bounds ------'
 
 Complexity: that of the policy. Examples: tests/schedule/test_make.py.
@@ -20,7 +20,7 @@ from .memory_aware import respecting_memory
 from .model.objectives import Objective, least_of, metrics_of
 from .model.problem import Problem, make_problem
 from .model.simulate_tasks import Placed, Times, simulate
-from .model.task_graph import AT_MOST, TaskGraph, Topology, is_amount
+from .model.task_graph import AT_MOST, Platform, TaskGraph, is_amount
 from .policies import POLICIES, single
 from .schedule_result import ScheduleValue, Transfer
 from .verify_schedule import verify
@@ -59,7 +59,7 @@ def policies() -> tuple[str, ...]:
 
 def schedule(
     tasks: TaskGraph,
-    where: Topology,
+    where: Platform,
     policy: str = "auto",
     objective: str | Mapping[str, float] | Objective = "latency",
     budget_s: float | None = None,
@@ -84,7 +84,7 @@ def schedule(
     if goal.asks("energy") and without:
         raise PlanError(
             f"[schedule] expected watts of every device for the objective {goal.name}, got none of "
-            f"{without[0]}; try Topology(..., watts={{{without[0]!r}: Watts(busy, idle), ...}})"
+            f"{without[0]}; try Platform(..., watts={{{without[0]!r}: Watts(busy, idle), ...}})"
         )
     if budget_s is not None and not is_amount(budget_s):  # an endless search never ends
         raise PlanError(

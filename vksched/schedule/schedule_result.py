@@ -13,7 +13,7 @@ from typing import Any
 from .model.lower_bounds import Bounds, find_bounds
 from .model.objectives import Metrics, Objective
 from .model.problem import Problem
-from .model.task_graph import TaskGraph, Topology
+from .model.task_graph import Platform, TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ScheduleValue:
     """
 
     tasks: TaskGraph = field(repr=False)
-    where: Topology = field(repr=False)
+    where: Platform = field(repr=False)
     links: str
     policy: str
     objective: str

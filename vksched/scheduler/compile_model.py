@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..generation.chat import Chat
     from ..generation.generator import Compiles
     from ..importers.base import ImportedModel
-    from ..models.compiled_model import ModelRun
+    from ..models.compiled_model import CompiledModel
 
 
 def chat_of(
@@ -38,11 +38,11 @@ def run_of_model(
     progress: Progress | None,
     limit: int = 16,
     precision: Precision | None = None,
-) -> ModelRun:
+) -> CompiledModel:
     """Returns what compiles a model for the shapes of its calls."""
     from ..importers.onnx.model import Model  # needs the onnx package, which is an extra
-    from ..models.compiled_model import ModelRun
+    from ..models.compiled_model import CompiledModel
 
     assert isinstance(outputs, Model)
     warns = len(graphs.preparing.opened.devices) > 1
-    return ModelRun(outputs, graphs, placement, limit, progress, warns, precision)
+    return CompiledModel(outputs, graphs, placement, limit, progress, warns, precision)

@@ -14,7 +14,7 @@ from ..common.env import is_on
 from ..common.errors import DeviceError
 from ..common.fork_guard import OfProcess, Owner
 from ..engine.device_set import DeviceSet
-from ..engine.executable import Run
+from ..engine.executable import CompiledGraph
 from ..engine.faults import Quarantine
 from ..engine.function import Build, Function
 from ..engine.graph_registry import Graphs
@@ -32,7 +32,7 @@ from ..planner.planner import check_objective
 from ..runtime.device import Device
 from ..runtime.executors.slowdown_tracker import Watchdog
 from ..runtime.vulkan import device_probe
-from ..topology.topology import Machine
+from ..topology.topology import Topology
 from ..trace import Sink, Trace, as_trace, with_tape, write_tape
 from ..tuning.autotuner import Tuner, mode_of
 from ..tuning.calibrator import Calibrator
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ..generation.chat import Chat
     from ..importers.gguf.model import LanguageModel
     from ..importers.onnx.model import Model
-    from ..models.compiled_model import ModelRun
+    from ..models.compiled_model import CompiledModel
     from ..parallel.config.config_types import Config
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -62,7 +62,7 @@ class Scheduler(OfProcess):
         device given twice, by one name or by two, is opened twice: two logical devices.
     policy: "auto", what a simulated run of the graph finds fastest: one device, or several where
         that pays for what crosses; the CPU competes where it is named or no device is. "priority":
-        the devices in the order given, the next one where one is full. "dynamic" and "steal" decide
+        the devices in the order given, the next one where one is full. "earliest-finish" and "work-stealing" decide
         in each run, for devices whose speed changes: a part of a graph goes to the device that
         would end it first, or waits until an idle one takes it. States and observers need another.
     objective: what "auto" makes small: "latency" of one run, "throughput", the time between two
@@ -75,13 +75,13 @@ class Scheduler(OfProcess):
     trace: a sink for the events of what happens, such as vs.Tape(), which keeps them, a list of
         sinks, or a vs.Trace, which has a clock of its own; docs/guides/traces.md. The variable
         VKSCHED_TRACE names a file that a tape of all schedulers of the program is written to.
-    sync: what a device is given at once: "split", all of a split; "level", nodes that do not depend
+    submit_granularity: what a device is given at once: "split", all of a split; "level", nodes that do not depend
         on each other; "op", one node; with the latter two the host waits for each submission before
         the next. For all GPUs, or a mapping of device names, the CPU's too, to these.
     offload: whether an op may run on a GPU while its weights stay in host memory, streamed in for
         each run, where its arithmetic pays for that.
-    on_fault: "replay" carries out a run that a device failed without that device, with a warning,
-        and leaves it out of all later plans (`quarantined`); "raise" gives the error to the caller,
+    on_device_failure: "retry" carries out a run that a device failed without that device, with a warning,
+        and leaves it out of all later plans (`failed_devices`); "raise" gives the error to the caller,
         as measurements want it, and refuses to run or compile what would need another plan then.
     optimize: whether graphs are rewritten to take less work before they are planned; not so either
         where the variable VKSCHED_OPTIMIZE is 0.
@@ -105,9 +105,9 @@ class Scheduler(OfProcess):
         copies: int | str = "auto",
         timeout_s: float = DEFAULT_TIMEOUT_S,
         trace: Trace | Sink | Sequence[Sink] | None = None,
-        sync: str | Mapping[str, str] = "split",
+        submit_granularity: str | Mapping[str, str] = "split",
         offload: bool = True,
-        on_fault: str = "replay",
+        on_device_failure: str = "retry",
         optimize: bool = True,
         tune: str | bool | float = "auto",
         objective: str | Mapping[str, float] = "latency",
@@ -116,14 +116,14 @@ class Scheduler(OfProcess):
         precision: str = "float32",
         cluster: Cluster | str | None = None,
     ) -> None:
-        check_settings(copies, timeout_s, on_fault, policy, cluster is not None)
+        check_settings(copies, timeout_s, on_device_failure, policy, cluster is not None)
         check_switches(offload=offload, optimize=optimize, monitor=monitor or False)
         goal, mode = check_objective(objective, policy, "Scheduler"), mode_of(tune)
         self.policy, told = policy, None if config is None else _read(config)
         self.trace = with_tape(as_trace(trace))
         self._lock = threading.RLock()
         self._closed = False
-        self._models: weakref.WeakSet[ModelRun] = weakref.WeakSet()
+        self._models: weakref.WeakSet[CompiledModel] = weakref.WeakSet()
         self._owner = Owner()
         self._opened = DeviceSet()
         self._states = StateTable(lambda: self._opened.devices)
@@ -138,10 +138,11 @@ class Scheduler(OfProcess):
                 timeout_s=timeout_s,
                 offload=bool(offload),
                 optimize=bool(optimize) and is_on("VKSCHED_OPTIMIZE", True),
-                sync=self._opened.check_sync(sync),
+                submit_granularity=self._opened.check_granularity(submit_granularity),
                 precision=check_precision(precision, "Scheduler"),
             )
-            self._quarantine = Quarantine([d.name for d in self._opened.devices[:-1]], on_fault)
+            names = [d.name for d in self._opened.devices[:-1]]
+            self._quarantine = Quarantine(names, on_device_failure)
             self._preparing = Preparing(
                 self._opened,
                 settings,
@@ -167,14 +168,14 @@ class Scheduler(OfProcess):
         return tuple(self._opened.devices)
 
     @property
-    def quarantined(self) -> Mapping[str, str]:
+    def failed_devices(self) -> Mapping[str, str]:
         """The devices that failed and are not used any more: name to reason."""
         return MappingProxyType(dict(self._quarantine.reasons))
 
     @property
-    def machine(self) -> Machine:
+    def topology(self) -> Topology:
         """What the planner knows of the devices now."""
-        return self._preparing.machine()
+        return self._preparing.topology()
 
     @overload
     def compile(
@@ -186,7 +187,7 @@ class Scheduler(OfProcess):
         updates: Updates | None = None,
         observe: Observe | None = None,
         precision: Precision | None = None,
-    ) -> Run: ...
+    ) -> CompiledGraph: ...
 
     @overload
     def compile(
@@ -197,7 +198,7 @@ class Scheduler(OfProcess):
         *,
         limit: int = 16,
         precision: Precision | None = None,
-    ) -> ModelRun: ...
+    ) -> CompiledModel: ...
 
     @overload
     def compile(
@@ -207,7 +208,7 @@ class Scheduler(OfProcess):
         progress: Progress | None = None,
         *,
         ctx: int | None = None,
-        kv: str = "f32",
+        cache_type: str = "f32",
         precision: str | None = None,
     ) -> Chat: ...
 
@@ -217,14 +218,14 @@ class Scheduler(OfProcess):
         placement: Placements | None = None,
         progress: Progress | None = None,
         **options: Any,
-    ) -> Run | ModelRun | Chat:
+    ) -> CompiledGraph | CompiledModel | Chat:
         """Plans, allocates, uploads and records once. The same graph, placement and observed values
         again are the same compiled graph, with nothing planned or allocated.
 
         outputs: one Tensor, a sequence of them or a dict of names to them; a run returns an array,
         a tuple of arrays or a dict of names to arrays. Or a model of `vs.load`. Of an ONNX model a
         run returns a dict, and each set of shapes is compiled at its first call; `limit` of them
-        are kept. A language model becomes a `vs.Chat`, with ctx, kv and precision.
+        are kept. A language model becomes a `vs.Chat`, with ctx, cache_type and precision.
         placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
         math. A tensor wins over patterns, a later pattern over an earlier one. A weight pulls the
         ops that read it; what cannot be kept is noted in `plan.explain()`.
@@ -295,10 +296,10 @@ class Scheduler(OfProcess):
         self._require_open("write")
         self._states.write(state, value)
 
-    def drop(self, state: Tensor) -> None:
+    def delete_state(self, state: Tensor) -> None:
         """Frees a state that no compiled graph uses; used again, it starts with its first value."""
-        self._require_open("drop")
-        self._states.drop(state)
+        self._require_open("delete_state")
+        self._states.delete_state(state)
 
     def _require_open(self, what: str) -> None:
         self._owner.require("the scheduler")
@@ -306,15 +307,15 @@ class Scheduler(OfProcess):
             why = "expected an open scheduler, got a closed one"
             raise DeviceError(f"[{what}] {why}; try to {what} inside its `with`")
 
-    def readmit(self, name: str) -> None:
+    def restore_device(self, name: str) -> None:
         """Uses a computer of the cluster again, or one of its devices, that failed: "node1" or
         "node1/vulkan:0". A computer that was lost and is back comes in by itself after a moment.
 
         Raises:
             DeviceError: there is none, or it cannot be reached.
         """
-        self._require_open("readmit")
-        self._membership.readmit(name)
+        self._require_open("restore_device")
+        self._membership.restore_device(name)
 
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""
@@ -369,7 +370,7 @@ def _configuring(
         return None
     from ..engine.apply_config import Configuring  # as for `_read`
 
-    about = preparing.machine, policy, preparing.opened.with_cpu
+    about = preparing.topology, policy, preparing.opened.with_cpu
     return Configuring(told, states.lie, *about)
 
 

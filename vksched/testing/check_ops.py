@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import ops
 from ..common.errors import UnsupportedOp, close_text
-from .coopmat_tolerance import lost_by_units
+from .coopmat_tolerance import coopmat_tolerance
 from .kernel_runner import Runner, check_device, check_function, nmse_of
 from .op_cases.op_sample import Case, FunctionCase, Mismatch
 from .op_table import CASES, FUNCTIONS, HALVES, LONGS, UNSIGNED, fits_32_bits
@@ -75,7 +75,7 @@ def prove(runner: Runner, cases: Iterable[Case | FunctionCase]) -> Iterator[Outc
             errors = []
             for variant in case.variants(limits):
                 got = runner.run(case, limits, variant)
-                lost = lost_by_units(case, variant)
+                lost = coopmat_tolerance(case, variant)
                 check_device(case, got, expected, f"{device} {variant}".rstrip(), lost)
                 errors.append(nmse_of(got, expected))
             yield Outcome(*about, nmse=_largest(errors))

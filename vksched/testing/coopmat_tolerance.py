@@ -1,4 +1,4 @@
-"""What matrix units may lose, beside the rounding that every kernel has."""
+"""What cooperative matrices may lose, beside the rounding that every kernel has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..common.dtypes import NDArray
-from ..ops.lowering.variants import UNITS
+from ..ops.lowering.variants import COOPMAT
 from ..ops.quantized.gguf_formats import unpacked
 from .op_cases.op_sample import Case
 
@@ -19,16 +19,16 @@ WEIGHT = 2.0**-10
 """Of a weight of attention, which units take as float16: where a driver cuts digits off."""
 
 
-def lost_by_units(case: Case, variant: str) -> NDArray | float:
+def coopmat_tolerance(case: Case, variant: str) -> NDArray | float:
     """Returns by how much each value of a result may be off for this; 0 of all other variants.
 
     Of a product: the digits that each step along k cuts off. Of attention: the share of weights,
     times the sum of weights times the magnitudes of values.
     """
-    if UNITS not in variant:
+    if COOPMAT not in variant:
         return 0.0
     if case.op in ("matmul", "linear_packed"):
-        shape = variant.partition(UNITS)[2].split()[0]
+        shape = variant.partition(COOPMAT)[2].split()[0]
         return CUT * _sums_along_k(*_factors(case), int(shape.split("x")[2]))
     if case.op == "attention":
         q, k, v, *rest = case.inputs

@@ -43,7 +43,7 @@ class Runner:
         self.device = device
         self._page: HostBuffer = device.context.host(words)
         self._recording = device.context.recording()
-        self._singles = Singles(device.context, device.own_buffers)
+        self._singles = Singles(device.context, device.disable_aliasing)
 
     def run(self, case: Case, limits: Limits, variant: str = "") -> NDArray:
         """Returns the op's result, computed by one of the variants of its kernel.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..common.errors import PlanError
 from .limits import Limits
 from .links import Link
-from .perf_model import Costs
+from .perf_model import PerfModel
 from .tuned_variants import Choices
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ LEAST_PER_S = 1.0
 """Arithmetic or bytes of the slowest device and link; with less, seconds overflow."""
 
 
-SYNC = ("split", "level", "op")
+GRANULARITIES = ("split", "level", "op")
 """What a device is given at once. "split": all of a split. "level": nodes of a split that do not
 depend on each other; "op": one node. With the latter two the host waits for each submission before
 it makes the next one on that device.
@@ -46,19 +46,19 @@ class DeviceSpec:
     """One device as the planner sees it.
 
     name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
-    it. driver: the driver's own name and version. memory_bytes: what plans may use. page_bytes: the
+    it. driver: the driver's own name and version. memory_bytes: what plans may use. max_buffer_bytes: the
     largest single buffer. flops_per_s, bytes_per_s, submit_s, launch_s: rough speeds, which count
     until costs are measured: of arithmetic, of memory, of a submission, and of each call in one.
-    round_s: the time of one round of a loop that waits for memory; numpy does not loop that way.
+    loop_latency_s: the time of one round of a loop that waits for memory; numpy does not loop that way.
     slowdown: how many times longer than by these speeds everything takes, as measured.
-    pool: devices with the same name here share one memory, as a GPU opened twice does; of different
-    memory_bytes the least of those that take some counts. own_buffers: every value gets a buffer of
+    memory_node: devices with the same name here share one memory, as a GPU opened twice does; of different
+    memory_bytes the least of those that take some counts. disable_aliasing: every value gets a buffer of
     its own, shared with none that lives at the same time: synchronization validation sees whole
     buffers, and can then judge every barrier.
-    windows_apart: what the host can see lies in the computer's memory, not in the device's own, as
-    with a discrete card. sync: one of SYNC. offload_flops_per_byte: from how much arithmetic per
+    unified_memory: memory that the host can see is the device's own memory, in contrast to a
+    discrete card. submit_granularity: one of SYNC. offload_flops_per_byte: from how much arithmetic per
     byte of its weights in host memory on an op runs here, the weights streamed in for each run;
-    inf, in files the word infinite: never. out_of_use: why nothing may be placed here, as the
+    inf, in files the word infinite: never. disabled_reason: why nothing may be placed here, as the
     device failed; "" for one that works. costs: what was measured of its speed;
     `plan/costs/node_cost.py` turns that into seconds. onnx_ops: whether it computes nodes of ONNX
     files that no op expresses, by the onnx package. One of another host does so only if its owner
@@ -72,19 +72,19 @@ class DeviceSpec:
     driver: str = ""
     limits: Limits = field(default_factory=Limits)
     memory_bytes: int = 4 * GIB
-    page_bytes: int = 128 * MIB
+    max_buffer_bytes: int = 128 * MIB
     flops_per_s: float = 1e11
     bytes_per_s: float = 2e10
     submit_s: float = 50e-6
-    round_s: float = 5e-7
+    loop_latency_s: float = 5e-7
     slowdown: float = 1.0
-    pool: str = ""
-    own_buffers: bool = False
-    windows_apart: bool = False
-    sync: str = "split"
+    memory_node: str = ""
+    disable_aliasing: bool = False
+    unified_memory: bool = True
+    submit_granularity: str = "split"
     offload_flops_per_byte: float = OFFLOAD_FLOPS_PER_BYTE
-    out_of_use: str = ""
-    costs: Costs = Costs()
+    disabled_reason: str = ""
+    costs: PerfModel = PerfModel()
     busy_watts: float | None = None
     idle_watts: float | None = None
     launch_s: float = 0.0
@@ -117,7 +117,7 @@ def spec_as_dict(spec: DeviceSpec) -> dict[str, Any]:
     out["limits"] = {k: list(v) if isinstance(v, tuple) else v for k, v in out["limits"].items()}
     out["limits"]["tuned"] = dict(spec.limits.tuned)
     del out["costs"]
-    if spec.costs != Costs():
+    if spec.costs != PerfModel():
         out["costs"] = spec.costs.as_dict()
     return {key: value for key, value in out.items() if value is not None}
 
@@ -128,22 +128,22 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
     if isinstance(data, Mapping) and "limits" in data:
         spec = replace(spec, limits=_limits(data["limits"], f"the limits of {where}"))
     if isinstance(data, Mapping) and "costs" in data:
-        spec = replace(spec, costs=Costs.from_dict(data["costs"], f"the costs of {where}"))
+        spec = replace(spec, costs=PerfModel.from_dict(data["costs"], f"the costs of {where}"))
     if not spec.name or spec.kind not in KINDS:
         raise PlanError(
-            f"[machine] expected a name and a kind of {', '.join(KINDS)} for {where}, got "
+            f"[topology] expected a name and a kind of {', '.join(KINDS)} for {where}, got "
             f"{spec.name!r} and {spec.kind!r}"
         )
     if min(spec.flops_per_s, spec.bytes_per_s) < LEAST_PER_S:
         raise PlanError(
-            f"[machine] expected speeds of at least {LEAST_PER_S:g} a second for {where}, got "
+            f"[topology] expected speeds of at least {LEAST_PER_S:g} a second for {where}, got "
             f"{spec.flops_per_s:g} flops_per_s and {spec.bytes_per_s:g} bytes_per_s"
         )
     if not spec.slowdown > 0:
-        raise PlanError(f"[machine] expected a slowdown above 0 for {where}, got 0; try 1")
+        raise PlanError(f"[topology] expected a slowdown above 0 for {where}, got 0; try 1")
     if spec.busy_watts is not None and spec.busy_watts < (spec.idle_watts or 0.0):
         raise PlanError(
-            f"[machine] expected busy_watts of at least idle_watts for {where}, got "
+            f"[topology] expected busy_watts of at least idle_watts for {where}, got "
             f"{spec.busy_watts:g} and {spec.idle_watts:g}"
         )
     return spec
@@ -158,7 +158,7 @@ def _limits(data: object, where: str) -> Limits:
         many = given if isinstance(given, tuple) else (given,)
         if any(type(each) is int and each < 1 for each in many):
             raise PlanError(
-                f"[machine] expected {name} above 0 for {where}, got {given}; every device of "
+                f"[topology] expected {name} above 0 for {where}, got {given}; every device of "
                 f"Vulkan 1.1 has at least {known}"
             )
     return limits
@@ -168,7 +168,7 @@ def _speed(link: Link, where: str) -> Link:
     """Returns a link after checking that its bytes get through."""
     if link.bytes_per_s < LEAST_PER_S:
         raise PlanError(
-            f"[machine] expected at least {LEAST_PER_S:g} byte a second for {where}, got "
+            f"[topology] expected at least {LEAST_PER_S:g} byte a second for {where}, got "
             f"{link.bytes_per_s:g}"
         )
     return link
@@ -187,18 +187,18 @@ def _fill(defaults: _Record, data: object, where: str) -> _Record:
     """
     names = {f.name: getattr(defaults, f.name) for f in fields(defaults)}
     if not isinstance(data, Mapping):
-        raise PlanError(f"[machine] expected a mapping for {where}, got {data!r}")
+        raise PlanError(f"[topology] expected a mapping for {where}, got {data!r}")
     out: dict[str, Any] = {}
     for key, value in data.items():
         if key not in names:
             close = difflib.get_close_matches(str(key), names, 1, 0.4)
             hint = close[0] if close else ", ".join(names)
-            raise PlanError(f"[machine] {where} has no field {key!r}; try {hint}")
+            raise PlanError(f"[topology] {where} has no field {key!r}; try {hint}")
         if value == INFINITE and UNBOUNDED.get(key) is type(defaults):
             out[key] = math.inf
         elif key in LISTS and isinstance(value, (list, tuple)):
             out[key] = tuple(_as_type(LISTS[key], v, f"each of {key} of {where}") for v in value)
-        elif not isinstance(names[key], (Limits, Costs)):
+        elif not isinstance(names[key], (Limits, PerfModel)):
             out[key] = _as_type(names[key], value, f"{key} of {where}")
     return replace(defaults, **out)
 
@@ -221,11 +221,11 @@ def _as_type(default: object, value: object, where: str) -> object:
     elif type(default) is int and type(value) is int and as_number(value) is not None:
         return value
     if isinstance(default, Choices):
-        raise PlanError(f"[machine] expected calls to names of variants as {where}, got {value!r}")
+        raise PlanError(f"[topology] expected calls to names of variants as {where}, got {value!r}")
     what = _WORDS.get(type(default), "a number of 0 or more")
     if isinstance(default, tuple):
         what = f"{len(default)} whole numbers of 0 or more" if default else "a list"
-    raise PlanError(f"[machine] expected {what} as {where}, got {value!r}")
+    raise PlanError(f"[topology] expected {what} as {where}, got {value!r}")
 
 
 _WORDS: dict[type, str] = {

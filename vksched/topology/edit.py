@@ -21,68 +21,70 @@ from .host_names import CALLER, host_of
 from .link_presets import slower, way
 from .links import Link
 from .presets import PREFIX, card, card_names
-from .topology import Machine
+from .topology import Topology
 
 
-def without(machine: Machine, name: str) -> Machine:
+def without(topology: Topology, name: str) -> Topology:
     """Returns a machine less one device and its links, or less a host with all its devices.
 
     Raises:
         PlanError: there is no such device or host, or it is the CPU.
     """
-    names = [spec.name for spec in machine.devices]
-    if name in machine.hosts and name != CALLER and name not in names:
-        return _only(machine, [each for each in names if host_of(each) != name])
-    _find(machine, name)
-    return _only(machine, [each for each in names if each != name])
+    names = [spec.name for spec in topology.devices]
+    if name in topology.hosts and name != CALLER and name not in names:
+        return _only(topology, [each for each in names if host_of(each) != name])
+    _find(topology, name)
+    return _only(topology, [each for each in names if each != name])
 
 
-def alone(machine: Machine, name: str) -> Machine:
+def alone(topology: Topology, name: str) -> Topology:
     """Returns a machine with one device, the CPU of its host and the caller's, or with the latter
     only.
 
     Raises:
         PlanError: there is no such device.
     """
-    if name != machine.devices[machine.cpu].name:
-        _find(machine, name)
-    return some(machine, [name])
+    if name != topology.devices[topology.cpu].name:
+        _find(topology, name)
+    return some(topology, [name])
 
 
-def some(machine: Machine, names: Sequence[str]) -> Machine:
+def some(topology: Topology, names: Sequence[str]) -> Topology:
     """Returns a machine with some of its devices, the CPUs of their hosts and the caller's.
 
     Raises:
         PlanError: there is no such device.
     """
-    host = machine.devices[machine.cpu].name
+    host = topology.devices[topology.cpu].name
     for name in names:
         if name != host:
-            _find(machine, name)
-    cpus = (machine.cpu_of(machine.index(name)) for name in names)
-    return _only(machine, [*names, *(machine.devices[d].name for d in cpus if d is not None), host])
+            _find(topology, name)
+    cpus = (topology.cpu_of(topology.index(name)) for name in names)
+    return _only(
+        topology, [*names, *(topology.devices[d].name for d in cpus if d is not None), host]
+    )
 
 
-def with_device(machine: Machine, spec: DeviceSpec, link: Link | None = None) -> Machine:
+def with_device(topology: Topology, spec: DeviceSpec, link: Link | None = None) -> Topology:
     """Returns a machine with one more device, the last one before the CPU.
 
     link: to the CPU; that of the machine's unnamed pairs by default. A name that is taken gets a
     number, as "rx6600#2".
     """
-    *devices, host = machine.devices
-    taken = {device.name for device in machine.devices}
+    *devices, host = topology.devices
+    taken = {device.name for device in topology.devices}
     count, name = 1, spec.name
     while name in taken:
         count += 1
         name = f"{spec.name}#{count}"
-    pairs = machine.links.pairs
+    pairs = topology.links.pairs
     if link is not None:
         pairs = (*pairs, (name, host.name, link))
     made = (*devices, replace(spec, name=name), host)
-    return Machine(made, replace(machine.links, pairs=pairs)).verify()
+    return Topology(made, replace(topology.links, pairs=pairs)).verify()
 
 
-def changed(machine: Machine, text: str) -> Machine:
+def changed(topology: Topology, text: str) -> Topology:
     """Returns a machine after some changes, separated by commas: "-NAME" takes a device or a host
     away, "+preset:CARD" adds a card in its own kind of slot, "+preset:CARD@LINK" in one that may be
     slower, as "+preset:rx6600@pcie4x4".
@@ -92,41 +94,41 @@ def changed(machine: Machine, text: str) -> Machine:
     """
     for part in (word.strip() for word in text.split(",")):
         if part.startswith("-") and len(part) > 1:
-            machine = without(machine, part[1:])
+            topology = without(topology, part[1:])
         elif part.startswith(f"+{PREFIX}"):
             name, at, slot = part.removeprefix(f"+{PREFIX}").partition("@")
             found = card(name)
             link = slower(found.way, way(slot)) if at else found.way
-            machine = with_device(machine, found.spec(), link)
+            topology = with_device(topology, found.spec(), link)
         else:
             raise PlanError(
                 f"[what-if] expected -DEVICE, +{PREFIX}CARD or +{PREFIX}CARD@LINK, got {part!r}"
-                + _meant(machine, part)
+                + _meant(topology, part)
             )
-    return machine
+    return topology
 
 
-def _only(machine: Machine, names: list[str]) -> Machine:
+def _only(topology: Topology, names: list[str]) -> Topology:
     kept = set(names)
-    devices = tuple(spec for spec in machine.devices if spec.name in kept)
+    devices = tuple(spec for spec in topology.devices if spec.name in kept)
     hosts = {host_of(spec.name) for spec in devices}
-    ends = kept | set(map(machine.memory_of, hosts))
-    pairs = tuple(pair for pair in machine.links.pairs if ends.issuperset(pair[:2]))
-    return Machine(devices, replace(machine.links, pairs=pairs)).verify()
+    ends = kept | set(map(topology.memory_of, hosts))
+    pairs = tuple(pair for pair in topology.links.pairs if ends.issuperset(pair[:2]))
+    return Topology(devices, replace(topology.links, pairs=pairs)).verify()
 
 
-def _meant(machine: Machine, part: str) -> str:
+def _meant(topology: Topology, part: str) -> str:
     """Returns the change that a text without its sign or its prefix may stand for, as advice."""
     name = part.lstrip("+").partition("@")[0].removeprefix(PREFIX)
     if name in card_names():
         return f"; try +{PREFIX}{part.lstrip('+').removeprefix(PREFIX)}"
-    devices = [spec.name for at, spec in enumerate(machine.devices) if at != machine.cpu]
+    devices = [spec.name for at, spec in enumerate(topology.devices) if at != topology.cpu]
     return f"; try -{part}" if part in devices else ""
 
 
-def _find(machine: Machine, name: str) -> None:
-    host = machine.devices[machine.cpu].name
-    names = [spec.name for spec in machine.devices if spec.name != host]
+def _find(topology: Topology, name: str) -> None:
+    host = topology.devices[topology.cpu].name
+    names = [spec.name for spec in topology.devices if spec.name != host]
     if name == host:
         raise PlanError(
             f"[what-if] {name} cannot be taken away: it runs what no other device can; try a plan "

@@ -40,7 +40,7 @@ def check_name(name: str) -> str:
     """
     if "/" in name and not all(map(_is_one, name.split("/", 1))):
         raise PlanError(
-            f"[machine] expected HOST/DEVICE or DEVICE as the name of a device, got {name!r}; try "
+            f"[topology] expected HOST/DEVICE or DEVICE as the name of a device, got {name!r}; try "
             "a name with one slash at most"
         )
     return name

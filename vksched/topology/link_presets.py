@@ -57,7 +57,7 @@ def way(name: str) -> Link:
     if found is None:
         near = difflib.get_close_matches(name, WAYS, 1, 0.4)
         hint = near[0] if near else "pcie4x16, ethernet10g, thunderbolt4 or memory"
-        raise PlanError(f"[machine] expected the name of a link, got {name!r}; try {hint}")
+        raise PlanError(f"[topology] expected the name of a link, got {name!r}; try {hint}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Costs: what was measured of a device's speed, as plain data.
+"""PerfModel: what was measured of a device's speed, as plain data.
 
 Problem: rough speeds are right to a factor of ten, and a plan by cost is as good as its seconds.
 Method: what was measured is kept as a factor on the estimate by work and ceilings, for each op,
@@ -59,7 +59,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class PerfModel:
     """What was measured of one device; nothing by default.
 
     curves: factors by kind. launch_s: of one call in a submission, beside its work. start_s: of a
@@ -116,11 +116,11 @@ class Costs:
         """Whether runs have told how long an op takes."""
         return op in self._paces
 
-    def at_pace(self, paces: Mapping[str, float]) -> Costs:
+    def at_pace(self, paces: Mapping[str, float]) -> PerfModel:
         """Returns the same costs with what runs showed."""
         return replace(self, paces=tuple(sorted(paces.items())))
 
-    def alone(self) -> Costs:
+    def alone(self) -> PerfModel:
         """Returns the costs of a CPU that computes a run of one split on the thread that waits."""
         if not self.alone_s:
             return self
@@ -142,7 +142,7 @@ class Costs:
         return out
 
     @staticmethod
-    def from_dict(data: object, where: str = "costs") -> Costs:
+    def from_dict(data: object, where: str = "costs") -> PerfModel:
         """Returns costs from plain data.
 
         Raises:
@@ -151,7 +151,7 @@ class Costs:
         known = {*_NUMBERS, "when", "curves", "paces"}
         if not isinstance(data, Mapping) or set(data) - known:
             raise PlanError(
-                f"[machine] expected a mapping with some of {', '.join(sorted(known))} as {where}, "
+                f"[topology] expected a mapping with some of {', '.join(sorted(known))} as {where}, "
                 f"got {data!r}"
             )
         given: dict[str, Any] = {}
@@ -171,11 +171,13 @@ class Costs:
                 sorted((str(op), _positive(pace)) for op, pace in data.get("paces", {}).items())
             )
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise PlanError(f"[machine] expected {where} as Costs.as_dict gives, {error}") from None
-        return Costs(**given)
+            raise PlanError(
+                f"[topology] expected {where} as PerfModel.as_dict gives, {error}"
+            ) from None
+        return PerfModel(**given)
 
 
-_NUMBERS = {f.name for f in fields(Costs) if f.default == 0}
+_NUMBERS = {f.name for f in fields(PerfModel) if f.default == 0}
 
 
 def _number(value: object) -> float:

@@ -49,7 +49,7 @@ def watts_of(spec: DeviceSpec) -> Watts:
     elif spec.limits.software:
         kind = SOFTWARE
     else:
-        kind = DISCRETE if spec.windows_apart else INTEGRATED
+        kind = DISCRETE if not spec.unified_memory else INTEGRATED
     busy, idle = spec.busy_watts, spec.idle_watts
     if busy is None:
         return Watts(max(kind.busy, idle or 0.0), kind.idle if idle is None else idle, True)

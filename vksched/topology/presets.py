@@ -79,11 +79,11 @@ class Card:
             label=f"{self.label}, by its specification",
             limits=self.limits,
             memory_bytes=memory_bytes,
-            page_bytes=min(GIB, self.limits.max_buffer_bytes),
+            max_buffer_bytes=min(GIB, self.limits.max_buffer_bytes),
             flops_per_s=self.flops_per_s * FLOPS_SHARE,
             bytes_per_s=self.bytes_per_s * BYTES_SHARE,
             submit_s=SUBMIT_S,
-            windows_apart=not self.integrated,
+            unified_memory=self.integrated,
             busy_watts=self.busy_watts,
             idle_watts=self.idle_watts,
         )
@@ -94,7 +94,7 @@ def card_names() -> tuple[str, ...]:
     return _names("cards")
 
 
-def machine_names() -> tuple[str, ...]:
+def topology_names() -> tuple[str, ...]:
     """Returns the names of all machines."""
     return _names("machines")
 
@@ -128,7 +128,7 @@ def card(name: str) -> Card:
     )
 
 
-def machine_data(name: str) -> Mapping[str, Any]:
+def topology_data(name: str) -> Mapping[str, Any]:
     """Returns a machine as plain data, as files.py reads it.
 
     Raises:
@@ -155,7 +155,7 @@ def _read(kind: str, name: str) -> dict[str, Any]:
         if name in _names(other):
             hint = f"; {name} is one of the {other}"
         raise PlanError(
-            f"[machine] expected a preset among the {kind} {', '.join(names)}, got {name!r}{hint}"
+            f"[topology] expected a preset among the {kind} {', '.join(names)}, got {name!r}{hint}"
         )
     text = (_folder(kind) / f"{name}.json").read_text(encoding="utf-8")
     data: dict[str, Any] = json.loads(text)

@@ -1,4 +1,4 @@
-"""Machine: what the planner knows of the devices, as plain data.
+"""Topology: what the planner knows of the devices, as plain data.
 
 The runtime fills it from the drivers, tests write it by hand, and the tuner adds what it measured.
 """
@@ -11,13 +11,21 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..common.errors import DeviceError, PlanError
-from .device_spec import SYNC, DeviceSpec, _fill, _speed, _worded, spec_as_dict, spec_from_dict
+from .device_spec import (
+    GRANULARITIES,
+    DeviceSpec,
+    _fill,
+    _speed,
+    _worded,
+    spec_as_dict,
+    spec_from_dict,
+)
 from .host_names import CALLER, CPU, check_name, host_of, on
 from .links import NETWORK, Link, Links
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Topology:
     """Devices in priority order, the caller's CPU last.
 
     Devices of other hosts have their host before their name, as "node1/vulkan:0", see hosts.py. Of
@@ -33,15 +41,17 @@ class Machine:
     _hosts: tuple[str, ...] = field(init=False, repr=False, compare=False)
     _numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
     _cpus: Mapping[str, int] = field(init=False, repr=False, compare=False)
-    _pools: Mapping[tuple[str, str], tuple[int, ...]] = field(init=False, repr=False, compare=False)
+    _memory_nodes: Mapping[tuple[str, str], tuple[int, ...]] = field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         hosts = tuple(host_of(spec.name) for spec in self.devices)
-        pools: dict[tuple[str, str], tuple[int, ...]] = {}
+        memory_nodes: dict[tuple[str, str], tuple[int, ...]] = {}
         for device, (host, spec) in enumerate(zip(hosts, self.devices, strict=True)):
-            if spec.pool:
-                key = host, spec.pool
-                pools[key] = (*pools.get(key, ()), device)
+            if spec.memory_node:
+                key = host, spec.memory_node
+                memory_nodes[key] = (*memory_nodes.get(key, ()), device)
         cpus = [device for device, spec in enumerate(self.devices) if spec.kind == "cpu"]
         others = [device for device, spec in enumerate(self.devices) if spec.kind != "cpu"]
         for name, value in (
@@ -50,47 +60,47 @@ class Machine:
             ("_hosts", hosts),
             ("_numbers", {spec.name: device for device, spec in enumerate(self.devices)}),
             ("_cpus", {hosts[device]: device for device in cpus}),
-            ("_pools", pools),
+            ("_memory_nodes", memory_nodes),
         ):
             object.__setattr__(self, name, value)
 
-    def verify(self) -> Machine:
+    def verify(self) -> Topology:
         """Returns the machine after checking names, and that the last device of each host, where it
         has one, and the last one of all is a CPU.
         """
         names = [d.name for d in self.devices]
         cpus = [d for d, spec in enumerate(self.devices) if spec.kind == "cpu"]
         if not names or cpus[-1:] != [self.cpu] or self._hosts[-1] != CALLER:
-            raise PlanError(f"[machine] expected one cpu, as the last device, got {names}")
+            raise PlanError(f"[topology] expected one cpu, as the last device, got {names}")
         last = {host: device for device, host in enumerate(self._hosts)}
         for cpu in cpus:
             host = self._hosts[cpu]
             if last[host] != cpu or (host != CALLER and names[cpu] != on(host, CPU)):
                 expected = f"one cpu of {host}, {on(host, CPU)}," if host else "one cpu,"
                 raise PlanError(
-                    f"[machine] expected {expected} as the last device, got {names[cpu]} among "
+                    f"[topology] expected {expected} as the last device, got {names[cpu]} among "
                     f"{names}"
                 )
         for device in self.devices:
             check_name(device.name)
-            if device.sync not in SYNC:
+            if device.submit_granularity not in GRANULARITIES:
                 raise PlanError(
-                    f"[machine] expected a sync of {', '.join(SYNC)} for {device.name}, "
-                    f"got {device.sync!r}"
+                    f"[topology] expected a submit_granularity of {', '.join(GRANULARITIES)} for {device.name}, "
+                    f"got {device.submit_granularity!r}"
                 )
         if len(set(names)) != len(names):
-            raise PlanError(f"[machine] expected distinct device names, got {names}")
+            raise PlanError(f"[topology] expected distinct device names, got {names}")
         return self
 
-    def pool(self, device: int) -> tuple[int, ...]:
+    def memory_peers(self, device: int) -> tuple[int, ...]:
         """Returns the devices that share a device's memory, itself included, in order."""
-        key = self._hosts[device], self.devices[device].pool
-        return self._pools[key] if key[1] else (device,)
+        key = self._hosts[device], self.devices[device].memory_node
+        return self._memory_nodes[key] if key[1] else (device,)
 
     @property
-    def pools(self) -> tuple[tuple[int, ...], ...]:
+    def memory_nodes(self) -> tuple[tuple[int, ...], ...]:
         """For each memory but the caller's own the devices that share it."""
-        return tuple(dict.fromkeys(self.pool(d) for d in range(self.cpu)))
+        return tuple(dict.fromkeys(self.memory_peers(d) for d in range(self.cpu)))
 
     @property
     def queues(self) -> tuple[int, ...]:
@@ -126,7 +136,7 @@ class Machine:
         """
         first: dict[DeviceSpec, int] = {}
         return [
-            first.setdefault(replace(spec, name="", label="", pool=""), device)
+            first.setdefault(replace(spec, name="", label="", memory_node=""), device)
             for device, spec in enumerate(self.devices)
         ]
 
@@ -194,7 +204,7 @@ class Machine:
         return out
 
     @staticmethod
-    def from_dict(data: object) -> Machine:
+    def from_dict(data: object) -> Topology:
         """Returns a machine from plain data, as JSON gives it: one that is here, or is not.
 
         Of a device, name and kind must be there; what else is left out has its default. A CPU is
@@ -207,18 +217,18 @@ class Machine:
         known = {"devices", "links", "network"}
         if not isinstance(found, list) or set(data) - known:  # type: ignore[call-overload]
             raise PlanError(
-                '[machine] expected {"devices": [...]}, maybe "links" and "network", and no more, '
+                '[topology] expected {"devices": [...]}, maybe "links" and "network", and no more, '
                 "as as_dict() gives"
             )
         devices = [spec_from_dict(entry, f"device {i}") for i, entry in enumerate(found)]
         if all(spec.kind != "cpu" or host_of(spec.name) != CALLER for spec in devices):
             devices.append(DeviceSpec(CPU, "cpu", "numpy"))
         assert isinstance(data, Mapping)
-        machine = Machine(tuple(devices))
-        ends = {*(spec.name for spec in devices), *map(machine.memory_of, machine.hosts)}
+        topology = Topology(tuple(devices))
+        ends = {*(spec.name for spec in devices), *map(topology.memory_of, topology.hosts)}
         network = _speed(_fill(NETWORK, data.get("network", {}), "the network"), "the network")
         links = Links(_links(data.get("links", []), ends), network=network)
-        return replace(machine, links=links).verify()
+        return replace(topology, links=links).verify()
 
 
 def _links(data: object, names: set[str]) -> tuple[tuple[str, str, Link], ...]:
@@ -234,7 +244,7 @@ def _links(data: object, names: set[str]) -> tuple[tuple[str, str, Link], ...]:
             or ends[0] == ends[1]
         ):
             raise PlanError(
-                f'[machine] expected "between" with two of {", ".join(sorted(names))} in each of '
+                f'[topology] expected "between" with two of {", ".join(sorted(names))} in each of '
                 f"the links, got {entry!r}"
             )
         rest = {key: value for key, value in given.items() if key != "between"}

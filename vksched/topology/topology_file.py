@@ -42,8 +42,8 @@ from .device_spec import GIB, DeviceSpec, as_number, spec_as_dict
 from .host_names import CALLER, CPU, host_of, on
 from .link_presets import slower, way
 from .links import Link
-from .presets import PREFIX, card, machine_data
-from .topology import Machine
+from .presets import PREFIX, card, topology_data
+from .topology import Topology
 
 UNITS = {
     "memory_gib": ("memory_bytes", GIB),
@@ -63,7 +63,7 @@ DEVICE_KEYS = ("preset", "count", "link", "memory_gib", "tflops", "gb_per_s")
 LINK_KEYS = ("bytes_per_s", "latency_s", "gb_per_s", "latency_us")
 
 
-def load_machine(source: str | PathLike[str]) -> Machine:
+def load_topology(source: str | PathLike[str]) -> Topology:
     """Returns the machine of a file or of a preset.
 
     source: a name that ends in .yaml or .yml is read as YAML, any other one as JSON. What
@@ -75,22 +75,22 @@ def load_machine(source: str | PathLike[str]) -> Machine:
     """
     text = str(source)
     if text.startswith(PREFIX):
-        return machine_of(machine_data(text.removeprefix(PREFIX)))
+        return topology_of(topology_data(text.removeprefix(PREFIX)))
     data = _read(Path(source))
-    return machine_of(data.get("machine", data) if isinstance(data, Mapping) else data)
+    return topology_of(data.get("topology", data) if isinstance(data, Mapping) else data)
 
 
-def machine_of(data: object) -> Machine:
+def topology_of(data: object) -> Topology:
     """Returns a machine from plain data, with presets, counts and named links.
 
     Raises:
         PlanError: what is wrong, and where.
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("devices"), list):
-        return Machine.from_dict(data)  # tells what is wrong
+        return Topology.from_dict(data)  # tells what is wrong
     about = data.get("about", "")
     if not isinstance(about, str):
-        raise PlanError(f"[machine] expected a text as about, got {about!r}")
+        raise PlanError(f"[topology] expected a text as about, got {about!r}")
     devices: list[Any] = []
     given = data.get("links", [])
     entries = given if isinstance(given, list) else [given]
@@ -101,7 +101,7 @@ def machine_of(data: object) -> Machine:
         for made, link in _devices(entry, f"device {number}"):
             devices.append(made)
             if len(devices) > MOST:
-                raise PlanError(f"[machine] expected at most {MOST} devices, got more")
+                raise PlanError(f"[topology] expected at most {MOST} devices, got more")
             name = made["name"]
             host = host_of(name) if isinstance(name, str) else CALLER
             memory = on(host, CPU) if host != CALLER else cpu
@@ -110,15 +110,15 @@ def machine_of(data: object) -> Machine:
     for key in data:
         if key not in KEYS:
             near = _near(str(key), KEYS)
-            raise PlanError(f"[machine] there is no key {key!r} beside the devices; try {near}")
+            raise PlanError(f"[topology] there is no key {key!r} beside the devices; try {near}")
     out: dict[str, Any] = {"devices": devices, "links": links}
     if "network" in data:
         out["network"] = _network(data["network"])
-    return Machine.from_dict(out)
+    return Topology.from_dict(out)
 
 
 def _network(given: object) -> object:
-    """Returns the link of hosts that no link names, as `Machine.from_dict` takes it."""
+    """Returns the link of hosts that no link names, as `Topology.from_dict` takes it."""
     if isinstance(given, str):
         return asdict(way(given))
     if not isinstance(given, Mapping):
@@ -138,11 +138,11 @@ def _cpu(entries: Iterable[object]) -> str:
 
 
 def _devices(entry: object, where: str) -> list[tuple[dict[str, Any], Link | None]]:
-    """Returns the devices of one entry as `Machine.from_dict` takes them, with their links to the
+    """Returns the devices of one entry as `Topology.from_dict` takes them, with their links to the
     host.
     """
     if not isinstance(entry, Mapping):
-        raise PlanError(f"[machine] expected a mapping for {where}, got {entry!r}")
+        raise PlanError(f"[topology] expected a mapping for {where}, got {entry!r}")
     known = (*(f.name for f in fields(DeviceSpec)), *DEVICE_KEYS)
     _check_keys(entry, known, where)
     own = _in_units({k: v for k, v in entry.items() if k not in ("preset", "count", "link")}, where)
@@ -158,7 +158,7 @@ def _devices(entry: object, where: str) -> list[tuple[dict[str, Any], Link | Non
         own["kind"] = "null"
     count = entry.get("count", 1)
     if type(count) is not int or not 1 <= count <= MOST:
-        raise PlanError(f"[machine] expected a count of 1 to {MOST} for {where}, got {count!r}")
+        raise PlanError(f"[topology] expected a count of 1 to {MOST} for {where}, got {count!r}")
     if "count" not in entry:
         return [({**own, "name": own.get("name", "")}, link)]
     name = _text(own.get("name"), f"name of {where}")
@@ -166,7 +166,7 @@ def _devices(entry: object, where: str) -> list[tuple[dict[str, Any], Link | Non
 
 
 def _link_entry(entry: object, where: str) -> object:
-    """Returns a link as `Machine.from_dict` takes it."""
+    """Returns a link as `Topology.from_dict` takes it."""
     if not isinstance(entry, Mapping):
         return entry  # from_dict tells what is wrong
     _check_keys(entry, ("between", "link", *LINK_KEYS), where)
@@ -189,7 +189,7 @@ def _ends(links: Iterable[object]) -> set[tuple[str, str]]:
             pair = str(ends[0]), str(ends[1])
             if pair in out:
                 raise PlanError(
-                    f"[machine] expected one link from {pair[0]} to {pair[1]}, got two; try one of "
+                    f"[topology] expected one link from {pair[0]} to {pair[1]}, got two; try one of "
                     "them, or change its ends for the way back"
                 )
             out.add(pair)
@@ -202,7 +202,7 @@ def _link(given: object, where: str) -> Link:
         return way(given)
     if not isinstance(given, Mapping):
         raise PlanError(
-            f"[machine] expected the name of a link, as pcie4x16, or its bytes_per_s and latency_s "
+            f"[topology] expected the name of a link, as pcie4x16, or its bytes_per_s and latency_s "
             f"for {where}, got {given!r}"
         )
     _check_keys(given, LINK_KEYS, f"the link of {where}")
@@ -210,11 +210,11 @@ def _link(given: object, where: str) -> Link:
     for key, value in figures.items():
         if as_number(value) is None:
             raise PlanError(
-                f"[machine] expected a number of 0 or more as {key} of the link of {where}, got "
+                f"[topology] expected a number of 0 or more as {key} of the link of {where}, got "
                 f"{value!r}"
             )
     if not figures.get("bytes_per_s", 1):
-        raise PlanError(f"[machine] expected a speed above 0 for the link of {where}, got 0")
+        raise PlanError(f"[topology] expected a speed above 0 for the link of {where}, got 0")
     return Link(**figures)
 
 
@@ -224,12 +224,12 @@ def _in_units(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
     for key, value in given.items():
         field, factor = UNITS.get(key, (key, None))
         if field in out or (factor is not None and field in given):
-            raise PlanError(f"[machine] expected one of {key} and {field} for {where}, got both")
+            raise PlanError(f"[topology] expected one of {key} and {field} for {where}, got both")
         if factor is not None:
             number = as_number(value, factor)
             if number is None:
                 raise PlanError(
-                    f"[machine] expected a number of 0 or more as {key} of {where}, got {value!r}"
+                    f"[topology] expected a number of 0 or more as {key} of {where}, got {value!r}"
                 )
             value = int(number) if field == "memory_bytes" else number
         out[field] = value
@@ -241,7 +241,7 @@ def _check_keys(entry: Mapping[Any, Any], known: Iterable[str], where: str) -> N
     for key in entry:
         if key not in names:
             near = _near(str(key), names)
-            raise PlanError(f"[machine] {where} has no field {key!r}; try {near}")
+            raise PlanError(f"[topology] {where} has no field {key!r}; try {near}")
 
 
 def _near(key: str, names: Iterable[str]) -> str:
@@ -251,7 +251,7 @@ def _near(key: str, names: Iterable[str]) -> str:
 
 def _text(given: object, what: str) -> str:
     if not isinstance(given, str) or not given:
-        raise PlanError(f"[machine] expected a text as {what}, got {given!r}")
+        raise PlanError(f"[topology] expected a text as {what}, got {given!r}")
     return given
 
 
@@ -271,10 +271,10 @@ def _read(path: Path) -> object:
             return read_yaml(text)
         return json.loads(text, object_pairs_hook=_once)
     except OSError as error:
-        raise PlanError(f"[machine] cannot read {path}: {error.strerror or error}") from error
+        raise PlanError(f"[topology] cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise PlanError(f"[machine] cannot read {path}: {said}") from error
+        raise PlanError(f"[topology] cannot read {path}: {said}") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def read_yaml(text: str) -> object:
         import yaml
     except ImportError as error:
         raise PlanError(
-            "[machine] YAML needs the package PyYAML, which is not installed; try "
+            "[topology] YAML needs the package PyYAML, which is not installed; try "
             'pip install "vksched[yaml]", or write the same as JSON'
         ) from error
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..common.schema import Either, Row, Table
 
-FORMAT = 1
+FORMAT = 2
 """Of files; another number is another format."""
 COLUMNS = ["name", "device", "start_s", "end_s", "run", "plan", "fields"]
 """Of a row of "events": the fields of Event, plan as a position in "plans" or -1."""
@@ -81,7 +81,7 @@ NUMBER = Either((None, float, {"float": str}))
 CANDIDATE = {"name": str, "devices": [str], "copies": int, "metrics": Table(NUMBER)}
 DECISION = {
     "objective": str,
-    "won": int,
+    "chosen": int,
     "single": int,
     "weighed": int,
     "value": NUMBER,
@@ -97,11 +97,11 @@ DECISION = {
 those of the decision.
 """
 CARRIED = {
-    "machine": dict,
+    "topology": dict,
     "default_link": {"bytes_per_s": NUMBER, "latency_s": NUMBER},
     "policy": str,
     "copies": int,
-    "rules": [str],
+    "reasons": [str],
     "placements": [Row((int, int))],
     "splits": [WORK],
     "final_waits": [int],
@@ -109,8 +109,8 @@ CARRIED = {
     "locations": [Row((int, int, SPAN))],
     "notes": [str],
 }
-"""What devices need to carry a plan out, beside its graph. machine, default_link: as in `Machine`.
-rules, placements: for each node its device and the number of its rule. locations: device, node
+"""What devices need to carry a plan out, beside its graph. machine, default_link: as in `Topology`.
+reasons, placements: for each node its device and the number of its reason. locations: device, node
 (-1 - node: its scratch memory), place.
 """
 PLAN = {
@@ -135,18 +135,18 @@ FIELDS = {
     "copy": {"split": int, "node": int, "bytes": int, "way": str, "needed_by": int},
     "wait": {"split": int, "needed_by": int},
     "split": {"split": int, "device_s": Either((None, float)), "observed_s": float},
-    "aside": {"split": int, "way": str, "bytes": int, "device_s": Either((None, float))},
+    "transfer_queue": {"split": int, "way": str, "bytes": int, "device_s": Either((None, float))},
     "send": {"split": int, "node": int, "bytes": int, "to": str},
-    "take": {"node": int, "bytes": int, "of": str, "needed_by": int},
+    "recv": {"node": int, "bytes": int, "of": str, "needed_by": int},
     "prepare": {"bytes": int, "weight_bytes": int, "state_bytes": int, "resident_bytes": int},
-    "free": {"bytes": int, "weight_bytes": int, "state_bytes": int, "resident_bytes": int},
+    "release": {"bytes": int, "weight_bytes": int, "state_bytes": int, "resident_bytes": int},
     "plan": {"cause": str},
     "fallback": {"op": str, "nodes": [str], "cause": str},
     "failed": {"error": str, "message": str},
     "fault": {"error": str, "message": str, "during": str},
 }
 """Of events, those that readers rely on; docs/guides/traces.md tells what they mean."""
-OF_SPLITS = ("submit", "copy", "wait", "split", "aside", "send", "take")
+OF_SPLITS = ("submit", "copy", "wait", "split", "transfer_queue", "send", "recv")
 """Events that name splits and nodes of a plan."""
 EVENT = Row((str, str, float, float, int, int, dict))
 FILE = {

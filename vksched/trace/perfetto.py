@@ -4,7 +4,7 @@
     process  vulkan:0    threads  measured, predicted       counter  memory
     process  node1/host                                     what another computer did, by this clock
              arrows: split -> copy -> split of another device, by copy queues where there are some;
-             split -> wait of the host (a fence); send of one host -> take of another (a crossing)
+             split -> wait of the host (a fence); send of one host -> take of another (a transfer)
 
 What overlaps on a thread is on a second thread of the same name. Times are microseconds.
 Complexity: events, sorted. Examples: tests/trace/test_perfetto.py.
@@ -31,9 +31,9 @@ BY_HOST = frozenset(
         "copy",
         "wait",
         "send",
-        "take",
-        "step",
-        "free",
+        "recv",
+        "host_op",
+        "release",
         "tune",
         "calibrate",
     )
@@ -68,7 +68,7 @@ def perfetto_events(
     for event in events:
         if event.name == "run" and event.plan >= 0:
             slices += _predicted(event, graphs, plans)
-    holders = [event.device for event in events if event.name in ("prepare", "free")]
+    holders = [event.device for event in events if event.name in ("prepare", "release")]
     names = list(dict.fromkeys([HOST, *holders, *(part.process for part in slices)]))
     pids = {name: number for number, name in enumerate(names, 1)}
     out = list(_threads(slices, pids))
@@ -92,14 +92,14 @@ def name_of(
     """Returns what a split, a copy or a wait is called."""
     document = plans[plan] if plan >= 0 else None
     nodes = graphs[document["graph"]]["nodes"] if document is not None else ()
-    if kind in ("copy", "send", "take") and 0 <= node < len(nodes):
+    if kind in ("copy", "send", "recv") and 0 <= node < len(nodes):
         return f"{kind} {nodes[node]['name']}"
     if kind == "split" and document is not None and not document["decides"] and split >= 0:
         inside = document["splits"][split]["nodes"]
         return (
             f"split {split}: {' .. '.join(nodes[n]['name'] for n in inside[:1] + inside[1:][-1:])}"
         )
-    if kind == "aside":
+    if kind == "transfer_queue":
         return f"copies of split {split}"
     if kind in ("split", "submit"):
         return f"{kind} {split}"
@@ -121,7 +121,7 @@ def _slice(event: Event, graphs: Sequence[Document], plans: Sequence[Document]) 
     by_host = event.name in BY_HOST
     process = lane_of(event)
     thread = "runs" if event.name == "run" else "work" if by_host else "measured"
-    thread = "copies" if event.name == "aside" else thread
+    thread = "copies" if event.name == "transfer_queue" else thread
     link = (event.name, event.plan, event.run, split) if event.run >= 0 else None
     return _Slice(
         process,
@@ -152,11 +152,11 @@ def _predicted(
 ) -> Iterator[_Slice]:
     """Yields what the plan of a run expected, from the start of that run."""
     plan = plans[run.plan]
-    names = [device["name"] for device in plan["machine"]["devices"]]
+    names = [device["name"] for device in plan["topology"]["devices"]]
     for kind, device, split, start_s, end_s in plan["spans"]:
         number = -1 if split is None else split
-        process = names[device] if kind in ("split", "aside") else HOST
-        thread = "copies, predicted" if kind == "aside" else "predicted"
+        process = names[device] if kind in ("split", "transfer_queue") else HOST
+        thread = "copies, predicted" if kind == "transfer_queue" else "predicted"
         name = name_of(kind, number, -1, -1 if plan["decides"] else run.plan, graphs, plans)
         times = run.start_s + start_s, run.start_s + end_s
         yield _Slice(process, thread, "predicted", name, *times, {"run": run.run})
@@ -203,9 +203,9 @@ def _complete(part: _Slice, pids: Mapping[str, int]) -> dict[str, object]:
 
 def _arrows(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
     """Yields two events for each arrow, inside the slices that it goes from and to."""
-    ends = [*_inside(slices), *_crossings(slices)]
+    ends = [*_inside(slices), *_transfers(slices)]
     for number, (kind, source, target) in enumerate(ends, 1):
-        begins = _end("s", number, kind, source, 0.01 if kind == "crossing" else 0.99, pids)
+        begins = _end("s", number, kind, source, 0.01 if kind == "transfer" else 0.99, pids)
         # a wait begins before its split ends, and a take before its send: the arrow goes to its end
         target_end = _end("f", number, kind, target, 0.01 if kind == "copy" else 0.99, pids)
         yield begins
@@ -218,10 +218,10 @@ def _inside(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
     asides = {
         (*part.link[1:], part.args.get("way") != "out"): part
         for part in slices
-        if part.link and part.kind == "aside"
+        if part.link and part.kind == "transfer_queue"
     }
     for part in slices:
-        if part.link is None or part.kind not in ("copy", "wait", "aside"):
+        if part.link is None or part.kind not in ("copy", "wait", "transfer_queue"):
             continue
         _, plan, run, split = part.link
         enters = part.kind != "wait" and part.args.get("way") != "out"
@@ -236,14 +236,14 @@ def _inside(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
             yield "fence" if part.kind == "wait" else "copy", *ends
 
 
-def _crossings(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
+def _transfers(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
     """Yields the arrows of values that go from host to host."""
     sends = {_crossing(p, "device", "to"): p for p in slices if p.link and p.kind == "send"}
     for part in slices:
-        if part.link and part.kind == "take":
+        if part.link and part.kind == "recv":
             send = sends.get(_crossing(part, "of", "device"))
             if send is not None:
-                yield "crossing", send, part
+                yield "transfer", send, part
 
 
 def _crossing(part: _Slice, source: str, target: str) -> tuple[object, ...]:
@@ -265,7 +265,7 @@ def _memory(events: Sequence[Event], pids: Mapping[str, int]) -> Iterator[dict[s
     """Yields the bytes that plans hold on each device, each time they change."""
     held: dict[str, int] = defaultdict(int)
     for event in sorted(events, key=lambda event: event.end_s):
-        if event.name not in ("prepare", "free"):
+        if event.name not in ("prepare", "release"):
             continue
         given = {key: event.fields.get(key) for key in _HELD}
         sizes = {key: size if isinstance(size, int) else 0 for key, size in given.items()}

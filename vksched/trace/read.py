@@ -147,16 +147,16 @@ def _check_graph(graph: Mapping[str, Any], where: str) -> None:
 def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -> None:
     nodes, splits = len(graph["nodes"]), len(plan["splits"])
     devices = len(plan["memory"])
-    given = plan["machine"].get("devices")
+    given = plan["topology"].get("devices")
     if not isinstance(given, list) or len(given) != devices:
         raise Wrong(f"expected {devices} devices in {where}.machine, as there are memories")
     if len(plan["placements"]) != nodes:
         raise Wrong(f"expected {nodes} placements in {where}, got {len(plan['placements'])}")
     _in_range([device for device, _ in plan["placements"]], devices, f"{where}.placements")
-    _in_range([rule for _, rule in plan["placements"]], len(plan["rules"]), f"{where}.placements")
+    _in_range([rule for _, rule in plan["placements"]], len(plan["reasons"]), f"{where}.placements")
     _in_range(plan["final_waits"], splits, f"{where}.final_waits")
     if plan["decision"] is not None:
-        weighed = [plan["decision"][key] for key in ("won", "single")]
+        weighed = [plan["decision"][key] for key in ("chosen", "single")]
         _in_range(weighed, len(plan["decision"]["candidates"]), f"{where}.decision")
         names = [str(each.get("name")) for each in given if isinstance(each, dict)]
         if not set(plan["decision"]["devices"]) <= {*names}:

@@ -76,7 +76,7 @@ def identity_of(spec: DeviceSpec) -> Identity | None:
     """Returns what results of a device are kept under; None for what has no kernels."""
     if spec.kind != "vulkan" or not spec.driver:
         return None
-    return Identity(spec.pool, spec.driver, spec.label)
+    return Identity(spec.memory_node, spec.driver, spec.label)
 
 
 @dataclass(slots=True)
@@ -218,7 +218,7 @@ class Tuner:
         made = plan()
         with progress_bar() as tell:
             for device, _ in wanted:
-                index = made.machine.index(device.name)
+                index = made.topology.index(device.name)
                 here = {n for split in made.splits if split.device == index for n in split.nodes}
                 missing = self.missing(device.spec, calls_of(graph, device.spec, here))
                 start = trace.clock.now()

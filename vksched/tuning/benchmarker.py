@@ -48,8 +48,8 @@ from ..runtime.device import Device
 from ..runtime.executors.plan_executor import Executor
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Links
-from ..topology.perf_model import LEAST_S, Costs
-from ..topology.topology import Machine
+from ..topology.perf_model import LEAST_S, PerfModel
+from ..topology.topology import Topology
 from ..trace import Clock, Recorder, Trace
 from .calibration_types import Overheads
 
@@ -122,7 +122,7 @@ class SessionRig:
         self.device = device
         self.quick = quick
         self.readied_s = 0.0
-        self.spec: DeviceSpec = replace(device.spec, costs=Costs(), slowdown=1.0)
+        self.spec: DeviceSpec = replace(device.spec, costs=PerfModel(), slowdown=1.0)
         self._devices = (device,) if device is host else (device, host)
         self._clock = clock
         self._others_s: dict[int, float] = {}
@@ -135,7 +135,7 @@ class SessionRig:
         """Measures what calls and submissions take beside their work."""
         few = self._taken(_tiny(1))
         many = self._taken(_tiny(1 + STEPS))
-        apart = self._taken(_tiny(1 + STEPS), sync="op")
+        apart = self._taken(_tiny(1 + STEPS), submit_granularity="op")
         launch_s = max(0.0, many.device_s - few.device_s) / STEPS
         start_s = max(0.0, few.device_s - launch_s)
         around_s = (apart.run_s - apart.device_s) - (many.run_s - many.device_s)
@@ -197,12 +197,14 @@ class SessionRig:
     def close(self) -> None:
         """Gives back what was taken."""
 
-    def _taken(self, graph: Graph, sync: str = "split", rounds: int = LEAST_ROUNDS) -> _Taken:
+    def _taken(
+        self, graph: Graph, submit_granularity: str = "split", rounds: int = LEAST_ROUNDS
+    ) -> _Taken:
         """Runs a graph so many times at least, and returns what a run takes."""
         recorder = Recorder()
         found: list[_Taken] = []
         spent_s = 0.0
-        with self._executor(graph, recorder, sync) as executor:
+        with self._executor(graph, recorder, submit_granularity) as executor:
             while len(found) < 2 or _goes_on(len(found), spent_s, rounds):
                 recorder.events.clear()
                 executor.run({})
@@ -222,15 +224,15 @@ class SessionRig:
 
     @contextmanager
     def _executor(
-        self, graph: Graph, recorder: Recorder, sync: str = "split"
+        self, graph: Graph, recorder: Recorder, submit_granularity: str = "split"
     ) -> Iterator[Executor]:
-        spec = replace(self.spec, sync=sync)
+        spec = replace(self.spec, submit_granularity=submit_granularity)
         others = tuple(device.spec for device in self._devices[1:])
         own = self.device.link  # of a simulated device: what it is to take for transfers
         pairs = ((spec.name, others[-1].name, own),) if own is not None and others else ()
-        machine = Machine((spec, *others), Links(pairs))
+        topology = Topology((spec, *others), Links(pairs))
         placed = [(node.id, spec.name) for node in graph.ops]
-        plan = plan_graph(graph, machine, overrides=placed)
+        plan = plan_graph(graph, topology, overrides=placed)
         if {split.device for split in plan.splits} != {0}:
             raise UnsupportedOp(f"[calibrate] expected a call that {self.name} runs itself")
         trace = Trace(self._clock, [recorder])

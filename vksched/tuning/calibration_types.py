@@ -22,7 +22,7 @@ from ..ir.op import get_op
 from ..plan.costs.node_cost import COPIES, family_of
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
-from ..topology.perf_model import ANY, LEAST_S, Costs, Curve
+from ..topology.perf_model import ANY, LEAST_S, Curve, PerfModel
 
 LEAST_SHARE = 0.05
 """Of what a short call takes, that is not its launch: the launch was measured on other calls."""
@@ -70,7 +70,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What calls and submissions take beside their work; see `Costs`."""
+    """What calls and submissions take beside their work; see `PerfModel`."""
 
     launch_s: float = 0.0
     start_s: float = 0.0
@@ -115,7 +115,7 @@ class Calibration:
     pace: float = 1.0
     seen: str = ""
     guessed: bool = False
-    costs: Costs = field(init=False, compare=False)
+    costs: PerfModel = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "costs", _costs(self))
@@ -180,12 +180,12 @@ class Calibration:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Calibration:
         """Returns a calibration from plain data; raises what wrong data raises."""
-        flops_per_s, bytes_per_s, round_s = map(_positive, data["speeds"])
+        flops_per_s, bytes_per_s, loop_latency_s = map(_positive, data["speeds"])
         overheads = data["overheads"]
         if overheads is not None:
             overheads = Overheads(**{name: _least(value) for name, value in overheads.items()})
         return Calibration(
-            (flops_per_s, bytes_per_s, round_s),
+            (flops_per_s, bytes_per_s, loop_latency_s),
             overheads,
             _link(data["link_in"]),
             _link(data["link_out"]),
@@ -212,7 +212,7 @@ class Calibration:
 
 def speeds_of(spec: DeviceSpec) -> tuple[float, float, float]:
     """Returns the rough speeds from which factors of a device count."""
-    return spec.flops_per_s, spec.bytes_per_s, spec.round_s
+    return spec.flops_per_s, spec.bytes_per_s, spec.loop_latency_s
 
 
 def sample_of(
@@ -271,10 +271,10 @@ def _line(taken: Sequence[tuple[float, float]], weights: Sequence[float]) -> tup
     return a, b
 
 
-def _costs(of: Calibration) -> Costs:
+def _costs(of: Calibration) -> PerfModel:
     """Returns what plans count by: calls at the pace that runs showed."""
     if of.overheads is None:
-        return Costs()
+        return PerfModel()
     beside = replace(of.overheads, launch_s=of.pace * of.overheads.launch_s)
     found: dict[str, dict[int, list[Sample]]] = {}
     plain = {(sample.op, sample.bound) for sample in of.samples if sample.op == sample.name}
@@ -289,7 +289,7 @@ def _costs(of: Calibration) -> Costs:
         Curve(kind, _points(found[kind].values(), 1.0 if kind.startswith(COPIES) else of.pace))
         for kind in sorted(found)
     )
-    return Costs(
+    return PerfModel(
         curves,
         **asdict(beside),
         flops_per_s=of.flops_per_s,

@@ -2,7 +2,7 @@
 
     compile --first_use.py--> overheads, links, calls
                                       |
-    next plans <--DeviceSpec.costs, Machine.links-- this scheduler <--+--> disk <--lessons.py-- runs
+    next plans <--DeviceSpec.costs, Topology.links-- this scheduler <--+--> disk <--lessons.py-- runs
 
 It does what the tuner's mode says (tuner.py). Nothing that goes wrong here breaks a compile, but a
 device that fails is reported, as it would fail the run. Examples: tests/tuning/test_calibrator.py.
@@ -45,7 +45,7 @@ def kept_as(spec: DeviceSpec) -> Identity | None:
     label = f"{spec.label} {platform.machine()} {usable_cores()}"
     if spec.kind == "cpu":
         return Identity("", spec.driver, label)
-    return Identity(spec.pool, spec.driver, label if spec.limits.software else spec.label)
+    return Identity(spec.memory_node, spec.driver, label if spec.limits.software else spec.label)
 
 
 _UNKEPT: dict[tuple[Path | None, Identity], Calibration] = {}

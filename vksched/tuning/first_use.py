@@ -109,7 +109,7 @@ class FirstUse:
                 slow[device] = places
         if slow and len(graphs(next(iter(slow)))[0].ops) <= MOST_OPS:
             made_by = plan()
-            used = {made_by.machine.devices[number].name for number in made_by.working}
+            used = {made_by.topology.devices[number].name for number in made_by.working}
             for device, places in slow.items():
                 if device.name in used:
                     made |= self._measure(device, self._left_s(device.spec), False, *about)

@@ -48,7 +48,7 @@ class CallBench:
         self._device, self._op, self._call = device, op, call
         self._weights, self._sets, self._turn = frozenset(weights), sets, 0
         self._context = device.context
-        self._singles = Singles(self._context, device.own_buffers)
+        self._singles = Singles(self._context, device.disable_aliasing)
         self._buffers: list[Buffer] = []
         self._lowerings: dict[str, Lowering] = {}
         self._recording = self._context.recording()

@@ -82,13 +82,13 @@ class Lessons:
         self._expected[plan] = {
             index: _calls_of(plan, index)
             for index, device in enumerate(devices)
-            if _learns(plan.machine.devices[index], device)
+            if _learns(plan.topology.devices[index], device)
         }
 
     def note(self, plan: PlanValue, devices: Sequence[Device]) -> None:
         """Take in the calls of a plan whose runs are measured. devices: as its machine has them."""
         for index, calls in self._expected.pop(plan, {}).items():
-            name = plan.machine.devices[index].name
+            name = plan.topology.devices[index].name
             self._specs[name] = devices[index].spec
             self._calls.setdefault(name, {}).update(calls)
 
@@ -159,7 +159,7 @@ def lesson_of(
 
 def _calls_of(plan: PlanValue, device: int) -> dict[Place, Seen]:
     """Return the distinct calls of a plan on a device."""
-    graph, spec = plan.graph, plan.machine.devices[device]
+    graph, spec = plan.graph, plan.topology.devices[device]
     nodes = {
         graph.signatures[n]: graph.nodes[n]
         for split in plan.splits

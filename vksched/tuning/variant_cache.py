@@ -17,7 +17,7 @@ from ..topology.tuned_variants import Choices, like_key
 from . import crash_marker
 from .device_cache import DeviceFiles, Identity
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,14 +74,14 @@ class VulkanRig(SessionRig):
             return 1
         room = min(
             self._vulkan.context.free_bytes() // SHARE // in_all,
-            self.spec.page_bytes // max(each),
+            self.spec.max_buffer_bytes // max(each),
         )
         most = QUICK_SETS if self.quick and self.spec.limits.software else MOST_SETS
         return max(1, min(math.ceil(COLD_BYTES / in_all), most, room))
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
         words = max(1, size_bytes // 4)
-        if 12 * words > self._vulkan.context.free_bytes() or 4 * words > self.spec.page_bytes:
+        if 12 * words > self._vulkan.context.free_bytes() or 4 * words > self.spec.max_buffer_bytes:
             raise UnsupportedOp(f"[calibrate] {self.name} has no memory for {size_bytes} bytes")
         copies = _Copies(self._vulkan.context, words)
         try:

@@ -70,7 +70,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class Transfer:
     """Something that goes from one row to another, by their numbers."""
 
     source: int
@@ -84,7 +84,7 @@ def draw_timeline(
     title: str,
     told: str,
     rows: Sequence[Row],
-    crossings: Sequence[Crossing] = (),
+    transfers: Sequence[Transfer] = (),
     *,
     span_s: float = 0.0,
     noun: str = "task",
@@ -92,19 +92,19 @@ def draw_timeline(
     """Returns the picture as SVG text; the same for the same values.
 
     told: a line below the title. span_s: where the axis ends, if it goes on after the last bar.
-    noun: what bars are, where some are joined. More than 400 crossings are left out.
+    noun: what bars are, where some are joined. More than 400 transfers are left out.
     """
     height = TOP + ROW * len(rows) + 44
     root = new_picture(WIDTH, height, title)
     add_text(root, MARGIN, 22, title, weight="bold", size="12")
     add_text(root, MARGIN, 40, told)
     ends = [bar.finish_s for row in rows for bar in row.bars]
-    span_s = max([span_s, *ends, *(c.finish_s for c in crossings)])
+    span_s = max([span_s, *ends, *(c.finish_s for c in transfers)])
     span_s = span_s if span_s > LEAST_S else 1.0
     scale = add_rows(root, rows, span_s, noun)
-    if len(crossings) <= MOST_LINES:
-        for crossing in crossings:
-            _draw_crossing(root, crossing, scale)
+    if len(transfers) <= MOST_LINES:
+        for transfer in transfers:
+            _draw_transfer(root, transfer, scale)
     return as_text(root)
 
 
@@ -180,13 +180,13 @@ def joined(bars: Sequence[Bar], scale: float, noun: str) -> Iterator[Bar]:
         at = upto
 
 
-def _draw_crossing(root: ET.Element, crossing: Crossing, scale: float) -> None:
-    below = crossing.target > crossing.source
-    y0 = TOP + ROW * crossing.source + (BAR if below else 0)
-    y1 = TOP + ROW * crossing.target + (0 if below else BAR)
-    x0, x1 = LEFT + crossing.start_s * scale, LEFT + crossing.finish_s * scale
+def _draw_transfer(root: ET.Element, transfer: Transfer, scale: float) -> None:
+    below = transfer.target > transfer.source
+    y0 = TOP + ROW * transfer.source + (BAR if below else 0)
+    y1 = TOP + ROW * transfer.target + (0 if below else BAR)
+    x0, x1 = LEFT + transfer.start_s * scale, LEFT + transfer.finish_s * scale
     corners = f"M{as_pixels(x0)} {as_pixels(y0)}L{as_pixels(x1)} {as_pixels(y1)}"
     line = ET.SubElement(root, "path", d=corners, stroke=CROSSING, fill="none")
     line.set("stroke-opacity", "0.55")
-    times = f"{format_moment(crossing.start_s)} to {format_moment(crossing.finish_s)}"
-    add_tip(line, f"{crossing.tip}, {times}")
+    times = f"{format_moment(transfer.start_s)} to {format_moment(transfer.finish_s)}"
+    add_tip(line, f"{transfer.tip}, {times}")

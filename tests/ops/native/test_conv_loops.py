@@ -29,7 +29,7 @@ Ints = tuple[int, ...]
 native: Any = native_kernels.native
 
 pytestmark = pytest.mark.skipif(
-    not native_kernels.conv_functions(), reason="the loops of convolutions are not built"
+    not native_kernels.conv_epilogue_ops(), reason="the loops of convolutions are not built"
 )
 
 
@@ -85,7 +85,7 @@ class Drawn:
             yield tap, padded[(slice(None), slice(None), *places)]
 
     def sliding(self) -> Any:
-        return native.Sliding(self.stride, self.dilation, self.begin)
+        return native.SlidingWindow(self.stride, self.dilation, self.begin)
 
     def attrs(self, **more: AttrValue) -> Attrs:
         names = ("stride", "dilation", "begin", "end")
@@ -122,7 +122,7 @@ def test_drawn_convolutions(seed: int, wide: int) -> None:
     x, w, bias = operands(drawn, seed)
     wanted = convolved(drawn, x, w, bias)
     out = np.full(wanted.shape, 77, np.float32)
-    native.conv(x, w, bias, None, out, drawn.sliding(), native.Steps(1, [], []), wide)
+    native.conv(x, w, bias, None, out, drawn.sliding(), native.FusedProgram(1, [], []), wide)
     bound = 1e-6 * np.abs(w).reshape(len(w), -1).sum(1).max() * np.abs(x).max()
     assert np.abs(out - wanted).max() <= bound
 
@@ -133,7 +133,7 @@ def checked(
     """Holds a convolution within bounds, which it takes in registers, to the sums in float64."""
     wanted = np.clip(convolved(drawn, x, w, bias), *bounds)
     out = np.full(wanted.shape, 77, np.float32)
-    steps = native.Steps(1, [], [("clip", 0, 0, *bounds)])
+    steps = native.FusedProgram(1, [], [("clip", 0, 0, *bounds)])
     native.conv(x, w, bias, None, out, drawn.sliding(), steps, wide)
     bound = 1e-6 * np.abs(w).reshape(len(w), -1).sum(1).max() * np.abs(x).max()
     assert np.abs(out - wanted).max() <= bound
@@ -168,7 +168,7 @@ def test_alone_and_abreast_channels_have_the_same_bits(wide: int) -> None:
     drawn = Drawn(4)
     x, w = drawn.values(1, 21, *drawn.sizes), drawn.values(21, 1, *drawn.kernel)
     bias, out = drawn.values(21), np.full((1, 21, *drawn.out), 77, np.float32)
-    sliding, steps = drawn.sliding(), native.Steps(1, [], [("relu", 0, 0, 0, 0)])
+    sliding, steps = drawn.sliding(), native.FusedProgram(1, [], [("relu", 0, 0, 0, 0)])
     native.conv(x, w, bias, None, out, sliding, steps, wide)
     for channel in range(21):
         at, one = slice(channel, channel + 1), np.full((1, 1, *drawn.out), 77, np.float32)
@@ -203,11 +203,11 @@ def test_a_residual_and_what_follows_it(
     x[0, 0, 3, 4:7] = np.nan, np.inf, -np.inf
     beside, bias = drawn.values(1, 20, 9, 15), drawn.values(20)
     beside[0, :, 0, :3] = np.nan, np.inf, -np.inf
-    sliding = native.Sliding([1, 1], [1, 1], [kernel // 2] * 2)
+    sliding = native.SlidingWindow([1, 1], [1, 1], [kernel // 2] * 2)
     sums, out = (np.full(beside.shape, 77, np.float32) for _ in range(2))
-    native.conv(x, w, bias, None, sums, sliding, native.Steps(1, [], []), wide)
+    native.conv(x, w, bias, None, sums, sliding, native.FusedProgram(1, [], []), wide)
     steps = [("add", 1, 0, 0, 0)] + ([(then, 3, 3, -0.25, 0.5)] if then else [])
-    native.conv(x, w, bias, beside, out, sliding, native.Steps(2, [9.0], steps), wide)
+    native.conv(x, w, bias, beside, out, sliding, native.FusedProgram(2, [9.0], steps), wide)
     with np.errstate(all="ignore"):
         wanted = sums + beside
         if then == "silu":
@@ -225,11 +225,11 @@ def test_zeros_keep_their_signs(kernel: int, wide: int) -> None:
     """Of sums that bounds let pass: -0 is not below 0."""
     x, w = np.zeros((1, 16, 5, 5), np.float32), np.zeros((16, 1, kernel, kernel), np.float32)
     x[:], w[:] = -0.0, 1
-    sliding = native.Sliding([1, 1], [1, 1], [0, 0])
+    sliding = native.SlidingWindow([1, 1], [1, 1], [0, 0])
     out = np.full((1, 16, 6 - kernel, 6 - kernel), 77, np.float32)
     bias = np.full(16, -0.0, np.float32)
     for steps in ([], [("relu", 0, 0, 0, 0)], [("clip", 0, 0, 0, 6)]):
-        native.conv(x, w, bias, None, out, sliding, native.Steps(1, [], steps), wide)
+        native.conv(x, w, bias, None, out, sliding, native.FusedProgram(1, [], steps), wide)
         assert (out == 0).all() and np.signbit(out).all()
 
 
@@ -304,15 +304,20 @@ def test_each_step_is_its_function(
     wide: int,
 ) -> None:
     """Of special values, too; on tiles that lie in the result as in x, and others."""
-    assert {name for name, _, _ in STEPS} == native_kernels.conv_functions()
+    assert {name for name, _, _ in STEPS} == native_kernels.conv_epilogue_ops()
     x = np.random.default_rng(0).standard_normal((1, 1, 9, 21)).astype(np.float32)
     x[0, 0, 4, 3:8] = np.nan, np.inf, -np.inf, -0.0, 3e38
     w = np.zeros((1, 1, kernel, kernel), np.float32)
     w[0, 0, kernel // 2, kernel // 2] = 1.5
-    sliding, plain = native.Sliding([1, 1], [1, 1], [kernel // 2] * 2), native.Steps(1, [], [])
+    sliding, plain = (
+        native.SlidingWindow([1, 1], [1, 1], [kernel // 2] * 2),
+        native.FusedProgram(1, [], []),
+    )
     sums, out = (np.full(x.shape, 77, np.float32) for _ in range(2))
     native.conv(x, w, None, None, sums, sliding, plain, wide)
-    native.conv(x, w, None, None, out, sliding, native.Steps(1, [], [(name, 0, 0, *given)]), wide)
+    native.conv(
+        x, w, None, None, out, sliding, native.FusedProgram(1, [], [(name, 0, 0, *given)]), wide
+    )
     with np.errstate(all="ignore"):
         expected = wanted(sums)
     assert np.allclose(out, expected, rtol=2e-6, atol=1e-6, equal_nan=True)
@@ -324,11 +329,11 @@ def test_steps_read_registers(kernel: int, wide: int) -> None:
     drawn = Drawn(0)
     x, w = drawn.values(2, 5, 11, 19), drawn.values(9, 5, kernel, kernel)
     beside, bias = drawn.values(2, 9, 11, 19), drawn.values(9)
-    sliding = native.Sliding([1, 1], [1, 1], [kernel // 2] * 2)
+    sliding = native.SlidingWindow([1, 1], [1, 1], [kernel // 2] * 2)
     sums, out = (np.full(beside.shape, 77, np.float32) for _ in range(2))
-    native.conv(x, w, bias, None, sums, sliding, native.Steps(1, [], []), wide)
+    native.conv(x, w, bias, None, sums, sliding, native.FusedProgram(1, [], []), wide)
     steps = [("add", 0, 1, 0, 0), ("mul", 3, 2, 0, 0), ("mul", 4, 0, 0, 0)]
-    native.conv(x, w, bias, beside, out, sliding, native.Steps(2, [0.5], steps), wide)
+    native.conv(x, w, bias, beside, out, sliding, native.FusedProgram(2, [0.5], steps), wide)
     assert np.allclose(out, (sums + beside) * np.float32(0.5) * sums, rtol=1e-6, atol=1e-6)
 
 
@@ -361,7 +366,7 @@ def test_nan_wins_and_padding_never(wide: int) -> None:
     x = np.full((1, 2, 6, 40), -np.inf, np.float32)
     x[0, 0, 2, 5], x[0, 0, 2, 6], x[0, 0, 3, 20] = np.nan, 5, np.inf
     out = np.full((1, 2, 6, 40), 77, np.float32)
-    native.pool("max", x, out, [3, 3], native.Sliding([1, 1], [1, 1], [1, 1]), [], wide)
+    native.pool("max", x, out, [3, 3], native.SlidingWindow([1, 1], [1, 1], [1, 1]), [], wide)
     nan = np.zeros(x.shape, bool)
     nan[0, 0, 1:4, 4:7] = True
     assert np.array_equal(np.isnan(out), nan)
@@ -377,8 +382,8 @@ def test_padding_is_zeros_that_meet_weights(wide: int) -> None:
     )
     with np.errstate(all="ignore"):
         wanted = all_ops()["conv"].reference((x, w), drawn_attrs)
-    out, sliding = np.empty_like(x), native.Sliding([1, 1], [1, 1], [1, 1])
-    native.conv(x, w, None, None, out, sliding, native.Steps(1, [], []), wide)
+    out, sliding = np.empty_like(x), native.SlidingWindow([1, 1], [1, 1], [1, 1])
+    native.conv(x, w, None, None, out, sliding, native.FusedProgram(1, [], []), wide)
     assert np.isnan(wanted).any() and np.array_equal(out, wanted, equal_nan=True)
 
 
@@ -423,8 +428,8 @@ def test_other_shapes_are_refused(change: dict[str, NDArray]) -> None:
         "bias": None,
         "residual": None,
         "out": np.ones((1, 4, 6, 6), np.float32),
-        "sliding": native.Sliding([1, 1], [1, 1], [1, 1]),
-        "steps": native.Steps(1, [], []),
+        "sliding": native.SlidingWindow([1, 1], [1, 1], [1, 1]),
+        "epilogue": native.FusedProgram(1, [], []),
     }
     native.conv(**given)
     with pytest.raises(ValueError, match="expected"):
@@ -433,13 +438,13 @@ def test_other_shapes_are_refused(change: dict[str, NDArray]) -> None:
 
 def test_registers_and_windows_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="registers"):
-        native.Steps(1, [], [("add", 0, 1, 0, 0)])
+        native.FusedProgram(1, [], [("add", 0, 1, 0, 0)])
     with pytest.raises(ValueError, match="steps"):
-        native.Steps(2, [], [])
+        native.FusedProgram(2, [], [])
     with pytest.raises(KeyError):
-        native.Steps(1, [], [("exp", 0, 0, 0, 0)])
+        native.FusedProgram(1, [], [("exp", 0, 0, 0, 0)])
     with pytest.raises(ValueError, match="above 0"):
-        native.Sliding([0], [1], [0])
+        native.SlidingWindow([0], [1], [0])
 
 
 def network() -> Graph:

@@ -22,10 +22,8 @@ from vksched.testing.op_cases.linalg.int8 import CASES, codes, weights
 from vksched.testing.op_cases.op_sample import Case
 from vksched.topology.limits import Limits
 
-built = pytest.mark.skipif(
-    not native_kernels.has_integers(), reason="the native loops are not built"
-)
-WAYS = getattr(native_kernels.native, "integer_ways", ())
+built = pytest.mark.skipif(not native_kernels.has_int8(), reason="the native loops are not built")
+WAYS = getattr(native_kernels.native, "int8_targets", ())
 RNG = np.random.default_rng(5)
 
 
@@ -83,7 +81,7 @@ def test_each_way_multiplies_exactly(way: str, signed: bool, m: int) -> None:
         room = np.full((m, n + 3), 9, np.int32)
         for b_zero in (np.zeros((), np.int32), zeros):
             out = room[:, 1 : n + 1]
-            native_kernels.native.matmul_integer(a, pack(b), low + 3, b_zero, out, signed, way)
+            native_kernels.native.int8_matmul(a, pack(b), low + 3, b_zero, out, signed, way)
             np.testing.assert_array_equal(out, (a - low - 3) @ (b.astype(np.int32) - b_zero))
         assert (room[:, 0] == 9).all() and (room[:, n + 1 :] == 9).all()
 
@@ -117,7 +115,7 @@ def test_what_does_not_fit_is_refused() -> None:
     a, words, zero = codes(3, 5), pack(weights(5, 4)), np.zeros((), np.int32)
     out = np.empty((3, 4), np.int32)
     with pytest.raises(KeyError):
-        native_kernels.native.matmul_integer(a, words, 0, zero, out, False, "no such way")
+        native_kernels.native.int8_matmul(a, words, 0, zero, out, False, "no such way")
     for given in (
         (a, words, 0, zero, out[:2]),
         (a[:, :4], words, 0, zero, out),
@@ -127,7 +125,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (a, words, 0, zero, np.empty((3, 17), np.int32)),
     ):
         with pytest.raises(ValueError, match="expected"):
-            native_kernels.native.matmul_integer(*given, False)
+            native_kernels.native.int8_matmul(*given, False)
     x, scale = np.ones(6, np.float32), np.ones(1, np.float32)
     with pytest.raises(ValueError, match="as many codes"):
         native_kernels.native.quantize(x, scale, zero, np.empty(5, np.int32), 0, 255, 1)

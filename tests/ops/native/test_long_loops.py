@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import make_machine
+from graphs import make_topology
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType
@@ -101,12 +101,12 @@ def test_runs_of_fours_have_invocations_enough(op: str, software: bool) -> None:
 
 def graph_of(y: vs.Tensor) -> dict[str, int]:
     """How often each op is in a graph that runs on a GPU; every node of it must."""
-    machine = make_machine(1, limits=GPU, memory_bytes=1 << 40, page_bytes=1 << 32)
+    topology = make_topology(1, limits=GPU, memory_bytes=1 << 40, max_buffer_bytes=1 << 32)
     graph = vs.build_graph(y)[0]
     found: dict[str, int] = {}
     for node in graph.nodes:
         if node.declaration.kernel is not None:
-            assert why_not(machine.devices[0], graph, node) is None
+            assert why_not(topology.devices[0], graph, node) is None
             found[node.op] = found.get(node.op, 0) + 1
     return found
 
@@ -204,6 +204,6 @@ def test_work_counts_what_goes_on_in_order() -> None:
 
 
 def test_rounds_take_time_where_there_are_loops() -> None:
-    device, cpu = make_machine(1).devices
-    assert work_seconds(device, Work(1.0, 1.0, 1e6)) == pytest.approx(1e6 * device.round_s)
+    device, cpu = make_topology(1).devices
+    assert work_seconds(device, Work(1.0, 1.0, 1e6)) == pytest.approx(1e6 * device.loop_latency_s)
     assert work_seconds(cpu, Work(1.0, 1.0, 1e6)) == work_seconds(cpu, Work(1.0, 1.0))

@@ -95,9 +95,23 @@ def run_guarded(told: Told, given: list[NDArray]) -> None:
 
 def test_all_kinds_of_loops_are_tried() -> None:
     kinds = {loop.name.partition(" ")[0] for _, told, _ in PROGRAMS for loop, _ in told.loops}
-    assert kinds >= {"chain", "concat", "copy", "gather", "linear_packed", "norm", "reduce"}
-    assert kinds >= {"attention", "cached_attention", "rotary_embedding", "softmax", "write_rows"}
-    assert kinds >= {"conv", "conv_transpose", "pool", "recurrent"} or not loops.conv_functions()
+    assert kinds >= {
+        "fused_elementwise",
+        "concat",
+        "copy",
+        "gather",
+        "quantized_linear",
+        "norm",
+        "reduce",
+    }
+    assert kinds >= {
+        "attention",
+        "attention_with_kvcache",
+        "rotary_embedding",
+        "softmax",
+        "dynamic_update_slice",
+    }
+    assert kinds >= {"conv", "conv_transpose", "pool", "rnn_scan"} or not loops.conv_epilogue_ops()
 
 
 def test_a_slot_that_is_too_small_is_refused() -> None:

@@ -44,8 +44,8 @@ class Plain:
     """The native loops of a processor without wide vectors."""
 
     @staticmethod
-    def run(*given: object) -> None:
-        loops_of_native.run(*given, wide=False)
+    def unary(*given: object) -> None:
+        loops_of_native.unary(*given, wide=False)
 
     @staticmethod
     def norm(*given: object) -> None:
@@ -80,12 +80,12 @@ def test_logarithms_have_their_digits(wide: bool) -> None:
     near = 1 + np.linspace(-0.6, 0.9, 40001)
     x = np.concatenate([np.geomspace(1e-45, 3.4e38, 40001), near]).astype(np.float32)
     out = np.full_like(x, 77)
-    loops_of_native.run("log", x, out, wide)
+    loops_of_native.unary("log", x, out, wide)
     want = np.log(x.astype(np.float64))
     assert np.abs(out - want).max() < 1e-5
     assert (np.abs(out - want) <= 3e-7 * np.abs(want)).all()
     odd = np.array([0.0, -0.0, -1.0, -np.inf, np.inf, np.nan, 1.0], np.float32)
-    loops_of_native.run("log", odd, odd, wide)
+    loops_of_native.unary("log", odd, odd, wide)
     wanted = [-np.inf, -np.inf, np.nan, np.nan, np.inf, np.nan, 0.0]
     np.testing.assert_array_equal(odd, np.array(wanted, np.float32))
 
@@ -123,7 +123,7 @@ def test_odd_functions_keep_the_sign_of_zero(op: str) -> None:
     x = np.array([-0.0, 0.0] * 20, np.float32)
     for wide in (True, False):
         out = np.full(x.shape, 77, np.float32)
-        native_kernels.native.run(op, x, out, wide=wide)
+        native_kernels.native.unary(op, x, out, wide=wide)
         assert out.tobytes() == x.tobytes()
 
 
@@ -243,7 +243,7 @@ def test_norms_of_rows_whose_squares_leave_float32(
 def test_native_loops_write_in_place_and_refuse_what_they_cannot_take() -> None:
     x = np.linspace(-4, 4, 101, dtype=np.float32)
     wanted = computed("silu", x)
-    native_kernels.native.run("silu", x, x)
+    native_kernels.native.unary("silu", x, x)
     assert x.tobytes() == wanted.tobytes()
     fixed = np.zeros(4, np.float32)
     fixed.flags.writeable = False
@@ -255,13 +255,13 @@ def test_native_loops_write_in_place_and_refuse_what_they_cannot_take() -> None:
         (np.zeros(4, np.float32), fixed, "read-only"),
     ):
         with pytest.raises((ValueError, BufferError), match=error):
-            native_kernels.native.run("gelu", operand, out)
+            native_kernels.native.unary("gelu", operand, out)
     with pytest.raises(KeyError, match="sinc"):
-        native_kernels.native.run("sinc", x, x)
+        native_kernels.native.unary("sinc", x, x)
     with pytest.raises(ValueError, match="as many values"):
         native_kernels.native.norm(x[:10], None, None, x, 101, 1e-5, True)
     with pytest.raises(ValueError, match="aligned float32"):
-        native_kernels.native.run("gelu", unaligned(x), x.copy())
+        native_kernels.native.unary("gelu", unaligned(x), x.copy())
     for scale, columns, error in (
         (x[1:], 101, "each column"),
         (x[:10], 10, "whole"),
@@ -278,9 +278,9 @@ def test_every_function_that_asks_for_a_loop_has_one(monkeypatch: pytest.MonkeyP
 
     class Noting:
         @staticmethod
-        def run(function: str, *given: object) -> None:
+        def unary(function: str, *given: object) -> None:
             asked.append(function)
-            loops_of_native.run(function, *given)
+            loops_of_native.unary(function, *given)
 
     monkeypatch.setattr(native_kernels, "native", Noting)
     x = np.ones(3, np.float32)

@@ -101,7 +101,7 @@ def test_who_sets_a_number_of_threads_has_whole_products(
 
 @pytest.mark.skipif(not native_kernels.has_programs(), reason="no native loops")
 def test_loops_have_the_units_of_the_division() -> None:
-    assert native_kernels.native.product_units == matmul_blocks.UNITS
+    assert native_kernels.native.gemm_block_units == matmul_blocks.UNITS
 
 
 # -- the bits ------------------------------------------------------------------------------------

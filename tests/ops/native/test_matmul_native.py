@@ -11,7 +11,7 @@ from vksched.ir.attrs import Attrs
 from vksched.ops.linalg.matmul_native import matmul_recipe
 from vksched.ops.lowering import blas, native_kernels
 
-needs_loops = pytest.mark.skipif(not native_kernels.conv_functions(), reason="no native loops")
+needs_loops = pytest.mark.skipif(not native_kernels.conv_epilogue_ops(), reason="no native loops")
 Shape = tuple[int, ...]
 # a, b as (n, k)
 FEW = [
@@ -60,7 +60,7 @@ def test_few_rows(a: Shape, b: Shape, bias: bool, then: bool) -> None:
 @pytest.mark.parametrize(("a", "b"), LIBRARYS)
 def test_others_are_the_librarys(a: Shape, b: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numpy's, where loops do not find its library."""
-    assert names(a, b, bias=False) == (["product"] if blas.is_in_loops() else None)
+    assert names(a, b, bias=False) == (["gemm"] if blas.is_in_loops() else None)
     monkeypatch.setattr(blas, "is_in_loops", lambda: False)
     assert names(a, b, bias=False) is None
 

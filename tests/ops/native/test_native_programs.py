@@ -77,7 +77,7 @@ def test_what_matters_has_a_recipe() -> None:
     assert ops >= {"linear_packed", "rotary_embedding", "attention", "cached_attention", "cast"}
     assert ops >= {"conv", "max_pool", "average_pool", "reduce_mean", "reduce_max", "gather"}
     assert ops >= {"floor", "ceil", "trunc", "round"}
-    assert ops >= {"recurrent"} or not native_kernels.recurrent_functions()
+    assert ops >= {"recurrent"} or not native_kernels.rnn_functions()
     assert ops >= {"transpose", "slice", "concat", "expand", "pad", "clip", "tanh", "hard_swish"}
 
 
@@ -212,11 +212,11 @@ def test_what_does_not_fit_is_refused() -> None:
         ("gather", [0, 1], (1, 4, 1, 1, 0), (), 1),
         ("copy", [0, 1], (1, 4), (), 1),
         ("reduce", [0, 1], (0, 1, 4), (), 1),
-        ("chain", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 1, 0), (0.0, 0.0), 1),
-        ("chain", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0), (0.0,), 1),
+        ("fused_elementwise", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 1, 0), (0.0, 0.0), 1),
+        ("fused_elementwise", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0), (0.0,), 1),
         ("conv", [0, 1, 2], (1, 1, 1, 1, 1, 1, 0), (), 1),
         ("pool", [0, 1], (1, 0), (), 1),
-        *(("recurrent", *told) for told in WRONG_LAYERS if native_kernels.recurrent_functions()),
+        *(("rnn_scan", *told) for told in WRONG_LAYERS if native_kernels.rnn_functions()),
     ):
         with pytest.raises(ValueError):
             native.Program([wrong], [16, 16], [0, 1])

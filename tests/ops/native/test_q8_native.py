@@ -20,7 +20,7 @@ from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 native: Any = native_kernels.native
 NAMES = [name for name in FORMATS if takes_codes(name)]
-WAYS = getattr(native, "rounded_ways", [])
+WAYS = getattr(native, "q8_targets", [])
 needs_native = pytest.mark.skipif(not WAYS, reason="the native loops are not built")
 
 
@@ -73,7 +73,7 @@ def test_runs_without_a_scale() -> None:
 
 @needs_native
 def test_there_are_loops_for_all_codes() -> None:
-    assert sorted(native.rounded_formats) == sorted(NAMES)
+    assert sorted(native.q8_formats) == sorted(NAMES)
 
 
 @needs_native
@@ -86,10 +86,10 @@ def test_loops_are_exact(name: str, way: str) -> None:
         bias = np.random.default_rng(1).standard_normal(37, np.float32)
         for rows in (1, 3, 4, 9, 19):
             x = rows_of(rows, columns)
-            codes = np.empty((rows, native.rounded_words(columns)), np.uint32)
-            native.round_rows(name, x, codes, way)
+            codes = np.empty((rows, native.q8_row_words(columns)), np.uint32)
+            native.quantize_rows_q8(name, x, codes, way)
             room = np.full((rows, 41), np.nan, np.float32)  # of which a part is the result
-            native.linear_rounded(name, codes, words, bias, room[:, 2:39], way)
+            native.quantized_linear_q8(name, codes, words, bias, room[:, 2:39], way)
             check(room[:, 2:39], x, values, bias)
             assert np.isnan(room[:, :2]).all() and np.isnan(room[:, 39:]).all()
 
@@ -107,10 +107,10 @@ def test_largest_codes_do_not_overflow(name: str, way: str) -> None:
         values = unpacked(name, words, each)
         for rows, sign in ((1, 1), (5, -1)):
             x = np.full((rows, each), sign, np.float32)
-            codes = np.empty((rows, native.rounded_words(each)), np.uint32)
-            native.round_rows(name, x, codes, way)
+            codes = np.empty((rows, native.q8_row_words(each)), np.uint32)
+            native.quantize_rows_q8(name, x, codes, way)
             out = np.empty((rows, 17), np.float32)
-            native.linear_rounded(name, codes, words, None, out, way)
+            native.quantized_linear_q8(name, codes, words, None, out, way)
             check(out, x, values)
 
 
@@ -121,10 +121,10 @@ def test_what_is_not_finite_is_not_hidden(way: str) -> None:
     for rows in (1, 6):
         x = rows_of(rows, 512)
         x[-1, 300] = np.nan if rows == 1 else -np.inf
-        codes = np.empty((rows, native.rounded_words(512)), np.uint32)
-        native.round_rows("q4_K", x, codes, way)
+        codes = np.empty((rows, native.q8_row_words(512)), np.uint32)
+        native.quantize_rows_q8("q4_K", x, codes, way)
         out = np.empty((rows, 20), np.float32)
-        native.linear_rounded("q4_K", codes, words, None, out, way)
+        native.quantized_linear_q8("q4_K", codes, words, None, out, way)
         assert np.isnan(out[-1]).all() and np.isfinite(out[:-1]).all()
         check(out[:-1], x[:-1], values)
 
@@ -133,12 +133,12 @@ def test_what_is_not_finite_is_not_hidden(way: str) -> None:
 def test_wrong_operands_are_refused() -> None:
     words, _ = held("q4_0", 3, 64)
     x, out = np.zeros((2, 64), np.float32), np.zeros((2, 3), np.float32)
-    codes = native_kernels.round_rows("q4_0", x)
+    codes = native_kernels.quantize_rows_q8("q4_0", x)
     assert codes is not None
     with pytest.raises(KeyError):
-        native.linear_rounded("f16", codes, words, None, out)
+        native.quantized_linear_q8("f16", codes, words, None, out)
     with pytest.raises(KeyError):
-        native.linear_rounded("q4_0", codes, words, None, out, "none")
+        native.quantized_linear_q8("q4_0", codes, words, None, out, "none")
     for given in (
         (codes[:, :32], words, None, out),
         (codes.view(np.float32), words, None, out),
@@ -150,10 +150,10 @@ def test_wrong_operands_are_refused() -> None:
         (codes, words, None, np.zeros((3, 2), np.float32).T),
     ):
         with pytest.raises(ValueError, match="expected"):
-            native.linear_rounded("q4_0", *given)
+            native.quantized_linear_q8("q4_0", *given)
     for other in (np.zeros((2, 33), np.float32), np.zeros((3, 64), np.float32), x.astype(int)):
         with pytest.raises(ValueError, match="expected"):
-            native.round_rows("q4_0", other, codes)
+            native.quantize_rows_q8("q4_0", other, codes)
 
 
 @pytest.mark.parametrize("way", ["native", "numpy"])

@@ -18,7 +18,7 @@ from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 native: Any = native_kernels.native
 needs_native = pytest.mark.skipif(
-    not native_kernels.has_packed("q4_K"), reason="the native loops are not built"
+    not native_kernels.has_quantized("q4_K"), reason="the native loops are not built"
 )
 
 
@@ -43,7 +43,7 @@ def check(got: NDArray, x: NDArray, values: NDArray, bias: NDArray | float = 0.0
 
 @needs_native
 def test_there_are_loops_for_all_formats() -> None:
-    assert sorted(native.packed_formats) == sorted(FORMATS)
+    assert sorted(native.quant_formats) == sorted(FORMATS)
 
 
 @needs_native
@@ -54,13 +54,13 @@ def test_loops_are_exact(name: str, wide: bool) -> None:
     for columns in lengths(name):
         words, values = held(name, 13, columns)
         out = np.empty((13, columns), np.float32)
-        native.unpack(name, words, out, wide)
+        native.dequantize(name, words, out, wide)
         np.testing.assert_allclose(out, values, 1e-6, 1e-6)
         for rows in (1, 3, 4, 7):
             x = rng.standard_normal((rows, columns), np.float32)
             bias = rng.standard_normal(13, np.float32)
             room = np.full((rows, 17), np.nan, np.float32)  # of which a part is the result
-            native.linear_packed(name, x, words, bias, room[:, 2:15], wide)
+            native.quantized_linear(name, x, words, bias, room[:, 2:15], wide)
             check(room[:, 2:15], x, values, bias)
             assert np.isnan(room[:, :2]).all() and np.isnan(room[:, 15:]).all()
 
@@ -73,7 +73,7 @@ def test_all_bits_of_scales_mean_the_same(wide: bool) -> None:
     raw[:, :2], raw[:, 2:] = halves.view(np.uint8).reshape(-1, 2), 1
     words = repack("q8_0", raw, (1 << 16, 32))
     out = np.empty((1 << 16, 32), np.float32)
-    native.unpack("q8_0", words, out, wide)
+    native.dequantize("q8_0", words, out, wide)
     with np.errstate(all="ignore"):
         wanted = halves.view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(out, np.repeat(wanted[:, None], 32, 1))
@@ -85,7 +85,7 @@ def test_all_powers_mean_the_same() -> None:
     raw[:, 0] = np.arange(256)
     words = repack("mxfp4", raw, (256, 32))
     out = np.empty((256, 32), np.float32)
-    native.unpack("mxfp4", words, out)
+    native.dequantize("mxfp4", words, out)
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(out, unpacked("mxfp4", words, 32))
 
@@ -95,7 +95,7 @@ def test_wrong_operands_are_refused() -> None:
     words, _ = held("q4_0", 3, 64)
     x, out = np.zeros((2, 64), np.float32), np.zeros((2, 3), np.float32)
     with pytest.raises(KeyError):
-        native.linear_packed("q4_7", x, words, None, out)
+        native.quantized_linear("q4_7", x, words, None, out)
     for given in (
         (x[:, :32], words, None, out),
         (x.astype(np.float64), words, None, out),
@@ -107,12 +107,12 @@ def test_wrong_operands_are_refused() -> None:
         (x, words, None, np.zeros((3, 2), np.float32).T),
     ):
         with pytest.raises(ValueError, match="expected"):
-            native.linear_packed("q4_0", *given)
+            native.quantized_linear("q4_0", *given)
     with pytest.raises(ValueError, match="expected"):
-        native.unpack("q4_0", words, np.zeros((3, 96), np.float32))
+        native.dequantize("q4_0", words, np.zeros((3, 96), np.float32))
     out.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
-        native.linear_packed("q4_0", x, words, None, out)
+        native.quantized_linear("q4_0", x, words, None, out)
 
 
 @pytest.mark.parametrize("name", ["q8_0", "q3_K", "q6_K", "mxfp4"])
@@ -122,10 +122,10 @@ def test_modules_that_lay_words_out_otherwise_are_not_used(
     """Nor those that do not tell: of most formats rows are as long as they were."""
     words, values = held(name, 5, 768)
     x = np.random.default_rng(0).standard_normal((2, 768), np.float32)
-    for version in (native_kernels.WORDS_VERSION + 1, None):
+    for version in (native_kernels.QUANT_LAYOUT_VERSION + 1, None):
         old = Refusing(version)
         monkeypatch.setattr(native_kernels, "native", old)
-        assert not native_kernels.has_packed(name) and not native_kernels.has_rounded(name)
+        assert not native_kernels.has_quantized(name) and not native_kernels.has_q8(name)
         assert not native_kernels.has_repack_file()
         assert native_kernels.about() == "native loops of another version"
         np.testing.assert_array_equal(held(name, 5, 768)[0], words)
@@ -138,16 +138,18 @@ def test_modules_that_lay_words_out_otherwise_are_not_used(
 class Refusing:
     """A module with all loops, of which none may be called."""
 
-    packed_formats = rounded_formats = tuple(FORMATS)
+    quant_formats = q8_formats = tuple(FORMATS)
 
-    def __init__(self, words_version: int | None) -> None:
-        if words_version is not None:
-            self.words_version = words_version
+    def __init__(self, quant_layout_version: int | None) -> None:
+        if quant_layout_version is not None:
+            self.quant_layout_version = quant_layout_version
 
     def _refuse(self, *_: object) -> None:
         raise AssertionError("expected numpy")
 
-    linear_packed = linear_rounded = unpack = repack = repack_file = round_rows = _refuse
+    quantized_linear = quantized_linear_q8 = dequantize = repack = repack_file = (
+        quantize_rows_q8
+    ) = _refuse
 
 
 @pytest.mark.each_value

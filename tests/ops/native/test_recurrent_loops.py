@@ -19,7 +19,7 @@ from vksched.testing.op_cases.op_sample import Case
 
 native: Any = native_kernels.native
 needs_native = pytest.mark.skipif(
-    not hasattr(native, "recurrent"), reason="the native loops are not built"
+    not hasattr(native, "rnn_scan"), reason="the native loops are not built"
 )
 SIZES = [(3, batch, hidden) for batch in (1, 2, 3, 7, 8) for hidden in (1, 8, 13, 32, 65)]
 KINDS = [
@@ -58,12 +58,12 @@ def test_loops_equal_the_reference(
 ) -> None:
     calls = []
 
-    def recurrent(*operands: Any) -> None:
+    def rnn_scan(*operands: Any) -> None:
         calls.append(operands)
         loop(*operands, wide=wide)
 
-    loop = native.recurrent
-    monkeypatch.setattr(native, "recurrent", recurrent)
+    loop = native.rnn_scan
+    monkeypatch.setattr(native, "rnn_scan", rnn_scan)
     for directions, lengths in (("f", ()), ("fb", ()), ("b", (2, 0, 3, 1, 9, 2, 3, 3))):
         for sizes in SIZES:
             case = layer(kind[0], sizes, directions, lengths=lengths[: sizes[1]], **kind[1])
@@ -134,7 +134,7 @@ def test_loops_refuse_what_they_would_read_beyond() -> None:
     long = lengths.astype(np.int64)
     out = np.empty(case.result_type().shape, np.float32)
     ways = ("lstm", (False,), (("sigmoid", "tanh", "tanh"),), 0.0, False, False)
-    run = partial(native.recurrent, *ways)
+    run = partial(native.rnn_scan, *ways)
     run(gates, r, state, own, long, out)
     for wrong in (
         (gates[..., :-1], r, state, own, long, out),
@@ -149,6 +149,6 @@ def test_loops_refuse_what_they_would_read_beyond() -> None:
         with pytest.raises(ValueError, match="expected"):
             run(*wrong)
     with pytest.raises(ValueError, match="sigmoid, tanh or relu"):
-        native.recurrent(
+        native.rnn_scan(
             "rnn", (False,), (("elu",),), 0.0, False, False, gates, r, state, None, None, out
         )

@@ -38,12 +38,12 @@ EXPERT = re.compile(r"\.ffn_\w+(_exps|\.\d+)\.weight$")
 
 
 def language_specs(
-    files: Sequence[str | Path] = (), kv: str = "f32", precision: str = SINGLE
+    files: Sequence[str | Path] = (), cache_type: str = "f32", precision: str = SINGLE
 ) -> Iterator[Spec]:
-    """Yields the cases of the user's files, or of random models of all element types. kv: how keys
+    """Yields the cases of the user's files, or of random models of all element types. cache_type: how keys
     and values are kept. precision: that of vksched.
     """
-    how = {"kv": kv, "precision": precision}
+    how = {"cache_type": cache_type, "precision": precision}
     for file in files:
         model = load_gguf(file)
         yield from _specs_of(Path(file).stem, main_type(model), context_of(model), how, str(file))
@@ -155,7 +155,7 @@ def expected_logits(model: LanguageModel, ids: NDArray, last: Sequence[int]) -> 
     exact = LanguageModel(replace(model.file, tensors=tensors))
     length = max(last) + 1
     given = input("ids", (1, length), INT32)
-    with Scheduler(["cpu"], on_fault="raise") as sched:
+    with Scheduler(["cpu"], on_device_failure="raise") as sched:
         run = sched.compile(exact.logits(given))
         logits: Any = run(ids=ids[None, :length])
         return np.array(logits[0, list(last)])

@@ -56,7 +56,7 @@ class Noting:
 
 
 class Model:
-    """A language model on one device, with a reader. kv: how keys and values are kept. tune: of its
+    """A language model on one device, with a reader. cache_type: how keys and values are kept. tune: of its
     scheduler.
     """
 
@@ -65,16 +65,18 @@ class Model:
         device: str,
         file: str,
         context: int,
-        kv: str = "f32",
+        cache_type: str = "f32",
         precision: str = SINGLE,
         tune: str | float = "auto",
     ) -> None:
         self.what = file, precision
         self._device = device
-        self._scheduler = Scheduler([device], on_fault="raise", precision=precision, tune=tune)
+        self._scheduler = Scheduler(
+            [device], on_device_failure="raise", precision=precision, tune=tune
+        )
         try:
             self._noting: Any = Noting(self._scheduler)
-            self.reader = Reader(self._noting, load_gguf(file), context, kv=kv)
+            self.reader = Reader(self._noting, load_gguf(file), context, cache_type=cache_type)
         except BaseException:
             self._scheduler.close()
             raise
@@ -97,7 +99,7 @@ class Model:
     def elsewhere(self) -> frozenset[str]:
         """The other devices that take a part of it."""
         plans = [run.plan for run in self._noting.runs]
-        used = {p.machine.devices[split.device].name for p in plans for split in p.splits}
+        used = {p.topology.devices[split.device].name for p in plans for split in p.splits}
         return frozenset(used) - {self._device}
 
     def close(self) -> None:

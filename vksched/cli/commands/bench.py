@@ -13,7 +13,7 @@ from ...common.errors import GraphError, VkschedError
 from ..bench_clients import client_table
 from ..options import inputs
 from ..options.policy_options import DEFAULT, Aim, aim_options
-from ..options.precision_option import SINGLE, WORDS
+from ..options.precision_option import MODES, SINGLE
 
 if TYPE_CHECKING:
     from ...bench.report import DeviceReport, Report
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     metavar="FILE.gguf",
     help="For --suite llm: this model instead of random ones; may be repeated.",
 )
-@inputs.kv_option("For --suite llm: how keys and values are kept.")
+@inputs.cache_type_option("For --suite llm: how keys and values are kept.")
 @click.option(
     "--precision",
-    type=click.Choice(tuple(WORDS)),
+    type=click.Choice(tuple(MODES)),
     help="For --suite ops and models: that of products, convolutions and attention, mixed or "
     "float16; other ops are left out. For --suite llm: that of vksched; int8 as llama.cpp has it "
     f"on the CPU.  [default: {SINGLE}]",
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 )
 @click.option("--case", "pattern", metavar="PATTERN,...", help="Only cases with such names.")
 @click.option(
-    "--budget",
+    "--time-budget",
     "budget_s",
     default=2.0,
     show_default=True,
@@ -99,7 +99,7 @@ def bench(
     peers: str | None,
     pythons: tuple[str, ...],
     models: tuple[str, ...],
-    kv: str | None,
+    cache_type: str | None,
     precision: str | None,
     packages: tuple[Path, ...],
     pattern: str | None,
@@ -125,8 +125,8 @@ def bench(
         raise click.UsageError("--policy and --objective need --suite devices.")
     if models and suite != "llm":
         raise click.UsageError("--model needs --suite llm.")
-    if kv and suite != "llm":
-        raise click.UsageError("--kv needs --suite llm.")
+    if cache_type and suite != "llm":
+        raise click.UsageError("--cache-type needs --suite llm.")
     if precision and suite not in ("ops", "models", "llm"):
         raise click.UsageError("--precision needs --suite ops, models or llm.")
     if packages and suite != "clients":
@@ -146,7 +146,7 @@ def bench(
     wanted = _parse_peers(peers)
     named = inputs.parse_devices(devices)
     with inputs.collected_warnings() as notes:
-        specs = specs_of(suite, pattern, models, kv or "f32", packages, precision or SINGLE)
+        specs = specs_of(suite, pattern, models, cache_type or "f32", packages, precision or SINGLE)
         asked = named is not None or not (list_only or suite == "planning")
         found = find_devices(named) if asked else []
     infos = [] if suite == "planning" else found

@@ -54,7 +54,7 @@ def calibrate(
         with Scheduler([name for name in names if name != "cpu"] or ["cpu"], tune=False) as sched:
             # a device opened twice is one; the CPU only where it is asked for
             asked = [d for d in sched.devices if d.spec.kind != "cpu" or "cpu" in names]
-            here = {(d.spec.kind, d.spec.pool): d for d in asked}.values()
+            here = {(d.spec.kind, d.spec.memory_node): d for d in asked}.values()
             mode = Mode(True, budget_s, software=True)
             calibrator, tuner = Calibrator(mode, CostStore()), Tuner(mode, Store())
             if clear:

@@ -78,13 +78,13 @@ def stop(address: str) -> None:
 
 
 @cluster.command()
-@click.option("--node", "nodes", multiple=True, metavar="HOST:PORT", help="One that runs.")
+@click.option("--worker", "workers", multiple=True, metavar="HOST:PORT", help="One that runs.")
 @click.option("--credentials", type=click.Path(path_type=Path), help="The key of these nodes.")
 @security_option
 @_address
 @_json
 def devices(
-    nodes: tuple[str, ...],
+    workers: tuple[str, ...],
     credentials: Path | None,
     security: str,
     address: str,
@@ -92,22 +92,24 @@ def devices(
 ) -> None:
     """List the devices of nodes, and the links between computers, measured now.
 
-    Without --node, those of a Ray cluster.
+    Without --worker, those of a Ray cluster.
     """
     from ...cluster.cluster import Cluster
     from ...cluster.from_argument import as_cluster
     from ...topology.device_spec import spec_as_dict
     from ..options import inputs
 
-    if nodes and credentials is None:
-        raise click.UsageError("--node needs --credentials, the key of these nodes")
-    if credentials is not None and not nodes:
-        raise click.UsageError("--credentials needs --node, the addresses of nodes with this key")
-    if nodes:
-        inputs.exclude("--node", {"--address": address != "auto"})
+    if workers and credentials is None:
+        raise click.UsageError("--worker needs --credentials, the key of these nodes")
+    if credentials is not None and not workers:
+        raise click.UsageError("--credentials needs --worker, the addresses of nodes with this key")
+    if workers:
+        inputs.exclude("--worker", {"--address": address != "auto"})
     else:
-        inputs.need({"--security plain": security != "tls"}, "--node")
-    made = Cluster(nodes, credentials, security) if nodes and credentials else as_cluster(address)
+        inputs.need({"--security plain": security != "tls"}, "--worker")
+    made = (
+        Cluster(workers, credentials, security) if workers and credentials else as_cluster(address)
+    )
     joined = made.join()
     try:
         specs, links = [device.spec for device in joined.devices], joined.links()
@@ -134,17 +136,17 @@ def devices(
     console.print(table)
 
 
-def _show(nodes: Sequence[RayNode], as_json: bool) -> None:
+def _show(workers: Sequence[RayNode], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([node._asdict() for node in nodes], indent=2))
+        click.echo(json.dumps([node._asdict() for node in workers], indent=2))
         return
-    if not nodes:
+    if not workers:
         click.echo("no node runs; try `vksched cluster start`")
         return
     from ...common.console import PrintableConsole
     from ..options import inputs
 
     table = inputs.table("node", "address", "devices", "callers", left=3)
-    for node in nodes:
+    for node in workers:
         table.add_row(node.name, node.address, ", ".join(node.devices), str(node.callers))
     PrintableConsole().print(table)

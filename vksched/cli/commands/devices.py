@@ -22,7 +22,7 @@ WIDE_COLUMNS = 150
 @click.option(
     "--presets",
     is_flag=True,
-    help="List the cards, machines and links that --machine and --what-if know, instead.",
+    help="List the cards, machines and links that --topology and --what-if know, instead.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Tell also what each has beyond Vulkan 1.1.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
@@ -56,18 +56,18 @@ def devices(presets: bool, verbose: bool, as_json: bool) -> None:
 def show_presets(as_json: bool) -> None:
     """Prints the cards, machines and links that have names."""
     from ...topology.link_presets import LANE_BYTES_PER_S, LANES, WAYS
-    from ...topology.presets import card, card_names, machine_data, machine_names
+    from ...topology.presets import card, card_names, topology_data, topology_names
     from ..options import inputs
 
     cards = [card(name) for name in card_names()]
-    machines = {name: str(machine_data(name)["about"]) for name in machine_names()}
+    topologies = {name: str(topology_data(name)["about"]) for name in topology_names()}
     if as_json:
         plain = [dataclasses.asdict(each) for each in cards]
         for entry in plain:
             del entry["limits"]["tuned"]
         data = {
             "cards": plain,
-            "machines": [{"name": name, "about": about} for name, about in machines.items()],
+            "machines": [{"name": name, "about": about} for name, about in topologies.items()],
             "links": {name: dataclasses.asdict(link) for name, link in WAYS.items()},
         }
         click.echo(json.dumps(data, indent=2))
@@ -87,8 +87,8 @@ def show_presets(as_json: bool) -> None:
     sources = ", ".join(dict.fromkeys(each.source for each in cards))
     click.echo(f"TFLOPS of float32, GB/s of the memory, watts of the board: {sources}")
     click.echo()
-    rows = inputs.table("machine", "", left=2)
-    for name, about in machines.items():
+    rows = inputs.table("topology", "", left=2)
+    for name, about in topologies.items():
         rows.add_row(name, about)
     inputs.print_table(rows)
     others = ", ".join(name for name in WAYS if not name.startswith("pcie"))
@@ -169,7 +169,7 @@ def _limits(info: DeviceInfo) -> list[str]:
         f"group {limits.max_invocations}",
         f"shared {_size(limits.shared_bytes)}",
         f"buffers {_count(limits.storage_buffers)}",
-        f"each {_size(info.page_bytes)}",
+        f"each {_size(info.max_buffer_bytes)}",
         f"subgroup {limits.subgroup_size}",
     ]
 

@@ -7,20 +7,20 @@ import json
 import click
 
 from ..options import inputs
-from ..options.precision_option import word_option
+from ..options.precision_option import mode_option
 
 
 @click.command()
 @click.argument("model_file", metavar="MODEL.gguf")
 @click.option("--text", "texts", multiple=True, required=True, help="May be given several times.")
 @inputs.devices_option
-@click.option("--ctx", type=click.IntRange(1), help="Tokens of a text.")
+@click.option("-c", "--ctx-size", "ctx", type=click.IntRange(1), help="Tokens of a text.")
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "cls", "last"]),
     help="Which tokens make the vector; by default as the file says.",
 )
-@word_option
+@mode_option
 @click.option("--truncate", is_flag=True, help="Take the beginning of texts that are too long.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 def embed(

@@ -17,13 +17,13 @@ from ..options import inputs
 from ..options.precision_option import AUTO, SINGLE, chat_precision_option
 
 if TYPE_CHECKING:
-    from ...generation.chat import Answer, Chat, Prompt
+    from ...generation.chat import Chat, Prompt, TextStream
     from ...generation.sampling import Sampling
     from ...scheduler.scheduler import Scheduler
 
-ENDED = {
+FINISHED = {
     "length": "[stopped after {n} tokens; -n sets how many]",
-    "context": "[stopped as the context of {ctx} tokens is full; --ctx sets its size]",
+    "context": "[stopped as the context of {ctx} tokens is full; --ctx-size sets its size]",
     "closed": "[stopped]",
 }
 Command = Callable[..., None]
@@ -36,14 +36,18 @@ def _model_options(command: Command) -> Command:
             click.argument("model_file", metavar="MODEL.gguf"),
             inputs.devices_option,
             click.option(
-                "--ctx",
+                "-c",
+                "--ctx-size",
+                "ctx",
                 type=click.IntRange(1),
                 help="Tokens of prompt and answer.  [default: 4096, or what the model has]",
             ),
-            inputs.kv_option("How keys and values of earlier tokens are kept."),
+            inputs.cache_type_option("How keys and values of earlier tokens are kept."),
             chat_precision_option,
             click.option(
                 "-n",
+                "--n-predict",
+                "n",
                 type=click.IntRange(1),
                 default=256,
                 show_default=True,
@@ -75,7 +79,7 @@ def generate(
     model_file: str,
     devices: str | None,
     ctx: int | None,
-    kv: str | None,
+    cache_type: str | None,
     precision: str,
     n: int,
     prompt: str,
@@ -92,7 +96,7 @@ def generate(
         raise click.UsageError("--system needs --chat.")
     sampling = _sampling(**chosen)
     asked = [*_told(system), _said(prompt)] if chats else prompt
-    with _opened(model_file, devices, ctx, kv, precision, as_json, asked) as chat:
+    with _opened(model_file, devices, ctx, cache_type, precision, as_json, asked) as chat:
         answer = chat.generate(asked, n, sampling)
         start = time.perf_counter()
         text = "".join(answer) if as_json else _stream(answer)
@@ -103,7 +107,7 @@ def generate(
                 "prompt_tokens": len(answer.prompt),
                 "tokens": list(answer.tokens),
                 "text": text,
-                "ended": answer.ended,
+                "finish_reason": answer.finish_reason,
                 "seed": sampling.seed,
                 "seconds": seconds,
             }
@@ -118,7 +122,7 @@ def chat(
     model_file: str,
     devices: str | None,
     ctx: int | None,
-    kv: str | None,
+    cache_type: str | None,
     precision: str,
     n: int,
     system: str | None,
@@ -130,7 +134,7 @@ def chat(
     ends the program.
     """
     sampling = _sampling(**chosen)
-    with _opened(model_file, devices, ctx, kv, precision, False) as talk:
+    with _opened(model_file, devices, ctx, cache_type, precision, False) as talk:
         talk.model.chat_template  # noqa: B018 - an error now, not after the first line
         messages = _told(system)
         while (line := _ask()) is not None:
@@ -161,7 +165,7 @@ def _opened(
     model_file: str,
     devices: str | None,
     ctx: int | None,
-    kv: str | None,
+    cache_type: str | None,
     precision: str,
     quiet: bool,
     prompt: Prompt | None = None,
@@ -180,8 +184,15 @@ def _opened(
     own = None if precision == AUTO else precision  # of the scheduler, so that it is measured so
     with Scheduler(inputs.parse_devices(devices), precision=own or SINGLE) as sched:
         with inputs.progress_bars(quiet) as progress:
-            words = AUTO if own is None else None
-            made = Chat(sched, model, ctx, kv=kv or "f32", progress=progress, precision=words)
+            modes = AUTO if own is None else None
+            made = Chat(
+                sched,
+                model,
+                ctx,
+                cache_type=cache_type or "f32",
+                progress=progress,
+                precision=modes,
+            )
             made.prepare(prompt)
         if not quiet:
             click.echo(f"[{model.name}: {_places(made, sched)}]", err=True)
@@ -190,11 +201,11 @@ def _opened(
 
 def _places(made: Chat, sched: Scheduler) -> str:
     """Returns where layers lie, and whether what the devices can do was ever measured."""
-    cards = [spec for spec in sched.machine.devices if spec.kind == "vulkan"]
+    cards = [spec for spec in sched.topology.devices if spec.kind == "vulkan"]
     guessed = len(cards) > 1 and not all(spec.costs.calls for spec in cards)
     places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in made.layers.items())
-    if made.layers_without_experts:
-        places += f", the experts of {made.layers_without_experts} on the CPU"
+    if made.n_cpu_moe:
+        places += f", the experts of {made.n_cpu_moe} on the CPU"
     return places + "; speeds are guesses, try vksched calibrate" * guessed
 
 
@@ -208,7 +219,7 @@ def _ask() -> str | None:
     return None if line == "/exit" else line
 
 
-def _stream(answer: Answer) -> str:
+def _stream(answer: TextStream) -> str:
     """Prints an answer as it comes, which Ctrl-C stops; returns what there is of it."""
     pieces: list[str] = []
     try:
@@ -221,9 +232,9 @@ def _stream(answer: Answer) -> str:
     return "".join(pieces)
 
 
-def _tell(answer: Answer, chat: Chat, n: int) -> None:
-    if answer.ended in ENDED:
-        click.echo(ENDED[answer.ended].format(n=n, ctx=chat.ctx), err=True)
+def _tell(answer: TextStream, chat: Chat, n: int) -> None:
+    if answer.finish_reason in FINISHED:
+        click.echo(FINISHED[answer.finish_reason].format(n=n, ctx=chat.ctx), err=True)
 
 
 def _told(system: str | None) -> list[dict[str, object]]:

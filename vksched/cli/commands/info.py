@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from ..options import inputs as feeds
 from ..options.policy_options import Aim, aim_options
-from ..options.topology_options import machine_of, machine_option
+from ..options.topology_options import topology_of, topology_option
 from ..views.gguf_info import show_language_model
 from ..views.model_info import _show, describe
 
@@ -21,56 +21,60 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model_file", metavar="MODEL.onnx|MODEL.gguf")
 @feeds.devices_option
-@machine_option
+@topology_option
 @aim_options
 @feeds.place_option
 @feeds.dim_option
 @feeds.shape_option
 @feeds.input_option
 @click.option(
-    "--ctx", type=click.IntRange(1), help="Of a GGUF model: tell where such a context fits."
+    "-c",
+    "--ctx-size",
+    "ctx",
+    type=click.IntRange(1),
+    help="Of a GGUF model: tell where such a context fits.",
 )
-@feeds.kv_option("How its keys and values are kept there.")
+@feeds.cache_type_option("How its keys and values are kept there.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 @click.pass_context
 def info(
     context: click.Context,
     model_file: str,
     devices: str | None,
-    machine_file: str | None,
+    topology_file: str | None,
     places: tuple[str, ...],
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
     inputs: tuple[str, ...],
     ctx: int | None,
-    kv: str | None,
+    cache_type: str | None,
     as_json: bool,
     aim: Aim,
 ) -> None:
     """Tell what a model takes and gives, and where its ops would run; nothing is opened or run.
 
-    Of a GGUF model it tells what is in the file. With --ctx, --kv, --devices or --machine it tells
+    Of a GGUF model it tells what is in the file. With --ctx-size, --cache-type, --devices or --topology it tells
     as well what of it fits where, and how fast it will be, with and without each device.
     """
     from ...importers import is_gguf, load_onnx
 
     if is_gguf(model_file):
         given = _check_options(context)
-        place = devices, machine_file, ctx, kv or "f32"
-        asked = {"devices", "machine_file", "ctx", "kv"} & given
+        place = devices, topology_file, ctx, cache_type or "f32"
+        asked = {"devices", "topology_file", "ctx", "cache_type"} & given
         show_language_model(model_file, as_json, place if asked else None)
         return
-    for option, value in (("--ctx", ctx), ("--kv", kv)):
+    for option, value in (("--ctx-size", ctx), ("--cache-type", cache_type)):
         if value is not None:
             raise click.UsageError(f"{option} is for GGUF models.")
     wanted = feeds.parse_places(places)
     with feeds.collected_warnings() as notes:
         with feeds.progress_bars(as_json) as progress:
             model = load_onnx(model_file, progress)
-        machine, aliases, with_cpu = machine_of(devices, machine_file)
+        topology, aliases, with_cpu = topology_of(devices, topology_file)
         report = describe(
             model,
-            machine,
+            topology,
             {pattern: aliases.get(name, name) for pattern, name in wanted.items()},
             feeds.parse_dims(dims),
             feeds.parse_shapes(shapes),
@@ -89,7 +93,14 @@ def _check_options(context: click.Context) -> set[str]:
         name = parameter.name or ""
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             given.add(name)
-            if name not in ("model_file", "devices", "machine_file", "ctx", "kv", "as_json"):
+            if name not in (
+                "model_file",
+                "devices",
+                "topology_file",
+                "ctx",
+                "cache_type",
+                "as_json",
+            ):
                 raise click.UsageError(f"{parameter.opts[0]} is for ONNX models.")
     return given
 

@@ -19,7 +19,7 @@ from ...common.errors import VkschedError
 from ..options import inputs
 from ..options.policy_options import DEFAULT, Aim, aim_options
 from ..options.precision_option import SINGLE, parse_precision, precision_option
-from ..options.topology_options import machine_of, machine_option, what_if_option
+from ..options.topology_options import topology_of, topology_option, what_if_option
 from .trace import check_end
 
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
 @click.command()
 @click.argument("address", metavar="MODEL.onnx|MODULE_OR_FILE:ATTRIBUTE")
 @click.option("--devices", metavar="A,B", help="Plan for these devices; the CPU is always last.")
-@machine_option
+@topology_option
 @what_if_option
 @inputs.place_option
 @inputs.dim_option
 @inputs.shape_option
 @aim_options
 @click.option(
-    "--objectives",
-    "all_objectives",
+    "--pareto",
+    "show_pareto",
     is_flag=True,
     help="Compare the plans of all objectives, those first that no other one beats.",
 )
@@ -58,7 +58,7 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
     metavar="N",
     callback=_copies,
     help="Runs that can be under way at once, or auto. [default: 1; auto for throughput and "
-    "--objectives]",
+    "--pareto]",
 )
 @click.option(
     "--config",
@@ -76,16 +76,16 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
 def plan(
     address: str,
     devices: str | None,
-    machine_file: str | None,
+    topology_file: str | None,
     what_ifs: tuple[str, ...],
     places: tuple[str, ...],
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
     aim: Aim,
-    all_objectives: bool,
+    show_pareto: bool,
     copies: int | str | None,
     config_file: str | None,
-    words: tuple[str, ...],
+    modes: tuple[str, ...],
     node: str | None,
     as_json: bool,
     svg: str | None,
@@ -96,17 +96,17 @@ def plan(
     The attribute is a Tensor, a sequence or a dict of them, or a function without arguments that
     returns one of these, or such outputs and the updates of a training step, as a pair.
 
-    With --machine or --what-if it tells as well where each layer runs, how long a run takes by
+    With --topology or --what-if it tells as well where each layer runs, how long a run takes by
     simulation, and how long without each device, on each alone, and after each change.
     """
     from ...engine.request_precision import apply_precision
     from ...parallel.config.read_config import read_config
-    from ..views.what_if import Planner, compare_machines
+    from ..views.what_if import Planner, compare_topologies
 
     check_end(html, ".html")
-    if devices is not None and machine_file is not None:
-        raise click.UsageError("--devices and --machine exclude each other.")
-    if all_objectives:
+    if devices is not None and topology_file is not None:
+        raise click.UsageError("--devices and --topology exclude each other.")
+    if show_pareto:
         others_given = {
             "--what-if": what_ifs,
             "--node": node,
@@ -116,29 +116,29 @@ def plan(
             "--policy": aim.policy != DEFAULT.policy,
             "--objective": aim.objective != DEFAULT.objective,
         }
-        inputs.exclude("--objectives", others_given)
+        inputs.exclude("--pareto", others_given)
     elif node is not None:
         inputs.exclude("--node", {"--what-if": what_ifs})
     graph, remarks = load_graph(address, dims, shapes)
-    machine, aliases, with_cpu = machine_of(devices, machine_file)
+    topology, aliases, with_cpu = topology_of(devices, topology_file)
     wanted = inputs.parse_places(places)
     overrides = tuple((pattern, aliases.get(name, name)) for pattern, name in wanted.items())
     config = None if config_file is None else read_config(config_file)
-    graph = apply_precision(graph, {}, SINGLE, parse_precision(words), config)
+    graph = apply_precision(graph, {}, SINGLE, parse_precision(modes), config)
 
     def resolve(name: str) -> str:
         return aliases.get(name, name)
 
-    planner = Planner(graph, machine, overrides, aim, copies, with_cpu, config, resolve)
-    if all_objectives:
+    planner = Planner(graph, topology, overrides, aim, copies, with_cpu, config, resolve)
+    if show_pareto:
         table = _table(planner.tradeoffs(), as_json)
         _note(remarks)
         click.echo(table)
         return
-    found = planner(machine)
+    found = planner(topology)
     others = None
-    if node is None and (what_ifs or machine_file is not None):
-        others = compare_machines(planner, what_ifs)
+    if node is None and (what_ifs or topology_file is not None):
+        others = compare_topologies(planner, what_ifs)
     text = _text(found, node, as_json, others)
     if svg is not None:
         found.draw(svg)
@@ -192,7 +192,7 @@ def load_graph(
 
     if Path(address).suffix != ".onnx":
         if dims or shapes:
-            raise click.UsageError("--dim and --shape are for ONNX models.")
+            raise click.UsageError("--free-dim and --shape are for ONNX models.")
         return build_graph(*_with_updates(load_outputs(address)))[0], []
     from ...importers import load_onnx
     from ...importers.onnx.example_inputs import choose_shapes

@@ -17,13 +17,13 @@ import numpy as np
 
 from ...common.errors import GraphError, VkschedError
 from ..compare.compare_outputs import Case, check_outputs, show_check
-from ..differences import SMALLEST
+from ..differences import SMALLEST, Tolerance
 from ..options import inputs as feeds
 from ..options.policy_options import Aim, aim_options
 from ..options.precision_option import (
+    MODES,
     SINGLE,
-    WORDS,
-    Words,
+    PrecisionModes,
     cost_of,
     least_exact,
     parse_precision,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ...common.dtypes import Progress
     from ...engine.report.run_report import RunReport
     from ...importers.onnx.model import Model
-    from ...models.compiled_model import ModelRun
+    from ...models.compiled_model import CompiledModel
     from ...scheduler.scheduler import Scheduler
     from ...trace import Recorder, Tape
     from ..views.op_timer import Meter
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 @feeds.model_argument
 @feeds.input_option
 @feeds.random_option
+@feeds.seed_option
 @feeds.dim_option
 @feeds.shape_option
 @feeds.devices_option
@@ -57,17 +58,23 @@ if TYPE_CHECKING:
 @click.option("--output-dir", metavar="FOLDER", help="Save the outputs there, as .npy.")
 @click.option("--repeat", default=1, show_default=True, help="Runs, the first of which compiles.")
 @click.option(
-    "--check",
-    "check_by",
+    "--compare-with",
+    "compare_with",
     type=click.Choice(["onnxruntime", "numpy"]),
     help="Compare with another runtime; exit code 1 where outputs differ.",
 )
 @click.option(
-    "--tolerance",
+    "--rtol",
     type=float,
-    help="What --check lets floats differ, relative to an output's largest magnitude, or to "
-    f"{SMALLEST} where that is less.  [default: "
-    f"{', '.join(f'{far:g} with {word}' for word, far in WORDS.items())}]",
+    help="Relative tolerance of --compare-with: the largest difference of a float output, divided "
+    "by the largest magnitude of this output.  [default: "
+    f"{', '.join(f'{rtol:g} with {mode}' for mode, rtol in MODES.items())}]",
+)
+@click.option(
+    "--atol",
+    type=float,
+    help="Absolute tolerance of --compare-with. A difference is accepted if it is within either "
+    f"tolerance.  [default: {SMALLEST:g} times rtol]",
 )
 @click.option(
     "--trace",
@@ -81,16 +88,18 @@ if TYPE_CHECKING:
 def run(
     model_file: str,
     inputs: tuple[str, ...],
+    random_inputs: bool,
     seed: int | None,
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
     devices: str | None,
     places: tuple[str, ...],
-    words: tuple[str, ...],
+    modes: tuple[str, ...],
     output_dir: str | None,
     repeat: int,
-    check_by: str | None,
-    tolerance: float | None,
+    compare_with: str | None,
+    rtol: float | None,
+    atol: float | None,
     tape_file: str | None,
     profile: str | None,
     report: str | None,
@@ -103,17 +112,22 @@ def run(
     """
     if repeat < 1:
         raise GraphError(f"[run] expected at least one run, got {repeat}")
-    precision = parse_precision(words)
-    if check_by is None:
-        feeds.need({"--tolerance": tolerance is not None}, "--check")
-    if tolerance is None:
-        tolerance = WORDS[least_exact(precision)]
-    if not tolerance >= 0:
-        raise GraphError(f"[run] expected a tolerance of 0 or more, got {tolerance}")
+    precision = parse_precision(modes)
+    if compare_with is None:
+        tolerances = {"--rtol": rtol is not None, "--atol": atol is not None}
+        feeds.need(tolerances, "--compare-with")
+    if not random_inputs:
+        feeds.need({"--seed": seed is not None}, "--random-inputs")
+    elif seed is None:
+        seed = 0
+    tolerance = Tolerance.of(MODES[least_exact(precision)] if rtol is None else rtol, atol)
+    for name, value in tolerance._asdict().items():
+        if not value >= 0:
+            raise GraphError(f"[run] expected --{name} of 0 or more, got {value}")
     if report is not None:
         repeat = max(repeat, 2)  # the first one plans and uploads
     where = Where(feeds.parse_devices(devices), feeds.parse_places(places), aim, precision)
-    if profile is not None and aim.policy in ("dynamic", "steal"):
+    if profile is not None and aim.policy in ("earliest-finish", "work-stealing"):
         raise click.UsageError(f"--profile and --policy {aim.policy} exclude each other.")
     for path in filter(None, (tape_file, profile)):
         feeds.check_folder(path)
@@ -132,7 +146,7 @@ def run(
             )
         found.update(aim.as_dict(), **times, tapes=[])
         if seed is not None and not any(row["made_up"] for row in found["given"]):
-            found["notes"].append("--random has no effect, as all inputs are given")
+            found["notes"].append("--random-inputs has no effect, as all inputs are given")
         if tape_file is not None:
             tape.save(tape_file)
             found["tapes"].append(tape_file)
@@ -150,13 +164,13 @@ def run(
         found["outputs"] = [_summary(name, value) for name, value in _flat(outputs)]
         if output_dir is not None:
             found["saved"] = save(outputs, Path(output_dir))
-        if check_by is not None:
+        if compare_with is not None:
 
             def again(kept: Sequence[str]) -> Mapping[str, Any]:
                 return run_once(model.with_outputs(kept), given, where)
 
             case = Case(model_file, model, given, outputs, again, tolerance)
-            found.update(check_outputs(check_by, case))
+            found.update(check_outputs(compare_with, case))
             if least_exact(precision) != SINGLE:
                 plain = run_once(model, given, replace(where, precision=SINGLE))
                 found["precision_cost"] = cost_of(precision, case.compare(plain))
@@ -166,7 +180,7 @@ def run(
     if wrong:
         first = wrong[0]
         raise VkschedError(
-            f"[check] {len(wrong)} of {len(found['check'])} outputs differ from {check_by}: "
+            f"[check] {len(wrong)} of {len(found['check'])} outputs differ from {compare_with}: "
             f"{first['output']}: {first['wrong']} ({first['largest']:.3g}, relative "
             f"{first['relative']:.3g})"
         )
@@ -184,7 +198,7 @@ def _inputs(
     missing = [value.name for value in model.inputs if value.name not in arrays]
     if missing and seed is None:
         raise GraphError(
-            f"[run] expected arrays for inputs {', '.join(missing)}; try --random 0, or "
+            f"[run] expected arrays for inputs {', '.join(missing)}; try --random-inputs, or "
             f"--input {shlex.quote(f'{missing[0]}=FILE.npy')}"
         )
     chosen = choose_shapes(model, arrays, *sizes)
@@ -212,7 +226,7 @@ class Where:
     devices: Sequence[str] | None
     places: Mapping[str, str]
     aim: Aim
-    precision: Words = SINGLE
+    precision: PrecisionModes = SINGLE
 
     def open(self, **options: Any) -> Scheduler:
         """Returns a scheduler. options: more of its options."""
@@ -220,7 +234,9 @@ class Where:
 
         return Scheduler(self.devices, self.aim.policy, objective=self.aim.objective, **options)
 
-    def compile(self, sched: Scheduler, model: Model, progress: Progress | None = None) -> ModelRun:
+    def compile(
+        self, sched: Scheduler, model: Model, progress: Progress | None = None
+    ) -> CompiledModel:
         """Returns a model compiled on a scheduler, with all that is said of it here."""
         return sched.compile(model, self.places, progress, precision=self.precision)
 
@@ -268,8 +284,8 @@ def measure(
             "median_s": statistics.median(rest) if rest else None,
             "least_s": min(rest) if rest else None,
             "graphs_per_run": meter.graphs / runs,
-            "fences_waited": meter.fences_waited / runs,
-            "crossing_bytes": meter.crossing_bytes / runs,
+            "fence_waits": meter.fence_waits / runs,
+            "transfer_bytes": meter.transfer_bytes / runs,
             "beside_graphs_s": (sum(rest) - meter.seconds) / runs if rest else None,
             "devices": [
                 {
@@ -325,7 +341,7 @@ def measure_ops(
     from ..views.op_timer import Meter
 
     meter, trace = Meter(), Trace(sinks=[recorder])
-    with where.open(trace=trace, sync=dict.fromkeys(there, "op")) as sched:
+    with where.open(trace=trace, submit_granularity=dict.fromkeys(there, "op")) as sched:
         compiled = where.compile(sched, model)
         compiled(**given)
         recorder.clear()
@@ -423,10 +439,10 @@ def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
             f"; then {count_of(report['runs'] - 1, 'run')}: median "
             f"{format_seconds(report['median_s'])}, least {format_seconds(report['least_s'])}"
         )
-    waits = report["fences_waited"]
+    waits = report["fence_waits"]
     click.echo(
         f"{text}; in each {waits:g} fence wait{'' if waits == 1 else 's'}, "
-        f"{format_bytes(int(report['crossing_bytes']))} between devices"
+        f"{format_bytes(int(report['transfer_bytes']))} between devices"
     )
     click.echo()
     devices = feeds.table("device", "busy per run", "weights", "other memory")

@@ -33,7 +33,7 @@ def tune(
     budget_s: float,
     clear: bool,
     as_json: bool,
-    words: tuple[str, ...],
+    modes: tuple[str, ...],
 ) -> None:
     """Measure the variants of kernels, for the calls of models or for typical ones, and keep which
     is the fastest for each; programs use that from then on.
@@ -41,8 +41,8 @@ def tune(
     Without --devices it measures the default devices, or all software devices where there are none.
     """
     tuning_options.check_budget("tune", budget_s)
-    tuning_options.check_options(clear, model_files, dims, shapes, {"--precision": words})
-    if words and not model_files:
+    tuning_options.check_options(clear, model_files, dims, shapes, {"--precision": modes})
+    if modes and not model_files:
         raise click.UsageError("--precision needs a model; typical calls have each precision.")
     from ...engine.request_precision import apply_precision
     from ...scheduler.scheduler import Scheduler
@@ -53,13 +53,15 @@ def tune(
         if clear:
             graphs = []
         elif model_files:
-            asked = parse_precision(words)
+            asked = parse_precision(modes)
             read = tuning_options.graphs_of(model_files, dims, shapes)
             graphs = [apply_precision(graph, {}, SINGLE, asked, None) for graph in read]
         else:
             graphs = [typical_graph()]
         with Scheduler(names, tune=False) as sched:
-            here = {d.spec.pool: d for d in sched.devices if d.spec.kind == "vulkan"}.values()
+            here = {
+                d.spec.memory_node: d for d in sched.devices if d.spec.kind == "vulkan"
+            }.values()
             rows = [_clear(d) if clear else _tune(d, graphs, budget_s, as_json) for d in here]
     report = {"devices": rows, "notes": notes}
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report, clear)
@@ -158,7 +160,7 @@ def _show(report: Mapping[str, Any], clear: bool) -> None:
             f"; in {better} of {len(device['calls'])} another variant than the static choice is "
             f"the fastest; kept in {device['file']}"
             if device["calls"]
-            else "; try a larger --budget"
+            else "; try a larger --time-budget"
         )
         measured = count_of(device["measured"], "call")
         click.echo(f"{measured} measured, {known} known before{left}{told}\n")

@@ -28,7 +28,7 @@ def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
         inputs.dim_option,
         inputs.shape_option,
         click.option(
-            "--budget",
+            "--time-budget",
             "budget_s",
             default=budget_s,
             show_default=True,
@@ -65,7 +65,7 @@ def check_options(
     """Refuses options that would have no effect: --clear measures nothing, and sizes are those of
     models. more: options that a command has besides.
     """
-    sizes = {"--dim": dims, "--shape": shapes}
+    sizes = {"--free-dim": dims, "--shape": shapes}
     if clear:
         inputs.exclude("--clear", {"MODEL.onnx": files, **sizes, **(more or {})})
     if not files:
@@ -108,7 +108,12 @@ def _first_stage(
 
 def row_of(spec: DeviceSpec, file: Path | None) -> dict[str, Any]:
     """Returns a device's row of a report; file: what is known of it is kept there."""
-    about = {"name": spec.name, "label": spec.label, "driver": spec.driver, "uuid": spec.pool}
+    about = {
+        "name": spec.name,
+        "label": spec.label,
+        "driver": spec.driver,
+        "uuid": spec.memory_node,
+    }
     return {**about, "file": str(file or "")}
 
 

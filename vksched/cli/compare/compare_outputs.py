@@ -1,4 +1,4 @@
-"""The verdict of `vksched run --check`: which outputs are wrong, and who is.
+"""The verdict of `vksched run --compare-with`: which outputs are wrong, and who is.
 
     outputs --differ from the judge's--> does the network quantise?  steps.py, on equal inputs
                                      --> was it the onnx evaluator?  onnxruntime, a second judge
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...common.errors import VkschedError
-from ..differences import Difference, compare
+from ..differences import Difference, Tolerance, compare
 from ..options import inputs
 from .quantized_compare import Again, Steps, compare_steps, quantising_nodes
 from .reference_runtimes import JUDGES, Judge, whole_model
@@ -35,7 +35,7 @@ class Case:
     given: Mapping[str, Any]
     outputs: Mapping[str, Any]
     again: Again
-    tolerance: float
+    tolerance: Tolerance
 
     def compare(self, expected: Mapping[str, Any]) -> list[Difference]:
         return compare(self.outputs, expected, self.tolerance)
@@ -106,7 +106,9 @@ def _ask_another(case: Case, rows: list[Difference]) -> tuple[list[Difference], 
     known = f"the onnx evaluator is wrong in some forms of {', '.join(doubted)}" if doubted else ""
     other = JUDGES["onnxruntime"]
     if not other.is_installed:
-        return rows, [f"{known}; try pip install onnxruntime and --check onnxruntime"] * bool(known)
+        return rows, [
+            f"{known}; try pip install onnxruntime and --compare-with onnxruntime"
+        ] * bool(known)
     try:
         again, _ = _judge(other, case)
     except VkschedError as error:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 from ...common.errors import VkschedError
-from ..differences import compare
+from ..differences import Tolerance, compare
 from .reference_runtimes import Judge, whole_model
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def compare_steps(
     given: Mapping[str, Any],
     outputs: Mapping[str, Any],
     again: Again,
-    tolerance: float,
+    tolerance: Tolerance,
 ) -> Steps:
     """Compares a model that quantises part by part.
 
@@ -121,7 +121,10 @@ def compare_steps(
 
 
 def _judged(
-    nodes: Sequence[NodeProto], ours: Mapping[str, Any], theirs: Mapping[str, Any], tolerance: float
+    nodes: Sequence[NodeProto],
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    tolerance: Tolerance,
 ) -> Iterator[Off | str]:
     """Returns by how many steps quantised values differ, or what else is wrong with them.
 
@@ -142,7 +145,7 @@ def _judged(
 
 
 def _off(
-    node: str, name: str, one: NDArray, other: NDArray, shift: int, tolerance: float
+    node: str, name: str, one: NDArray, other: NDArray, shift: int, tolerance: Tolerance
 ) -> Off | str:
     """Returns by how many steps one value is off, or what else is wrong with it; "" for nothing."""
     if one.shape != other.shape or one.dtype != other.dtype or one.dtype.kind not in "iu":

@@ -1,4 +1,4 @@
-"""Judges: who else computes what a model gives, for `vksched run --check`."""
+"""Judges: who else computes what a model gives, for `vksched run --compare-with`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Source = Any
 
 @dataclass(frozen=True)
 class Judge:
-    """A runtime besides vksched. name: as --check takes it. evaluate: runs a model once, given the
+    """A runtime besides vksched. name: as --compare-with takes it. evaluate: runs a model once, given the
     names of outputs. reads_files: it reads a model's file itself.
     """
 
@@ -47,10 +47,10 @@ class Judge:
         except ImportError as error:
             raise VkschedError(
                 f"[check] expected the {self.name} package, got none; try pip install {self.name}, "
-                "or --check numpy"
+                "or --compare-with numpy"
             ) from error
         except Exception as error:  # of another library, of many types
-            other = "" if self.reads_files else "; try --check onnxruntime"
+            other = "" if self.reads_files else "; try --compare-with onnxruntime"
             raise VkschedError(
                 f"[check] {self.name} does not run the model: {said(error)}{other}"
             ) from error

@@ -26,7 +26,7 @@ model_argument = click.argument("model_file", metavar="MODEL.onnx")
 devices_option = click.option(
     "--devices", metavar="A,B", help="Use these devices; the CPU is always last."
 )
-KV = ("f32", "f16", "q8_0")
+CACHE_TYPES = ("f32", "f16", "q8_0")
 """How keys and values may be kept: the names of importers/gguf/kv_cache.py, which is not imported
 for the sake of a help text.
 """
@@ -45,23 +45,29 @@ input_option = click.option(
     help="The array of an input, .npy or .pb; a .npz without NAME= gives several.",
 )
 random_option = click.option(
-    "--random",
-    "seed",
+    "--random-inputs",
+    is_flag=True,
+    help="Generate random arrays for the inputs that are not given.",
+)
+seed_option = click.option(
+    "--seed",
     type=click.IntRange(0),
-    metavar="SEED",
-    help="Make up the inputs that are not given.",
+    metavar="N",
+    help="The seed of --random-inputs.  [default: 0]",
 )
 dim_option = click.option(
-    "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a named dimension."
+    "--free-dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a named dimension."
 )
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="INPUT=1,3,224", help="The shape of an input."
 )
 
 
-def kv_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --kv of a command, None where it is not given."""
-    return click.option("--kv", type=click.Choice(KV), help=f"{what}  [default: {KV[0]}]")
+def cache_type_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --cache-type of a command, None where it is not given."""
+    return click.option(
+        "--cache-type", type=click.Choice(CACHE_TYPES), help=f"{what}  [default: {CACHE_TYPES[0]}]"
+    )
 
 
 def parse_dims(given: Sequence[str]) -> dict[str, int]:
@@ -91,7 +97,7 @@ def size_options(model: Model, sizes: Sizes) -> str:
             options.append(f"--shape {shlex.quote(f'{value.name}={text}')}")
             named = {n: None for n in named if n not in dims}
     known = {d for value in model.inputs for d in value.dims or ()}
-    options += [f"--dim {shlex.quote(f'{name}=2')}" for name in named if name in known]
+    options += [f"--free-dim {shlex.quote(f'{name}=2')}" for name in named if name in known]
     return " ".join(options)
 
 

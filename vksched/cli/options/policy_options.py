@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-POLICIES = ("auto", "priority", "dynamic", "steal")
+POLICIES = ("auto", "priority", "earliest-finish", "work-stealing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,9 @@ def aim_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(POLICIES),
         default=DEFAULT.policy,
         show_default=True,
-        help="auto: the best of simulated runs. priority: the devices in their order. dynamic, "
-        "steal: each run decides anew; a plan says what it is expected to do.",
+        help="auto: the best of simulated runs. priority: the devices in their order. "
+        "earliest-finish, work-stealing: each run decides anew; a plan says what it is expected "
+        "to do.",
     )
     @click.option(
         "--objective",

@@ -7,20 +7,20 @@ from typing import Any
 
 import click
 
-from ..differences import TOLERANCE, Difference
+from ..differences import RTOL, Difference
 
-WORDS = {"float32": TOLERANCE, "mixed": 1e-2, "float16": 5e-2, "bfloat16": 5e-2, "int8": 5e-2}
-"""The words, the most exact one first, and how far --check lets floats differ with each."""
-Words = str | Mapping[Any, str]
+MODES = {"float32": RTOL, "mixed": 1e-2, "float16": 5e-2, "bfloat16": 5e-2, "int8": 5e-2}
+"""The words, the most exact one first, and how far --compare-with lets floats differ with each."""
+PrecisionModes = str | Mapping[Any, str]
 """A word for the whole model, or name patterns to words."""
-SINGLE = next(iter(WORDS))
+SINGLE = next(iter(MODES))
 Command = Callable[..., None]
 
 precision_option = click.option(
     "--precision",
-    "words",
+    "modes",
     multiple=True,
-    metavar="[PATTERN=]WORD",
+    metavar="[PATTERN=]MODE",
     help="mixed: products, convolutions and attention may round their operands to float16; "
     "float16: sums and results, too; bfloat16: operands to that. int8: products by weights of few "
     "bits may round their other operand to 8 bits. With a pattern, of what has such a name; may be "
@@ -28,58 +28,58 @@ precision_option = click.option(
     "[default: float32]",
 )
 AUTO = "auto"
-_WORD_HELP = (
+_MODE_HELP = (
     "int8: products by weights of few bits may round their other operand to 8 bits; mixed, "
     "float16, bfloat16: products and attention may compute in these."
 )
 
 
-def _one_word(words: Iterable[str], text: str) -> Callable[[Command], Command]:
-    kind = click.Choice(tuple(words))
+def _one_mode(modes: Iterable[str], text: str) -> Callable[[Command], Command]:
+    kind = click.Choice(tuple(modes))
     return click.option("--precision", type=kind, default=SINGLE, show_default=True, help=text)
 
 
-word_option = _one_word(WORDS, _WORD_HELP)
+mode_option = _one_mode(MODES, _MODE_HELP)
 """Of a language model: one word for all of it."""
-chat_precision_option = _one_word(
-    (*WORDS, AUTO), f"{_WORD_HELP} auto: int8 for layers on the CPU, float32 for others."
+chat_precision_option = _one_mode(
+    (*MODES, AUTO), f"{_MODE_HELP} auto: int8 for layers on the CPU, float32 for others."
 )
 
 
-def parse_precision(given: Sequence[str]) -> Words:
+def parse_precision(given: Sequence[str]) -> PrecisionModes:
     """Returns a precision as `compile` takes it, of "mixed" or "head.*=float32"."""
     whole, patterns = SINGLE, dict[str, str]()
     for each in given:
-        pattern, _, word = each.rpartition("=")
-        if word not in WORDS or (not pattern and "=" in each):
-            known = ", ".join(WORDS)
+        pattern, _, mode = each.rpartition("=")
+        if mode not in MODES or (not pattern and "=" in each):
+            known = ", ".join(MODES)
             raise click.UsageError(f"--precision expects [PATTERN=] and {known}, got {each!r}.")
         if pattern:
             patterns.pop(pattern, None)  # later ones win, and so come last
-            patterns[pattern] = word
+            patterns[pattern] = mode
         else:
-            whole = word
+            whole = mode
     return {"*": whole, **patterns} if patterns else whole
 
 
-def patterns_of(words: Words) -> list[str]:
+def patterns_of(modes: PrecisionModes) -> list[str]:
     """Returns the name patterns of a precision."""
-    return [] if isinstance(words, str) else list(words)
+    return [] if isinstance(modes, str) else list(modes)
 
 
-def least_exact(words: Words) -> str:
+def least_exact(modes: PrecisionModes) -> str:
     """Returns the least exact word of a precision."""
-    used = {words} if isinstance(words, str) else set(words.values())
-    return [word for word in WORDS if word in used][-1]
+    used = {modes} if isinstance(modes, str) else set(modes.values())
+    return [mode for mode in MODES if mode in used][-1]
 
 
-def cost_of(words: Words, rows: Sequence[Difference]) -> dict[str, Any]:
+def cost_of(modes: PrecisionModes, rows: Sequence[Difference]) -> dict[str, Any]:
     """Returns what a precision costs, as plain data. rows: how far each output is from the same
     model's in float32.
     """
     worst = max(rows, key=lambda row: row.relative, default=None)
     return {
-        "precision": least_exact(words),
+        "precision": least_exact(modes),
         "output": worst.output if worst else "",
         "largest": worst.largest if worst else 0.0,
         "relative": worst.relative if worst else 0.0,

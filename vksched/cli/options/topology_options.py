@@ -11,11 +11,11 @@ import click
 if TYPE_CHECKING:
     from ...planner.what_if import Change
     from ...topology.device_spec import DeviceSpec
-    from ...topology.topology import Machine
+    from ...topology.topology import Topology
 
-machine_option = click.option(
-    "--machine",
-    "machine_file",
+topology_option = click.option(
+    "--topology",
+    "topology_file",
     metavar="FILE|preset:NAME",
     help="Plan for the devices of a YAML or JSON file, here or not, or of a preset: "
     "vksched devices --presets lists these.",
@@ -30,36 +30,36 @@ what_if_option = click.option(
 )
 
 
-def machine_of(
-    devices: str | None, machine_file: str | None
-) -> tuple[Machine, dict[str, str], bool]:
+def topology_of(
+    devices: str | None, topology_file: str | None
+) -> tuple[Topology, dict[str, str], bool]:
     """Returns the machine to plan for, other names of its devices, and whether the CPU competes.
 
-    devices: those named of this computer. machine_file: else a file or a preset.
+    devices: those named of this computer. topology_file: else a file or a preset.
     """
-    if devices is not None and machine_file is not None:
-        raise click.UsageError("--devices and --machine exclude each other.")
-    if machine_file is not None:
-        from ...topology.topology_file import load_machine
+    if devices is not None and topology_file is not None:
+        raise click.UsageError("--devices and --topology exclude each other.")
+    if topology_file is not None:
+        from ...topology.topology_file import load_topology
 
-        return load_machine(machine_file), {}, False
-    return (*machine_here(devices), names_cpu(devices))
+        return load_topology(topology_file), {}, False
+    return (*local_topology(devices), names_cpu(devices))
 
 
-def changes_of(machine: Machine, given: Sequence[str]) -> list[Change]:
+def changes_of(topology: Topology, given: Sequence[str]) -> list[Change]:
     """Returns the machines after each of the changes."""
     from ...planner.what_if import Change, changed
 
-    return [Change(text, changed(machine, text)) for text in given]
+    return [Change(text, changed(topology, text)) for text in given]
 
 
-def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
+def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
     """Returns the machine of the devices named, or used by default, with all that was measured of
     it, and other names of its devices.
     """
     from ...runtime.vulkan import device_probe
     from ...topology.links import Links
-    from ...topology.topology import Machine
+    from ...topology.topology import Topology
     from ...tuning.autotuner import Tuner, mode_of
     from ...tuning.calibrator import Calibrator
     from ...tuning.cost_cache import CostStore
@@ -87,7 +87,7 @@ def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
         specs.append(tuner.tuned(device_probe.device_spec(info, name)))
     specs.append(device_probe.device_spec(device_probe.cpu_device()))
     links = Links(calibrator.links_of(specs))
-    return Machine(tuple(map(calibrator.costed, specs)), links), aliases
+    return Topology(tuple(map(calibrator.costed, specs)), links), aliases
 
 
 def names_cpu(names: str | None) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 Place = tuple[str | None, str | None, int | None, str]
-"""Devices, a machine file, a context in tokens, and how keys and values are kept."""
+"""Devices, a topology file, a context in tokens, and how keys and values are kept."""
 
 
 def show_language_model(model_file: str, as_json: bool, place: Place | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import inputs
-from ..options.topology_options import machine_of
+from ..options.topology_options import topology_of
 
 if TYPE_CHECKING:
     from ...generation.layer_placement.forecast import Forecast, Held
@@ -21,28 +21,28 @@ OWN_NOTES = ("auto: ", "passes: ")
 
 class Fitting:
     """A model on a machine, and on the same one without each device. ctx: tokens, by default as
-    many as a chat has. kv: how keys and values are kept.
+    many as a chat has. cache_type: how keys and values are kept.
     """
 
     def __init__(
         self,
         model: LanguageModel,
         devices: str | None,
-        machine_file: str | None,
+        topology_file: str | None,
         ctx: int | None,
-        kv: str,
+        cache_type: str,
     ) -> None:
         from ...generation.chat import CONTEXT
         from ...generation.generator import sizes_of
         from ...generation.layer_placement.forecast import Forecaster
 
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
-        machine, _, with_cpu = machine_of(devices, machine_file)
-        forecaster = Forecaster(model, self.ctx, sizes_of(self.ctx), with_cpu, kv)
-        self._kv = kv
-        self._found = forecaster.compare(machine)
+        topology, _, with_cpu = topology_of(devices, topology_file)
+        forecaster = Forecaster(model, self.ctx, sizes_of(self.ctx), with_cpu, cache_type)
+        self._cache_type = cache_type
+        self._found = forecaster.compare(topology)
         self._rows: list[tuple[Outcome, Forecast | None]] = [
-            (row, forecaster.forecast(row.machine)) for row in self._found.rows
+            (row, forecaster.forecast(row.topology)) for row in self._found.rows
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Fitting:
 
         return {
             "ctx": self.ctx,
-            "kv": self._kv,
+            "cache_type": self._cache_type,
             "what_if": [
                 {**outcome, "fits": None if forecast is None else as_dict(forecast)}
                 for outcome, (_, forecast) in zip(self._found.as_dict(), self._rows, strict=True)
@@ -61,7 +61,7 @@ class Fitting:
     def show(self) -> None:
         """Prints tables: what the machine holds, and how fast it is with and without each card."""
         outcome, here = self._rows[0]
-        click.echo(f"with a context of {self.ctx:,} tokens, kept as {self._kv}:\n")
+        click.echo(f"with a context of {self.ctx:,} tokens, kept as {self._cache_type}:\n")
         if here is None:
             click.echo(f"it does not fit: {outcome.why_not}")
         else:
@@ -102,7 +102,7 @@ def _speeds(forecast: Forecast | None) -> tuple[str, str]:
     if forecast is None:
         return "", ""
     speeds = forecast.speeds
-    return _speed(speeds.written), _speed(speeds.read)
+    return _speed(speeds.decode), _speed(speeds.prefill)
 
 
 def _speed(per_s: float) -> str:

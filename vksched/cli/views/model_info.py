@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...importers.onnx.model import Model, ModelValue
     from ...ir.graph import Graph
     from ...plan.plan import Plan
-    from ...topology.topology import Machine
+    from ...topology.topology import Topology
 
 
 FUSED, VIEW, FOLDED, IDLE = "(fused)", "view", "folded", "no work"
@@ -47,7 +47,7 @@ MOST_BODIES, MOST_OPS = 40, 6
 
 def describe(
     model: Model,
-    machine: Machine,
+    topology: Topology,
     places: Mapping[str, str],
     dims: Mapping[str, int],
     shapes: Mapping[str, tuple[int, ...]],
@@ -77,12 +77,12 @@ def describe(
         names = NameIndex(written, "place")
         here = [p for p in places if names.matches(p) or (lowered.then is None and names.find(p))]
         overrides = tuple((pattern, places[pattern]) for pattern in here)
-        request = Request(written, overrides, {}).optimized(machine)
+        request = Request(written, overrides, {}).optimized(topology)
 
         def planned(version: Request) -> Plan:
             return plan_graph(
                 version.graph,
-                machine,
+                topology,
                 policy=aim.policy,
                 objective=aim.objective,
                 overrides=version.overrides,
@@ -91,7 +91,7 @@ def describe(
             )
 
         by_cost = aim.policy == "auto"
-        plan = plan_request(request, machine, planned) if by_cost else planned(request)
+        plan = plan_request(request, topology, planned) if by_cost else planned(request)
         notes += [*plan.notes, *idle_lines([plan], COMMAND)]
     return {
         **describe_model(model),
@@ -100,7 +100,7 @@ def describe(
         "size_options": options,
         **aim.as_dict(),
         "ops": _ops(model.nodes, lowered, written, plan),
-        "devices": _devices(machine, plan),
+        "devices": _devices(topology, plan),
         "by_numpy": _by_numpy(plan) if plan else [],
         "cut": _cut(lowered),
         "notes": notes,
@@ -182,7 +182,7 @@ def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str,
     from ...importers.onnx.lower.frame_lowering import scope_name
     from ...importers.onnx.nodes.names import JOINT
 
-    graph, devices = plan.graph, plan.machine.devices
+    graph, devices = plan.graph, plan.topology.devices
     stands = {**graph.merged, **{node.name: node.id for node in graph.nodes}}
     names = {scope_name(node) for node in nodes}
     results = {name: scope_name(node) for node in nodes for name in node.output if name}
@@ -220,10 +220,10 @@ def _sum_up(places: Set[str]) -> str:
     return "+".join(sorted(kernels or fused)) or next(p for p in LEGEND if p in places)
 
 
-def _devices(machine: Machine, plan: Plan | None) -> list[dict[str, Any]]:
+def _devices(topology: Topology, plan: Plan | None) -> list[dict[str, Any]]:
     sizes = plan.buffers() if plan else {}
     out = []
-    for index, spec in enumerate(machine.devices):
+    for index, spec in enumerate(topology.devices):
         here = [s for s in plan.splits if s.device == index] if plan else []
         held = asdict(sizes[spec.name]) if plan else {}
         nodes = sum(len(s.nodes) for s in here)

@@ -11,7 +11,7 @@ from ...trace import Event
 @dataclass
 class Meter:
     """A sink that adds up. An op's part of a split is that which the planner estimates; with
-    sync="op" a split is one op.
+    submit_granularity="op" a split is one op.
 
     graphs: runs of graphs. seconds: of these and of steps between them, as the host saw
     them. by_op: (device, op) -> seconds.
@@ -19,8 +19,8 @@ class Meter:
 
     graphs: int = 0
     seconds: float = 0.0
-    fences_waited: int = 0
-    crossing_bytes: int = 0
+    fence_waits: int = 0
+    transfer_bytes: int = 0
     by_device: dict[str, float] = field(default_factory=dict)
     by_op: dict[tuple[str, str], float] = field(default_factory=dict)
     _splits: dict[tuple[int, object], dict[str, float]] = field(default_factory=dict)
@@ -29,14 +29,14 @@ class Meter:
         stats, ops = event.fields.get("stats"), event.fields.get("ops")
         if event.name == "split" and isinstance(ops, dict):
             self._splits[event.run, event.fields["split"]] = ops
-        if event.name == "step":
+        if event.name == "host_op":
             self._add_step(event)
         if not isinstance(stats, RunStats):
             return
         self.graphs += 1
         self.seconds += stats.seconds
-        self.fences_waited += stats.fences_waited
-        self.crossing_bytes += stats.crossing_bytes
+        self.fence_waits += stats.fence_waits
+        self.transfer_bytes += stats.transfer_bytes
         for device, seconds in stats.device_seconds.items():
             self.by_device[device] = self.by_device.get(device, 0.0) + seconds
         for split in stats.splits:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...plan.plan import Plan
     from ...plan.types.decision import Tradeoffs
     from ...planner.what_if import Comparison
-    from ...topology.topology import Machine
+    from ...topology.topology import Topology
 
 Overrides = tuple[tuple[str | int, str], ...]
 
@@ -30,7 +30,7 @@ class Planner:
     def __init__(
         self,
         graph: Graph,
-        base: Machine,
+        base: Topology,
         overrides: Overrides,
         aim: Aim,
         copies: int | str | None,
@@ -47,16 +47,16 @@ class Planner:
         self._config = config
         self._resolve = resolve
         self._requests: dict[object, Request] = {}
-        self._plans: dict[Machine, Plan] = {}
+        self._plans: dict[Topology, Plan] = {}
 
-    def __call__(self, machine: Machine) -> Plan:
+    def __call__(self, topology: Topology) -> Plan:
         from ...engine.request import plan_request
         from ...planner.planner import plan_graph
 
         def planned(request: Request) -> Plan:
             return plan_graph(
                 request.graph,
-                machine,
+                topology,
                 policy=self._aim.policy,
                 objective=self._aim.objective,
                 overrides=request.overrides,
@@ -65,12 +65,12 @@ class Planner:
                 turns=request.turns,
             )
 
-        if machine not in self._plans:
-            request = self._request(machine)
+        if topology not in self._plans:
+            request = self._request(topology)
             by_cost = self._aim.policy == "auto"
-            plan = plan_request(request, machine, planned) if by_cost else planned(request)
-            self._plans[machine] = replace(plan, notes=(*request.notes, *plan.notes))
-        return self._plans[machine]
+            plan = plan_request(request, topology, planned) if by_cost else planned(request)
+            self._plans[topology] = replace(plan, notes=(*request.notes, *plan.notes))
+        return self._plans[topology]
 
     def tradeoffs(self) -> Tradeoffs:
         """Returns the candidates of all objectives, on the base machine."""
@@ -85,30 +85,30 @@ class Planner:
             with_cpu=self._with_cpu,
         )
 
-    def _request(self, machine: Machine) -> Request:
+    def _request(self, topology: Topology) -> Request:
         """Returns the graph as passes make it for a machine; once for machines that are alike to
         them.
         """
         from ...engine.request import Request, least_limits
         from ...planner.what_if import present
 
-        overrides = present(self.overrides, machine, self.base)
-        rooms = [spec.memory_bytes for spec in machine.devices if spec.kind != "cpu"]
-        key: tuple[object, ...] = least_limits(machine), min(rooms, default=0), overrides
+        overrides = present(self.overrides, topology, self.base)
+        rooms = [spec.memory_bytes for spec in topology.devices if spec.kind != "cpu"]
+        key: tuple[object, ...] = least_limits(topology), min(rooms, default=0), overrides
         if self._config is not None:  # shares are by what the devices cost
-            key = (*key, machine)
+            key = (*key, topology)
         if key not in self._requests:
             request = Request(self.graph, overrides, {})
             if self._config is not None:
-                request = self._configured(request, machine, self._config)
-            self._requests[key] = request.optimized(machine)
+                request = self._configured(request, topology, self._config)
+            self._requests[key] = request.optimized(topology)
         return self._requests[key]
 
-    def _configured(self, request: Request, machine: Machine, config: Config) -> Request:
+    def _configured(self, request: Request, topology: Topology, config: Config) -> Request:
         from ...engine.apply_config import Configuring
 
-        about = (lambda: machine), self._aim.policy, self._with_cpu
-        here = {spec.name for spec in machine.devices}
+        about = (lambda: topology), self._aim.policy, self._with_cpu
+        here = {spec.name for spec in topology.devices}
         gone = {spec.name for spec in self.base.devices if spec.name not in here}
         names = {d for section in config.sections.values() for d in section.devices}
         names.update(config.pipeline.devices if config.pipeline else ())
@@ -116,7 +116,7 @@ class Planner:
         return Configuring(left, lambda _: None, *about).apply(request, self._resolve)
 
 
-def compare_machines(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
+def compare_topologies(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
     """Returns what a run takes on the base machine, without each of its devices, on each alone, and
     after each change.
     """
@@ -135,7 +135,7 @@ def predicted_as_text(plan: Plan, found: Comparison) -> str:
     lines = ["layers:", *(f"  {line}" for line in layer_lines(plan)), ""]
     by = "by simulation"
     if first.estimated:
-        by += " of estimates" if not any(d.costs for d in plan.machine.devices) else ""
+        by += " of estimates" if not any(d.costs for d in plan.topology.devices) else ""
     lines.append(f"predicted: {format_seconds(first.seconds or 0.0)} for one run, {by}")
     if first.seconds_per_run is not None:
         lines.append(

@@ -104,7 +104,7 @@ class Nodes:
                 if known is not None and known.error is None:
                     raise DeviceError(
                         f"[cluster] expected nodes with names of their own, got {name} at "
-                        f"{known.address} and {address}; try `vksched node --name`"
+                        f"{known.address} and {address}; try `vksched worker --name`"
                     )
                 node = self._nodes[name] = Node(self, name, place_text(place_of(address)))
         except Closed as error:
@@ -300,7 +300,7 @@ class Node:
         nodes.mail.expect(number, part.plan.copies, awaited)
         keys = frozenset(
             (spec.name, graph.keys[node])
-            for spec, memory in zip(part.plan.machine.devices, part.plan.memory, strict=True)
+            for spec, memory in zip(part.plan.topology.devices, part.plan.memory, strict=True)
             for node in memory.weights
         )
         telling = Telling(progress)

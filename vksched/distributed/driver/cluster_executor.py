@@ -266,7 +266,7 @@ class ClusterExecutor(Carrier):
     def _note(self, error: DeviceError) -> None:
         """Takes the executor out of use, where a device has failed, or all of a host."""
         error.during = error.during or f"a run over {len(self._parts)} hosts"
-        faults = _faults_of(error, [spec.name for spec in self.plan.machine.devices])
+        faults = _faults_of(error, [spec.name for spec in self.plan.topology.devices])
         with self._state:
             self._retired = True
             known = {fault.device for fault in self._faults}
@@ -281,7 +281,7 @@ class ClusterExecutor(Carrier):
             error.device = self._devices_of(error.host)[0]
 
     def _devices_of(self, host: str) -> list[str]:
-        return [s.name for s in self.plan.machine.devices if host_of(s.name) == host]
+        return [s.name for s in self.plan.topology.devices if host_of(s.name) == host]
 
     def _said(self, run: _Run, name: str, error: BaseException) -> None:
         """Notes why a host is not done. One that does not say so may still work on the slot."""
@@ -302,8 +302,8 @@ class ClusterExecutor(Carrier):
         return CommitFailed(cause, results, frozenset(torn))
 
     def _index(self, host: str, device: int) -> int:
-        spec = self._parts[host].plan.machine.devices[device]
-        return self.plan.machine.index(on(host, spec.name))
+        spec = self._parts[host].plan.topology.devices[device]
+        return self.plan.topology.index(on(host, spec.name))
 
     def _tell_failed(self, record: RunRecord, start: float, error: BaseException) -> None:
         self._reporter.tell_failed(record, self._working[0], start, error)
@@ -315,7 +315,7 @@ class ClusterExecutor(Carrier):
         splits, spans = [], []
         for name, (stats, *_) in run.done.items():
             numbers = self._parts[name].numbers
-            devices = [self.plan.machine.devices[self.plan.splits[n].device].name for n in numbers]
+            devices = [self.plan.topology.devices[self.plan.splits[n].device].name for n in numbers]
             splits += [
                 s._replace(split=numbers[s.split], device=devices[s.split]) for s in stats.splits
             ]
@@ -324,9 +324,9 @@ class ClusterExecutor(Carrier):
         merged = RunStats(
             record.number,
             end - start,
-            sum(stats.fences_waited for stats in parts),
+            sum(stats.fence_waits for stats in parts),
             sum(stats.waits for stats in parts),
-            self.plan.crossing_bytes,
+            self.plan.transfer_bytes,
             self._input_bytes,
             run.done[CALLER].stats.output_bytes,
             tuple(sorted(splits)),

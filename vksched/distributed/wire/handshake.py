@@ -107,7 +107,7 @@ def shaders_hash() -> str:
 def ops_hash() -> str:
     """Returns a hash of the names of all ops, and of how words hold weights of few bits."""
     names = sorted(name for name in all_ops() if not name.startswith(_HOST_OPS))
-    return _hash((*names, f"words {native_kernels.WORDS_VERSION}"))
+    return _hash((*names, f"words {native_kernels.QUANT_LAYOUT_VERSION}"))
 
 
 def _hash(lines: Iterable[str]) -> str:

@@ -19,7 +19,13 @@ from ...common.serialize import number_of, plain
 from ...plan.multi_host.host_plan import Part
 from ...plan.types.plan_types import HOST
 from ...runtime.run_stats import RunStats, SplitStats
-from ...topology.device_spec import LEAST_PER_S, SYNC, DeviceSpec, spec_as_dict, spec_from_dict
+from ...topology.device_spec import (
+    GRANULARITIES,
+    LEAST_PER_S,
+    DeviceSpec,
+    spec_as_dict,
+    spec_from_dict,
+)
 from ...topology.host_names import on
 from ...topology.links import Link
 from ...trace import Event
@@ -160,8 +166,10 @@ def _told(each: dict[str, Any]) -> Told:
     made = None if link is None else link_of(**{key: number_of(v) for key, v in link.items()})
     if "/" in spec.name or not spec.name.isprintable():
         raise PlanError(f"expected the name of a device, got {spec.name[:64]!r}")
-    if spec.sync not in SYNC:
-        raise PlanError(f"expected a sync of {', '.join(SYNC)}, got {spec.sync[:64]!r}")
+    if spec.submit_granularity not in GRANULARITIES:
+        raise PlanError(
+            f"expected a submit_granularity of {', '.join(GRANULARITIES)}, got {spec.submit_granularity[:64]!r}"
+        )
     return Told(spec, made)
 
 

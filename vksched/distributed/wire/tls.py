@@ -71,7 +71,7 @@ class Security:
         except OSError as error:
             raise DeviceError(
                 f"[cluster] expected a node at {place_text(address)}, got none: "
-                f"{error.strerror or error}; try `vksched node --listen {place_text(address)}`"
+                f"{error.strerror or error}; try `vksched worker --listen {place_text(address)}`"
             ) from error
         try:
             return self._secured(own, server=False)

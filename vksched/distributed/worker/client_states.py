@@ -241,7 +241,7 @@ class CallerStates:
 def _used(part: Part) -> Iterator[tuple[At, StateKey, TensorType]]:
     """Yield the states of a part, on each device that has them."""
     plan, graph = part.plan, part.plan.graph
-    names = [spec.name for spec in plan.machine.devices]
+    names = [spec.name for spec in plan.topology.devices]
     for node in graph.initial:
         key = graph.keys[node]
         homes = {number for number, memory in enumerate(plan.memory) if node in memory.states}

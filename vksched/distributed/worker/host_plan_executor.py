@@ -146,12 +146,12 @@ class PartExecutor(Executor):
 
     def _tell_sent(self, run: RunRecord, each: Sent) -> None:
         about = {"split": self._makers[each.value], "to": on(each.host, HOST_LANE)}
-        self._tell_crossing(("send", each.value, each.start_s, each.end_s), run, about)
+        self._tell_transfer(("send", each.value, each.start_s, each.end_s), run, about)
 
-    def _tell_crossing(
-        self, crossing: HostSpan, run: RunRecord, about: Mapping[str, object]
+    def _tell_transfer(
+        self, transfer: HostSpan, run: RunRecord, about: Mapping[str, object]
     ) -> None:
-        name, value, start_s, end_s = crossing
+        name, value, start_s, end_s = transfer
         size = self.plan.graph.nodes[value].type.device_bytes
         fields = {"node": value, "bytes": size, **about}
         self._trace.emit(Event(name, HOST_LANE, start_s, end_s, run.number, fields, self.number))
@@ -171,8 +171,8 @@ class PartExecutor(Executor):
         if self._trace.active:
             needed_by = position if position < len(self._before_commits) else HOST
             about = {"of": on(step.host, HOST_LANE), "needed_by": needed_by}
-            crossing = "take", step.value, start, self._trace.clock.now()
-            self._tell_crossing(crossing, run, about)
+            transfer = "recv", step.value, start, self._trace.clock.now()
+            self._tell_transfer(transfer, run, about)
         if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
             name = self.plan.graph.nodes[step.value].name
             error = DeviceError(
@@ -182,7 +182,7 @@ class PartExecutor(Executor):
             error.host = step.host
             raise error
         asked.feeds[step.value] = array
-        run.crossing_bytes += type_.device_bytes
+        run.transfer_bytes += type_.device_bytes
         self._show(run, step.shown)
 
     def _settle(self, run: RunRecord, interrupted: bool) -> None:

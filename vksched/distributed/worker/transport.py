@@ -38,7 +38,7 @@ MAX_HOSTS = 1 << 12
 """Of one caller."""
 REMEDY = (
     "try whether it runs there, with the same key, security and version, and whether the addresses "
-    "that `vksched node --peers` names are right"
+    "that `vksched worker --peers` names are right"
 )
 LOG = logging.getLogger("vksched")
 

@@ -104,14 +104,16 @@ class PartHost:
         """
         found = []
         used = {split.device for split in part.plan.splits}
-        for number, planned in enumerate(part.plan.machine.devices):
+        for number, planned in enumerate(part.plan.topology.devices):
             device = self._devices.get(planned.name)
             if device is None:
                 known = ", ".join(self._devices)
                 raise PlanError(f"[parts] expected one of {known} as device, got {planned.name}")
             there = device.spec
             same = replace(planned.limits, tuned=there.limits.tuned) == there.limits
-            fits = number not in used or (same and planned.page_bytes <= there.page_bytes)
+            fits = number not in used or (
+                same and planned.max_buffer_bytes <= there.max_buffer_bytes
+            )
             if planned.kind != there.kind or not fits:
                 raise PlanError(
                     f"[parts] the part takes {planned.name} for another device than it is; try to "

@@ -29,7 +29,7 @@ SPLIT = (
     "copies_out",
     "observed",
     "in_place",
-    "aside",
+    "transfer_queue",
     "orders",
     "hands_over",
     "refills",
@@ -75,10 +75,10 @@ def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str
     Raises:
         PlanError: the documents make no graph, machine or question.
     """
-    question, made, machine = asked_of(graph, document)
+    question, made, topology = asked_of(graph, document)
     replica, none = replica_of(document), ""
     try:
-        plan = answer(question, made, machine)
+        plan = answer(question, made, topology)
         every = plan, *plan.replicas
         if replica in range(len(every)):
             plan = every[replica]
@@ -98,7 +98,7 @@ def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str
 def _differences(
     tape: Mapping[str, Any], replay: Mapping[str, Any], names: Sequence[str], where: str
 ) -> Iterator[Difference]:
-    devices = [device["name"] for device in replay["machine"]["devices"]]
+    devices = [device["name"] for device in replay["topology"]["devices"]]
 
     def parts(of: str, keys: Sequence[str], one: Any, other: Any) -> Iterator[Difference]:
         for key in keys:
@@ -128,12 +128,12 @@ def _placements(
     devices: Sequence[str],
     where: str,
 ) -> Iterator[Difference]:
-    """Yields nodes that another rule put somewhere; rules are numbered in each plan."""
+    """Yields nodes with another device or reason; reasons are numbered in each plan."""
     for at, name in enumerate(names):
         one, other = (
-            f"{devices[device]}, as {plan['rules'][rule]}"
+            f"{devices[device]}, as {plan['reasons'][reason]}"
             for plan in (tape, replay)
-            for device, rule in [plan["placements"][at]]
+            for device, reason in [plan["placements"][at]]
         )
         if one != other:
             yield Difference(where, f"the place of {name}", one, other)

@@ -28,7 +28,7 @@ ORDERED = ("copy", "submit", "wait", "split", "run")
 """Events whose order follows from a plan."""
 TOLD = ("split", "node", "way", "bytes", "needed_by")
 """What follows from a plan of their fields."""
-TOTALS = ("waits", "fences_waited", "crossing_bytes", "input_bytes", "output_bytes")
+TOTALS = ("waits", "fence_waits", "transfer_bytes", "input_bytes", "output_bytes")
 """And of the stats of a run."""
 MOST_BYTES = 1 << 31
 """Of all results of a run, which are made: zeros that take memory."""
@@ -75,13 +75,13 @@ def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
     Raises:
         PlanError: its results are too large to be made here.
     """
-    graph, machine = plan.graph, plan.machine
+    graph, topology = plan.graph, plan.topology
     shown = [node for node, count in observed.items() for _ in range(count)]
     results = [*(node for _, node in graph.outputs), *graph.kept, *shown]
     if sum(graph.nodes[node].type.host_bytes for node in results) > MOST_BYTES:
         raise PlanError(f"[replay] expected results of at most {MOST_BYTES} bytes, got more")
     clock, tape = SimulatedClock(), Tape(None)
-    devices = [BlankDevice(spec, clock) for spec in machine.devices]
+    devices = [BlankDevice(spec, clock) for spec in topology.devices]
     executor = Executor(plan, devices, Trace(clock, [tape]), float("inf"), number=0)
     try:
         feeds = {node.id: blank(node.type) for node in graph.inputs}

@@ -68,7 +68,7 @@ def replay_tape(tape: TapeFile) -> Replay:
         if document["decides"]:
             notes += [f"{where}: its {count_of(len(taped), 'run')} decided anew"] if taped else []
             continue
-        if taped and any("/" in device["name"] for device in document["machine"]["devices"]):
+        if taped and any("/" in device["name"] for device in document["topology"]["devices"]):
             notes.append(f"{where}: its runs are not compared: several computers carried them out")
             continue
         order = _order(made, where, notes) if taped else None

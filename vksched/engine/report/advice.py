@@ -29,7 +29,7 @@ from ...schedule.model.objectives import LATENCY
 from ...topology.device_spec import DeviceSpec
 from ...topology.edit import with_device
 from ...topology.links import Link
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .run_history import GraphRun, WholeRun
 
 AS_IT_IS = "as it is"
@@ -155,7 +155,7 @@ class _Part:
     def of(row: Outcome) -> _Part:
         sizes = buffers(row.plan) if row.plan is not None else {}
         peaks = {name: held.peak_bytes for name, held in sizes.items()}
-        host = row.machine.devices[row.machine.cpu].name
+        host = row.topology.devices[row.topology.cpu].name
         return _Part(
             row.metrics, peaks, not row.estimated, row.watts_assumed, {*row.busy} <= {host}
         )
@@ -189,10 +189,10 @@ def _rows(graph: GraphRun) -> _Rows:
     plan = graph.plan
     found = _known.get(plan)
     if found is None:
-        machine = plan.machine
+        topology = plan.topology
         changes = [
-            Change(f"with another {spec.name}", with_device(machine, spec, link))
-            for spec, link in _cards(machine)
+            Change(f"with another {spec.name}", with_device(topology, spec, link))
+            for spec, link in _cards(topology)
         ]
         asked = graph.asked
         rows = compare_plan(
@@ -208,14 +208,14 @@ def _rows(graph: GraphRun) -> _Rows:
     return found
 
 
-def _cards(machine: Machine) -> list[tuple[DeviceSpec, Link]]:
+def _cards(topology: Topology) -> list[tuple[DeviceSpec, Link]]:
     """Returns the devices of which there could be another one, and their links; the first of those
     that are equal.
     """
     found: dict[tuple[DeviceSpec, Link], tuple[DeviceSpec, Link]] = {}
-    for device, spec in enumerate(machine.devices):
-        if not machine.is_cpu(device) and not spec.out_of_use and not _is_software(spec):
-            card, link = replace(spec, pool=""), machine.link_out(device)
+    for device, spec in enumerate(topology.devices):
+        if not topology.is_cpu(device) and not spec.disabled_reason and not _is_software(spec):
+            card, link = replace(spec, memory_node=""), topology.link_out(device)
             found.setdefault((replace(card, name=""), link), (card, link))
     return list(found.values())
 

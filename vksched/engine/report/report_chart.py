@@ -67,7 +67,7 @@ def draw_report(
 def _rows(times: Sequence[Shares], spans: Sequence[TimeSpan]) -> list[Row]:
     bars: dict[tuple[str, str], list[Bar]] = {}
     for span in spans:
-        lane = "busy" if span.kind == "step" else span.kind
+        lane = "busy" if span.kind == "host_op" else span.kind
         bars.setdefault((span.device, lane), []).append(Bar(span.start_s, span.end_s, span.what))
     rows: list[Row] = []
     for number, share in enumerate(times):

@@ -72,7 +72,7 @@ class Shares:
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
     """A stretch of a run, in seconds from its start. kind: "busy" of a device; "copy" or "wait" of
-    the host, for a device; "step" of the host between two graphs. what: the split with its ops, or
+    the host, for a device; "host_op" of the host between two graphs. what: the split with its ops, or
     the split that it was for.
     """
 
@@ -98,12 +98,12 @@ def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
         for work in graph.stats.splits:
             what = f"{within}split {work.split}: {_ops(graph.plan, work.split)}"
             add("busy", work.device, work.begin_s, work.end_s, what)
-        devices, splits = graph.plan.machine.devices, graph.plan.splits
+        devices, splits = graph.plan.topology.devices, graph.plan.splits
         for kind, split, start_s, end_s in graph.stats.spans:
             name = devices[splits[split].device].name
             add(kind, name, start_s, end_s, f"{within}split {split}")
     for step in run.steps:
-        add("step", "cpu", step.start_s, step.end_s, step.op)
+        add("host_op", "cpu", step.start_s, step.end_s, step.op)
     return tuple(sorted(found, key=lambda span: (span.start_s, span.end_s)))
 
 
@@ -118,11 +118,11 @@ def shares_of(run: WholeRun, spans: Sequence[TimeSpan]) -> tuple[Shares, ...]:
 
     spans: of that run.
     """
-    names = dict.fromkeys(s.name for g in run.graphs for s in g.plan.machine.devices)
+    names = dict.fromkeys(s.name for g in run.graphs for s in g.plan.topology.devices)
     names.update(dict.fromkeys(span.device for span in spans))
     by_device: dict[str, dict[str, list[Stretch]]] = {name: {} for name in names}
     for span in spans:
-        kind = "busy" if span.kind == "step" else span.kind
+        kind = "busy" if span.kind == "host_op" else span.kind
         by_device[span.device].setdefault(kind, []).append((span.start_s, span.end_s))
     wall_s = run.seconds
     out = [_of_device(name, wall_s, kinds) for name, kinds in by_device.items()]

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ...common.formatting import format_bytes
-from ...plan.types.query import copied_bytes, crossings
+from ...plan.types.query import copied_bytes, transfers
 from .run_history import WholeRun
 
 
@@ -39,8 +39,8 @@ def sent_of(run: WholeRun) -> tuple[Sent, ...]:
     sums: Counter[str] = Counter()
     for graph in run.graphs:
         plan, marked = graph.plan, graph.asked.sums
-        for copy in crossings(plan):
-            device = plan.machine.devices[plan.splits[copy.source].device].name
+        for copy in transfers(plan):
+            device = plan.topology.devices[plan.splits[copy.source].device].name
             size = copied_bytes(plan, (copy,))
             whole[device] += size
             if plan.graph.nodes[copy.node].name in marked:

@@ -22,7 +22,7 @@ from ...plan.plan import Plan
 from ...plan.simulation.simulate_plan import simulate
 from ...planner.planner import plan_graph
 from ...planner.what_if import Change, Comparison, compare
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .layer_costs import measure_layers
 from .partition_layers import PARTS, Stretch
 from .place_layers import Layout, decide
@@ -54,10 +54,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Speeds:
-    """Tokens a second: those that are written one after the other, those of a prompt."""
+    """Tokens a second of decode and of prefill."""
 
-    written: float
-    read: float
+    decode: float
+    prefill: float
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Forecast:
 
 class Forecaster:
     """Tells of a model with a context of `ctx` tokens on any machine. sizes: of the steps that will
-    be compiled, in tokens, from 1 on. with_cpu: the CPU competes with other devices. kv: how keys
+    be compiled, in tokens, from 1 on. with_cpu: the CPU competes with other devices. cache_type: how keys
     and values are kept.
     """
 
@@ -81,25 +81,25 @@ class Forecaster:
         ctx: int,
         sizes: Sequence[int],
         with_cpu: bool = False,
-        kv: str = "f32",
+        cache_type: str = "f32",
     ) -> None:
         hollow = model.hollow()
-        cache = hollow.cache(ctx, kv)
+        cache = hollow.cache(ctx, cache_type)
         steps = (hollow.step(cache, size) for size in (1, sizes[-1]))
         self._write, self._read = (build_graph(s.logits, s.updates)[0] for s in steps)
         self._ctx = ctx
         self._sizes = tuple(sizes)
         self._with_cpu = with_cpu
-        self._known: list[tuple[Machine, Layout, tuple[Plan, Plan]]] = []
+        self._known: list[tuple[Topology, Layout, tuple[Plan, Plan]]] = []
 
-    def compare(self, machine: Machine, changes: Sequence[Change] = ()) -> Comparison:
+    def compare(self, topology: Topology, changes: Sequence[Change] = ()) -> Comparison:
         """Returns what a written token takes with and without each device."""
-        return compare(machine, lambda each: self._planned(each)[1][0], changes)
+        return compare(topology, lambda each: self._planned(each)[1][0], changes)
 
-    def forecast(self, machine: Machine) -> Forecast | None:
+    def forecast(self, topology: Topology) -> Forecast | None:
         """Returns what is expected on a machine; None where the model does not fit."""
         try:
-            layout, plans = self._planned(machine)
+            layout, plans = self._planned(topology)
         except OutOfMemory:
             return None
         written, read = (simulate(plan) for plan in plans)
@@ -111,35 +111,35 @@ class Forecaster:
             tuple(dict.fromkeys(note for plan in plans for note in plan.notes)),
         )
 
-    def _planned(self, machine: Machine) -> tuple[Layout, tuple[Plan, Plan]]:
+    def _planned(self, topology: Topology) -> tuple[Layout, tuple[Plan, Plan]]:
         for known, layout, plans in self._known:
-            if known == machine:
+            if known == topology:
                 return layout, plans
-        measured = measure_layers(self._write, self._read, self._sizes, machine)
-        layout = Layout(machine, measured, decide(measured, machine, self._with_cpu))
+        measured = measure_layers(self._write, self._read, self._sizes, topology)
+        layout = Layout(topology, measured, decide(measured, topology, self._with_cpu))
         plans = self._plan(self._write, layout), self._plan(self._read, layout)
-        self._known.append((machine, layout, plans))
+        self._known.append((topology, layout, plans))
         return layout, plans
 
     def _plan(self, graph: Graph, layout: Layout) -> Plan:
         """Returns the plan of a step as a scheduler makes it."""
-        request = Request(graph, tuple(layout.placement.items()), {}).optimized(layout.machine)
+        request = Request(graph, tuple(layout.placement.items()), {}).optimized(layout.topology)
 
         def planned(version: Request) -> Plan:
             return plan_graph(
                 version.graph,
-                layout.machine,
+                layout.topology,
                 policy="auto",
                 overrides=version.overrides,
                 copies="auto",
                 with_cpu=self._with_cpu,
             )
 
-        return plan_request(request, layout.machine, planned)
+        return plan_request(request, layout.topology, planned)
 
 
 def _held(layout: Layout, stretch: Stretch) -> Held:
-    spec = layout.machine.devices[stretch.device]
+    spec = layout.topology.devices[stretch.device]
     return Held(
         spec.name,
         layout.layers[stretch.start].name,
@@ -162,7 +162,7 @@ def as_dict(forecast: Forecast) -> dict[str, Any]:
                 "first": held.first,
                 "last": held.last,
                 "layers": held.layers,
-                "layers_without_experts": held.away,
+                "n_cpu_moe": held.away,
                 "weight_bytes": held.weight_bytes,
                 "cache_bytes": held.cache_bytes,
                 "work_bytes": held.work_bytes,
@@ -171,7 +171,7 @@ def as_dict(forecast: Forecast) -> dict[str, Any]:
             }
             for held in forecast.held
         ],
-        "written_per_s": forecast.speeds.written,
-        "read_per_s": forecast.speeds.read,
+        "decode_per_s": forecast.speeds.decode,
+        "prefill_per_s": forecast.speeds.prefill,
         "notes": list(forecast.notes),
     }

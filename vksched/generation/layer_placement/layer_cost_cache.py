@@ -33,7 +33,7 @@ from ...storage.disk_cache import (
     replace_whole,
     set_aside,
 )
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ...tuning.device_cache import DAMAGE
 from .layer_costs import Measured, places_of
 from .partition_layers import Experts, Layer
@@ -71,16 +71,16 @@ def kept_or_measured(
     model: LanguageModel,
     cache: KeyValueCache,
     sizes: Sequence[int],
-    machine: Machine,
+    topology: Topology,
     measure: Callable[[], Measured],
 ) -> Measured:
     """Returns what layers take: what is kept, or what `measure` gives, which is kept then."""
     folder = folder_of("layers")
     if folder is None or model.hyper.layers < LEAST_LAYERS:
         return measure()
-    key = key_of(model, cache, sizes, machine)
+    key = key_of(model, cache, sizes, topology)
     path = folder / f"{key}.json"
-    found = _read(path, key, machine)
+    found = _read(path, key, topology)
     if found is None:
         found = measure()
         with kept_if_room(folder):
@@ -89,15 +89,15 @@ def kept_or_measured(
 
 
 def key_of(
-    model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], machine: Machine
+    model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], topology: Topology
 ) -> str:
     """Returns a hash of all that decides what layers take."""
     # whatever is free at the moment makes room, and no layer slower
-    bare = replace(machine, devices=tuple(replace(d, memory_bytes=0) for d in machine.devices))
+    bare = replace(topology, devices=tuple(replace(d, memory_bytes=0) for d in topology.devices))
     tensors = [(t.name, t.shape, t.type) for t in model.file.tensors.values()]
     told = (
         *(FORMAT, code_files(), native_kernels.native is not None, repr(model.hyper), tensors),
-        *(cache.length, cache.dtype, list(sizes), bare.as_dict(), repr(machine.links.default)),
+        *(cache.length, cache.dtype, list(sizes), bare.as_dict(), repr(topology.links.default)),
     )
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 
@@ -105,7 +105,7 @@ def key_of(
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _read(path: Path, key: str, machine: Machine) -> Measured | None:
+def _read(path: Path, key: str, topology: Topology) -> Measured | None:
     """Returns what a file has, with the room that devices have now; None where it has nothing."""
     try:
         content = read_whole(path)
@@ -118,7 +118,7 @@ def _read(path: Path, key: str, machine: Machine) -> Measured | None:
         told = data["measured"]
         if data["key"] != key or data["digest"] != _digest(told):
             raise ValueError("it is of another question, or damaged")
-        return _measured_of(told, machine)
+        return _measured_of(told, topology)
     except DAMAGE as error:
         set_aside(path, content)
         warn(
@@ -128,11 +128,11 @@ def _read(path: Path, key: str, machine: Machine) -> Measured | None:
         return None
 
 
-def _measured_of(told: Any, machine: Machine) -> Measured:
+def _measured_of(told: Any, topology: Topology) -> Measured:
     """Returns what layers take; raises one of DAMAGE where that makes no sense."""
     check(told, MEASURED, "what layers take")
     layers = tuple(_layer(each) for each in told["layers"])
-    count, seconds = len(machine.devices), told["stretch_s"]
+    count, seconds = len(topology.devices), told["stretch_s"]
     of_devices = [seconds, *(each for layer in layers for each in (layer.write_s, layer.read_s))]
     of_experts = [layer.experts for layer in layers if layer.experts is not None]
     of_devices += [each for experts in of_experts for each in (experts.write_s, experts.read_s)]
@@ -141,7 +141,7 @@ def _measured_of(told: Any, machine: Machine) -> Measured:
     if _least(told) < 0:
         raise ValueError("expected bytes of 0 or more")
     shared_bytes = told["shared_bytes"]
-    places = places_of(machine, shared_bytes, [(write, read) for write, read in seconds])
+    places = places_of(topology, shared_bytes, [(write, read) for write, read in seconds])
     return Measured(layers, places, shared_bytes, told["tokens"], told["hidden_bytes"])
 
 

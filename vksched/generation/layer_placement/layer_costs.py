@@ -26,7 +26,7 @@ from ...plan.plan import Plan
 from ...plan.types.offsets import aligned
 from ...planner.planner import plan_graph
 from ...topology.device_spec import DeviceSpec
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .partition_layers import Experts, Layer, Place
 
 EXPERTS, INSIDE = "_exps", "experts"
@@ -53,13 +53,13 @@ class Measured:
     hidden_bytes: int
 
 
-def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], machine: Machine) -> Measured:
+def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], topology: Topology) -> Measured:
     """Returns what layers take.
 
     write: the step of one token. read: the largest of the steps, whose sizes in tokens, from 1 on,
     are all that will be compiled.
     """
-    writing, reading = _Step(write, machine), _Step(read, machine)
+    writing, reading = _Step(write, topology), _Step(read, topology)
     times = sum(sizes[1:]) / sizes[-1]
     shared_bytes = round(
         len(sizes) * writing.table_bytes + writing.flow_bytes + times * reading.flow_bytes
@@ -76,15 +76,15 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], machine: Mac
         )
         for name in writing.layers
     ]
-    devices = range(len(machine.devices))
+    devices = range(len(topology.devices))
     stretch_s = [(writing.stretch_s(device), reading.stretch_s(device)) for device in devices]
-    places = places_of(machine, shared_bytes, stretch_s)
+    places = places_of(topology, shared_bytes, stretch_s)
     about = sizes[-1], reading.hidden_bytes
     return Measured(tuple(layers), places, shared_bytes, *about)
 
 
 def places_of(
-    machine: Machine, shared_bytes: int, stretch_s: Sequence[tuple[float, float]]
+    topology: Topology, shared_bytes: int, stretch_s: Sequence[tuple[float, float]]
 ) -> tuple[Place, ...]:
     """Returns the devices with the room that they have now. stretch_s: of each, the seconds that a
     stretch takes beside its layers, of one token and of one part of a prompt.
@@ -94,7 +94,7 @@ def places_of(
             math.inf if spec.kind == "cpu" else USED_SHARE * spec.memory_bytes - shared_bytes,
             *seconds,
         )
-        for spec, seconds in zip(machine.devices, stretch_s, strict=True)
+        for spec, seconds in zip(topology.devices, stretch_s, strict=True)
     )
 
 
@@ -108,11 +108,11 @@ def _experts(name: str, writing: _Step, reading: _Step) -> Experts | None:
 class _Step:
     """One step on a machine."""
 
-    def __init__(self, graph: Graph, machine: Machine) -> None:
-        self.graph = Request(graph, (), {}).optimized(machine).graph
-        self.machine = machine
-        self._support = Support(self.graph, machine)
-        self._plan = _planned(self.graph, machine)
+    def __init__(self, graph: Graph, topology: Topology) -> None:
+        self.graph = Request(graph, (), {}).optimized(topology).graph
+        self.topology = topology
+        self._support = Support(self.graph, topology)
+        self._plan = _planned(self.graph, topology)
         self._written = frozenset(self._plan.in_place.values())
         found: dict[str, list[Node]] = {}
         for node in self._support.computed:
@@ -151,37 +151,37 @@ class _Step:
 
     def seconds(self, name: str) -> tuple[float, ...]:
         """Returns by device what the nodes of a layer take."""
-        devices = range(len(self.machine.devices))
+        devices = range(len(self.topology.devices))
         return tuple(sum(self._node_s(n, d) for n in self.layers[name]) for d in devices)
 
     def experts_s(self, name: str) -> tuple[float, ...]:
         """Returns by device how much longer a layer takes whose experts are on the CPU."""
         inside = f"{name}.{INSIDE}."
         nodes = [node for node in self.layers[name] if node.name.startswith(inside)]
-        on_cpu_s = sum(self._node_s(node, self.machine.cpu) for node in nodes)
+        on_cpu_s = sum(self._node_s(node, self.topology.cpu) for node in nodes)
         return tuple(
             on_cpu_s - sum(self._node_s(n, device) for n in nodes) + self._visit_s(device)
-            for device in range(len(self.machine.devices))
+            for device in range(len(self.topology.devices))
         )
 
     def stretch_s(self, device: int) -> float:
         """Returns what a stretch of layers takes beside them: hidden states come and go."""
-        return node_cost.submission_seconds(self.machine.devices[device]) + self._way_s(device)
+        return node_cost.submission_seconds(self.topology.devices[device]) + self._way_s(device)
 
     def _node_s(self, node: Node, device: int) -> float:
         if self._support.can(node, device):
             return self._support.node_seconds(node.id, device)
-        return self._support.node_seconds(node.id, self.machine.cpu) + self._visit_s(device)
+        return self._support.node_seconds(node.id, self.topology.cpu) + self._visit_s(device)
 
     def _visit_s(self, device: int) -> float:
         """Returns what it takes to leave a device for the CPU and to come back."""
-        specs = self.machine.devices
+        specs = self.topology.devices
         both = node_cost.submission_seconds(specs[device]) + node_cost.submission_seconds(specs[-1])
         return both + self._way_s(device)
 
     def _way_s(self, device: int) -> float:
         """Returns what hidden states take on their way to a device and back."""
-        way, cpu, size_bytes = self.machine.way, self.machine.cpu, self.hidden_bytes
+        way, cpu, size_bytes = self.topology.way, self.topology.cpu, self.hidden_bytes
         if device == cpu:
             return 0.0
         return way(cpu, device).seconds(size_bytes) + way(device, cpu).seconds(size_bytes)
@@ -213,10 +213,10 @@ def _position(name: str) -> tuple[int, int]:
     return (FIRST, BETWEEN, LAST).index(first), int(number or 0)
 
 
-def _planned(graph: Graph, machine: Machine) -> Plan:
+def _planned(graph: Graph, topology: Topology) -> Plan:
     """Returns the plan of a step on the first device that works, had it all the memory."""
-    working = [spec for spec in machine.devices[:-1] if not spec.out_of_use]
+    working = [spec for spec in topology.devices[:-1] if not spec.disabled_reason]
     roomy: list[DeviceSpec] = [
-        replace(spec, memory_bytes=ROOMY_BYTES, pool="") for spec in working[:1]
+        replace(spec, memory_bytes=ROOMY_BYTES, memory_node="") for spec in working[:1]
     ]
-    return plan_graph(graph, Machine((*roomy, machine.devices[-1])), policy="priority")
+    return plan_graph(graph, Topology((*roomy, topology.devices[-1])), policy="priority")

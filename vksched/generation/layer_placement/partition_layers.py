@@ -1,7 +1,7 @@
 """Divide: the layers of a model over devices, so that a turn of a conversation takes least.
 
 Problem: layers run one after the other, and each lies on one device with its weights, keys and
-values. A token that is written takes the sum of all layers and of the crossings. A long prompt
+values. A token that is written takes the sum of all layers and of the transfers. A long prompt
 flows in parts: it takes the sum for its first part, and for each further one what the slowest
 device takes. Method: each device takes one stretch of the layers, the host as many as need be. For
 a set of devices the least sum is found from left to right. It is found again with a limit on the

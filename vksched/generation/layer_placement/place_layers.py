@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...common.dtypes import numpy_dtype
 from ...ir.build_graph import build_graph
 from ...planner.search.select import MARGIN_ESTIMATED, MARGIN_MEASURED, known
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .layer_cost_cache import kept_or_measured
 from .layer_costs import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
 from .partition_layers import Division, Experts, Layer, Stretch, divide
@@ -39,7 +39,7 @@ PREPARE_S = 0.015
 class Layout:
     """Where the layers of a model lie on a machine."""
 
-    machine: Machine
+    topology: Topology
     measured: Measured
     division: Division
 
@@ -51,7 +51,7 @@ class Layout:
     @property
     def placement(self) -> dict[str, str]:
         """Name patterns to device names, as for `Scheduler.compile`."""
-        names = [spec.name for spec in self.machine.devices]
+        names = [spec.name for spec in self.topology.devices]
         out = {"*": names[self.division.stretches[0].device]}
         for stretch in self.division.stretches:
             for number in range(stretch.start, stretch.end):
@@ -76,7 +76,7 @@ class Layout:
         return [layer.experts for layer in layers if layer.experts]
 
     @property
-    def layers_without_experts(self) -> int:
+    def n_cpu_moe(self) -> int:
         """How many layers have their experts on the host, and not where they lie themselves."""
         return sum(len(self.away(stretch)) for stretch in self.division.stretches)
 
@@ -127,7 +127,7 @@ class Places(Protocol):
     with_cpu: bool
 
     @property
-    def machine(self) -> Machine: ...
+    def topology(self) -> Topology: ...
 
 
 def place_layers(
@@ -143,20 +143,20 @@ def place_layers(
 
     full: devices that turned out to have no room.
     """
-    machine = scheduler.machine
-    working = [spec for spec in machine.devices[:-1] if not spec.out_of_use]
+    topology = scheduler.topology
+    working = [spec for spec in topology.devices[:-1] if not spec.disabled_reason]
     if scheduler.policy != "auto" or not working:
         return None
     if not full and takes_all(scheduler, model, cache):
         return None
-    about = model, cache, sizes, machine
+    about = model, cache, sizes, topology
     measured = kept_or_measured(*about, lambda: _measured(*about))
-    return Layout(machine, measured, decide(measured, machine, scheduler.with_cpu, full))
+    return Layout(topology, measured, decide(measured, topology, scheduler.with_cpu, full))
 
 
 def takes_all(scheduler: Places, model: LanguageModel, cache: KeyValueCache) -> bool:
     """Whether one device alone works, and surely has room for a model and its cache."""
-    working = [spec for spec in scheduler.machine.devices[:-1] if not spec.out_of_use]
+    working = [spec for spec in scheduler.topology.devices[:-1] if not spec.disabled_reason]
     if scheduler.policy != "auto" or scheduler.with_cpu or len(working) != 1:
         return False
     held_bytes = model.device_bytes + _cache_bytes(model, cache)
@@ -173,7 +173,7 @@ def lay_out(
     model: LanguageModel,
     cache: KeyValueCache,
     sizes: Sequence[int],
-    machine: Machine,
+    topology: Topology,
     with_cpu: bool = False,
 ) -> Layout:
     """Returns where the layers of a model shall lie.
@@ -181,30 +181,30 @@ def lay_out(
     sizes: of the steps that will be compiled, in tokens, from 1 on. with_cpu: the CPU competes with
     other devices; else it takes only what they cannot.
     """
-    measured = _measured(model, cache, sizes, machine)
-    return Layout(machine, measured, decide(measured, machine, with_cpu))
+    measured = _measured(model, cache, sizes, topology)
+    return Layout(topology, measured, decide(measured, topology, with_cpu))
 
 
 def _measured(
-    model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], machine: Machine
+    model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], topology: Topology
 ) -> Measured:
     steps = (model.step(cache, size) for size in (1, sizes[-1]))
     write, read = (build_graph(step.logits, step.updates)[0] for step in steps)
-    return measure_layers(write, read, sizes, machine)
+    return measure_layers(write, read, sizes, topology)
 
 
 def decide(
-    measured: Measured, machine: Machine, with_cpu: bool, full: Container[str] = ()
+    measured: Measured, topology: Topology, with_cpu: bool, full: Container[str] = ()
 ) -> Division:
     """Returns the division that takes least on the devices that work, one for each memory. full:
     devices that take nothing.
     """
-    able = [not spec.out_of_use and spec.name not in full for spec in machine.devices]
-    usable = [next((d for d in pool if able[d]), None) for pool in machine.pools]
+    able = [not spec.disabled_reason and spec.name not in full for spec in topology.devices]
+    usable = [next((d for d in pool if able[d]), None) for pool in topology.memory_nodes]
     places = [
-        place if d == machine.cpu or d in usable else replace(place, room_bytes=NO_ROOM)
+        place if d == topology.cpu or d in usable else replace(place, room_bytes=NO_ROOM)
         for d, place in enumerate(measured.places)
     ]
-    sure = known(machine, [d for d in usable if d is not None])
+    sure = known(topology, [d for d in usable if d is not None])
     margin = MARGIN_MEASURED if sure else MARGIN_ESTIMATED
     return divide(measured.layers, places, with_cpu, margin)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ...common.dtypes import INT32
 from ...common.errors import DTypeError, ModelFormatError, ShapeError
-from ...ir.name_scope import scope, turn
+from ...ir.name_scope import name_scope, turn
 from ...ir.tensor import Tensor, input
 from ..base import ImportedModel
 from .architectures import architecture
@@ -132,7 +132,7 @@ class LanguageModel(ImportedModel):
                 "with attention sinks, got false"
             )
         hidden = self._network(PaddedTexts(length, counts, causal)).hidden(ids)
-        with scope("pooling"):
+        with name_scope("pooling"):
             return pooled(hidden, counts, way)
 
     def pooling(self, asked: str | None = None) -> str:
@@ -161,20 +161,20 @@ class LanguageModel(ImportedModel):
             )
         return ids.shape[1]
 
-    def cache(self, length: int, kv: str = "f32") -> KeyValueCache:
+    def cache(self, length: int, cache_type: str = "f32") -> KeyValueCache:
         """Returns room for the keys and values of a text of so many tokens, for `step`.
 
-        kv: how they are kept, "f32", or "f16" in half the memory, or "q8_0" in little over a
+        cache_type: how they are kept, "f32", or "f16" in half the memory, or "q8_0" in little over a
             quarter.
         """
-        if kv not in KINDS:
-            raise DTypeError(f"[model] expected a cache of {', '.join(KINDS)}, got {kv!r}")
+        if cache_type not in KINDS:
+            raise DTypeError(f"[model] expected a cache of {', '.join(KINDS)}, got {cache_type!r}")
         if not 0 < length <= self.hyper.context:
             raise ShapeError(
                 f"[model] expected a cache of 1 to {self.hyper.context} tokens, "
                 f"as many as the model reads, got {length}; try fewer"
             )
-        return KeyValueCache(length, kv)
+        return KeyValueCache(length, cache_type)
 
     def step(self, cache: KeyValueCache, tokens: int, parts: int = 1) -> Step:
         """Returns a call that reads so many more tokens of a text, as tensors to compile with its

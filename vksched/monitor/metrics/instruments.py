@@ -47,7 +47,7 @@ MEASURES: Mapping[str, Measure] = {
         "counter", "{copy}", "Values between device and host", ("device", "direction")
     ),
     "copied_bytes": Measure("counter", "By", "Bytes of these", ("device", "direction")),
-    "crossing_bytes": Measure("counter", "By", "Bytes from one device to another"),
+    "transfer_bytes": Measure("counter", "By", "Bytes from one device to another"),
     "faults": Measure("counter", "{fault}", "Failures of devices", ("device", "error")),
     "slow_submissions": Measure(
         "counter", "{submission}", "Submissions far slower than planned", ("device",)
@@ -82,11 +82,11 @@ class Meter:
             "wait": self._wait,
             "copy": self._copy,
             "fault": self._fault,
-            "slow": lambda event: self._to.add("slow_submissions", 1, self._device(event)),
+            "slowdown": lambda event: self._to.add("slow_submissions", 1, self._device(event)),
             "plan": lambda event: self._to.add("plans", 1),
             "fallback": lambda event: self._to.add("fallbacks", 1),
             "prepare": self._memory,
-            "free": self._memory,
+            "release": self._memory,
         }
 
     def __call__(self, event: Event) -> None:
@@ -99,7 +99,7 @@ class Meter:
         assert isinstance(stats, RunStats)
         self._to.add("runs", 1)
         self._to.record("run_seconds", stats.seconds)
-        self._to.add("crossing_bytes", stats.crossing_bytes)
+        self._to.add("transfer_bytes", stats.transfer_bytes)
         for device, seconds in stats.device_seconds.items():
             self._to.add("busy_seconds", seconds, (self._value("device", device),))
 

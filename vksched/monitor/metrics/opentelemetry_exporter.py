@@ -20,7 +20,7 @@ NAMES = {
     "waited_seconds": "vksched.device.wait",
     "copies": "vksched.device.copies",
     "copied_bytes": "vksched.device.io",
-    "crossing_bytes": "vksched.crossings",
+    "transfer_bytes": "vksched.transfers",
     "faults": "vksched.device.faults",
     "slow_submissions": "vksched.device.slow_submissions",
     "plans": "vksched.plans",

@@ -1,10 +1,10 @@
-"""Attention by matrix units: which of a device's cooperative matrices compute a call.
+"""Attention by cooperative matrices: which of a device's cooperative matrices compute a call.
 
     one subgroup: the rows of one matrix of queries, against some keys at a time
     one group:    4 subgroups, which share keys and values as float16 in shared memory
 
 Both products are of float16, summed in float32, the softmax between is float32. As with products
-(matrix_units.py), no variant is used before the tuner has measured it and compared its result.
+(linalg/coopmat.py), no variant is used before the tuner has measured it and compared its result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from ...ir.op import Call
 from ...topology.limits import Limits
-from ..linalg.coopmat import LEAST_SIDE, rounds, shapes_of, unit_name, unit_subgroups
+from ..linalg.coopmat import LEAST_SIDE, coopmat_name, coopmat_subgroups, rounds, shapes_of
 
 _SUBGROUPS = 4
 _KEYS = {False: 32, True: 16}
@@ -31,7 +31,7 @@ def most_columns(limits: Limits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AttentionUnit:
-    """A variant of `attention_matrices`. shape: rows, columns and depth of one cooperative matrix.
+    """A variant of `attention_coopmat`. shape: rows, columns and depth of one cooperative matrix.
     subgroup: its lanes. keys: at a time.
     """
 
@@ -46,7 +46,7 @@ class AttentionUnit:
 
     @property
     def name(self) -> str:
-        return unit_name(self.shape, self.rows, self.keys, self.subgroup)
+        return coopmat_name(self.shape, self.rows, self.keys, self.subgroup)
 
     def matrices(self, depth: int, columns: int) -> tuple[int, int]:
         """Returns how many matrices queries are deep, and values are wide."""
@@ -94,18 +94,20 @@ def _units(limits: Limits, depth: int, columns: int) -> dict[str, AttentionUnit]
     units = (
         AttentionUnit(shape, subgroup, _KEYS[limits.software])
         for shape in shapes_of(limits)
-        for subgroup in unit_subgroups(limits)
+        for subgroup in coopmat_subgroups(limits)
     )
     return {unit.name: unit for unit in units if unit.fits(limits, depth, columns)}
 
 
-def attention_unit(call: Call, depth: int, columns: int) -> AttentionUnit | None:
+def attention_coopmat_tile(call: Call, depth: int, columns: int) -> AttentionUnit | None:
     """Returns the unit of a call's variant, None where that is another kernel."""
-    named = call.variant.startswith("matrices ")
+    named = call.variant.startswith("coopmat ")
     return _units(call.limits, depth, columns).get(call.variant) if named else None
 
 
-def unit_variants(call: Call, rows: int, keys: int, depth: int, columns: int) -> tuple[str, ...]:
+def attention_coopmat_variants(
+    call: Call, rows: int, keys: int, depth: int, columns: int
+) -> tuple[str, ...]:
     """Returns the variants that can compute a call, of so many rows of q for each head of keys."""
     if min(rows, keys) < LEAST_SIDE or not rounds(call):
         return ()

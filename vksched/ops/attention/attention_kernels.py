@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32, Shape
 from ...common.errors import UnsupportedOp
 from ...ir.attrs import Attrs
-from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, halves_of
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, fp16_operands
 from ..layout.strided_copy import WHOLE_COPIES, copy_run
 from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 from .attention_launch import (
@@ -28,24 +28,24 @@ from .attention_launch import (
     Launch,
     Sizes,
     by_heads,
-    lanes_of,
+    coopmat_of,
     launch,
     rows_of_parts,
     sizes_of,
-    unit_of,
+    subgroup_tiles,
     variants,
 )
 
 __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "seen_keys"]
 
-UNITS = "attention_matrices"
-MASKED, USED, FEW = "_masked", "_used", "_used_few"
+COOPMAT = "attention_coopmat"
+MASKED, KVCACHE, KVCACHE_GEMV = "_masked", "_kvcache", "_kvcache_gemv"
 """What the shaders of a segment are called that read a mask, or the number of keys in use, or find
 it behind the queries, as the device binds few buffers.
 """
-KEPT = {FLOAT32: "", FLOAT16: "_half", UINT32: "_q8_0"}
-"""And by the type in which keys and values are kept; words are those of q8_rows.py."""
-TILED_WAYS = {"tiled": "tiled", "mixed": "tiled_mixed", "packed": "tiled_packed"}
+KV_SUFFIX = {FLOAT32: "", FLOAT16: "_fp16", UINT32: "_q8_0"}
+"""And by the type in which keys and values are kept; words are those of kv_q8_0.py."""
+TILED_SHADERS = {"tiled": "tiled", "mixed": "tiled_mixed", "fp16acc": "tiled_fp16acc"}
 """What the shaders in shared memory are called, by their kind of tiles."""
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
@@ -63,7 +63,7 @@ def seen_keys(attrs: Attrs) -> tuple[int, int]:
 class _Segment:
     """Keys that are gone through alike. kind: of its shaders. operands: which those are, q first.
     turned: whether keys, and values, have the length before the heads. first_part: of all parts.
-    used_behind: the word behind the first of q at which the numbers of keys in use lie. are_new:
+    kv_len_after_q: the word behind the first of q at which the numbers of keys in use lie. are_new:
     whether the keys are those behind the ones in use.
     """
 
@@ -73,7 +73,7 @@ class _Segment:
     sizes: Sizes
     cut: Launch
     first_part: int = 0
-    used_behind: int = 0
+    kv_len_after_q: int = 0
     are_new: bool = False
 
 
@@ -86,13 +86,13 @@ def _whole(call: Call) -> tuple[_Segment, ...]:
 
 def _cached(call: Call) -> tuple[_Segment, ...]:
     s, turned = sizes_of(call), call.attrs.as_ints("by_length")
-    kept = _Segment(USED, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
+    kept = _Segment(KVCACHE, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
     keys = call.inputs[4].shape[2] if len(call.inputs) > 4 else 0
     if call.limits.storage_buffers < CACHED_BUFFERS:
         beside = SCRATCH - bool(keys or kept.cut.parts > 1)
         behind = max(1, call.inputs[0].size)
-        kept = replace(kept, kind=FEW, operands=(beside, 1, 2), used_behind=behind)
-    kept = replace(kept, kind=kept.kind + KEPT[call.inputs[1].dtype])
+        kept = replace(kept, kind=KVCACHE_GEMV, operands=(beside, 1, 2), kv_len_after_q=behind)
+    kept = replace(kept, kind=kept.kind + KV_SUFFIX[call.inputs[1].dtype])
     return (kept, _behind(call, kept, keys)) if keys else (kept,)
 
 
@@ -102,7 +102,7 @@ def _behind(call: Call, kept: _Segment, keys: int) -> _Segment:
     """
     sizes = replace(kept.sizes, keys=keys)
     cut, first = launch(call, sizes), kept.cut.parts
-    if KEPT[call.inputs[1].dtype]:
+    if KV_SUFFIX[call.inputs[1].dtype]:
         return _Segment("", (0, 4, 5), (0, 0), sizes, cut, first)
     q, _, _, *used = kept.operands
     return replace(
@@ -121,14 +121,14 @@ def _parts(segments: tuple[_Segment, ...]) -> int:
     return sum(segment.cut.parts for segment in segments)
 
 
-def _used_beside(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
+def _append_kv_len(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
     """Copies queries and numbers of keys in use into one buffer."""
-    if not kept.used_behind:
+    if not kept.kv_len_after_q:
         return ()
     q, used, beside = call.inputs[0], call.inputs[3], kept.operands[0]
     return (
         copy_run(0, beside, q.size, call.limits),
-        copy_run(3, beside, used.size, call.limits, kept.used_behind),
+        copy_run(3, beside, used.size, call.limits, kept.kv_len_after_q),
     )
 
 
@@ -141,11 +141,11 @@ def _strides(shape: Shape, by_length: int) -> tuple[int, int]:
 def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
     parts = _parts(segments)
     dispatches = list(_side_by_side(_main(call, segment, parts) for segment in segments))
-    if before := _used_beside(call, segments[0]):
+    if before := _append_kv_len(call, segments[0]):
         dispatches = [*before, replace(dispatches[0], barrier=True), *dispatches[1:]]
-    if call.variant in lanes_of(call.limits) or unit_of(call, segments[0].sizes):
-        repairs = (_repair(call, segment, parts) for segment in segments)
-        first, *others = _side_by_side(repairs)
+    if call.variant in subgroup_tiles(call.limits) or coopmat_of(call, segments[0].sizes):
+        fallbacks = (_fallback(call, segment, parts) for segment in segments)
+        first, *others = _side_by_side(fallbacks)
         dispatches += [replace(first, barrier=True), *others]
     if len(dispatches) >= MAX_DISPATCHES:
         raise UnsupportedOp(
@@ -166,9 +166,9 @@ def _main(call: Call, segment: _Segment, parts: int) -> Iterator[Dispatch]:
     return _dispatches(call, _shader(call, segment), segment, segment.cut, parts)
 
 
-def _repair(call: Call, segment: _Segment, parts: int) -> Iterator[Dispatch]:
+def _fallback(call: Call, segment: _Segment, parts: int) -> Iterator[Dispatch]:
     cut = rows_of_parts(call, segment.sizes, segment.cut.parts)
-    return _dispatches(call, f"attention_repair{segment.kind}", segment, cut, parts)
+    return _dispatches(call, f"attention_fallback{segment.kind}", segment, cut, parts)
 
 
 def _dispatches(
@@ -182,11 +182,11 @@ def _dispatches(
         ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
         ("IS_BIAS", int(segment.kind == MASKED and call.inputs[3].dtype == FLOAT32)),
         ("WHOLE", int(whole)),
-        _none_seen(call),
+        _fully_masked(call),
     )
     operands = (*segment.operands, OUTPUT if whole else SCRATCH)
     shifts = (*(0 for _ in segment.operands), segment.first_part * row)
-    unit = unit_of(call, s) if shader.startswith(UNITS) else None
+    unit = coopmat_of(call, s) if shader.startswith(COOPMAT) else None
     most, own_parts = call.limits.max_groups[0], min(cut.parts, call.limits.max_groups[1])
     for block in range(0, s.columns, cut.columns):
         columns = min(cut.columns, s.columns - block)
@@ -216,15 +216,19 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
     s, (low, high) = segment.sizes, seen_keys(call.attrs)
     push: Push = (
         *(("rows", s.rows), ("queries", s.queries), ("keys", s.keys), ("depth", s.depth)),
-        *(("heads", s.heads), ("first_seen", low), ("last_seen", high)),
+        *(("heads", s.heads), ("first_visible", low), ("last_visible", high)),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
-    if segment.kind.startswith(USED):
+    if segment.kind.startswith(KVCACHE):
         least = LEAST_CPU_PART if call.limits.software else LEAST_PART
         part_keys = cut.part_keys if segment.are_new else min(least, cut.part_keys)
         stride = len(call.inputs[3].shape)
-        own = (("used_stride", stride), ("own_parts", cut.parts), ("are_new", int(segment.are_new)))
-        behind = (("used_behind", segment.used_behind),) if segment.used_behind else ()
+        own = (
+            ("kv_len_stride", stride),
+            ("own_parts", cut.parts),
+            ("are_new", int(segment.are_new)),
+        )
+        behind = (("kv_len_after_q", segment.kv_len_after_q),) if segment.kv_len_after_q else ()
         return (*push, ("part_keys", part_keys), *own, *behind)
     push = (*push, ("part_keys", cut.part_keys))
     if segment.kind != MASKED:
@@ -252,11 +256,11 @@ def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, i
 def _shader(call: Call, segment: _Segment) -> str:
     if call.variant in TILED:
         kind, _ = TILED[call.variant]
-        return f"attention_{TILED_WAYS[kind]}{segment.kind}"
+        return f"attention_{TILED_SHADERS[kind]}{segment.kind}"
     if call.variant == ROWS:
         return f"attention_rows{segment.kind}"
-    if unit_of(call, segment.sizes):
-        return f"{UNITS}{segment.kind}"
+    if coopmat_of(call, segment.sizes):
+        return f"{COOPMAT}{segment.kind}"
     low, high = seen_keys(call.attrs)
     s = segment.sizes
     sees_all = low <= 1 - s.queries and high >= s.keys - 1 and not call.attrs.as_float("softcap")
@@ -268,16 +272,16 @@ def _more_constants(
     call: Call, shader: str, tile: int, columns: int
 ) -> tuple[tuple[str, int], ...]:
     if call.variant in TILED:
-        # 1, 2, 4 or 8: fewer pipelines than one for each number; packed sums have two columns each
-        least = 2 if TILED[call.variant][0] == "packed" else 1
+        # 1, 2, 4 or 8: fewer pipelines than one for each number; fp16acc sums two columns at a time
+        least = 2 if TILED[call.variant][0] == "fp16acc" else 1
         wanted = max(least, -(-columns // LANES_ACROSS))
         return ("ROWS", tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
-    return (("LOCAL_X", call.limits.subgroup_size),) if "_lanes_" in shader else ()
+    return (("LOCAL_X", call.limits.subgroup_size),) if "_subgroup_" in shader else ()
 
 
-def _none_seen(call: Call) -> tuple[str, int]:
+def _fully_masked(call: Call) -> tuple[str, int]:
     """The bits of the result of a query that sees no key: 0, or NaN."""
-    return "NONE_SEEN", 0x7FC00000 if call.attrs.as_bool("none_seen_is_nan") else 0
+    return "FULLY_MASKED", 0x7FC00000 if call.attrs.as_bool("none_seen_is_nan") else 0
 
 
 def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
@@ -297,7 +301,7 @@ def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
             (SCRATCH, OUTPUT),
             (groups, 1, 1),
             push,
-            (_none_seen(call),),
+            (_fully_masked(call),),
             barrier=True,
         ),
     )
@@ -306,7 +310,7 @@ def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
 def _scratch(call: Call, segments: tuple[_Segment, ...]) -> tuple[int, ...]:
     s, parts = segments[0].sizes, _parts(segments)
     sums = () if parts == 1 else (parts * s.batches * s.rows * (s.columns + STATE_WORDS),)
-    behind = segments[0].used_behind
+    behind = segments[0].kv_len_after_q
     return (*sums, behind + call.inputs[3].size) if behind else sums
 
 
@@ -314,11 +318,11 @@ def _shaders(*kinds: str) -> tuple[str, ...]:
     """The shaders of all segments, by their kinds."""
     of_rows = (
         f"attention_{way}{kind}"
-        for way in ("rows", "repair", *TILED_WAYS.values(), "matrices")
+        for way in ("rows", "fallback", *TILED_SHADERS.values(), "coopmat")
         for kind in kinds
     )
     of_lanes = (
-        f"attention_lanes_{rows}x{columns}_of_{lanes}{kind}"
+        f"attention_subgroup_{rows}x{columns}_of_{lanes}{kind}"
         for lanes, tiles in TILES.items()
         for rows, columns in tiles
         for kind in (*kinds, "_shaped")
@@ -326,15 +330,17 @@ def _shaders(*kinds: str) -> tuple[str, ...]:
     return ("attention_combine", *of_rows, *of_lanes)
 
 
-_KINDS_OF_USED = tuple(USED + kept for kept in KEPT.values())
-_SHADERS_OF_FEW = tuple(
-    f"attention_{way}{FEW}{kept}" for way in TILED_WAYS.values() for kept in KEPT.values()
+_KVCACHE_KINDS = tuple(KVCACHE + kept for kept in KV_SUFFIX.values())
+_GEMV_SHADERS = tuple(
+    f"attention_{way}{KVCACHE_GEMV}{kept}"
+    for way in TILED_SHADERS.values()
+    for kept in KV_SUFFIX.values()
 )
 
 
-def _kept_halves(call: Call) -> tuple[int, ...]:
+def _fp16_kvcache(call: Call) -> tuple[int, ...]:
     """Keys and values that are kept as float16 are read as they are."""
-    return tuple(operand for operand in halves_of(call) if operand in (1, 2))
+    return tuple(operand for operand in fp16_operands(call) if operand in (1, 2))
 
 
 KERNEL = Kernel(
@@ -344,9 +350,9 @@ KERNEL = Kernel(
     variants=variants,
 )
 CACHED_KERNEL = Kernel(
-    (*_shaders("", *_KINDS_OF_USED), *_SHADERS_OF_FEW, *WHOLE_COPIES),
+    (*_shaders("", *_KVCACHE_KINDS), *_GEMV_SHADERS, *WHOLE_COPIES),
     lambda call: _lower(call, _cached(call)) if call.output.size else (),
     lambda call: _scratch(call, _cached(call)) if call.output.size else (),
     variants=variants,
-    takes_halves=_kept_halves,
+    takes_fp16=_fp16_kvcache,
 )

@@ -11,13 +11,18 @@ from ...ir.op import Call
 from ...topology.limits import Limits
 from ..linalg.matmul_vec4 import tile_kinds
 from ..lowering.strides import LOOP_STEPS
-from ..lowering.vec4 import has_lanes
-from .attention_coopmat import AttentionUnit, attention_unit, most_columns, unit_variants
+from ..lowering.vec4 import has_subgroup_kernels
+from .attention_coopmat import (
+    AttentionUnit,
+    attention_coopmat_tile,
+    attention_coopmat_variants,
+    most_columns,
+)
 
 UNBOUNDED = 1 << 30
 """Further than any query sees."""
 LANES_ACROSS = 32
-"""Columns of the lanes of a group in shaders/products/attention_tiled.glsl."""
+"""Columns of the lanes of a group in shaders/attention/attention_tiled.glsl."""
 KEYS_AT_ONCE = 64
 """Keys that such a group works on at a time."""
 MOST_COLUMNS = 8 * LANES_ACROSS
@@ -25,13 +30,13 @@ MOST_COLUMNS = 8 * LANES_ACROSS
 LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
 """Lanes of a group of `rows`; keys that an invocation works on at a time."""
 TILES = {8: ((32, 64), (32, 32), (4, 64), (1, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
-"""Rows, and columns of v, of a group of `attention_lanes`, which is one subgroup, by its lanes."""
+"""Rows, and columns of v, of a workgroup of `attention_subgroup`, by the size of a subgroup."""
 ROWS = "rows"
 """The variant for CPU drivers that takes any size: an invocation has one row."""
 TALL, MIDDLE, FLAT = 32, 16, 4
 TILED = {
     f"{kind} {rows}": (kind, rows)
-    for kind in ("tiled", "mixed", "packed")
+    for kind in ("tiled", "mixed", "fp16acc")
     for rows in (TALL, MIDDLE, FLAT)
 }
 """Variants in shared memory: their kind of tiles, as products have them (matmul_kernels.py), and
@@ -104,19 +109,19 @@ class Launch:
 
 def variants(call: Call) -> tuple[str, ...]:
     """Shared memory on GPUs; on CPU drivers blocks in registers, as tall as the rows fill; last
-    those of matrix units.
+    those of cooperative matrices.
     """
     if call.output.size == 0:
         return ()
     s = sizes_of(call)
     few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
-    units = () if few else unit_variants(call, s.rows, s.keys, s.depth, s.columns)
+    units = () if few else attention_coopmat_variants(call, s.rows, s.keys, s.depth, s.columns)
     return (*_plain_variants(call, s), *units)
 
 
-def unit_of(call: Call, s: Sizes) -> AttentionUnit | None:
-    """Returns the matrix unit of a call's variant, None where that is another kernel."""
-    return attention_unit(call, s.depth, s.columns)
+def coopmat_of(call: Call, s: Sizes) -> AttentionUnit | None:
+    """Returns the cooperative matrix of a call's variant, None where that is another kernel."""
+    return attention_coopmat_tile(call, s.depth, s.columns)
 
 
 def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
@@ -124,16 +129,16 @@ def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
     if few or not call.limits.software:
         kinds = ("tiled",) if call.limits.software else tile_kinds(call)
         return tuple(f"{kind} {rows}" for kind in kinds for rows in _heights(s, call.limits))
-    in_fours = s.depth % 4 == 0 and s.columns % 4 == 0
-    tiles = lanes_of(call.limits) if in_fours else {}
+    is_vec4_aligned = s.depth % 4 == 0 and s.columns % 4 == 0
+    tiles = subgroup_tiles(call.limits) if is_vec4_aligned else {}
     lanes = call.limits.subgroup_size
     return (*sorted(tiles, key=lambda name: _cost(s, *tiles[name], lanes)), ROWS)
 
 
-def lanes_of(limits: Limits) -> dict[str, tuple[int, int]]:
+def subgroup_tiles(limits: Limits) -> dict[str, tuple[int, int]]:
     """Returns the variants for the subgroups of a CPU driver, by name: the tile of a group."""
-    tiles = TILES[limits.subgroup_size] if has_lanes(limits, TILES) else ()
-    return {f"lanes {tile[0]}x{tile[1]}": tile for tile in tiles}
+    tiles = TILES[limits.subgroup_size] if has_subgroup_kernels(limits, TILES) else ()
+    return {f"subgroup {tile[0]}x{tile[1]}": tile for tile in tiles}
 
 
 def _cost(s: Sizes, rows: int, columns: int, lanes: int) -> int:
@@ -157,7 +162,7 @@ def launch(call: Call, s: Sizes) -> Launch:
     """Returns how a call, or a segment of its keys, is cut."""
     if call.variant in TILED:
         return _on_gpu(call, s)
-    unit = unit_of(call, s)
+    unit = coopmat_of(call, s)
     if unit is not None:
         return _by_unit(call, s, unit)
     return _by_rows(call, s) if call.variant == ROWS else _by_lanes(call, s)
@@ -180,7 +185,7 @@ def _tiles_of_dispatch(rows: int, s: Sizes, columns: int) -> int:
 
 
 def _by_lanes(call: Call, s: Sizes) -> Launch:
-    rows, columns = lanes_of(call.limits)[call.variant]
+    rows, columns = subgroup_tiles(call.limits)[call.variant]
     lanes = call.limits.subgroup_size
     tiles = -(-s.rows // rows) * s.batches
     # repairs have the same parts

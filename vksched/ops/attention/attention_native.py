@@ -1,4 +1,5 @@
-"""Attention as a step of native programs (native/loops/program/attention.cpp), pieces by heads.
+"""Attention as a step of native programs (native/cpu_kernels/program/attention.cpp), pieces by
+heads.
 
 Examples: tests/ops/native/test_native_programs.py.
 """

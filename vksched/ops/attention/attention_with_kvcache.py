@@ -3,7 +3,7 @@
     k, v   kept kept kept free free free        used 3: the first keys count, and cost something
     new    new new                              the keys of this step, which lie elsewhere
 
-Those of the cache are floats, maybe of 16 bits, or rows in q8_0 (q8_rows.py); they are read as they
+Those of the cache are floats, maybe of 16 bits, or rows in q8_0 (kv_q8_0.py); they are read as they
 are. Attribute `columns` says how many values a row of v has in q8_0; a row of k has those of q.
 The new ones need not be in the cache, so it can be written when all else of the run is done
 (`write_rows`). How many are in use is known when the graph runs: the work grows with them, not with
@@ -246,7 +246,7 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
         *chain.from_iterable((*given, *fresh, result)),
     )
     loop = Loop(
-        NAME,
+        "attention_with_kvcache",
         tuple(range(len(inputs))) if new else (0, 1, 2, 3, 0, 0),
         output.size,
         numbers,

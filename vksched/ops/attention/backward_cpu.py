@@ -15,7 +15,7 @@ from ...common.dtypes import NDArray, Shape
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import HostKernel, Piece
 from ..linalg.matmul_blocks import heads
-from ..linalg.operands import up_to_fours
+from ..linalg.operands import round_up_to_vec4
 from .attention_cpu import hidden_keys, to_weights
 
 _SCORES = 1 << 18
@@ -33,8 +33,8 @@ def shapes_of_parts(q: Shape, k: Shape, v: Shape) -> tuple[Shape, Shape, Shape]:
 
 
 def size_of_parts(shapes: tuple[Shape, ...]) -> int:
-    """Returns the elements that each part of the result has for a head of k, in fours."""
-    return up_to_fours(max(math.prod(shape[2:]) for shape in shapes))
+    """Returns the elements that each part of the result has for a head of k, in vec4s."""
+    return round_up_to_vec4(max(math.prod(shape[2:]) for shape in shapes))
 
 
 @dataclass(frozen=True, slots=True)

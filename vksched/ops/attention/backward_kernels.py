@@ -2,12 +2,12 @@
 
 Tiled, for GPUs: no score leaves shared memory, so scores are made again for each result.
 
-    state of the queries -> dq, dk, dv            attention_gradient.glsl
+    state of the queries -> dq, dk, dv            attention_bwd.glsl
 
 By products, the fastest there are, with some scores in scratch memory:
 
     scores = q k^T, slopes = g v^T                a chunk of the rows
-    weights and slopes in place of these          attention_slopes.comp
+    weights and slopes in place of these          attention_bwd_softmax.comp
     dq = slopes k, dk += slopes^T q, dv += weights^T g
 """
 
@@ -26,7 +26,7 @@ from ..layout.strided_copy import FILLS, fill_words
 from ..linalg import matmul_kernels
 from ..linalg.matmul_kernels import DISPATCH_FLOPS, product
 from ..lowering.strides import MAX_DISPATCHES, broadcast_strides
-from ..lowering.vec4 import GROUP, launch_rows, row_variants
+from ..lowering.vec4 import WORKGROUP, launch_rows, row_variants
 from ..reduction.layer_norm import check_row
 from .attention_kernels import seen_keys
 from .backward_cpu import shapes_of_parts
@@ -35,14 +35,14 @@ Q, K, V, G, MASK = range(5)
 """The operands."""
 SCORES, SLOPES = SCRATCH, SCRATCH - 1
 PASSES = 2
-"""Of attention_slopes over each row."""
+"""Of attention_bwd_softmax over each row."""
 CHUNK_WORDS, GPU_CHUNK_WORDS = 1 << 19, 1 << 22
 """Scores that are held at a time: on a CPU driver, as many as a cache holds."""
 LEAST_ROWS = 64
 """Of a chunk that holds no whole head."""
 
 
-TILED, PRODUCTS = "tiled", "products"
+TILED, MATMUL = "tiled", "matmul"
 """The variants."""
 STATE_WORDS = 4
 """Of a query."""
@@ -88,8 +88,8 @@ def variants(call: Call) -> tuple[str, ...]:
         return ()
     binds = 6 + (len(call.inputs) > MASK)
     if call.limits.software or call.limits.storage_buffers < binds:
-        return (PRODUCTS,)
-    return TILED, PRODUCTS
+        return (MATMUL,)
+    return TILED, MATMUL
 
 
 # -- by products -------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _slopes(call: Call, s: _Sizes, c: _Chunk) -> Dispatch:
     if shaped:
         masked = sum(2 if mask.dtype == FLOAT32 else 1 for mask in masks)
         constants += (("SOFTCAP", int(softcap)), ("MASKED", masked))
-    shader = "attention_slopes" + "_shaped" * shaped + f"_{GROUP}" * (way == GROUP)
+    shader = "attention_bwd_softmax" + "_shaped" * shaped + f"_{WORKGROUP}" * (way == WORKGROUP)
     operands = (SCORES, SLOPES, MASK if masks else SLOPES)
     return Dispatch(shader, operands, groups, push, constants)
 
@@ -228,7 +228,7 @@ def _target(call: Call, s: _Sizes, target: int, columns: int) -> Iterator[Dispat
     made = SCRATCH if target == OF_STATE else OUTPUT
     operands = (*pairs[0], *pairs[1], SCRATCH, made, *(MASK for _ in masks))
     shift = (target - OF_Q) * s.heads * size if made == OUTPUT else 0
-    shader = "attention_gradient_tiled" + "_masked" * len(masks)
+    shader = "attention_bwd_tiled" + "_masked" * len(masks)
     for block in range(0, columns, MOST_COLUMNS):
         width = min(MOST_COLUMNS, columns - block)
         flops = 2.0 * TILE_ROWS * others * (s.depth + s.columns + width)
@@ -264,7 +264,7 @@ def _about_scores(
     strides = broadcast_strides(masks[0].shape, shape) if masks else (0,) * 4
     return (
         *(("queries", queries), ("keys", s.keys), ("heads", heads), ("mask_strides", strides)),
-        *zip(("first_seen", "last_seen"), seen_keys(call.attrs), strict=True),
+        *zip(("first_visible", "last_visible"), seen_keys(call.attrs), strict=True),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
 
@@ -301,8 +301,8 @@ def _scratch(call: Call) -> tuple[int, ...]:
 
 
 SHADERS = (
-    *(f"attention_slopes{s}{g}" for s in ("", "_shaped") for g in ("", f"_{GROUP}")),
-    *("attention_gradient_tiled", "attention_gradient_tiled_masked"),
+    *(f"attention_bwd_softmax{s}{g}" for s in ("", "_shaped") for g in ("", f"_{WORKGROUP}")),
+    *("attention_bwd_tiled", "attention_bwd_tiled_masked"),
     *FILLS,
     *matmul_kernels.SHADERS,
 )

@@ -4,7 +4,7 @@
     tile    a word of two scales | 16 words of codes, four in each, the first in its lowest bits
 
 A value is code * scale: scales are float16, of 32 neighbours, codes are in -127 .. 127. Both are
-rounded as ggml does it. Weights of a file lie otherwise (block_layout.py): they are read run by
+rounded as ggml does it. Weights of a file lie otherwise (quant_layout.py): they are read run by
 run, these four by four, and a row of 64 values takes 17 words here, 20 there.
 
 Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle.
@@ -110,7 +110,7 @@ def _to_lower(call: Call) -> tuple[Dispatch, ...]:
     if rows * tiles > groups * LOCAL_SIZE * (LOOP_STEPS // _TILE_ROUNDS):
         raise UnsupportedOp(f"{rows} rows of {columns} values are too many for {most} groups")
     push = (("rows", rows), ("columns", columns), ("row_words", row_words(columns)))
-    return (Dispatch("to_q8_0", (0, OUTPUT), (groups, 1, 1), push),)
+    return (Dispatch("quantize_q8_0", (0, OUTPUT), (groups, 1, 1), push),)
 
 
 register(
@@ -118,7 +118,7 @@ register(
         "to_q8_0",
         _to_infer,
         lambda inputs, attrs: to_words(inputs[0]),
-        Kernel(("to_q8_0",), _to_lower),
+        Kernel(("quantize_q8_0",), _to_lower),
         attrs={},
         operands=(1, 1),
     )
@@ -150,7 +150,7 @@ def _from_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     count, columns = call.output.size, call.output.shape[-1]
     push = (("count", count), ("columns", columns), ("row_words", words.shape[-1]))
-    return (Dispatch("from_q8_0", (0, OUTPUT), spread(count, call.limits), push),)
+    return (Dispatch("dequantize_q8_0", (0, OUTPUT), spread(count, call.limits), push),)
 
 
 register(
@@ -158,7 +158,7 @@ register(
         "from_q8_0",
         _from_infer,
         lambda inputs, attrs: np.ascontiguousarray(values_of(inputs[0], attrs.as_int("columns"))),
-        Kernel(("from_q8_0",), _from_lower),
+        Kernel(("dequantize_q8_0",), _from_lower),
         attrs={"columns": Whole(0)},
         operands=(1, 1),
         widens=True,

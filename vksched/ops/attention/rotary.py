@@ -90,7 +90,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     cos, sin = (t.size // shape[0] if t.rank == 3 else 0 for t in call.inputs[1:])
     push = (
         *(("rows", rows), ("length", shape[2]), ("heads", shape[1]), ("depth", shape[3])),
-        *(("half_turned", half), ("cosine_batch", cos), ("sine_batch", sin)),
+        *(("rotary_pairs", half), ("cosine_batch", cos), ("sine_batch", sin)),
     )
     groups = spread(rows * (half + (shape[3] - 2 * half + 1) // 2), call.limits)
     constants = (("INTERLEAVED", int(call.attrs.as_bool("interleaved"))),)

@@ -1,4 +1,5 @@
-"""Convolutions by matrix units: the weights of a group, a matrix, times the windows of all images.
+"""Convolutions by cooperative matrices: the weights of a group, a matrix, times the windows of all
+images.
 
     w (rows, C * taps) x windows (C * taps, N * places) --> result (N, rows, places) + bias
 
@@ -13,23 +14,23 @@ from dataclasses import replace
 from ...common.dtypes import TensorType
 from ...ir.op import SCRATCH, Call, Dispatch
 from ..linalg import matmul
-from ..linalg.coopmat import CONVOLUTION, MatrixTile, matrix_variants
+from ..linalg.coopmat import CONV, MatrixTile, coopmat_variants
 from ..linalg.matmul_kernels import DISPATCH_FLOPS
-from ..linalg.operands import product_attrs, up_to_fours
+from ..linalg.operands import product_attrs, round_up_to_vec4
 from ..lowering.strides import LOOP_STEPS
 from .conv_direct import conv_constants, conv_operands, push_of, sum_of
 from .window import Window, three
 
-CONV_MATRICES = "conv_matrices"
+CONV_COOPMAT = "conv_coopmat"
 
 
-def conv_units(call: Call) -> tuple[str, ...]:
-    """Returns the variants by matrix units that can run a convolution."""
+def conv_coopmat_variants(call: Call) -> tuple[str, ...]:
+    """Returns the variants by cooperative matrices that can run a convolution."""
     sums = sum_of(call)
     columns = call.output.shape[0] * sums.places
     if not 0 < sums.steps <= LOOP_STEPS or call.inputs[0].size == 0:
         return ()
-    return matrix_variants(call, sums.rows, columns, CONVOLUTION)
+    return coopmat_variants(call, sums.rows, columns, CONV)
 
 
 def _weights_call(call: Call) -> Call:
@@ -41,10 +42,10 @@ def _weights_call(call: Call) -> Call:
     return Call((w, windows), result, product_attrs(call, False, False), call.limits)
 
 
-def unit_scratch(call: Call) -> tuple[int, ...]:
-    """Returns the words of weights whose lines are packed to whole fours."""
+def coopmat_scratch(call: Call) -> tuple[int, ...]:
+    """Returns the words of weights whose lines are packed to whole vec4s."""
     sums = sum_of(call)
-    return (sums.groups * sums.rows * up_to_fours(sums.steps),) if sums.steps % 4 else ()
+    return (sums.groups * sums.rows * round_up_to_vec4(sums.steps),) if sums.steps % 4 else ()
 
 
 def _guarded(window: Window, steps: int) -> int:
@@ -56,7 +57,7 @@ def _guarded(window: Window, steps: int) -> int:
     return max(*axes, int(steps % 4 > 0), 0)
 
 
-def conv_by_units(call: Call, window: Window, tile: MatrixTile) -> tuple[Dispatch, ...]:
+def conv_by_coopmat(call: Call, window: Window, tile: MatrixTile) -> tuple[Dispatch, ...]:
     """One group computes a tile of rows by columns of all images; tiles are cut into dispatches
     that take a GPU no longer than it may.
     """
@@ -77,7 +78,7 @@ def conv_by_units(call: Call, window: Window, tile: MatrixTile) -> tuple[Dispatc
         *before,
         *(
             Dispatch(
-                CONV_MATRICES,
+                CONV_COOPMAT,
                 (0, SCRATCH if packed else 1, *others),
                 (min(each, tiles - first, call.limits.max_groups[0]), 1, 1),
                 (*push, ("first_item", first), ("last_item", min(first + each, tiles))),

@@ -1,5 +1,5 @@
-"""How the CPU backend runs convolutions and pools: native loops (native/loops/conv/), which cut
-work among threads by images and channels; where these are not built, numpy's ways.
+"""How the CPU backend runs convolutions and pools: native loops (native/cpu_kernels/conv/), which
+cut work among threads by images and channels; where these are not built, numpy's ways.
 
 The rule: all of float32 goes to the loops, whatever the window, as they read each tap of
 neighbouring results as one vector and take bias, residual and activation on their way. Measured
@@ -82,7 +82,7 @@ def _by_loops(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> bool:
 
 @lru_cache(maxsize=1024)
 def _sliding(attrs: Attrs) -> Any:
-    return native_kernels.native.Sliding(
+    return native_kernels.native.SlidingWindow(
         *(attrs.as_ints(name) for name in ("stride", "dilation", "begin"))
     )
 
@@ -90,18 +90,20 @@ def _sliding(attrs: Attrs) -> Any:
 @lru_cache(maxsize=1024)
 def _steps(attrs: Attrs) -> Any:
     """Returns an epilogue as the loops take it; None where they do not."""
-    if not native_kernels.conv_functions():
+    if not native_kernels.conv_epilogue_ops():
         return None
     found = program_of(attrs)
     if found is None:
-        return native_kernels.native.Steps(1, [], [])
+        return native_kernels.native.FusedProgram(1, [], [])
     operands, program = found[0], program_of_chain(found[1])
     steps = [
         (op.name, at[0], at[-1], *parameters_of(op.name, given)) for op, at, given in program.steps
     ]
-    if any(name not in native_kernels.conv_functions() for name, *_ in steps):
+    if any(name not in native_kernels.conv_epilogue_ops() for name, *_ in steps):
         return None
-    return native_kernels.native.Steps(operands, [float(value) for value in program.values], steps)
+    return native_kernels.native.FusedProgram(
+        operands, [float(value) for value in program.values], steps
+    )
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:

@@ -12,7 +12,7 @@ from ..lowering.strides import LOOP_STEPS
 from .window import Push, Window, extent, launches, three
 
 BLOCK = 4
-"""Rows of a group, or neighbours along the last axis, of one invocation (shaders/windows/conv*)."""
+"""Rows of a group, or neighbours along the last axis, of one invocation (shaders/conv/conv*)."""
 
 
 def conv_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
@@ -168,8 +168,8 @@ def conv_depthwise_3x3(call: Call, window: Window) -> tuple[Dispatch, ...]:
     )
     constants = (
         *conv_constants(call),
-        ("X_IN_FOURS", int(window.sizes[1] % 4 == 0 and window.begin[1] == 1)),
-        ("RESULT_IN_FOURS", int(sizes[1] % 4 == 0)),
+        ("X_IN_VEC4", int(window.sizes[1] % 4 == 0 and window.begin[1] == 1)),
+        ("RESULT_IN_VEC4", int(sizes[1] % 4 == 0)),
     )
     return tuple(
         Dispatch(

@@ -5,7 +5,7 @@
 
 Codes of x are held as int32, of which 8 bits count. Words of w are those of a matrix of taps * C'
 rows, C' being C up to fours: a window reads four channels of a place at once. How devices compute
-it: integer_kernels.py.
+it: int8_matmul_kernels.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .window import (
 
 
 def rows_of(channels: int, taps: int) -> int:
-    """Returns the rows of the matrix of weights: channels in fours, tap by tap."""
+    """Returns the rows of the matrix of weights: channels in vec4s, tap by tap."""
     return taps * depth_of(channels) * PER_WORD
 
 
@@ -105,7 +105,7 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     for image, made in zip(x, out, strict=True):
         lines = image.reshape(image.shape[0], math.prod(image.shape[1:]))
         target = made.reshape(made.shape[0], places)
-        done = native_kernels.conv_integer(
+        done = native_kernels.int8_conv(
             lines, words, int(x_zero.reshape(())), w_zero, target, numbers, attrs.as_bool("signed")
         )
         if not done:

@@ -1,5 +1,5 @@
 """Which kernels compute a convolution: directly, as a matrix product of its unfolded windows, or by
-matrix units (conv_matrices.py).
+cooperative matrices (conv_coopmat.py).
 
     x (N, C, spatial) --im2col--> scratch (N, C * taps, places) --matmul with w--> result + bias
     x (N, C * taps) --matmul with w--> result (N, rows) + bias      the window is all of an image
@@ -18,10 +18,10 @@ from ...common.dtypes import FLOAT32, TensorType
 from ...common.errors import UnsupportedOp
 from ...ir.op import SCRATCH, Call, Dispatch
 from ..linalg import matmul
-from ..linalg.coopmat import CONVOLUTION, matrix_tile
+from ..linalg.coopmat import CONV, coopmat_tile
 from ..linalg.operands import product_attrs
 from ..lowering.strides import MAX_DISPATCHES
-from .conv_coopmat import CONV_MATRICES, conv_by_units, conv_units, unit_scratch
+from .conv_coopmat import CONV_COOPMAT, conv_by_coopmat, conv_coopmat_variants, coopmat_scratch
 from .conv_direct import (
     BLOCK,
     ConvSum,
@@ -202,7 +202,7 @@ def conv_variants(call: Call) -> tuple[str, ...]:
         return ()
     plain = _plain_variants(call)
     # the others are a product that finds units on its own, and one of too few rows or channels
-    return (*plain, *conv_units(call)) if {IM2COL, MATMUL}.intersection(plain) else plain
+    return (*plain, *conv_coopmat_variants(call)) if {IM2COL, MATMUL}.intersection(plain) else plain
 
 
 def _plain_variants(call: Call) -> tuple[str, ...]:
@@ -226,9 +226,9 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a convolution."""
     if call.output.size == 0:
         return ()
-    window, tile = conv_window(call.inputs, call.attrs), matrix_tile(call, CONVOLUTION)
+    window, tile = conv_window(call.inputs, call.attrs), coopmat_tile(call, CONV)
     if tile is not None:
-        return conv_by_units(call, window, tile)
+        return conv_by_coopmat(call, window, tile)
     if call.variant == MATMUL:
         return _product(call, 0, _Pass(0, call.output.shape[0], 0, sum_of(call).places))
     if call.variant == LINEAR:
@@ -256,8 +256,8 @@ def conv_scratch(call: Call) -> tuple[int, ...]:
     """Returns the words of unfolded windows that a convolution needs at a time, or of weights."""
     if call.output.size == 0:
         return ()
-    if matrix_tile(call, CONVOLUTION):
-        return unit_scratch(call)
+    if coopmat_tile(call, CONV):
+        return coopmat_scratch(call)
     if call.variant != IM2COL:
         return ()
     part, parts = next(_passes(call)), sum_of(call)
@@ -272,5 +272,5 @@ CONV_SHADERS = (
     *("im2col", "conv_depthwise_3x3_1", "conv_depthwise_3x3_2"),
     *(f"{kind}_{dtype}" for kind in ("conv", "conv_depthwise") for dtype in ("float32", "int32")),
     *matmul.SHADERS,
-    CONV_MATRICES,
+    CONV_COOPMAT,
 )

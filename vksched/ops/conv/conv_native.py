@@ -1,5 +1,6 @@
-"""Convolutions and pools as steps of native programs (native/loops/conv/): pieces by images and
-channels, with all that follows a convolution. Examples: tests/ops/native/test_native_programs.py.
+"""Convolutions and pools as steps of native programs (native/cpu_kernels/conv/): pieces by images
+and channels, with all that follows a convolution. Examples:
+tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PLANES = 1 << 15
 def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
     """Returns the loop of a convolution with its epilogue."""
     x, w = inputs[:2]
-    if not native_kernels.conv_functions() or any(t.dtype != FLOAT32 for t in inputs):
+    if not native_kernels.conv_epilogue_ops() or any(t.dtype != FLOAT32 for t in inputs):
         return None
     found = program_of(attrs)
     told = ((), ()) if found is None else loop_steps((output,) * found[0], found[1])
@@ -64,7 +65,7 @@ def transpose_recipe(
 ) -> Recipe | None:
     """Returns the loop of a transposed convolution."""
     x, w, *bias = inputs
-    if not native_kernels.conv_functions() or any(t.dtype != FLOAT32 for t in inputs):
+    if not native_kernels.conv_epilogue_ops() or any(t.dtype != FLOAT32 for t in inputs):
         return None
     groups, (images, channels) = attrs.as_int("groups"), output.shape[:2]
     work = x.size * math.prod(w.shape[1:])
@@ -108,7 +109,7 @@ def pool_recipe(kind: str) -> Recipes:
 
     def recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
         (x,) = inputs
-        if not native_kernels.conv_functions() or x.dtype != FLOAT32:
+        if not native_kernels.conv_epilogue_ops() or x.dtype != FLOAT32:
             return None
         planes, work = x.shape[0] * x.shape[1], max(x.size, output.size)
         counts = counts_of(kind, x.shape[2:], attrs)

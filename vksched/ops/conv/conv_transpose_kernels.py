@@ -35,7 +35,7 @@ _LEAST_CHANNELS = 16
 
 
 def _reach(window: Window) -> tuple[tuple[str, int], ...]:
-    """The constants of shaders/windows/reach.glsl."""
+    """The constants of shaders/conv/window_range.glsl."""
     every = (s // math.gcd(s, d) for s, d in zip(window.stride, window.dilation, strict=True))
     named = {"STRIDE": window.stride, "DILATION": window.dilation, "EVERY": tuple(every)}
     return tuple(

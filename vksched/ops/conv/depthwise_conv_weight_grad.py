@@ -24,8 +24,11 @@ from ..lowering.strides import LOOP_STEPS
 from .window import STEPS, WINDOW, Window, launches, three
 
 OP = "depthwise_weights"
+SHADER = "depthwise_conv_weight_grad"
 _BLOCK = 4
-"""Neighbours along the window's last axis of one invocation (shaders/windows/depthwise_weights)."""
+"""Neighbours along the window's last axis of one invocation
+(depthwise_conv_weight_grad.comp).
+"""
 _INVOCATIONS = 1 << 12
 """From so many on, parts of an image are not cut further."""
 
@@ -102,7 +105,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     target = OUTPUT if all_parts == 1 else SCRATCH
     sums = tuple(
         Dispatch(
-            *(OP, (0, 1, target), launch.groups, (*push, *launch.push), slides),
+            *(SHADER, (0, 1, target), launch.groups, (*push, *launch.push), slides),
             barrier=launch.barrier,
         )
         for launch in launches(OP, items, lines * (g.shape[-1] + 1), call.limits)
@@ -115,7 +118,12 @@ def _sum_up(call: Call, parts: int) -> tuple[Dispatch, ...]:
     push = (("parts", parts), ("count", count))
     return tuple(
         Dispatch(
-            *("sum_parts", (SCRATCH, OUTPUT), groups, (*push, ("first", first), ("last", last))),
+            *(
+                "splitk_reduce",
+                (SCRATCH, OUTPUT),
+                groups,
+                (*push, ("first", first), ("last", last)),
+            ),
             barrier=True,
         )
         for first, last, groups in element_parts(OP, count, parts + 1, call.limits)
@@ -139,7 +147,7 @@ register(
         OP,
         _infer,
         _reference,
-        Kernel((OP, "sum_parts", *FILLS), _lower, _scratch),
+        Kernel((SHADER, "splitk_reduce", *FILLS), _lower, _scratch),
         attrs={**WINDOW, "kernel": STEPS},
         operands=(2, 2),
         work=_work,

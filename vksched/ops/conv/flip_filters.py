@@ -22,6 +22,7 @@ from ..lowering.chunking import check_dispatches, check_serial
 from ..lowering.strides import LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
 
 OP = "turn_kernels"
+SHADER = "flip_filters"
 _SIDE = 8
 """Rows and channels of a tile, that of one group: the shader's default."""
 _SOFTWARE_TILES = 16
@@ -64,7 +65,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     each = min(_SOFTWARE_TILES, most) if limits.software else 1
     return tuple(
         Dispatch(
-            OP,
+            SHADER,
             (0, OUTPUT),
             (min(-(-(tiles - first) // each), limits.max_groups[0]), 1, 1),
             (*push, ("first_tile", first), ("last_tile", min(first + reach, tiles))),
@@ -80,7 +81,7 @@ register(
         OP,
         _infer,
         _reference,
-        Kernel((OP,), _lower),
+        Kernel((SHADER,), _lower),
         attrs={"groups": Whole(1)},
         operands=(1, 1),
     )

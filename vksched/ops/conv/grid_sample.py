@@ -19,7 +19,7 @@ from ..linalg.matmul import matmul
 from ..lowering.chunking import element_parts
 
 MODES = ("nearest", "linear", "cubic")
-"""By their numbers in shaders/windows/grid_sample.comp."""
+"""By their numbers in shaders/conv/grid_sample.comp."""
 PADDINGS = ("zeros", "border", "reflection")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 CUBIC_A = -0.75

@@ -48,7 +48,7 @@ from .conv_kernels import SCRATCH_WORDS
 from .window import PADDING, Launch, Push, launches
 
 TILES = (2, 4)
-_KINDS = ("input", "output", "wild", "repair")
+_KINDS = ("input", "output", "overflow_mask", "fallback")
 """Shaders that differ by the tile."""
 _VALUES, _SUMS, _EXTENTS, _WILD = SCRATCH, SCRATCH - 1, SCRATCH - 2, SCRATCH - 3
 _ROW_WORDS = 4
@@ -298,7 +298,7 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
                 ("begin", shape.begin),
                 *(*across, ("row", row), *launch.push),
             ),
-            (("IN_FOURS", int(shape.sizes[1] % 4 == 0 and shape.begin[1] == 1)),),
+            (("IN_VEC4", int(shape.sizes[1] % 4 == 0 and shape.begin[1] == 1)),),
             barrier=launch.barrier,
         )
     # the wild tiles are found beside the products of the first pass
@@ -318,7 +318,7 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
             (_SUMS, _bias_of(call), OUTPUT),
             launch.groups,
             (("rows", shape.rows), ("sizes", shape.results), *across, *steps, *launch.push),
-            (*_constants(call), ("IN_FOURS", int(shape.results[1] % 4 == 0))),
+            (*_constants(call), ("IN_VEC4", int(shape.results[1] % 4 == 0))),
             barrier=True,
         )
 
@@ -361,18 +361,18 @@ def _extents(call: Call, shape: _Shape) -> Iterator[Dispatch]:
     area = math.prod(shape.sizes)
     for launch in _spread(shape.images * -(-area // 4), shape.channels, call.limits):
         yield Dispatch(
-            "winograd_extents",
+            "winograd_absmax",
             (0, _EXTENTS),
             launch.groups,
             (("channels", shape.channels), ("area", area), *launch.push),
-            (("IN_FOURS", int(area % 4 == 0)),),
+            (("IN_VEC4", int(area % 4 == 0)),),
         )
 
 
 def _wild(call: Call, shape: _Shape) -> Iterator[Dispatch]:
     for launch in _spread(_up(shape.tiles, _REPAIR_EACH), 0, call.limits):
         yield Dispatch(
-            f"winograd_wild_{shape.tile}",
+            f"winograd_overflow_mask_{shape.tile}",
             (_EXTENTS, _WILD),
             launch.groups,
             (
@@ -390,7 +390,7 @@ def _repair(call: Call, shape: _Shape) -> Iterator[Dispatch]:
     items = -(-shape.tiles // each) * shape.tile * shape.rows
     for launch in _spread(items, each * rounds, call.limits):
         yield Dispatch(
-            f"winograd_repair_{shape.tile}",
+            f"winograd_fallback_{shape.tile}",
             (0, 1, _bias_of(call), _WILD, OUTPUT),
             launch.groups,
             (
@@ -420,7 +420,7 @@ register(
             _reference,
             Kernel(
                 (
-                    "winograd_extents",
+                    "winograd_absmax",
                     *(f"winograd_{kind}_{tile}" for kind in _KINDS for tile in TILES),
                     *matmul.SHADERS,
                 ),

@@ -115,19 +115,19 @@ def _ramp_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     """start + i * step, from the middle on stop - i * step, in the result's own arithmetic."""
     dtype = _dtype(attrs)
     wide = np.dtype(np.float32) if dtype == np.float16 else dtype
-    count, turn = _ramp(attrs)
+    count, middle = _ramp(attrs)
     names = ("start", "step", "stop") if "stop" in attrs else ("start", "step", "start")
     start, step, stop = (np.asarray(attrs[n]).astype(wide) for n in names)
     with np.errstate(all="ignore"):
-        rising = start + np.arange(turn).astype(wide) * step
-        falling = stop - np.arange(count - turn)[::-1].astype(wide) * step
+        rising = start + np.arange(middle).astype(wide) * step
+        falling = stop - np.arange(count - middle)[::-1].astype(wide) * step
     return np.concatenate([rising, falling]).astype(dtype)
 
 
 def _ramp_lower(call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
-    count, turn = _ramp(call.attrs)
+    count, middle = _ramp(call.attrs)
     dtype = call.output.dtype
     if dtype == INT32:
         _word("arange", call.attrs.as_int("start") + (count - 1) * call.attrs.as_int("step"), dtype)
@@ -135,7 +135,7 @@ def _ramp_lower(call: Call) -> tuple[Dispatch, ...]:
         (n, _word("arange", call.attrs[n] if n in call.attrs else 0, dtype))
         for n in ("start", "step", "stop")
     ]
-    push = (("count", count), ("turn", turn), *words)
+    push = (("count", count), ("middle", middle), *words)
     shader = "iota_float32" if dtype == FLOAT32 else "iota_int32"
     groups, constants = launch_run(count, call.limits)
     return (Dispatch(shader, (OUTPUT,), groups, push, constants),)

@@ -40,7 +40,7 @@ from ..elementwise.fp16 import computed_wide
 from ..lowering.strides import spread
 
 RANDOM_CODES = {"random_uniform": 0, "random_integers": 1, "bernoulli": 2}
-"""The values of KIND in shaders/sources/random.comp."""
+"""The values of KIND in shaders/creation/random.comp."""
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10

@@ -148,7 +148,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     )
     # what is not given is not read: x stands for it
     operands = (0, operand.get(INT32, 0), operand.get(FLOAT32, 0), OUTPUT)
-    return (Dispatch(reading("widen", call.limits), operands, groups, push, constants),)
+    return (Dispatch(reading("dequantize_linear", call.limits), operands, groups, push, constants),)
 
 
 register(
@@ -156,7 +156,7 @@ register(
         "widen",
         _infer,
         _reference,
-        Kernel(both_readings(("widen",)), _lower),
+        Kernel(both_readings(("dequantize_linear",)), _lower),
         attrs={"axis": Axis(of_scalar=True)},
         operands=(1, 3),
         any_dtype=True,

@@ -34,8 +34,8 @@ from ...ir.op import (
     Op,
     Steps,
     Work,
+    fp16_operands,
     get_op,
-    halves_of,
     no_variants,
 )
 from .fused_elementwise import HOST, Step, program_attrs
@@ -122,7 +122,7 @@ def steps_of(result: TensorType, attrs: Attrs) -> Steps:
 
 
 def takes_residual(op: str, result: TensorType) -> bool:
-    """Whether kernels can read a residual: in fours, of rows of matrices or planes of images."""
+    """Whether kernels can read a residual: in vec4s, of rows of matrices or planes of images."""
     row = result.shape[-1] if op in OF_MATRICES else math.prod(result.shape[2:])
     return row % 4 == 0
 
@@ -152,7 +152,7 @@ def with_epilogue(op: Op) -> Op:
             lambda call: _lower(kernel, call),
             _of_bare(kernel.scratch),
             variants=choice if choice is no_variants else _of_bare(choice),
-            takes_halves=lambda call: halves_of(call) if kernel.takes_halves(call.bare) else (),
+            takes_fp16=lambda call: fp16_operands(call) if kernel.takes_fp16(call.bare) else (),
         ),
     )
 

@@ -87,7 +87,7 @@ BINARY = (
 )
 # fmt: on
 FUNCTIONS = frozenset((*UNARY, *BINARY, "where"))
-"""Those of shaders/elementwise/chain_ops.glsl."""
+"""Those of shaders/elementwise/fused_ops.glsl."""
 COST = 32
 COSTS = {
     **dict.fromkeys(("sin", "cos"), 128),
@@ -357,7 +357,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     )
     return tuple(
         Dispatch(
-            reading(f"chain_{operands}_vec4", call.limits) if wide else f"chain_{operands}",
+            reading(f"fused_{operands}_vec4", call.limits) if wide else f"fused_{operands}",
             (*filled, OUTPUT),
             groups,
             tuple(push),
@@ -381,10 +381,10 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(flops, float(moved))
 
 
-# a single operand is contiguous, and read in fours
+# a single operand is contiguous, and read in vec4s
 SHADERS = (
-    *(f"chain_{n}" for n in SHADER_INPUTS[1:]),
-    *both_readings(f"chain_{n}_vec4" for n in SHADER_INPUTS),
+    *(f"fused_{n}" for n in SHADER_INPUTS[1:]),
+    *both_readings(f"fused_{n}_vec4" for n in SHADER_INPUTS),
 )
 
 HOST = HostKernel(_compute, cut_elements)

@@ -33,7 +33,7 @@ from ..lowering.fused_loop import chain_recipe, step_of
 from ..lowering.strides import broadcast_strides, collapse, pad
 from ..lowering.vec4 import (
     both_readings,
-    can_take_quads,
+    can_use_vec4,
     launch_lines,
     launch_run,
     reading,
@@ -248,7 +248,7 @@ def _lower_binary(op: str, call: Call) -> tuple[Dispatch, ...]:
     given = [broadcast_strides(t.shape, shape) for t in call.inputs]
     sizes, strides = collapse(shape, given)
     lines = call.output.size // sizes[0]
-    quads = can_take_quads(sizes[0], strides)
+    quads = can_use_vec4(sizes[0], strides)
     groups, constants = launch_lines(sizes[0], lines, quads, call.limits)
     push = (
         ("columns", sizes[0]),

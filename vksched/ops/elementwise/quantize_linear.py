@@ -28,6 +28,7 @@ from ..lowering.strides import spread
 
 LARGEST = 1 << 16
 """Of codes: what float32 rounds exactly, with room."""
+SHADERS = {"quantize": "quantize_linear", "requantize": "requantize"}
 _TYPES = {"quantize": (FLOAT32, FLOAT32, INT32), "requantize": (INT32, FLOAT32, INT32)}
 """Element types of the operands of each op."""
 
@@ -121,7 +122,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         *(("low", attrs.as_int("low")), ("high", attrs.as_int("high"))),
         ("zero", attrs.as_int("zero") if of_sums else 0),
     )
-    shader = "requantize" if of_sums else "quantize"
+    shader = SHADERS["requantize" if of_sums else "quantize"]
     return (Dispatch(shader, (0, 1, 2, OUTPUT), spread(x.size, call.limits), push),)
 
 
@@ -136,7 +137,7 @@ for name, reference, host, more in (
             name,
             lambda inputs, attrs, op=name: _check(op, inputs, attrs),  # type: ignore[misc]
             reference,
-            Kernel((name,), _lower),
+            Kernel((SHADERS[name],), _lower),
             attrs={**more, "low": _CODE, "high": _CODE, "axis": Axis(of_scalar=True)},
             operands=(3, 3),
             any_dtype=True,

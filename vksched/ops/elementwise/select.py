@@ -36,7 +36,7 @@ from ...ir.tensor import (
 )
 from ..lowering.fused_loop import chain_recipe, step_of
 from ..lowering.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
-from ..lowering.vec4 import both_readings, can_take_quads, launch_lines, reading
+from ..lowering.vec4 import both_readings, can_use_vec4, launch_lines, reading
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
 
 # -- cast --------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def _lower_ternary(shader: str, call: Call, scale: float = 0.0) -> tuple[Dispatc
         ("a_strides", pad(strides[1], _RANK)),
         ("b_strides", pad(strides[2], _RANK)),
     )
-    groups, constants = launch_lines(columns, lines, can_take_quads(columns, strides), call.limits)
+    groups, constants = launch_lines(columns, lines, can_use_vec4(columns, strides), call.limits)
     constants += (("RANK", len(inner)),)
     constants += tuple(
         (f"{name}_ALONG", min(s[0], 1)) for name, s in zip("XAB", strides, strict=False)

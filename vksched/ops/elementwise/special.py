@@ -106,8 +106,8 @@ def _tail(x: NDArray) -> NDArray:
 
 
 # -- float32 at speed --------------------------------------------------------------------------
-# In place, on pieces that lie in a cache, to a few units in the last place: what loops.py takes
-# where the native loops, which have the same formulas, are not built.
+# In place, on pieces that lie in a cache, to a few units in the last place: what native_kernels.py
+# takes where the native loops, which have the same formulas, are not built.
 
 _ERF_ABOVE = (
     1.1283791461606922,

@@ -25,7 +25,7 @@ from ...ir.op import (
     Kernel,
     Op,
     Work,
-    halves_of,
+    fp16_operands,
     register,
 )
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -84,7 +84,7 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
         *(lines, lines // max(1, start.size), data.shape[axis], rows.shape[axis]),
         *(math.prod(data.shape[axis + 1 :]) * itemsize, int(start.dtype == INT64)),
     )
-    return Recipe((Loop("write_rows", (0, 1, 2), rows.size, numbers),))
+    return Recipe((Loop("dynamic_update_slice", (0, 1, 2), rows.size, numbers),))
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
@@ -103,11 +103,11 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("size", data.shape[axis]),
         ("shared_slices", math.prod(data.shape[start.rank : axis])),
     )
-    shader, count, push = "write_rows", rows.size, sizes
+    shader, count, push = "dynamic_update_slice", rows.size, sizes
     if data.dtype == FLOAT16:
         each = many * inner // 2 + 1  # words, where the first or the last has a half of its own
         shader, count, push = (
-            "write_rows_half",
+            "dynamic_update_slice_fp16",
             slices * each,
             (("each", each), ("slices", slices), *sizes),
         )
@@ -124,7 +124,7 @@ def _words(call: Call) -> Call | None:
 
 def _halves(call: Call) -> tuple[int, ...]:
     """Rows of no whole words are written half by half, all others as words."""
-    return () if _words(call) else halves_of(call)
+    return () if _words(call) else fp16_operands(call)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -138,10 +138,10 @@ register(
         _infer,
         _reference,
         Kernel(
-            (*WHOLE_COPIES, "write_rows", "write_rows_half"),
+            (*WHOLE_COPIES, "dynamic_update_slice", "dynamic_update_slice_fp16"),
             _lower,
             as_words=_words,
-            takes_halves=_halves,
+            takes_fp16=_halves,
         ),
         attrs={"axis": Axis()},
         operands=(3, 3),

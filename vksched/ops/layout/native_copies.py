@@ -1,5 +1,5 @@
-"""Copies as steps of native programs (native/loops/program/moves.cpp): of values of one word each,
-as float32 has. Examples: tests/ops/native/test_native_programs.py.
+"""Copies as steps of native programs (native/cpu_kernels/program/copies.cpp): of values of one word
+each, as float32 has. Examples: tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ from .index import (
 from .strided_copy import COPIES, FILLS, copy_strided, fill_words
 
 SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
-"""The values of OP in shaders/moves/scatter.glsl."""
+"""The values of OP in shaders/layout/scatter.glsl."""
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 FEW_LINES, MANY_UPDATES = 2048, 64
 """At once: fewer lines than a GPU has invocations in flight, with more updates each than this."""
@@ -73,7 +73,7 @@ WIDE_ROW, MANY_ROWS = 48, 16
 MOST_IN_ORDER = SERIAL_STEPS
 """Updates of one line that a GPU goes through in order."""
 _STEPS = {"add": 2, "max": 3, "min": 4}
-"""The values of STEP in shaders/moves/scatter_apply.comp; MARK is 0 and WRITE 1."""
+"""The values of STEP in shaders/layout/scatter_apply.comp; MARK is 0 and WRITE 1."""
 
 
 def _check(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:

@@ -12,7 +12,7 @@ from ...topology.limits import Limits
 from ..lowering.strides import collapse, pad
 from ..lowering.vec4 import (
     both_readings,
-    can_take_quads,
+    can_use_vec4,
     launch_lines,
     launch_run,
     reading,
@@ -50,7 +50,7 @@ def copy_strided(
         ("x_strides", pad(x_strides, 8)),
         ("result_strides", pad(result_strides, 8)),
     )
-    quads = can_take_quads(columns, (x_strides, result_strides), (x[0], result[0]))
+    quads = can_use_vec4(columns, (x_strides, result_strides), (x[0], result[0]))
     groups, constants = launch_lines(columns, lines, quads, call.limits)
     constants += (("RANK", len(sizes)), ("X_ALONG", int(x_strides[0] != 0)))
     shader, shifts = reading("strided_copy", call.limits), (x[0], result[0])

@@ -1,4 +1,4 @@
-"""Transposes that move the last axis, in tiles of four by four values (transpose_tiles.comp): which
+"""Transposes that move the last axis, in tiles of four by four values (transpose_tiled.comp): which
 ones can be made so, and how.
 """
 
@@ -11,8 +11,8 @@ from ...ir.op import OUTPUT, Call, Dispatch
 from ..lowering.strides import LOOP_STEPS, collapse, pad
 from ..lowering.vec4 import both_readings, reading
 
-SHADERS = both_readings(("transpose_tiles",))
-TILES, LINES = "tiles", "lines"
+SHADERS = both_readings(("transpose_tiled",))
+TILED, LINES = "tiled", "lines"
 """Variants of a transpose on a CPU driver: by tiles, or along lines of the result."""
 LOCAL, LOCAL_APART = (8, 1), (4, 2)
 """Tiles of a group, along x's last axis and the result's; the second where lines of the result are
@@ -52,7 +52,7 @@ def variants(call: Call) -> tuple[str, ...]:
         return (LINES,)
     groups, rounds = _groups(call, sizes, _local(call, result_strides[1]))
     fits = groups[1] <= call.limits.max_groups[1] and rounds <= LOOP_STEPS
-    return (TILES, LINES) if fits else (LINES,)
+    return (TILED, LINES) if fits else (LINES,)
 
 
 def _local(call: Call, result_stride: int) -> tuple[int, int]:
@@ -71,7 +71,7 @@ def _groups(
 
 
 def lower(call: Call) -> tuple[Dispatch, ...]:
-    """Returns how tiles are made; the call is one that `variants` has TILES for."""
+    """Returns how tiles are made; the call is one that `variants` has TILED for."""
     axes = _axes(call)
     assert axes is not None
     sizes, x_strides, result_strides = axes
@@ -88,5 +88,5 @@ def lower(call: Call) -> tuple[Dispatch, ...]:
     local = _local(call, result_strides[1])
     groups, _ = _groups(call, sizes, local)
     constants = (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]), ("RANK", len(sizes) - 1))
-    shader = reading("transpose_tiles", call.limits)
+    shader = reading("transpose_tiled", call.limits)
     return (Dispatch(shader, (0, OUTPUT), groups, push, constants),)

@@ -1,14 +1,14 @@
-"""Products by matrix units: which of a device's cooperative matrices compute a call, in what tiles.
-Convolutions take the same tiles.
+"""Products by cooperative matrices: which of a device's cooperative matrices compute a call, in
+what tiles. Convolutions take the same tiles.
 
     one subgroup: 64 x 64 results or fewer, as cooperative matrices of one of the device's shapes
     one group:    2 x 2 subgroups, which share both factors in shared memory
-    kept:         a factor of float16 that lies across k stays so there
+    untransposed: a factor of float16 that lies across k stays so there
 
 The factors are float16, or are rounded to that as a tile is loaded; the sums are float32. Codes of
-8 bits (integer_kernels.py) are factors of int8, with exact sums in int32. Some drivers emulate such
-units slowly or get them wrong: these variants come last, so that none is used before the tuner has
-measured it, there or at smaller sizes, and compared its result with another kernel's.
+8 bits (int8_matmul_kernels.py) are factors of int8, with exact sums in int32. Some drivers emulate
+such units slowly or get them wrong: these variants come last, so that none is used before the tuner
+has measured it, there or at smaller sizes, and compared its result with another kernel's.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ...common.dtypes import FLOAT16, FLOAT32
 from ...ir.op import Call
 from ...ir.precision import may_round
 from ...topology.limits import Limits
-from ..lowering.variants import UNITS
+from ..lowering.variants import COOPMAT
 
 _SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)
-HALVES, CODES = "float16*float16+float32", "int8*int8+int32"
+FP16, INT8 = "float16*float16+float32", "int8*int8+int32"
 """Types of factors and sums. Whatever sign codes have, words hold them with one."""
-_STEPS = {HALVES: 32, CODES: 64}
-"""Along k that shared memory holds: TILE_K of shaders/include/matrix_units.glsl."""
-PRODUCT, CONVOLUTION, OF_CODES = "product", "convolution", "product of codes"
-_TYPES = {PRODUCT: HALVES, CONVOLUTION: HALVES, OF_CODES: CODES}
+_STEPS = {FP16: 32, INT8: 64}
+"""Along k that shared memory holds: TILE_K of shaders/include/coopmat.glsl."""
+MATMUL, CONV, INT8_MATMUL = "matmul", "conv", "int8_matmul"
+_TYPES = {MATMUL: FP16, CONV: FP16, INT8_MATMUL: INT8}
 _TILES = {
-    PRODUCT: {False: ((64, 64), (32, 32)), True: ((16, 16),)},
-    CONVOLUTION: {False: ((64, 32), (32, 32)), True: ((16, 16),)},
-    OF_CODES: {False: ((64, 64), (32, 32)), True: ((8, 8),)},
+    MATMUL: {False: ((64, 64), (32, 32)), True: ((16, 16),)},
+    CONV: {False: ((64, 32), (32, 32)), True: ((16, 16),)},
+    INT8_MATMUL: {False: ((64, 64), (32, 32)), True: ((8, 8),)},
 }
 """Rows and columns that one subgroup computes, by whether the device is a CPU driver: llvmpipe
 takes a minute to compile 32. Convolutions hold more registers beside the sums, and gather windows
@@ -48,18 +48,18 @@ _ASIDE_BYTES = 512
 _MOST_SUMS = 128
 """Values of a result that one lane holds."""
 _USUAL_SUBGROUP = 32
-_KEPT = " kept"
+_UNTRANSPOSED = " untransposed"
 LEAST_SIDE = 16
-"""Rows and columns of a result from which matrix units are worth a measurement."""
+"""Rows and columns of a result from which cooperative matrices are worth a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixTile:
-    """A variant of `matmul_matrices`, `conv_matrices` or `integer_matrices`. types: HALVES or
-    CODES. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
-    computes. subgroup: its lanes. kept: a factor that lies across k is not turned on its way to
-    shared memory; the device turns it as it loads matrices, which takes some nothing, and some many
-    loads.
+    """A variant of `matmul_coopmat`, `conv_coopmat` or `int8_gemm_coopmat`. types: FP16 or
+    INT8. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
+    computes. subgroup: its lanes. untransposed: a factor that lies across k is not transposed
+    on its way to shared memory. The device transposes it as it loads matrices: free on some
+    devices, many loads on others.
     """
 
     types: str
@@ -67,12 +67,12 @@ class MatrixTile:
     rows: int
     columns: int
     subgroup: int
-    kept: bool = False
+    untransposed: bool = False
 
     @property
     def name(self) -> str:
-        name = unit_name(self.shape, self.rows, self.columns, self.subgroup)
-        return f"{name}{_KEPT}" if self.kept else name
+        name = coopmat_name(self.shape, self.rows, self.columns, self.subgroup)
+        return f"{name}{_UNTRANSPOSED}" if self.untransposed else name
 
     @property
     def local(self) -> int:
@@ -93,7 +93,7 @@ class MatrixTile:
             *(("MATRIX_M", rows), ("MATRIX_N", columns), ("MATRIX_K", depth)),
             ("DOWN", self.rows // _SUBGROUPS // rows),
             ("ACROSS", self.columns // _SUBGROUPS // columns),
-            *((("KEPT", 1),) if self.kept else ()),
+            *((("UNTRANSPOSED", 1),) if self.untransposed else ()),
         )
 
     def fits(self, limits: Limits) -> bool:
@@ -101,7 +101,7 @@ class MatrixTile:
         rows, columns, depth = self.shape
         across = self.columns % (_SUBGROUPS * columns) == 0
         tiles = across and self.rows % (_SUBGROUPS * rows) == _STEPS[self.types] % depth == 0
-        eights = not self.kept or rows % 8 == columns % 8 == 0
+        eights = not self.untransposed or rows % 8 == columns % 8 == 0
         whole = tiles and depth % 8 == columns % 4 == 0 and eights
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
@@ -111,16 +111,16 @@ class MatrixTile:
         return whole and fits and even and self.rows * self.columns // self.local <= _MOST_SUMS
 
 
-def shapes_of(limits: Limits, types: str = HALVES) -> list[tuple[int, int, int]]:
+def shapes_of(limits: Limits, types: str = FP16) -> list[tuple[int, int, int]]:
     """Returns rows, columns and depth of a device's matrices of such types."""
-    if not (limits.int8 if types == CODES else limits.float16):
+    if not (limits.int8 if types == INT8 else limits.float16):
         return []
     found = [m.groups() for m in map(_SHAPE.fullmatch, limits.matrices) if m and m[1] == types]
     return [(int(m), int(n), int(k)) for _, m, n, k in found]
 
 
-def unit_subgroups(limits: Limits) -> tuple[int, ...]:
-    """Returns the lanes that subgroups may have which compute by matrix units.
+def coopmat_subgroups(limits: Limits) -> tuple[int, ...]:
+    """Returns the lanes that subgroups may have which compute by cooperative matrices.
 
     Drivers that offer several sizes have units for the smallest one, and Intel's for no other;
     AMD's, which offer 32 and 64, for both: one of 64 reads and holds half as much in each lane.
@@ -132,42 +132,44 @@ def unit_subgroups(limits: Limits) -> tuple[int, ...]:
     return (least, 2 * least) if amd else (least,)
 
 
-def unit_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: int) -> str:
+def coopmat_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: int) -> str:
     """Returns the name of a variant: the matrices, a group's tile, and the lanes where many."""
     lanes = f" of {subgroup}" if subgroup > _USUAL_SUBGROUP else ""
-    return f"{UNITS}{'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
+    return f"{COOPMAT}{'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
 
 
 @lru_cache(maxsize=64)
 def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
     types = _TYPES[of]
     tiles = [
-        MatrixTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup, kept)
-        for kept in ((True, False) if of == PRODUCT else (False,))
+        MatrixTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup, untransposed)
+        for untransposed in ((True, False) if of == MATMUL else (False,))
         for shape in shapes_of(limits, types)
         for rows, columns in _TILES[of][limits.software]
-        for subgroup in unit_subgroups(limits)
+        for subgroup in coopmat_subgroups(limits)
     ]
     return {tile.name: tile for tile in tiles if tile.fits(limits)}
 
 
-def matrix_tile(call: Call, of: str = PRODUCT) -> MatrixTile | None:
-    """Returns the tile of a call's variant, None where that is another kernel. of: PRODUCT,
-    CONVOLUTION or OF_CODES.
+def coopmat_tile(call: Call, of: str = MATMUL) -> MatrixTile | None:
+    """Returns the tile of a call's variant, None where that is another kernel. of: MATMUL,
+    CONV or INT8_MATMUL.
     """
-    named = call.variant.startswith(UNITS)
+    named = call.variant.startswith(COOPMAT)
     return _tiles(call.limits, of).get(call.variant) if named else None
 
 
-def matrix_variants(
-    call: Call, rows: int, columns: int, of: str = PRODUCT, across: bool = False
+def coopmat_variants(
+    call: Call, rows: int, columns: int, of: str = MATMUL, across: bool = False
 ) -> tuple[str, ...]:
     """Returns the variants that can compute a call as a product with such a result: of codes, or of
     float16. across: whether the factors are float16 and one lies across k, in memory.
     """
-    if min(rows, columns) < LEAST_SIDE or not (of == OF_CODES or rounds(call)):
+    if min(rows, columns) < LEAST_SIDE or not (of == INT8_MATMUL or rounds(call)):
         return ()
-    return tuple(name for name, tile in _tiles(call.limits, of).items() if across or not tile.kept)
+    return tuple(
+        name for name, tile in _tiles(call.limits, of).items() if across or not tile.untransposed
+    )
 
 
 def rounds(call: Call) -> bool:
@@ -175,4 +177,6 @@ def rounds(call: Call) -> bool:
     return call.output.dtype == FLOAT16 or may_round(call)
 
 
-MATRIX_SHADERS = tuple(f"matmul_matrices_{kind}" for kind in (FLOAT32, FLOAT16, f"wide_{FLOAT16}"))
+COOPMAT_SHADERS = tuple(
+    f"matmul_coopmat_{kind}" for kind in (FLOAT32, FLOAT16, f"aligned_{FLOAT16}")
+)

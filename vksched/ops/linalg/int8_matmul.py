@@ -3,7 +3,7 @@
     a (..., m, k), words of b, a zero point, one for each column -> (a - a_zero) @ (b - b_zero)
 
 Codes of a are held as int32, of which 8 bits count; b lies as `pack_codes` leaves it, which takes
-products of four codes at once. How devices compute it: integer_kernels.py.
+products of four codes at once. How devices compute it: int8_matmul_kernels.py.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         a, out = a.reshape(-1, *a.shape[-2:]), out.reshape(-1, *out.shape[-2:])
         words = words.reshape(-1, *words.shape[-3:])
     for left, right, made in zip(a, words, out, strict=True):
-        if not native_kernels.matmul_integer(
+        if not native_kernels.int8_matmul(
             left, right, int(a_zero.reshape(())), b_zero, made, signed
         ):
             codes = codes_of(right, left.shape[-1], made.shape[-1]).astype(np.float64)

@@ -1,16 +1,18 @@
 """How devices multiply integers of 8 bits: rows of a become words of four codes, which meet the
 words of the weights.
 
-    x --integer_rows--> scratch: zero point | words of each window, tap by tap --product--> result
+    x --int8_pack_activations--> scratch: zero point | words of each window, tap by tap
+    scratch --int8_gemm_*--> result
 
 CPU drivers multiply float32 fastest, by the kernels of matmul: sums of 256 products of codes are
 exact there.
 
-    x, words --integer_values, integer_weights--> scratch --matmul--> sums --integer_sums--> result
+    x, words --int8_unpack_activations, int8_unpack_weights--> scratch
+    scratch --matmul--> sums --int8_row_sums--> result
 
 A matrix is an image whose places are its rows and whose channels are what is summed up. Devices
 with integer dot products take a word of each side at once, others its four codes, and those with
-matrix units of int8 tiles of words, once the tuner has measured that (matrix_units.py).
+cooperative matrices of int8 tiles of words, once the tuner has measured that (coopmat.py).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ...topology.limits import Limits
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES
-from .coopmat import OF_CODES, matrix_tile, matrix_variants
+from .coopmat import INT8_MATMUL, coopmat_tile, coopmat_variants
 from .int8_weights import PER_WORD, SHIFT, TILE, depth_of
 from .matmul_kernels import DISPATCH_FLOPS, product
 from .matmul_kernels import SHADERS as MATMUL_SHADERS
@@ -37,11 +39,11 @@ SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 22, 1 << 18
 DOT = " dot"
 """The end of the names of variants for devices with integer dot products."""
 ROWS = {"rows 1": 1, "rows 8": 8}
-"""Variants of `integer_rows_*`: rows of an invocation, which has one column."""
+"""Variants of `int8_gemm_cpu_*`: rows of an invocation, which has one column."""
 TILED = "tiled"
-UNITS = "integer_matrices"
-"""The shader for matrix units."""
-FLOATS = "floats"
+COOPMAT = "int8_gemm_coopmat"
+"""The shader for cooperative matrices."""
+FLOATS = "float32"
 """The variant that multiplies codes less their zero points in float32."""
 PART = 256
 """Products of two such values that float32 sums exactly: each is at most 255 * 255."""
@@ -51,13 +53,13 @@ LEAST_FLOAT_ROWS = 16
 """Rows from which weights are worth unpacking in each run."""
 _TILE = 64, 64
 _TILED_LOCAL = 16, 8
-"""Rows and columns of a group of `integer_tiled`, and its invocations."""
+"""Rows and columns of a group of `int8_gemm_tiled`, and its invocations."""
 _PACKED_EACH = 64
 """Words that an invocation packs on a CPU driver."""
 PRODUCT_SHADERS = (
-    *("integer_words", "integer_values", "integer_weights", "integer_sums"),
-    *(f"integer_{kind}{dot}" for kind in ("tiled", "rows_1", "rows_8") for dot in ("", "_dot")),
-    UNITS,
+    *("int8_pack_activations", "int8_unpack_activations", "int8_unpack_weights", "int8_row_sums"),
+    *(f"int8_gemm_{kind}{dot}" for kind in ("tiled", "cpu_1", "cpu_8") for dot in ("", "_dot")),
+    COOPMAT,
     *MATMUL_SHADERS,
 )
 
@@ -132,9 +134,9 @@ def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
 
 def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
     """Returns the variants, the best guess first: dot products where they are one instruction,
-    matrix units last.
+    cooperative matrices last.
     """
-    units = matrix_variants(call, own.rows, own.columns, OF_CODES) if own.depth else ()
+    units = coopmat_variants(call, own.rows, own.columns, INT8_MATMUL) if own.depth else ()
     few = "rows 1" if own.rows == 1 else "rows 8"
     kinds: tuple[str, ...] = (few,)
     if not call.limits.software:
@@ -163,7 +165,11 @@ def _rows_at_once(call: Call, own: Unfolded) -> int:
 
 def _tile_of(call: Call) -> tuple[int, int]:
     """Returns the rows and columns of the tile of a group."""
-    name, limits, unit = call.variant.removesuffix(DOT), call.limits, matrix_tile(call, OF_CODES)
+    name, limits, unit = (
+        call.variant.removesuffix(DOT),
+        call.limits,
+        coopmat_tile(call, INT8_MATMUL),
+    )
     if unit is not None:
         return unit.rows, unit.columns
     if name == TILED:
@@ -207,14 +213,14 @@ def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
 
 def _pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> Iterator[Dispatch]:
     rows = min(each, own.rows - row)
-    yield _words(call, own, image, row, rows, "integer_words", bool(image or row))
+    yield _words(call, own, image, row, rows, "int8_pack_activations", bool(image or row))
     yield _product(call, own, image, row, rows)
 
 
 def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> Iterator[Dispatch]:
     rows, steps, n = min(each, own.rows - row), PER_WORD * own.depth, own.columns
     values, weights, sums = SCRATCH, SCRATCH - 1, SCRATCH - 2
-    yield _words(call, own, image, row, rows, "integer_values", bool(image or row))
+    yield _words(call, own, image, row, rows, "int8_unpack_activations", bool(image or row))
     if not row and (not image or own.words_step):
         yield _weights(call, own, image, weights)
     for part in range(_parts(own)):
@@ -234,7 +240,7 @@ def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> I
         *(("rows", rows), ("columns", n), ("parts", _parts(own))),
         *_result_of(own, image, row),
     )
-    yield Dispatch("integer_sums", (sums, OUTPUT), groups, push, constants, barrier=True)
+    yield Dispatch("int8_row_sums", (sums, OUTPUT), groups, push, constants, barrier=True)
 
 
 def _weights(call: Call, own: Unfolded, image: int, target: int) -> Dispatch:
@@ -244,7 +250,7 @@ def _weights(call: Call, own: Unfolded, image: int, target: int) -> Dispatch:
         *(("zero_step", int(call.inputs[3].size > 1)), ("words_first", image * own.words_step)),
     )
     later = image > 0
-    return Dispatch("integer_weights", (1, 3, target), groups, push, constants, barrier=later)
+    return Dispatch("int8_unpack_weights", (1, 3, target), groups, push, constants, barrier=later)
 
 
 def _launch(items: int, limits: Limits) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
@@ -279,7 +285,7 @@ def _words(
 
 
 def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Dispatch:
-    limits, tile, unit = call.limits, _tile_of(call), matrix_tile(call, OF_CODES)
+    limits, tile, unit = call.limits, _tile_of(call), coopmat_tile(call, INT8_MATMUL)
     tiles = -(-own.columns // tile[1])
     across, down = min(tiles, limits.max_groups[0]), -(-rows // tile[0])
     if limits.software and -(-tiles // across) * (own.depth + 1) > LOOP_STEPS:
@@ -289,7 +295,7 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
         *(("count", own.taps * own.channels), ("zero_step", int(call.inputs[3].size > 1))),
         *(("words_first", image * own.words_step), *_result_of(own, image, row)),
     )
-    shader, constants = _shader(call, tile) if unit is None else (UNITS, unit.constants)
+    shader, constants = _shader(call, tile) if unit is None else (COOPMAT, unit.constants)
     return Dispatch(
         shader,
         (SCRATCH, 1, 3, OUTPUT),
@@ -311,7 +317,7 @@ def _result_of(own: Unfolded, image: int, row: int) -> tuple[tuple[str, int], ..
 
 
 def _shader(call: Call, tile: tuple[int, int]) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """Returns the shader without matrix units, and its constants."""
+    """Returns the shader without cooperative matrices, and its constants."""
     name, dot = call.variant.removesuffix(DOT), "_dot" if call.variant.endswith(DOT) else ""
-    kind, local = (TILED, _TILED_LOCAL) if name == TILED else (f"rows_{tile[0]}", (tile[1], 1))
-    return f"integer_{kind}{dot}", (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]))
+    kind, local = (TILED, _TILED_LOCAL) if name == TILED else (f"cpu_{tile[0]}", (tile[1], 1))
+    return f"int8_gemm_{kind}{dot}", (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]))

@@ -105,7 +105,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if len(parts) > 1:
         raise UnsupportedOp(f"[pack_codes] {columns} columns of {k} rows are too many")
     push = (("columns", columns), ("k", k), ("n", n), ("flip", 0 if call.attrs["signed"] else 128))
-    return (Dispatch("pack_codes", (0, OUTPUT), parts[0][2], push),)
+    return (Dispatch("int8_pack_weights", (0, OUTPUT), parts[0][2], push),)
 
 
 register(
@@ -113,7 +113,7 @@ register(
         "pack_codes",
         _infer,
         _reference,
-        Kernel(("pack_codes",), _lower),
+        Kernel(("int8_pack_weights",), _lower),
         attrs={"signed": Flag()},
         operands=(1, 1),
         any_dtype=True,

@@ -37,7 +37,7 @@ from .matmul_kernels import (
     product,
     product_scratch,
     step_cost,
-    takes_halves,
+    takes_fp16,
     variants,
 )
 from .matmul_native import matmul_recipe
@@ -143,7 +143,7 @@ register(
                 lower_product,
                 scratch=product_scratch,
                 variants=variants,
-                takes_halves=takes_halves,
+                takes_fp16=takes_fp16,
             ),
             attrs={"transpose_a": Flag(), "transpose_b": Flag()},
             operands=(2, 3),

@@ -30,9 +30,9 @@ MANY_ROWS = 128
 """Blocks are of rows before they are of columns where they have so many, as elementwise ops and
 norms are divided by rows, too: a core then finds in its caches some of what it made before.
 """
-UNITS = 12, 32
+COOPMAT = 12, 32
 """Rows and columns of a block are a multiple of so many, but for the last, as in
-native/loops/program/product.hpp; rows of a vector are as columns.
+native/cpu_kernels/program/gemm.hpp; rows of a vector are as columns.
 """
 
 
@@ -53,11 +53,11 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
     is_vector, work = m == 1 or n == 1, batches * m * n * k
     most = min(MOST, math.isqrt(work // (LEAST_VECTOR if is_vector else LEAST)))
     parts = Parts(max(1, min(batches, most)))
-    least_rows, least_columns = (UNITS[1], UNITS[1]) if is_vector else (ROWS, COLUMNS)
+    least_rows, least_columns = (COOPMAT[1], COOPMAT[1]) if is_vector else (ROWS, COLUMNS)
     many = MANY_ROWS * (4 if turned else 1)
     while 2 * math.prod(parts) <= most:
-        half_rows = _least(m, UNITS[n == 1], 2 * parts.rows)
-        half_columns = _least(n, UNITS[1], 2 * parts.columns)
+        half_rows = _least(m, COOPMAT[n == 1], 2 * parts.rows)
+        half_columns = _least(n, COOPMAT[1], 2 * parts.columns)
         by_columns = half_columns >= least_columns
         if half_rows >= least_rows and (m >= 2 * many * parts.rows or not by_columns):
             parts = parts._replace(rows=2 * parts.rows)
@@ -70,8 +70,8 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
 
 def blocks(m: int, n: int, parts: Parts) -> Iterator[tuple[slice, slice]]:
     """Yields rows and columns of the blocks of one matrix (m, n)."""
-    for rows in _spans(m, UNITS[n == 1], parts.rows):
-        for columns in _spans(n, UNITS[1], parts.columns):
+    for rows in _spans(m, COOPMAT[n == 1], parts.rows):
+        for columns in _spans(n, COOPMAT[1], parts.columns):
             yield rows, columns
 
 

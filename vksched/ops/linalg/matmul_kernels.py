@@ -1,10 +1,11 @@
 """Which kernels compute a matrix product, and their dispatches.
 
 CPU drivers load every value of every lane by itself, at the price of some fifty multiplications, so
-there a value should be loaded by one lane and handed to the others (`lanes`, `rows`), in fours;
-matrices of other sizes are first packed into scratch memory, where that costs little beside the
-product. GPUs stage tiles in shared memory, in fours too (`fours`) or one by one (`tiled`), and read
-b once where rows are few (`few`). Matrix units, where there are some, also read fours (`matrices`).
+there a value should be loaded by one lane and handed to the others (`subgroup`, `gemv_cpu`), in
+vec4s; matrices of other sizes are first packed into scratch memory, if that costs little compared
+to the product. GPUs stage tiles in shared memory, in vec4s too (`vec4`) or one by one (`tiled`),
+and read b once if rows are few (`gemv`). Cooperative matrices, if the device has any, also read
+vec4s (`coopmat`).
 
     a, b --matmul_pack--> scratch, rows of a multiple of four --> product --> result + bias
 """
@@ -16,28 +17,28 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import FLOAT16, FLOAT32, INT32, contiguous_strides
 from ...common.errors import UnsupportedOp
-from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, halves_of
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
 from ...topology.limits import Limits
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
 from ..lowering.variants import chosen
-from .coopmat import MATRIX_SHADERS, MatrixTile, matrix_tile, matrix_variants
-from .matmul_subgroup import LAYOUTS, TILES, Lanes, lanes_of
-from .matmul_vec4 import HALF_SUMS, fours_tile, fours_variants, tiles_of
+from .coopmat import COOPMAT_SHADERS, MatrixTile, coopmat_tile, coopmat_variants
+from .matmul_subgroup import LAYOUTS, TILES, Lanes, subgroup_tiles
+from .matmul_vec4 import FP16_ACC, tiles_of, vec4_tile, vec4_variants
 from .operands import (
-    BFLOAT_B,
-    HALF_B,
+    BF16_B,
+    FP16_B,
     batch_strides,
-    half_weights,
+    fp16_weights,
     matrices,
     operands_of,
     pack_operand,
-    up_to_fours,
+    round_up_to_vec4,
 )
 
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
 BIAS_PER_COLUMN, BIAS_PER_ROW, NUMBERS = 1, 2, 3
-"""The values of has_bias in shaders/products/matmul.glsl."""
+"""The values of has_bias in shaders/include/matmul.glsl."""
 DISPATCH_FLOPS = 1e11
 """Of one dispatch on a GPU, as drivers kill what takes seconds."""
 MAX_CUTS = 256
@@ -66,26 +67,26 @@ _TILED_TILE, _REGISTER_TILE = (32, 64), (32, 64)
 """Rows and columns of a tile of `matmul_tiled` and `matmul_register`."""
 PACKED_K = 512
 """Steps along k of one dispatch of sums in float16: they lose about 1 / 500 of themselves."""
-FEW = {"few 1": 1, "few 4": 4}
-"""Variants of `matmul_few`: rows of a group."""
+GEMV = {"gemv 1": 1, "gemv 4": 4}
+"""Variants of `matmul_gemv`: rows of a group."""
 READ = 10.0
 READ_ROWS = 25
 """What a GPU needs for a column of a step along k where reading b bounds it, and the rows of the
-largest tile of `matmul_fours` at which products take as long: guesses.
+largest tile of `matmul_vec4` at which products take as long: guesses.
 """
 TILED_COST = 2.0
-"""Of a product in `matmul_tiled`, about, in that of one in the largest tile of `matmul_fours`."""
-FEW_LOCAL = {True: (8, 16), False: (32, 4)}
+"""Of a product in `matmul_tiled`, about, in that of one in the largest tile of `matmul_vec4`."""
+GEMV_LOCAL = {True: (8, 16), False: (32, 4)}
 """Its invocations, by whether b lies along n: along n and k, or along k and n. Lanes beside each
 other read a line of memory.
 """
-MOST_FEW = 8
+MAX_GEMV_ROWS = 8
 """Rows up to which reading b takes longer than the products."""
 
 
 def variants(call: Call) -> tuple[str, ...]:
     """Tiles of subgroups on CPU drivers, in shared memory on GPUs, each the best guess first, and
-    last those of matrix units.
+    last those of cooperative matrices.
     """
     return _variants(call, True)
 
@@ -95,23 +96,23 @@ def in_place_variants(call: Call) -> tuple[str, ...]:
     return _variants(call, False)
 
 
-def of_half_weights(call: Call) -> tuple[str, ...]:
+def fp16_weight_variants(call: Call) -> tuple[str, ...]:
     """Returns the variants that multiply a, float32 (m, k), by b (n, k), float16 or bfloat16 by the
-    attribute `format`, as it lies: tiles on GPUs, and matrix units of float16.
+    attribute `format`, as it lies: tiles on GPUs, and cooperative matrices of float16.
     """
     _, k, _, n = matrices(call.inputs, call.attrs)
     m = call.output.shape[-2]
-    if k % 4 or m <= MOST_FEW:
+    if k % 4 or m <= MAX_GEMV_ROWS:
         return ()
-    tiles = () if call.limits.software else fours_variants(call, m, n, 1)
-    return tiles if half_weights(call) == BFLOAT_B else (*tiles, *matrix_variants(call, m, n))
+    tiles = () if call.limits.software else vec4_variants(call, m, n, 1)
+    return tiles if fp16_weights(call) == BF16_B else (*tiles, *coopmat_variants(call, m, n))
 
 
 def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
     """Returns about how long a step along k takes, in a unit of the device's own: for comparing
     products whose rows are filled up to tiles, before there is a call.
     """
-    tiles = [tile for tile in lanes_of(limits).values() if not tile.few]
+    tiles = [tile for tile in subgroup_tiles(limits).values() if not tile.gemv]
     if not tiles:
         return float(m * -(-n // GUESSED_COLUMNS) * GUESSED_COLUMNS * batches)
     return min(tile.cost(m, n, batches) for tile in tiles)
@@ -138,11 +139,11 @@ def tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
     """
     if not limits.software:
         return _gpu_tilings(n, k, limits)
-    lanes = lanes_of(limits) if k and k % 4 == 0 else {}
+    lanes = subgroup_tiles(limits) if k and k % 4 == 0 else {}
     fitting = {
         name: Tiling(tile.rows, tile.columns, tile.step)
         for name, tile in lanes.items()
-        if (not tile.few or tile.suits(True)) and -(-n // tile.columns) <= limits.max_groups[1]
+        if (not tile.gemv or tile.suits(True)) and -(-n // tile.columns) <= limits.max_groups[1]
     }
     rows, columns = _REGISTER_TILE
     return fitting or {REGISTER: Tiling(rows, columns, rows * columns)}
@@ -152,11 +153,11 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     if call.output.size == 0:
         return ()
     a, b, _, m = operands_of(call)
-    fours = a.in_fours and b.in_fours
+    vec4 = a.is_vec4_aligned and b.is_vec4_aligned
     n = call.output.shape[-1]
-    across = _reads_halves(call) and not (a.along_k and b.along_k)
-    fits = a.along * a.lines and (packs or fours)
-    units = matrix_variants(call, m, n, across=across) if fits else ()
+    across = _reads_fp16(call) and not (a.along_k and b.along_k)
+    fits = a.along * a.lines and (packs or vec4)
+    units = coopmat_variants(call, m, n, across=across) if fits else ()
     return (*_plain_variants(call, packs), *units)
 
 
@@ -167,84 +168,90 @@ def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
         fitting = _fitting(call, packs)
         best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches))
         return tuple(best) or (REGISTER,)
-    fours = fours_variants(call, m, n, batches) if _takes_fours(call, packs) else ()
-    if m <= MOST_FEW:
-        return "few 1" if m == 1 else "few 4", *fours, TILED
-    return (*fours, TILED) if _in_fours(call) else (TILED, *fours)
+    vec4 = vec4_variants(call, m, n, batches) if _takes_vec4(call, packs) else ()
+    if m <= MAX_GEMV_ROWS:
+        return "gemv 1" if m == 1 else "gemv 4", *vec4, TILED
+    return (*vec4, TILED) if _is_vec4_aligned(call) else (TILED, *vec4)
 
 
-def _takes_fours(call: Call, packs: bool) -> bool:
+def _takes_vec4(call: Call, packs: bool) -> bool:
     """Whether kernels that read four elements at once can compute a call: as the operands lie, or
     packed first where there is scratch memory for it and that pays.
     """
     a, _, _, m = operands_of(call)
     if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
         return False
-    return _in_fours(call) or (packs and min(m, call.output.shape[-1]) >= LEAST_REUSE)
+    return _is_vec4_aligned(call) or (packs and min(m, call.output.shape[-1]) >= LEAST_REUSE)
 
 
 def _fitting(call: Call, packs: bool) -> dict[str, Lanes]:
     """Returns the variants of CPU drivers that read four elements at once and can do so here."""
     a, b, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
-    if not _takes_fours(call, packs):
+    if not _takes_vec4(call, packs):
         return {}
     most = call.limits.max_groups
-    tiles = lanes_of(call.limits)
-    few = sorted({t.rows for t in tiles.values() if t.few and t.rows >= m})[:1] if a.along_k else []
+    tiles = subgroup_tiles(call.limits)
+    few = (
+        sorted({t.rows for t in tiles.values() if t.gemv and t.rows >= m})[:1] if a.along_k else []
+    )
     return {
         name: variant
         for name, variant in tiles.items()
-        if (not variant.few or variant.rows in few and variant.suits(b.along_k))
+        if (not variant.gemv or variant.rows in few and variant.suits(b.along_k))
         and all(
             count <= limit for count, limit in zip(variant.tiles(m, n, batches), most, strict=True)
         )
     }
 
 
-def takes_halves(call: Call) -> tuple[int, ...]:
+def takes_fp16(call: Call) -> tuple[int, ...]:
     """All float16, where the variant of a call reads and writes it packed: not where it adds up
     parts, which would be rounded, or infinite, on their own.
     """
-    known = call.variant in (TILED, *FEW) or fours_tile(call) or matrix_tile(call)
-    taken = _reads_halves(call) and (known or call.variant in _fitting(call, packs=False))
-    return halves_of(call) if taken else ()
+    known = call.variant in (TILED, *GEMV) or vec4_tile(call) or coopmat_tile(call)
+    taken = _reads_fp16(call) and (known or call.variant in _fitting(call, packs=False))
+    return fp16_operands(call) if taken else ()
 
 
-def _reads_halves(call: Call) -> bool:
+def _reads_fp16(call: Call) -> bool:
     """Whether kernels can read the operands of a call as float16, which they are."""
     whole = matrices(call.inputs, call.attrs)[1] <= PART_K
-    return call.output.dtype == FLOAT16 and whole and _in_fours(call)
+    return call.output.dtype == FLOAT16 and whole and _is_vec4_aligned(call)
 
 
-def _in_fours(call: Call) -> bool:
-    """Whether the operands, and of float16 the result, lie in fours, which hold whole words."""
+def _is_vec4_aligned(call: Call) -> bool:
+    """Whether the operands, and of float16 the result, can be read as vec4, which hold whole
+    words.
+    """
     a, b, _, _ = operands_of(call)
     whole = call.output.dtype != FLOAT16 or call.output.shape[-1] % 4 == 0
-    return a.along * a.lines > 0 and a.in_fours and b.in_fours and whole
+    return a.along * a.lines > 0 and a.is_vec4_aligned and b.is_vec4_aligned and whole
 
 
 def _in_eights(call: Call, units: MatrixTile) -> bool:
     """Whether both operands are float16, can be read in eights, and need not be turned."""
     factors = operands_of(call)[:2]
-    kept = all(each.along_k or units.kept for each in factors)
+    kept = all(each.along_k or units.untransposed for each in factors)
     whole = all(each.along % 8 == 0 for each in factors)
     return call.output.dtype == FLOAT16 and kept and whole
 
 
-def _packed(call: Call) -> tuple[bool, bool]:
+def _packs(call: Call) -> tuple[bool, bool]:
     """Whether a and b are packed first."""
     a, b, _, _ = operands_of(call)
-    reads_fours = call.variant in lanes_of(call.limits) or fours_tile(call) or matrix_tile(call)
-    if call.output.size == 0 or not reads_fours:
+    reads_vec4 = (
+        call.variant in subgroup_tiles(call.limits) or vec4_tile(call) or coopmat_tile(call)
+    )
+    if call.output.size == 0 or not reads_vec4:
         return False, False
     _, k, _, _ = matrices(call.inputs, call.attrs)
-    return not a.in_fours or k % 4 != 0, not b.in_fours or k % 4 != 0
+    return not a.is_vec4_aligned or k % 4 != 0, not b.is_vec4_aligned or k % 4 != 0
 
 
 def product_scratch(call: Call) -> tuple[int, ...]:
     """Returns the words of each packed operand."""
-    pairs = zip(operands_of(call)[:2], _packed(call), strict=True)
+    pairs = zip(operands_of(call)[:2], _packs(call), strict=True)
     return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
 
 
@@ -252,10 +259,10 @@ def _gpu_tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
     step = READ / READ_ROWS
     rows, _ = _TILED_TILE
     tiles = tiles_of(limits) if k and k % 4 == 0 else {}
-    fours = {name: tile for name, tile in tiles.items() if tile.fills(tile.rows, n)}
+    vec4 = {name: tile for name, tile in tiles.items() if tile.fills(tile.rows, n)}
     return {
-        **{name: Tiling(height, 1, READ) for name, height in FEW.items()},
-        **{name: Tiling(t.rows, 1, step * t.rows * t.cost) for name, t in fours.items()},
+        **{name: Tiling(height, 1, READ) for name, height in GEMV.items()},
+        **{name: Tiling(t.rows, 1, step * t.rows * t.cost) for name, t in vec4.items()},
         TILED: Tiling(rows, 1, step * rows * TILED_COST),
     }
 
@@ -266,12 +273,12 @@ def _gpu_tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
 def lower_product(call: Call) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a matmul, which pack operands first where that pays."""
     operands, first, pack = [0, 1], SCRATCH, []
-    for operand, packed in zip(operands_of(call)[:2], _packed(call), strict=True):
+    for operand, packed in zip(operands_of(call)[:2], _packs(call), strict=True):
         if packed:
             pack.append(pack_operand(operand, first, call.limits))
             operands[operand.number] = first
             first -= 1
-    dispatches = _product(call, 0, 0, _packed(call))
+    dispatches = _product(call, 0, 0, _packs(call))
     return (
         *pack,
         *(
@@ -310,11 +317,11 @@ def product(
     result_row: words from row to row of a result of which this product computes some columns.
     packed: whether a and b lie as `pack` leaves them.
     adds: to what lies there.
-    Of float32 by float16 it is a call with a variant of `of_half_weights`.
+    Of float32 by float16 it is a call with a variant of `fp16_weight_variants`.
     """
     if call.output.size == 0:
         return ()
-    if half_weights(call):
+    if fp16_weights(call):
         return _product(call, bias_rows, result_row, packed, adds)
     fitting = variants if any(packed) else in_place_variants
     return _product(chosen("matmul", fitting, call), bias_rows, result_row, packed, adds)
@@ -329,7 +336,7 @@ def _product(
     n, k = call.output.shape[-1], matrices(call.inputs, call.attrs)[1]
     a_row, a_column, a_step = a.strides(packed[0])
     b_column, b_row, b_step = b.strides(packed[1])
-    k = up_to_fours(k) if any(packed) else k
+    k = round_up_to_vec4(k) if any(packed) else k
     given = [
         *(batch_strides(o.batch, batch, step) for o, step in ((a, a_step), (b, b_step))),
         tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
@@ -361,11 +368,13 @@ def _product(
     most = call.limits.max_groups
     across, down = -(-n // tile[0]), -(-min(m, rows) // tile[1])
     # those of `Lanes` go down the rows first, so that groups share the columns of b in a cache
-    first, second = (down, across) if call.variant in lanes_of(call.limits) else (across, down)
+    first, second = (
+        (down, across) if call.variant in subgroup_tiles(call.limits) else (across, down)
+    )
     groups = (min(first, most[0]), min(second, most[1]), min(batches, most[2]))
     per_word = 2 if call.output.dtype == FLOAT16 else 1
     per_word_of_b = 2 if call.inputs[1].dtype == FLOAT16 else 1
-    units = matrix_tile(call)
+    units = coopmat_tile(call)
     return tuple(
         Dispatch(
             shader,
@@ -398,8 +407,8 @@ def _part_of_k(call: Call, m: int, n: int, k: int) -> int:
     same, and the result is smaller than what they read, and so costs little to add to; few where
     sums are float16.
     """
-    tile = fours_tile(call)
-    if tile is not None and tile.kind == HALF_SUMS:
+    tile = vec4_tile(call)
+    if tile is not None and tile.kind == FP16_ACC:
         return PACKED_K
     long = call.limits.software and call.output.dtype != FLOAT16 and k >= 4 * CACHED_K
     shared = min(m, n) >= SEVERAL and m * n <= (m + n) * CACHED_K
@@ -436,26 +445,26 @@ def _algorithm(
     """
     # products and sums of uint32 have the bits of those of int32
     dtype = call.output.dtype if call.output.dtype in (FLOAT32, FLOAT16) else INT32
-    dtype = f"{half_weights(call)}{dtype}"
+    dtype = f"{fp16_weights(call)}{dtype}"
     along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
     if call.variant == TILED:
         return f"matmul_tiled_{dtype}", _TILED_TILE[::-1], along
-    fours = fours_tile(call)
-    if fours is not None:
-        return fours.shader(dtype), (fours.columns, fours.rows), (*fours.constants, *along)
-    if call.variant in FEW:
-        rows, (x, y) = FEW[call.variant], FEW_LOCAL[b_along_n]
+    vec4 = vec4_tile(call)
+    if vec4 is not None:
+        return vec4.shader(dtype), (vec4.columns, vec4.rows), (*vec4.constants, *along)
+    if call.variant in GEMV:
+        rows, (x, y) = GEMV[call.variant], GEMV_LOCAL[b_along_n]
         across = x if b_along_n else y
         local = (("LOCAL_X", x), ("LOCAL_Y", y))
-        return f"matmul_few_{dtype}", (4 * across, rows), (*local, ("ROWS", rows), *along)
-    units = matrix_tile(call)
+        return f"matmul_gemv_{dtype}", (4 * across, rows), (*local, ("ROWS", rows), *along)
+    units = coopmat_tile(call)
     if units is not None:
-        wide = "wide_" if _in_eights(call, units) else ""
-        shader = f"matmul_matrices_{wide}{dtype}"
+        aligned = "aligned_" if _in_eights(call, units) else ""
+        shader = f"matmul_coopmat_{aligned}{dtype}"
         return shader, (units.columns, units.rows), (*along, *units.constants)
-    tile = lanes_of(call.limits).get(call.variant)
+    tile = subgroup_tiles(call.limits).get(call.variant)
     if tile is not None:
-        constants = () if tile.fixed else along[1:] if tile.few else along
+        constants = () if tile.fixed else along[1:] if tile.gemv else along
         whole = whole and call.output.shape[-1] % tile.columns == 0
         shader = tile.shader(dtype, _layout(a_along_k, b_along_n), whole)
         return shader, (tile.columns, tile.rows), (("LOCAL_X", tile.lanes), *constants)
@@ -466,26 +475,26 @@ def _layout(a_along_k: bool, b_along_n: bool) -> str:
     return ("n" if a_along_k else "t") + ("n" if b_along_n else "t")
 
 
-HALF_WEIGHT_SHADERS = (
-    *(f"matmul_{kind}_{HALF_B}{FLOAT32}" for kind in ("fours_mixed", "fours_packed", "matrices")),
-    *(f"matmul_fours_{format}{FLOAT32}" for format in (HALF_B, BFLOAT_B)),
+FP16_WEIGHT_SHADERS = (
+    *(f"matmul_{kind}_{FP16_B}{FLOAT32}" for kind in ("vec4_mixed", "vec4_fp16acc", "coopmat")),
+    *(f"matmul_vec4_{format}{FLOAT32}" for format in (FP16_B, BF16_B)),
 )
-"""Of `of_half_weights`."""
+"""Of `fp16_weight_variants`."""
 SHADERS = (
     "matmul_pack",
     *{
         variant.shader(dtype, layout, whole): None
         for lanes in TILES
-        for variant in lanes_of(
+        for variant in subgroup_tiles(
             Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True, int64=True)
         ).values()
-        for layout in LAYOUTS[: 2 if variant.few else 4]
+        for layout in LAYOUTS[: 2 if variant.gemv else 4]
         for dtype in (FLOAT32, FLOAT16)
         for whole in (False, True)
     },
-    *(f"matmul_{k}_{t}" for k in ("tiled", "few", "register") for t in (FLOAT32, INT32)),
-    *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "fours", "few")),
-    *(f"matmul_fours_{kind}{FLOAT32}" for kind in ("", "mixed_", "packed_")),
-    *HALF_WEIGHT_SHADERS,
-    *MATRIX_SHADERS,
+    *(f"matmul_{k}_{t}" for k in ("tiled", "gemv", "register") for t in (FLOAT32, INT32)),
+    *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "vec4", "gemv")),
+    *(f"matmul_vec4_{kind}{FLOAT32}" for kind in ("", "mixed_", "fp16acc_")),
+    *FP16_WEIGHT_SHADERS,
+    *COOPMAT_SHADERS,
 )

@@ -1,8 +1,9 @@
-"""Products of matrices as steps of native programs (native/loops/program/, native/loops/conv/).
+"""Products of matrices as steps of native programs (native/cpu_kernels/program/,
+native/cpu_kernels/conv/).
 
     small                      rows of b, or dot products of rows: "matmul"
     b is (n, k), few rows      a turned | windows of 1 x 1, weights b, over columns of a | turned
-    others                     blocks of the result by the library of numpy's products: "product"
+    others                     blocks of the result by the library of numpy's products: "gemm"
 
 Of the second kind that library brings all of b together in blocks first, which a few rows do not
 pay for. Where loops do not find the library, numpy makes what is left, in the same blocks.
@@ -17,7 +18,7 @@ from dataclasses import replace
 from ...common.dtypes import FLOAT32, TensorType
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import SHARES
-from ...ir.native_program import PRODUCT, Loop, Recipe, one_loop
+from ...ir.native_program import GEMM, Loop, Recipe, one_loop
 from ..layout.native_copies import copy_recipe, dense
 from ..lowering import blas, native_kernels
 from ..lowering.fused_loop import tell_steps
@@ -77,7 +78,7 @@ def _product(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -
     by_b = (k * n if of_b > 1 else 0, k if turned_b else n, int(turned_b))
     numbers = (batches, m, n, k, *of_a, *by_b, len(bias), *parts)
     operands, pieces = tuple(range(len(inputs))), math.prod(parts)
-    return Recipe((Loop(PRODUCT, operands, output.size, numbers, (), pieces, output.size * k),))
+    return Recipe((Loop(GEMM, operands, output.size, numbers, (), pieces, output.size * k),))
 
 
 def _few_rows(inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int) -> Recipe | None:
@@ -85,7 +86,7 @@ def _few_rows(inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int
     a, b, *bias = inputs
     rows, of_b = a.size // k, b.size // (k * n)
     wanted = rows * of_b * n
-    if any(t.dtype != FLOAT32 for t in inputs) or not native_kernels.conv_functions():
+    if any(t.dtype != FLOAT32 for t in inputs) or not native_kernels.conv_epilogue_ops():
         return None
     if rows not in ROWS or wanted != output.size:
         return None

@@ -1,8 +1,8 @@
 """The tiles of products on CPU drivers, each computed by one subgroup.
 
 A value is loaded by one lane and handed to the others, so a tile of rows x columns takes as many
-loads a step along k as it has rows and columns, not their product. `matmul_lanes` has many rows,
-`matmul_rows` few, which are read as they lie.
+loads a step along k as it has rows and columns, not their product. `matmul_subgroup` has many rows,
+`matmul_gemv_cpu` few, which are read as they lie.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ import math
 from dataclasses import dataclass
 
 from ...topology.limits import Limits
-from ..lowering.vec4 import has_lanes
+from ..lowering.vec4 import has_subgroup_kernels
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """A variant of `matmul_lanes` or `matmul_rows`: one subgroup computes a tile of this size."""
+    """A variant of `matmul_subgroup` or `matmul_gemv_cpu`: one subgroup computes a tile of this
+    size.
+    """
 
     rows: int
     columns: int
     lanes: int
-    few: bool = False
+    gemv: bool = False
 
     @property
     def kind(self) -> str:
-        return "rows" if self.few else "lanes"
+        return "gemv_cpu" if self.gemv else "subgroup"
 
     @property
     def fixed(self) -> bool:
@@ -70,9 +72,9 @@ _PRODUCT_COST = {8: 0.5, 4: 0.7}
 lanes) and SwiftShader (4).
 """
 _ROWS = {8: ((1, 32), (1, 512), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
-"""Rows and columns of a tile of `matmul_rows`, by lanes: wide ones for lines of b along n."""
+"""Rows and columns of a tile of `matmul_gemv_cpu`, by lanes: wide ones for lines of b along n."""
 TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 64), (32, 64))}
-"""Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the stack and the
+"""Rows and columns of a tile of `matmul_subgroup`, by lanes: as many as fit the stack and the
 instruction cache.
 """
 _FIXED = (4,)
@@ -83,11 +85,11 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 """Of a and b: n as they are multiplied, t transposed."""
 
 
-def lanes_of(limits: Limits) -> dict[str, Lanes]:
+def subgroup_tiles(limits: Limits) -> dict[str, Lanes]:
     """Returns the variants for the subgroups of a CPU driver, by name."""
-    if not has_lanes(limits, TILES):
+    if not has_subgroup_kernels(limits, TILES):
         return {}
     lanes = limits.subgroup_size
-    few = [Lanes(r, c, lanes, few=True) for r, c in _ROWS[lanes]]
+    few = [Lanes(r, c, lanes, gemv=True) for r, c in _ROWS[lanes]]
     many = [Lanes(r, c, lanes) for r, c in TILES[lanes]]
     return {f"{tile.kind} {tile.rows}x{tile.columns}": tile for tile in (*few, *many)}

@@ -15,16 +15,16 @@ from functools import lru_cache
 from ...ir.op import Call
 from ...ir.precision import MIXED, may_round, precision_of
 from ...topology.limits import Limits
-from .operands import BFLOAT_B, half_weights
+from .operands import BF16_B, fp16_weights
 
-SINGLE, HALF_FACTORS, HALF_SUMS = "tiled", "mixed", "packed"
+SINGLE, FP16_OPERANDS, FP16_ACC = "tiled", "mixed", "fp16acc"
 """Kinds: float32 throughout; operands rounded to float16, their products summed in float32; sums
 of float16, too, two at a time.
 """
-_WORDS = {"fours": SINGLE, HALF_FACTORS: HALF_FACTORS, HALF_SUMS: HALF_SUMS}
+_WORDS = {"vec4": SINGLE, FP16_OPERANDS: FP16_OPERANDS, FP16_ACC: FP16_ACC}
 """How names of variants begin, and their kinds."""
 _DEPTH, _GAPS = 8, 8
-"""Steps along k in a tile, and fours that it has beside: TILE_K and both gaps of matmul_fours.comp.
+"""Steps along k in a tile, and fours that it has beside: TILE_K and both gaps of matmul_vec4.comp.
 """
 _BUSY = 1 << 15
 """Invocations that keep a GPU busy."""
@@ -32,7 +32,7 @@ _BUSY = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Fours:
-    """A variant of `matmul_fours`. rows, columns: that one group computes. down, across: blocks of
+    """A variant of `matmul_vec4`. rows, columns: that one group computes. down, across: blocks of
     4 x 4 of an invocation. cost: of a product, about, in that of one in the largest tile.
     """
 
@@ -62,7 +62,7 @@ class Fours:
 
     def shader(self, dtype: str) -> str:
         """Returns the module's name."""
-        return f"matmul_fours_{'' if self.kind == SINGLE else f'{self.kind}_'}{dtype}"
+        return f"matmul_vec4_{'' if self.kind == SINGLE else f'{self.kind}_'}{dtype}"
 
     def fits(self, limits: Limits) -> bool:
         """Whether a device can run it."""
@@ -97,10 +97,10 @@ def tile_kinds(call: Call) -> tuple[str, ...]:
     in a register take half of the instructions on all cards; reading float16 alone takes more of
     them on some, and less of shared memory on all.
     """
-    if not may_round(call) or half_weights(call) == BFLOAT_B:
+    if not may_round(call) or fp16_weights(call) == BF16_B:
         return (SINGLE,)
-    kinds = (SINGLE, HALF_FACTORS)
-    return kinds if precision_of(call.attrs) == MIXED else (HALF_SUMS, *kinds)
+    kinds = (SINGLE, FP16_OPERANDS)
+    return kinds if precision_of(call.attrs) == MIXED else (FP16_ACC, *kinds)
 
 
 @lru_cache(maxsize=64)
@@ -111,14 +111,14 @@ def tiles_of(limits: Limits, kind: str = SINGLE) -> dict[str, Fours]:
     return {f"{word} {tile.rows}x{tile.columns}": tile for tile in tiles if tile.fits(limits)}
 
 
-def fours_tile(call: Call) -> Fours | None:
+def vec4_tile(call: Call) -> Fours | None:
     """Returns the tile of a call's variant, None where that is another kernel."""
     kind = _WORDS.get(call.variant.split(" ")[0])
     return None if kind is None else tiles_of(call.limits, kind).get(call.variant)
 
 
-def fours_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
-    """Returns the variants that can compute a call whose operands lie in fours, or are packed so,
+def vec4_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
+    """Returns the variants that can compute a call whose operands lie in vec4, or are packed so,
     the best guess first: no tiles of which half or more would lie over an edge, but small ones.
     """
     found: list[str] = []

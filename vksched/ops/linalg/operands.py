@@ -12,7 +12,7 @@ from ...ir.precision import kept_precision
 from ...topology.limits import Limits
 from ..lowering.strides import broadcast_strides, spread
 
-HALF_B, BFLOAT_B = "half_b_", "bfloat_b_"
+FP16_B, BF16_B = "fp16_b_", "bf16_b_"
 """In the names of shaders that read b as float16 and as bfloat16."""
 
 
@@ -30,13 +30,13 @@ def product_attrs(call: Call, transpose_a: bool, transpose_b: bool) -> Attrs:
     return Attrs({**turned, **kept_precision(call.attrs)})
 
 
-def half_weights(call: Call) -> str:
+def fp16_weights(call: Call) -> str:
     """Returns how shaders are named that read the weights of a product of float32 by these as they
-    lie (`of_half_weights`), "" of others.
+    lie (`fp16_weight_variants`), "" of others.
     """
     if call.inputs[1].dtype != FLOAT16 or call.output.dtype == FLOAT16:
         return ""
-    return BFLOAT_B if call.attrs.get("format") == "bf16" else HALF_B
+    return BF16_B if call.attrs.get("format") == "bf16" else FP16_B
 
 
 def batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
@@ -58,14 +58,16 @@ class Operand:
     along_k: bool
 
     @property
-    def in_fours(self) -> bool:
+    def is_vec4_aligned(self) -> bool:
         """Whether it can be read in steps of four elements, also along k."""
         return self.along % 4 == 0 and (self.along_k or self.lines % 4 == 0)
 
     @property
     def padded(self) -> tuple[int, int]:
         """Lines and their length, as packed."""
-        return self.lines if self.along_k else up_to_fours(self.lines), up_to_fours(self.along)
+        return self.lines if self.along_k else round_up_to_vec4(self.lines), round_up_to_vec4(
+            self.along
+        )
 
     def strides(self, packed: bool) -> tuple[int, int, int]:
         """Returns the steps from row to row (or column to column), along k, to the next matrix."""
@@ -73,7 +75,7 @@ class Operand:
         return (along, 1, lines * along) if self.along_k else (1, along, lines * along)
 
 
-def up_to_fours(size: int) -> int:
+def round_up_to_vec4(size: int) -> int:
     """Returns the next multiple of four."""
     return -(-size // 4) * 4
 

@@ -1,5 +1,6 @@
 """Elementwise ops as one native loop: steps on registers in one pass over the operands, some values
-at a time (native/loops/elementwise/chain.cpp). Examples: tests/ops/native/test_native_programs.py.
+at a time (native/cpu_kernels/elementwise/fused.cpp). Examples:
+tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ REGISTERS = 3
 @lru_cache(maxsize=1)
 def _numbers() -> dict[str, int]:
     """Returns the steps that loops take; none where there are no such loops."""
-    return {name: at for at, name in enumerate(getattr(native_kernels.native, "program_steps", ()))}
+    return {
+        name: at for at, name in enumerate(getattr(native_kernels.native, "fused_op_names", ()))
+    }
 
 
 def step_of(op: str, types: Sequence[TensorType], to: str) -> str:
@@ -81,4 +84,6 @@ def chain_recipe(
     numbers = (len(inputs), *pad(sizes, AXES, 1), *lie, *told)
     work = size * sum(LONG if name in LONG_STEPS else 1 for name, *_ in steps)
     pieces = max(1, min(work // PIECE, 2 * SHARES))
-    return Recipe((Loop("chain", tuple(range(len(inputs))), size, numbers, reals, pieces, work),))
+    return Recipe(
+        (Loop("fused_elementwise", tuple(range(len(inputs))), size, numbers, reals, pieces, work),)
+    )

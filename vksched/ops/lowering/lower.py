@@ -17,7 +17,7 @@ from ...ir.op import (
     Dispatch,
     Kernel,
     Op,
-    halves_of,
+    fp16_operands,
     no_words,
 )
 from ...topology.limits import Limits
@@ -25,8 +25,8 @@ from .variants import Choice, call_key, choose, chosen
 from .vec4 import both_readings, launch_run, reading
 
 CONVERTERS = {
-    (FLOAT32, FLOAT16): "half_pack",
-    (FLOAT16, FLOAT32): "half_unpack",
+    (FLOAT32, FLOAT16): "fp16_pack",
+    (FLOAT16, FLOAT32): "fp16_unpack",
     (INT32, INT32): "copy",  # one of them is an int64 that fits
 }
 """Shaders of a cast between two types of one family, used by other ops too."""
@@ -91,7 +91,7 @@ def lower(op: Op, call: Call) -> Lowering:
     elif any(t.dtype in NARROW for t in types) and op.kernel.as_words is not no_words:
         lowering = _lower_narrow(op.kernel, call)
     else:
-        lowering = _lower_halves(op.kernel, call)
+        lowering = _lower_fp16(op.kernel, call)
     _check(lowering, call.limits)
     return lowering
 
@@ -107,10 +107,10 @@ def _as_computed(call: Call) -> Call:
 
 def _converted(kernel: Kernel, call: Call) -> set[int]:
     """Returns the operands of float16 that a kernel does not take as they are."""
-    return set(halves_of(call)) - set(kernel.takes_halves(call))
+    return set(fp16_operands(call)) - set(kernel.takes_fp16(call))
 
 
-def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
+def _lower_fp16(kernel: Kernel, call: Call) -> Lowering:
     """A call whose float16 is unpacked to float32 in scratch memory, and packed at the end, where
     the kernel does not take it as it is.
 
@@ -142,9 +142,9 @@ def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
         place[operand] = SCRATCH - len(scratch)
         scratch.append(type_.size)
         if operand == OUTPUT:
-            after = _convert("half_pack", place[operand], OUTPUT, type_.size, call.limits)
+            after = _convert("fp16_pack", place[operand], OUTPUT, type_.size, call.limits)
         elif any(operand in dispatch.operands for dispatch in inner):
-            before += _convert("half_unpack", operand, place[operand], type_.size, call.limits)
+            before += _convert("fp16_unpack", operand, place[operand], type_.size, call.limits)
     inner = tuple(
         replace(
             d,
@@ -189,7 +189,7 @@ def variants_of(op: Op, call: Call) -> tuple[str, ...]:
 
 def conversion_bytes(op: Op, call: Call) -> int:
     """Returns what unpacking and packing float16 moves beside the op's own work on a device."""
-    if not halves_of(call) or op.kernel is None or op.name == "cast":
+    if not fp16_operands(call) or op.kernel is None or op.name == "cast":
         return 0
     call = chosen(op.name, op.kernel.variants, _as_computed(call))
     if op.kernel.as_words(call):

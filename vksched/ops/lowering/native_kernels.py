@@ -1,7 +1,7 @@
-"""What takes numpy many passes over float32, in one: native/loops/.
+"""Native CPU kernels (native/cpu_kernels/): one pass for ops that take numpy many passes.
 
-Set-up builds it beside Kompute's modules; it needs neither them nor Vulkan. Without it numpy takes
-its passes. Examples: tests/ops/native/test_loops.py.
+Set-up builds the module with Kompute's; it needs neither them nor Vulkan. Without it numpy computes
+the ops. Functions return False if numpy has to. Examples: tests/ops/native/test_loops.py.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ import numpy as np
 from ...common.dtypes import NDArray
 
 native: Any = None
-"""The module, None where it is not built or does not load."""
+"""The module, or None if it is not built or does not load."""
 with contextlib.suppress(ImportError, OSError):
-    native = importlib.import_module("vksched_native.loops")
+    native = importlib.import_module("vksched_native.cpu_kernels")
 
-WORDS_VERSION = 2
-"""Of how words hold weights of few bits (ops/quantized/quant_layout.py), with that of
-native/loops/packed/packed.hpp. Who changes one counts both up.
+QUANT_LAYOUT_VERSION = 2
+"""Version of the layout of quantized weights (ops/quantized/quant_layout.py); equal to that of
+native/cpu_kernels/quantized/quant_matmul.hpp. A change of the layout raises both.
 """
 PROGRAM_VERSION = 3
-"""The same of what recipes tell (recipe.py), with that of native/loops/program/program.cpp."""
+"""Version of the loops of native programs and of their parameters; equal to that of
+native/cpu_kernels/program/program.cpp.
+"""
 
 Into = Callable[[NDArray, NDArray], object]
-"""(float32 values, result) -> None, which writes all of the result."""
+"""(float32 values, result) -> None; writes all of the result."""
 
 
 def one_pass(function: str, passes: Into) -> Into:
-    """Returns the native loop of a function, which takes numpy's passes where there is none."""
+    """Return a function that calls a unary native kernel, or `passes` if there is none."""
 
     def into(x: NDArray, out: NDArray) -> None:
-        if _takes(x, out):
-            native.run(function, _laid_out(x, out), out)
+        if _supports(x, out):
+            native.unary(function, _contiguous_or_copied(x, out), out)
         else:
             passes(x, out)
 
@@ -53,15 +55,15 @@ def norm(
     eps: float,
     centered: bool,
 ) -> bool:
-    """Writes layer norm (centered) or RMS norm of rows; returns False where numpy has to."""
-    if not _takes(x, out):
+    """Compute layer norm (centered) or RMS norm of rows."""
+    if not _supports(x, out):
         return False
-    affine = [None if values is None else _plain(values) for values in (scale, shift)]
-    native.norm(_laid_out(x, out), *affine, out, columns, eps, centered)
+    affine = [None if values is None else _contiguous(values) for values in (scale, shift)]
+    native.norm(_contiguous_or_copied(x, out), *affine, out, columns, eps, centered)
     return True
 
 
-def norm_gradient(
+def layer_norm_backward(
     g: NDArray,
     x: NDArray,
     scale: NDArray | None,
@@ -70,171 +72,173 @@ def norm_gradient(
     eps: float,
     centered: bool,
 ) -> bool:
-    """Writes the gradient of such norms by their rows; returns False where numpy has to."""
+    """Compute the gradient of x of a layer norm (centered) or RMS norm."""
     operands = (g, x) if scale is None else (g, x, scale)
-    if not (_lie_plain(*operands) and _takes(x, out) and g.dtype == np.float32):
+    if not (_are_contiguous(*operands) and _supports(x, out) and g.dtype == np.float32):
         return False
-    native.norm_gradient(g, x, scale, out, columns, eps, centered)
+    native.layer_norm_backward(g, x, scale, out, columns, eps, centered)
     return True
 
 
-def linear_packed(
+def quantized_linear(
     format: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray
 ) -> bool:
-    """Writes x @ values.T (+ bias) of a weight of few bits; returns False where numpy has to.
+    """Compute x @ w.T (+ bias) with a quantized weight.
 
-    x: (m, k), words: (n, words of a row), bias: (n,), out: (m, n), of which rows may lie apart.
+    x: (m, k), words: (n, words of a row), bias: (n,), out: (m, n), whose rows may have a stride.
     """
-    if not (has_packed(format) and _lie_plain(words) and x.dtype == out.dtype == np.float32):
+    if not (
+        has_quantized(format) and _are_contiguous(words) and x.dtype == out.dtype == np.float32
+    ):
         return False
-    shift = None if bias is None else _plain(bias)
-    native.linear_packed(format, _plain(x), words, shift, out)
+    shift = None if bias is None else _contiguous(bias)
+    native.quantized_linear(format, _contiguous(x), words, shift, out)
     return True
 
 
-def has_rounded(format: str) -> bool:
-    """Whether there are native loops for products of rounded rows and weights of a format."""
-    return _knows_words() and format in native.rounded_formats
+def has_q8(format: str) -> bool:
+    """Return whether a format has native kernels for Q8 activations."""
+    return _has_current_layout() and format in native.q8_formats
 
 
-def rounded_words(columns: int) -> int:
-    """Returns how many words a rounded row has."""
-    words: int = native.rounded_words(columns)
+def q8_row_words(columns: int) -> int:
+    """Return the number of words of a row that is quantized to Q8."""
+    words: int = native.q8_row_words(columns)
     return words
 
 
-def round_rows(format: str, x: NDArray) -> NDArray | None:
-    """Returns rows, (m, k), rounded to 8 bits for weights of a format, as words of their own;
-    None where numpy has to.
-    """
-    if not has_rounded(format) or x.dtype != np.float32:
+def quantize_rows_q8(format: str, x: NDArray) -> NDArray | None:
+    """Return rows, (m, k), quantized to Q8 for weights of a format, or None if numpy has to."""
+    if not has_q8(format) or x.dtype != np.float32:
         return None
-    made: NDArray = np.empty((len(x), rounded_words(x.shape[1])), np.uint32)
-    native.round_rows(format, _plain(x), made)
+    made: NDArray = np.empty((len(x), q8_row_words(x.shape[1])), np.uint32)
+    native.quantize_rows_q8(format, _contiguous(x), made)
     return made
 
 
-def linear_rounded(
+def quantized_linear_q8(
     format: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray
 ) -> bool:
-    """Writes the product of rows that are rounded to 8 bits, as `linear_packed`; returns False
-    where numpy has to. x: (m, k), or words of `round_rows`.
+    """Compute `quantized_linear` with Q8 activations. x: (m, k), or a result of
+    `quantize_rows_q8`.
     """
-    if not (has_rounded(format) and _lie_plain(words) and out.dtype == np.float32):
+    if not (has_q8(format) and _are_contiguous(words) and out.dtype == np.float32):
         return False
-    rows = x if x.dtype == np.uint32 else round_rows(format, x)
+    rows = x if x.dtype == np.uint32 else quantize_rows_q8(format, x)
     if rows is None:
         return False
-    native.linear_rounded(format, rows, words, None if bias is None else _plain(bias), out)
+    native.quantized_linear_q8(
+        format, rows, words, None if bias is None else _contiguous(bias), out
+    )
     return True
 
 
 Layer = tuple[str, tuple[bool, ...], tuple[tuple[str, ...], ...], float, bool, bool]
-"""Of a recurrent layer its kind, for each direction whether it goes back and its activations; clip,
-coupled and linear as in `Cell` (vksched/ops/rnn/cell.py).
+"""A recurrent layer: its kind, whether each direction is reversed, the activations of each
+direction; clip, coupled and linear as in `Cell` (vksched/ops/rnn/cell.py).
 """
 
 
-def recurrent(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) -> bool:
-    """Writes all turns of a recurrent layer; returns False where numpy has to.
+def rnn_scan(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) -> bool:
+    """Compute all time steps of a recurrent layer.
 
-    operands: gates, r, state, own and lengths, of which the last two may be None; they and out may
-    be parts of larger arrays.
+    operands: gates, r, state, own and lengths; the last two may be None. Operands and out may be
+    views of larger arrays.
     """
     floats = [x for x in (*operands[:4], out) if x is not None]
-    if not hasattr(native, "recurrent") or any(x.dtype != np.float32 for x in floats):
+    if not hasattr(native, "rnn_scan") or any(x.dtype != np.float32 for x in floats):
         return False
     lengths = operands[4]
     whole = None if lengths is None else np.ascontiguousarray(lengths, np.int64)
     gates, r, *others = operands[:4]
-    given = (_forward(gates), _forward(r, whole_rows=False), *map(_forward, others))
-    native.recurrent(*layer, *given, whole, out)
+    given = (
+        _non_negative_strides(gates),
+        _non_negative_strides(r, contiguous_rows=False),
+        *map(_non_negative_strides, others),
+    )
+    native.rnn_scan(*layer, *given, whole, out)
     return True
 
 
-def recurrent_functions() -> tuple[str, ...]:
-    """Returns the activations of recurrent layers in programs, by number; none where there are no
-    such loops.
-    """
-    return tuple(getattr(native, "recurrent_functions", ()))
+def rnn_functions() -> tuple[str, ...]:
+    """Return the activations of recurrent layers by index; empty without native kernels."""
+    return tuple(getattr(native, "rnn_functions", ()))
 
 
-def unpack(format: str, words: NDArray, out: NDArray) -> bool:
-    """Writes the values of a weight of few bits, (n, k); returns False where numpy has to."""
-    if not (has_packed(format) and _lie_plain(words)):
+def dequantize(format: str, words: NDArray, out: NDArray) -> bool:
+    """Dequantize a weight: write its values, (n, k)."""
+    if not (has_quantized(format) and _are_contiguous(words)):
         return False
-    native.unpack(format, words, out)
+    native.dequantize(format, words, out)
     return True
 
 
 def repack(format: str, blocks: NDArray, words: NDArray) -> bool:
-    """Writes the words of a weight of few bits, (n, words of a row), of its blocks, (n, bytes of a
-    row); returns False where numpy has to.
-    """
-    if not (_knows_words() and _lie_plain(blocks, words)):
+    """Repack the GGUF blocks of a weight, (n, bytes of a row), into words, (n, words of a row)."""
+    if not (_has_current_layout() and _are_contiguous(blocks, words)):
         return False
     native.repack(format, blocks, words)
     return True
 
 
 FilePart: TypeAlias = tuple[int, int, str, int, NDArray]
-"""The descriptor of a file, the first byte, a format, the bytes of a row, and room for words."""
+"""File descriptor, offset, format, bytes of a row, and the array for the words."""
 
 
 def has_repack_file() -> bool:
-    """Whether `repack_file` and `repacking` are there."""
-    return _knows_words() and hasattr(native, "Repacking")
+    """Return whether `repack_file` and `repack_job` are available."""
+    return _has_current_layout() and hasattr(native, "RepackJob")
 
 
 def repack_file(parts: Sequence[FilePart]) -> int:
-    """Writes the words of weights of one file, without the interpreter; returns how many parts the
-    file had.
+    """Repack weights of one file without the interpreter lock. Return how many parts the file
+    contained.
     """
     made: int = native.repack_file(parts[0][0], [part[1:] for part in parts]) if parts else 0
     return made
 
 
-def repacking(parts: Sequence[FilePart]) -> Any:
-    """Returns what does the same for parts of several files, in as many threads as call it:
-    `work(bytes)` repacks so many and returns whether anything is left to begin; `end()` begins no
-    more, waits for others, and returns whether all was there.
+def repack_job(parts: Sequence[FilePart]) -> Any:
+    """Return a job that repacks parts of several files in all threads that call it: `work(bytes)`
+    repacks up to this size and returns whether parts are left; `end()` begins no more parts, waits
+    for other threads, and returns whether all parts were complete.
     """
-    return native.Repacking(parts)
+    return native.RepackJob(parts)
 
 
-def texts(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None:
-    """Returns strings of a file from byte `at` on, each behind its length, fewer where it ends
-    before, and the byte behind them; None where Python has to read them.
+def gguf_strings(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None:
+    """Return up to `count` strings of a GGUF file from byte `at` on, and the offset behind them;
+    None if Python has to read them. Fewer strings are returned if the file is truncated.
     """
     found: tuple[list[str], int] | None = None
-    if hasattr(native, "texts"):
-        found = native.texts(data, at, count)
+    if hasattr(native, "gguf_strings"):
+        found = native.gguf_strings(data, at, count)
     return found
 
 
-def skip_texts(data: memoryview, at: int, count: int) -> tuple[int, int] | None:
-    """Returns how many of so many strings a file has from byte `at` on, and the byte behind them;
-    None where only `texts` can tell.
+def skip_gguf_strings(data: memoryview, at: int, count: int) -> tuple[int, int] | None:
+    """Return how many of `count` strings a GGUF file has from byte `at` on, and the offset behind
+    them; None if only `gguf_strings` is available.
     """
     found: tuple[int, int] | None = None
-    if hasattr(native, "skip_texts"):
-        found = native.skip_texts(data, at, count)
+    if hasattr(native, "skip_gguf_strings"):
+        found = native.skip_gguf_strings(data, at, count)
     return found
 
 
-def matmul_integer(
+def int8_matmul(
     a: NDArray, words: NDArray, a_zero: int, b_zero: NDArray, out: NDArray, signed: bool
 ) -> bool:
-    """Writes the product of codes of 8 bits, (m, k), and words of weights, into out (m, n), of
-    which rows may lie apart; returns False where numpy has to.
+    """Compute the matmul of int8 values, (m, k), and packed weights into out, (m, n), whose rows
+    may have a stride.
     """
-    if not (has_integers() and _lie_plain(words, b_zero)):
+    if not (has_int8() and _are_contiguous(words, b_zero)):
         return False
-    native.matmul_integer(np.require(a, np.int32, ["C", "A"]), words, a_zero, b_zero, out, signed)
+    native.int8_matmul(np.require(a, np.int32, ["C", "A"]), words, a_zero, b_zero, out, signed)
     return True
 
 
-def conv_integer(
+def int8_conv(
     x: NDArray,
     words: NDArray,
     x_zero: int,
@@ -243,15 +247,15 @@ def conv_integer(
     window: tuple[tuple[int, ...], ...],
     signed: bool,
 ) -> bool:
-    """Writes the convolution of an image of codes of 8 bits, (channels, places), and words of
-    weights, into out (channels, places); returns False where numpy has to.
+    """Compute the convolution of an int8 image, (channels, positions), and packed weights into out,
+    (channels, positions).
 
-    window: sizes, kernel, stride, dilation, begin and counts of three axes each.
+    window: sizes, kernel, stride, dilation, pad_begin and output sizes of three axes each.
     """
-    if not (has_integers() and x.size and _lie_plain(words, w_zero)):
+    if not (has_int8() and x.size and _are_contiguous(words, w_zero)):
         return False
     x = np.require(x, np.int32, ["C", "A"])
-    native.conv_integer(x, words, x_zero, w_zero, out, *window, signed)
+    native.int8_conv(x, words, x_zero, w_zero, out, *window, signed)
     return True
 
 
@@ -263,10 +267,8 @@ def quantize(
     limits: tuple[int, int],
     inner: int,
 ) -> bool:
-    """Writes clip(round(x / scale) + zero); returns False where numpy has to. inner: values that
-    lie beside each other in one channel, which has a scale and zero point of its own.
-    """
-    if not (has_integers() and _lie_plain(x, scale, zero, out)):
+    """Compute clip(round(x / scale) + zero). inner: number of adjacent values of a channel."""
+    if not (has_int8() and _are_contiguous(x, scale, zero, out)):
         return False
     native.quantize(x, scale, zero, out, *limits, inner)
     return True
@@ -281,23 +283,23 @@ def requantize(
     limits: tuple[int, int],
     inner: int,
 ) -> bool:
-    """Writes clip(round((x + bias) * scale) + zero); as `quantize`."""
-    if not (has_integers() and _lie_plain(x, scale, bias, out)):
+    """Compute clip(round((x + bias) * scale) + zero), as `quantize`."""
+    if not (has_int8() and _are_contiguous(x, scale, bias, out)):
         return False
     native.requantize(x, bias, scale, out, zero, *limits, inner)
     return True
 
 
-def has_integers() -> bool:
-    """Whether there are native loops for codes of 8 bits."""
-    return hasattr(native, "integer_ways")
+def has_int8() -> bool:
+    """Return whether there are native int8 kernels."""
+    return hasattr(native, "int8_targets")
 
 
-def conv_functions() -> frozenset[str]:
-    """Returns the elementwise ops that loops take behind a convolution; none where there are no
-    loops for it.
+def conv_epilogue_ops() -> frozenset[str]:
+    """Return the elementwise ops that a convolution supports as epilogue; empty without native
+    convolutions.
     """
-    return frozenset(getattr(native, "conv_functions", ()))
+    return frozenset(getattr(native, "conv_epilogue_ops", ()))
 
 
 def conv(
@@ -309,16 +311,16 @@ def conv(
     sliding: Any,
     steps: Any,
 ) -> bool:
-    """Writes a convolution and what follows it; returns False where numpy has to.
+    """Compute a convolution with its epilogue.
 
-    sliding, steps: native.Sliding and native.Steps. residual: as the result.
+    sliding, steps: native.SlidingWindow and native.FusedProgram. residual: shape of the result.
     """
     operands = [given for given in (x, w, bias, residual) if given is not None]
-    if not (_takes(x, out) and all(g.dtype == np.float32 and g.size for g in operands)):
+    if not (_supports(x, out) and all(g.dtype == np.float32 and g.size for g in operands)):
         return False
-    given = [None if values is None else _plain(values) for values in (bias, residual)]
-    weights = w if w.flags.c_contiguous else _plain(w)  # they may lie at any byte
-    native.conv(_plain(x), weights, *given, out, sliding, steps)
+    given = [None if values is None else _contiguous(values) for values in (bias, residual)]
+    weights = w if w.flags.c_contiguous else _contiguous(w)  # they may lie at any byte
+    native.conv(_contiguous(x), weights, *given, out, sliding, steps)
     return True
 
 
@@ -330,86 +332,84 @@ def pool(
     sliding: Callable[[], Any],
     counts: Sequence[Sequence[float]],
 ) -> bool:
-    """Writes the largest values ("max") or means of windows; returns False where numpy has to.
+    """Compute max or mean pooling.
 
-    sliding: makes native.Sliding. counts: of a mean, for each axis the places that its windows
-    count.
+    sliding: creates native.SlidingWindow. counts: of a mean the divisors for each axis.
     """
-    if not (conv_functions() and _takes(x, out) and x.size):
+    if not (conv_epilogue_ops() and _supports(x, out) and x.size):
         return False
-    native.pool(kind, _plain(x), out, kernel, sliding(), counts)
+    native.pool(kind, _contiguous(x), out, kernel, sliding(), counts)
     return True
 
 
 def resample(x: NDArray, indices: NDArray, weights: NDArray, out: NDArray, axis: int) -> bool:
-    """Writes weighted sums of a few elements along an axis; returns False where numpy has to."""
-    ready = hasattr(native, "resample") and _takes(x, out) and x.size and out.size
+    """Compute weighted sums of a few elements along an axis."""
+    ready = hasattr(native, "resample") and _supports(x, out) and x.size and out.size
     if not (ready and weights.dtype == np.float32 and indices.dtype == np.int32):
         return False
     inner = math.prod(x.shape[axis + 1 :])
     at = np.require(indices, np.int32, ["C", "A"])
-    native.resample(_plain(x), at, _plain(weights), out, x.shape[axis], inner)
+    native.resample(_contiguous(x), at, _contiguous(weights), out, x.shape[axis], inner)
     return True
 
 
-def has_packed(format: str) -> bool:
-    """Whether there are native loops for weights of a format."""
-    return _knows_words() and format in native.packed_formats
+def has_quantized(format: str) -> bool:
+    """Return whether a format of quantized weights has native kernels."""
+    return _has_current_layout() and format in native.quant_formats
 
 
 def has_programs() -> bool:
-    """Whether there are native programs that are told what recipes tell (recipe.py); those of other
-    modules than set-up builds from these sources may not be.
-    """
+    """Return whether native programs of this version are available."""
     return getattr(native, "program_version", 0) == PROGRAM_VERSION
 
 
 def about() -> str:
-    """Returns which loops there are, for people; "" where there are none."""
+    """Describe the available kernels; "" without the module."""
     if native is None:
         return ""
-    current = has_programs() and _knows_words()
+    current = has_programs() and _has_current_layout()
     return "native loops" if current else "native loops of another version"
 
 
-def _knows_words() -> bool:
-    """The same of words as they are laid out here."""
-    return getattr(native, "words_version", 0) == WORDS_VERSION
+def _has_current_layout() -> bool:
+    """Return whether the module has the same layout of quantized weights."""
+    return getattr(native, "quant_layout_version", 0) == QUANT_LAYOUT_VERSION
 
 
-def _takes(x: NDArray, out: NDArray) -> bool:
-    return native is not None and _lie_plain(out) and x.dtype == out.dtype == np.float32
+def _supports(x: NDArray, out: NDArray) -> bool:
+    return native is not None and _are_contiguous(out) and x.dtype == out.dtype == np.float32
 
 
-def _forward(x: NDArray | None, whole_rows: bool = True) -> NDArray | None:
-    """Returns an array whose elements follow each other along each axis, with gaps where views have
-    them; rows of the last axis have none, unless they may.
+def _non_negative_strides(x: NDArray | None, contiguous_rows: bool = True) -> NDArray | None:
+    """Return an aligned array with non-negative strides: x itself, or a copy.
+
+    contiguous_rows: the last axis has to be contiguous.
     """
     if x is None:
         return None
     ahead = x.flags.aligned and min(x.strides, default=0) >= 0
-    if ahead and (not whole_rows or x.shape[-1] < 2 or x.strides[-1] == x.itemsize):
+    if ahead and (not contiguous_rows or x.shape[-1] < 2 or x.strides[-1] == x.itemsize):
         return x
     return np.require(x, None, ["C", "A"])
 
 
-def _lie_plain(*arrays: NDArray) -> bool:
+def _are_contiguous(*arrays: NDArray) -> bool:
     for array in arrays:
         if not (array.flags.c_contiguous and array.flags.aligned):
             return False
     return True
 
 
-def _plain(x: NDArray) -> NDArray:
-    """Returns values as loops read them: files may hold them at any byte."""
-    if x.dtype == np.float32 and _lie_plain(x):
+def _contiguous(x: NDArray) -> NDArray:
+    """Return contiguous, aligned float32: values mapped from a file may be unaligned."""
+    if x.dtype == np.float32 and _are_contiguous(x):
         return x
     return np.require(x, np.float32, ["C", "A"])
 
 
-def _laid_out(x: NDArray, out: NDArray) -> NDArray:
-    """Returns an operand as loops read it: where it lies anyhow, its copy in the result."""
-    if _lie_plain(x):
+def _contiguous_or_copied(x: NDArray, out: NDArray) -> NDArray:
+    """Return a contiguous operand: x itself, or its copy in the result."""
+    if _are_contiguous(x):
         return x
     np.copyto(out, x)
     return out

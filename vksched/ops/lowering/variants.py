@@ -11,9 +11,9 @@ from ...ir.op import Call
 ASKED, TUNED, LIKE, STATIC = "asked for", "tuned", "tuned at like sizes", "static guess"
 SMALLER = "tuned at smaller sizes"
 """Why a variant was chosen."""
-UNITS = "matrices "
-"""In the names of variants for matrix units: none is a guess. What is faster by them stays so when
-it is larger, and by far.
+COOPMAT = "coopmat "
+"""In the names of variants for cooperative matrices: none is a guess. What is faster by them stays
+so when it is larger, and by far.
 """
 
 
@@ -57,9 +57,9 @@ def choose(op: str, variants: Callable[[Call], tuple[str, ...]], call: Call) -> 
         for found, why in ((tuned.get(key), TUNED), (tuned.of_like(key), LIKE)):
             if found in names:
                 return Choice(found, names, why)
-        if any(UNITS in name for name in names):
+        if any(COOPMAT in name for name in names):
             smaller = tuned.of_smaller(key)
-            if smaller in names and UNITS in smaller:
+            if smaller in names and COOPMAT in smaller:
                 return Choice(smaller, names, SMALLER)
     return Choice(names[0], names)
 

@@ -1,6 +1,6 @@
-"""Kernels that read and write four words at a time (shaders/include/quads.glsl): when they can, and
-who takes which part. Elementwise ones go from line to line of the innermost axis (lines.glsl),
-others over rows that they read more than once (quad_rows.glsl).
+"""Kernels that read and write four words at a time (shaders/include/vec4.glsl): when they can, and
+who takes which part. Elementwise ones go from line to line of the innermost axis (line_start.glsl),
+others over rows that they read more than once (vec4_rows.glsl).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SOFTWARE_LOCAL_SIZE = 8
 of the group, which caches and what reads ahead for them do not follow.
 """
 _SOFTWARE_ROUNDS, _ROUNDS = 128, 4
-"""Quads of one invocation: at least on a CPU driver, which pays for every group; at most on a GPU.
+"""Vec4s of one invocation: at least on a CPU driver, which pays for every group; at most on a GPU.
 """
 _LINE_ROUNDS = 256
-"""Quads of one invocation in a line, on a CPU driver of small vectors (SwiftShader), which pays
+"""Vec4s of one invocation in a line, on a CPU driver of small vectors (SwiftShader), which pays
 more for the start of a line than for lanes that lie apart; with llvmpipe it is the other way round.
 """
 _SOFTWARE_GROUPS, _BUSY_GROUPS = 512, 4096
@@ -30,7 +30,7 @@ invocation takes one quad there.
 """
 
 
-def can_take_quads(
+def can_use_vec4(
     columns: int, operands: Sequence[tuple[int, ...]], shifts: Sequence[int] = ()
 ) -> bool:
     """Whether four neighbouring elements of each operand are one load.
@@ -51,7 +51,7 @@ def can_take_quads(
 
 
 def _rounds(groups: int, limits: Limits) -> int:
-    """Returns quads of one invocation where `groups` would have one each."""
+    """Returns vec4s of one invocation where `groups` would have one each."""
     if limits.software:
         return min(max(_SOFTWARE_ROUNDS, -(-groups // _SOFTWARE_GROUPS)), LOOP_STEPS // 2)
     return max(1, min(_ROUNDS, groups // _BUSY_GROUPS))
@@ -62,10 +62,10 @@ def _local_size(limits: Limits) -> int:
 
 
 def launch_lines(
-    columns: int, lines: int, quads: bool, limits: Limits
+    columns: int, lines: int, use_vec4: bool, limits: Limits
 ) -> tuple[tuple[int, int, int], Constants]:
     """Returns groups and constants of a kernel that goes along lines, whatever number of them."""
-    width = max(1, columns // 4 if quads else columns)
+    width = max(1, columns // 4 if use_vec4 else columns)
     local_size = _local_size(limits)
     # neighbouring invocations read neighbouring words; on a CPU driver none is without work, as far
     # as there are lines
@@ -79,7 +79,7 @@ def launch_lines(
     groups_x = min(-(-across // rounds), limits.max_groups[0])
     lines_each = max(1, rounds // -(-across // groups_x))
     groups_y = min(-(-down // lines_each), limits.max_groups[1])
-    constants = (("LOCAL_X", local_x), ("LOCAL_Y", local_y), ("QUADS", int(quads)))
+    constants = (("LOCAL_X", local_x), ("LOCAL_Y", local_y), ("USE_VEC4", int(use_vec4)))
     return (groups_x, groups_y, 1), constants
 
 
@@ -91,21 +91,22 @@ def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Consta
     return (groups, 1, 1), (("LOCAL_X", local_size),)
 
 
-ROWS, GROUP, LANES = "rows", "group", "lanes"
-"""Variants of kernels over rows: one invocation for a row, or several lanes of a group, or those of
-a subgroup, which hold the row in registers (shaders/rows/lane_rows.glsl).
+ROWS, WORKGROUP, SUBGROUP = "rows", "workgroup", "subgroup"
+"""Variants of kernels over rows: an invocation computes a row, or several invocations of a
+workgroup do, or a subgroup does, which holds the row in registers
+(shaders/reduction/subgroup_rows.glsl).
 """
 WORDS_64 = "_64"
 """The end of the names of shaders that move words of 64 bits."""
-_HELD_ROWS = 4
+_SUBGROUP_ROWS = 4
 """Rows of a group, at least: its scale and shift are read once."""
-_HELD_ROUNDS = 8
-"""Loops over the quads of a row, at most."""
-_MOST_HELD = 32
-"""Quads of a row that a lane holds: so many rounds of a loop Mesa's compiler writes out."""
-_LANE_QUADS = 4
-"""Quads of a lane of a group, before more lanes share the row."""
-_ACROSS_LANES = 8
+_SUBGROUP_ROUNDS = 8
+"""Loops over the vec4s of a row, at most."""
+_MAX_VEC4S_PER_LANE = 32
+"""Vec4s of a row that a lane holds: so many rounds of a loop Mesa's compiler writes out."""
+_MIN_VEC4S_PER_LANE = 4
+"""Vec4s of a lane of a group, before more lanes share the row."""
+_MAX_ACROSS_LANES = 8
 _LARGEST_GROUP = 256
 
 
@@ -114,16 +115,16 @@ def row_variants(
 ) -> tuple[str, ...]:
     """Returns the variants for rows of so many columns, the best guess first.
 
-    items: rows, or, across, quads of rows that lie side by side.
+    items: rows, or, across, vec4s of rows that lie side by side.
     """
     if limits.software:
         rounds = passes * (columns if across or columns % 4 else columns // 4)
-        return (ROWS,) if rounds <= LOOP_STEPS // 2 else (GROUP,)
+        return (ROWS,) if rounds <= LOOP_STEPS // 2 else (WORKGROUP,)
     if columns < 32:
         return (ROWS,)
     if across:
-        return (ROWS, GROUP) if items >= _BUSY_GROUPS * LOCAL_SIZE // 4 else (GROUP, ROWS)
-    return (GROUP,)
+        return (ROWS, WORKGROUP) if items >= _BUSY_GROUPS * LOCAL_SIZE // 4 else (WORKGROUP, ROWS)
+    return (WORKGROUP,)
 
 
 def launch_rows(
@@ -132,13 +133,15 @@ def launch_rows(
     """Returns groups and constants of a kernel over rows; arguments as in `row_variants`."""
     local_size = _local_size(limits)
     lanes = 1
-    if variant == GROUP:
+    if variant == WORKGROUP:
         steps = columns if across else -(-columns // 4)
-        most = _ACROSS_LANES if across else min(_LARGEST_GROUP, limits.max_invocations)
-        lanes = min(1 << max(0, steps // _LANE_QUADS - 1).bit_length(), 1 << most.bit_length() - 1)
+        most = _MAX_ACROSS_LANES if across else min(_LARGEST_GROUP, limits.max_invocations)
+        lanes = min(
+            1 << max(0, steps // _MIN_VEC4S_PER_LANE - 1).bit_length(), 1 << most.bit_length() - 1
+        )
         local_size = max(LOCAL_SIZE, lanes)
     groups = min(-(-items // (local_size // lanes)), limits.max_groups[0])
-    constants = (("LOCAL_X", local_size), ("LANES", lanes), ("ACROSS", int(across)))
+    constants = (("LOCAL_X", local_size), ("LANES_PER_ROW", lanes), ("ACROSS", int(across)))
     return (groups, 1, 1), constants
 
 
@@ -148,7 +151,7 @@ def reads_64(limits: Limits) -> bool:
     return vectors and limits.int64
 
 
-def has_lanes(limits: Limits, sizes: Container[int]) -> bool:
+def has_subgroup_kernels(limits: Limits, sizes: Container[int]) -> bool:
     """Whether a CPU driver runs kernels for its subgroups, of which there are these sizes; those of
     large ones read words of 64 bits.
     """
@@ -168,8 +171,8 @@ def both_readings(shaders: Iterable[str]) -> tuple[str, ...]:
     return (*names, *(name + WORDS_64 for name in names))
 
 
-def held_quads(columns: int, limits: Limits) -> int:
-    """Returns how many quads of a row each lane of a subgroup holds, or 0 where none does.
+def vec4s_per_lane(columns: int, limits: Limits) -> int:
+    """Returns how many vec4s of a row each lane of a subgroup holds, or 0 where none does.
 
     It is for vectors of eight (llvmpipe), whose loads, of words of 64 bits, cost more than all else
     of such kernels.
@@ -179,14 +182,16 @@ def held_quads(columns: int, limits: Limits) -> int:
     vectors = reads_64(limits) and limits.subgroup_shuffle
     whole = columns % 4 == 0 and columns >= 4 * lanes
     held = -(-columns // (4 * lanes))
-    return held if vectors and whole and held <= _MOST_HELD else 0
+    return held if vectors and whole and held <= _MAX_VEC4S_PER_LANE else 0
 
 
-def launch_held(columns: int, rows: int, limits: Limits) -> tuple[tuple[int, int, int], Constants]:
+def launch_subgroup_rows(
+    columns: int, rows: int, limits: Limits
+) -> tuple[tuple[int, int, int], Constants]:
     """Returns groups and constants of a kernel that holds rows in registers."""
-    lanes, held = _SOFTWARE_LOCAL_SIZE, held_quads(columns, limits)
-    least = -(-rows * held * _HELD_ROUNDS // LOOP_STEPS)
-    groups = max(min(-(-rows // _HELD_ROWS), _SOFTWARE_GROUPS), least)
+    lanes, held = _SOFTWARE_LOCAL_SIZE, vec4s_per_lane(columns, limits)
+    least = -(-rows * held * _SUBGROUP_ROUNDS // LOOP_STEPS)
+    groups = max(min(-(-rows // _SUBGROUP_ROWS), _SOFTWARE_GROUPS), least)
     groups = min(groups, limits.max_groups[0])
-    constants = (("LOCAL_X", lanes), ("LANES", lanes), ("HELD", held))
+    constants = (("LOCAL_X", lanes), ("LANES_PER_ROW", lanes), ("VEC4S_PER_LANE", held))
     return (groups, 1, 1), constants

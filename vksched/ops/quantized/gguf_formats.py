@@ -1,6 +1,6 @@
 """Formats of GGUF files: how blocks of each are taken apart, and what their heads say.
 
-    a file's bytes -> blocks -> codes, scales -> words, as block_layout.py lays them out
+    a file's bytes -> blocks -> codes, scales -> words, as quant_layout.py lays them out
 
 Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle. Examples: tests/ops/test_gguf_formats.py.
 """

@@ -1,4 +1,4 @@
-"""Products of the same rows by several weights of few bits, beside each other, in one dispatch.
+"""Products of the same rows by several quantized weights, beside each other, in one dispatch.
 
     x --normed--> rows --W1, W2, W3--> [ rows W1^T | rows W2^T | rows W3^T ]
                        --W1, W2------> gate(rows W1^T) * (rows W2^T)
@@ -29,13 +29,13 @@ from ..elementwise.epilogue import with_epilogue
 from ..lowering.strides import LOOP_STEPS
 from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
 from .quant_layout import RUN, check_words
-from .quantized_linear import FEW_LOCAL, NATIVE_PIECE, row_products
+from .quantized_linear import GEMV_LOCAL, NATIVE_PIECE, row_products
 
 NAME, NORM = "linear_beside", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
-"""Activations, as shaders/products/packed_beside.comp counts them; "": no gate."""
+"""Activations, as shaders/quantized/quant_gemv_merged.comp counts them; "": no gate."""
 MOST_WEIGHTS = 3
-COLUMNS = 4 * FEW_LOCAL[1]
+COLUMNS = 4 * GEMV_LOCAL[1]
 """Of a group, all of one weight."""
 BESIDE_BUFFERS = 7
 """What its kernel binds: x, a scale, three weights, the result and a residual."""
@@ -148,11 +148,11 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         *(("b_column", kind.row_words(k)), ("eps", call.attrs.as_float("eps"))),
     )
     constants = (
-        *(("LOCAL_X", FEW_LOCAL[0]), ("LOCAL_Y", FEW_LOCAL[1]), ("NORMED", int(normed))),
+        *(("LOCAL_X", GEMV_LOCAL[0]), ("LOCAL_Y", GEMV_LOCAL[1]), ("NORMED", int(normed))),
         *(("GATE", GATES[gate]), ("WEIGHTS", last - first + 1)),
     )
     groups = min(n // COLUMNS, limits.max_groups[0]), min(m, limits.max_groups[1]), 1
-    shader = f"packed_beside_{kind.name.lower()}"
+    shader = f"quant_gemv_merged_{kind.name.lower()}"
     return (Dispatch(shader, (0, int(normed), *weights, OUTPUT), groups, push, constants),)
 
 
@@ -162,7 +162,7 @@ register(
             NAME,
             _infer,
             _reference,
-            Kernel(tuple(f"packed_beside_{name.lower()}" for name in FORMATS), _lower),
+            Kernel(tuple(f"quant_gemv_merged_{name.lower()}" for name in FORMATS), _lower),
             attrs={
                 "format": FORMAT,
                 "normed": Flag(),

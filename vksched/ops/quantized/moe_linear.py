@@ -4,7 +4,7 @@
 
 It is what layers of experts are made of: each expert is computed for its own tokens. The weight may
 be of few bits: a pass makes `grouped_packed` of it (vksched/passes/fuse_dequantize.py). Kernels and
-how they bring rows together: grouped_kernels.py.
+how they bring rows together: moe_linear_kernels.py.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..linalg.matmul_kernels import SHADERS
 from ..lowering import native_kernels
 from ..reduction.reduce import reduce_sum
 from .gguf_formats import FORMAT, format_of, unpacked
-from .moe_linear_kernels import GROUPING, lower, packed_variants, scratch, variants
+from .moe_linear_kernels import MOE_SHADERS, lower, packed_variants, scratch, variants
 from .q8_activations import rounded, rounds_codes
 from .quant_layout import check_words
-from .quantized_linear import LINEAR_SHADERS, NATIVE_FEW, UNPACK_SHADERS, unpack
+from .quantized_linear import DEQUANTIZE_SHADERS, LINEAR_SHADERS, NATIVE_FEW, unpack
 
 MOST_PIECES, LEAST_COLUMNS = 16, 32
 """In how many pieces numpy cuts the columns of a result, and of how many at least."""
@@ -136,13 +136,15 @@ def _packed_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
     def product(rows: NDArray, words: NDArray) -> NDArray:
         made: NDArray = np.empty((len(rows), len(words)), np.float32)
         if codes:
-            if native_kernels.linear_rounded(name, rows, words, None, made):
+            if native_kernels.quantized_linear_q8(name, rows, words, None, made):
                 return made
             rows = rounded(rows)
-        if len(rows) <= NATIVE_FEW and native_kernels.linear_packed(name, rows, words, None, made):
+        if len(rows) <= NATIVE_FEW and native_kernels.quantized_linear(
+            name, rows, words, None, made
+        ):
             return made
         values: NDArray = np.empty((len(words), rows.shape[1]), np.float32)
-        if not native_kernels.unpack(name, words, values):
+        if not native_kernels.dequantize(name, words, values):
             values = unpacked(name, words, rows.shape[1])
         return _floats(rows, values)
 
@@ -168,7 +170,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     return lower(call)
 
 
-_SHADERS = (*GROUPING, *GATHER_SHADERS, *COPIES, *FILLS, *SHADERS)
+_SHADERS = (*MOE_SHADERS, *GATHER_SHADERS, *COPIES, *FILLS, *SHADERS)
 
 register(
     Op(
@@ -190,7 +192,7 @@ register(
         _packed_infer,
         _packed_reference,
         Kernel(
-            (*_SHADERS, *LINEAR_SHADERS, *UNPACK_SHADERS),
+            (*_SHADERS, *LINEAR_SHADERS, *DEQUANTIZE_SHADERS),
             _lower,
             scratch,
             variants=packed_variants,

@@ -2,12 +2,12 @@
 
 Rows that chose the same matrix are brought together, so that each matrix is read for its own rows:
 
-    chosen --group_count, group_rows--> plan: the matrix of each tile of rows, where rows come from
+    chosen --moe_count, moe_sort_rows--> plan: the matrix of each tile of rows, where rows come from
     x -----gather-----> tiles ---product, tile by tile---> made -----gather-----> result
 
 A group of rows may end with a tile that is not full, so there is room for one such tile of each
 matrix. Tiles that are left over are multiplied by nothing. Where rows are few there is a tile for
-each (group_each), and they stay where they are.
+each (moe_scatter_ids), and they stay where they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...ir.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch
 from ..layout.index import pick_lines
 from ..linalg.matmul_kernels import (
     DISPATCH_FLOPS,
-    MOST_FEW,
+    MAX_GEMV_ROWS,
     NUMBERS,
     Tiling,
     in_place_variants,
@@ -31,16 +31,16 @@ from ..linalg.matmul_kernels import (
     tilings,
 )
 from ..lowering.strides import LOOP_STEPS, spread
-from .quantized_linear import FEW, ROWS, few_rows, has_rows, unpack_rows
+from .quantized_linear import GEMV, ROWS, dequantize_rows, gemv_dispatch, has_rows
 
 PLAN, PICKED, MADE, VALUES = (SCRATCH - i for i in range(4))
-"""Scratch buffers: the plan, rows in tiles, their products, and values of weights of few bits."""
-UNPACKED = "unpack "
-"""How variants begin that unpack weights of few bits for an ordinary product."""
+"""Scratch buffers: the plan, rows in tiles, their products, and values of quantized weights."""
+DEQUANTIZE = "dequantize "
+"""How variants begin that unpack quantized weights for an ordinary product."""
 VALUE_BYTES, LEAST_COLUMNS = 64 << 20, 32
 """Of the values that are unpacked at a time, and columns of each matrix at least."""
 FEWER = 1
-"""Rows for each matrix up to which each row is a tile of weights of few bits."""
+"""Rows for each matrix up to which each row is a tile of quantized weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,17 @@ def _has_groups(call: Call, sizes: Sizes, tiling: Tiling) -> bool:
 
 
 def packed_variants(call: Call) -> tuple[str, ...]:
-    """As `variants`; weights of few bits are read as they are for few rows of each matrix."""
+    """As `variants`; quantized weights are read as they are for few rows of each matrix."""
     sizes, limits = sizes_of(call), call.limits
     if not call.output.size:
         return ()
-    wide = [name for name in variants(call) if _height(call, sizes, UNPACKED + name) > MOST_FEW]
-    unpacked = [UNPACKED + name for name in wide]
+    wide = [
+        name for name in variants(call) if _height(call, sizes, DEQUANTIZE + name) > MAX_GEMV_ROWS
+    ]
+    unpacked = [DEQUANTIZE + name for name in wide]
     few: list[str] = []
     if not limits.software or has_rows(call):
-        own = ROWS if limits.software else FEW
+        own = ROWS if limits.software else GEMV
         few = [
             name
             for name, height in own.items()
@@ -124,17 +126,17 @@ def packed_variants(call: Call) -> tuple[str, ...]:
         ]
     if sizes.count > FEWER * sizes.matrices:
         few.reverse()
-    if sizes.count > MOST_FEW * sizes.matrices:
+    if sizes.count > MAX_GEMV_ROWS * sizes.matrices:
         return (*unpacked, *few)
     return (*few, *unpacked)
 
 
 def _height(call: Call, sizes: Sizes, variant: str) -> int:
     """Returns the rows of a tile."""
-    few = (FEW | ROWS).get(variant)
+    few = (GEMV | ROWS).get(variant)
     if few is not None and "format" in call.attrs:
         return few
-    return _fitting(call, sizes)[variant.removeprefix(UNPACKED)].rows
+    return _fitting(call, sizes)[variant.removeprefix(DEQUANTIZE)].rows
 
 
 # -- scratch memory ------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def _height(call: Call, sizes: Sizes, variant: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where the parts of a plan start, in words: see shaders/products/group_rows.comp."""
+    """Where the parts of a plan start, in words: see shaders/quantized/moe_sort_rows.comp."""
 
     numbers: int
     sources: int
@@ -173,7 +175,7 @@ def scratch(call: Call) -> tuple[int, ...]:
     height = _height(call, sizes, call.variant)
     lines = sizes.tiles(height) * height
     moved = (lines * sizes.k, lines * sizes.n) if height > 1 else (1, 1)
-    unpacked = call.variant.startswith(UNPACKED)
+    unpacked = call.variant.startswith(DEQUANTIZE)
     values = sizes.matrices * _value_columns(call, sizes) * sizes.k if unpacked else 1
     return _plan(sizes, height).words, *moved, values
 
@@ -195,7 +197,7 @@ def _by_row(call: Call, sizes: Sizes) -> Iterator[Dispatch]:
     """Each row is a tile."""
     push = (("count", sizes.count), ("matrices", sizes.matrices))
     groups = spread(sizes.count, call.limits)
-    yield Dispatch("group_each", (2, PLAN, STATUS), groups, push)
+    yield Dispatch("moe_scatter_ids", (2, PLAN, STATUS), groups, push)
     yield from _products(call, sizes, 1, 0, OUTPUT)
 
 
@@ -209,9 +211,9 @@ def _by_tile(call: Call, sizes: Sizes) -> Iterator[Dispatch]:
     height = _height(call, sizes, call.variant)
     tiles, plan, limits = sizes.tiles(height), _plan(sizes, height), call.limits
     push = (("count", sizes.count), ("matrices", sizes.matrices))
-    yield Dispatch("group_count", (2, PLAN), spread(sizes.matrices, limits), push)
+    yield Dispatch("moe_count", (2, PLAN), spread(sizes.matrices, limits), push)
     yield Dispatch(
-        "group_rows",
+        "moe_sort_rows",
         (2, PLAN, STATUS),
         spread(max(sizes.matrices + 1, sizes.count), limits),
         (
@@ -276,7 +278,7 @@ def _products(
         part = _Part(min(most, across - start), each, height, first, *places, shared)
         if "format" not in call.attrs:
             yield from _by_floats(call, sizes, part, 1, sizes.n)
-        elif call.variant.startswith(UNPACKED):
+        elif call.variant.startswith(DEQUANTIZE):
             yield from _by_unpacked(call, sizes, part)
         else:
             yield _by_words(call, sizes, part)
@@ -297,7 +299,7 @@ def _by_floats(
         Attrs({"transpose_a": False, "transpose_b": True}),
         call.limits,
     )
-    variant = call.variant.removeprefix(UNPACKED)
+    variant = call.variant.removeprefix(DEQUANTIZE)
     if variant in in_place_variants(ordinary):  # the last columns may be too few for it
         ordinary = replace(ordinary, variant=variant)
     matrix = ("b_batch", (columns * sizes.k, 0, 0, 0))
@@ -307,14 +309,14 @@ def _by_floats(
 
 
 def _by_words(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
-    """By the kernels for few rows of weights of few bits."""
+    """By the kernels for few rows of quantized weights."""
     k, m = sizes.k, part.across * part.each * part.height
     if part.height > 1:
-        made = few_rows(call, m, part.across, (0, part.height * k), k)
+        made = gemv_dispatch(call, m, part.across, (0, part.height * k), k)
     elif part.shared:
-        made = few_rows(call, m, part.each, (k, 0), k)
+        made = gemv_dispatch(call, m, part.each, (k, 0), k)
     else:
-        made = few_rows(call, m, part.each, (part.each * k, k), k)
+        made = gemv_dispatch(call, m, part.each, (part.each * k, k), k)
     return part.place(made, 1, sizes.n)
 
 
@@ -323,12 +325,12 @@ def _by_unpacked(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
     row_words, step = call.inputs[1].shape[-1], _value_columns(call, sizes)
     for start in range(0, sizes.n, step):
         columns, matrices = min(step, sizes.n - start), (sizes.matrices, sizes.n * row_words)
-        made = unpack_rows(call, (1, VALUES), columns, sizes.k, *matrices)
+        made = dequantize_rows(call, (1, VALUES), columns, sizes.k, *matrices)
         yield replace(made, shifts=(start * row_words, 0))
         for one in _by_floats(call, sizes, part, VALUES, columns):
             a, b, number, out = one.shifts
             yield replace(one, shifts=(a, b, number, out + start))
 
 
-GROUPING = ("group_each", "group_count", "group_rows")
+MOE_SHADERS = ("moe_scatter_ids", "moe_count", "moe_sort_rows")
 """Shaders."""

@@ -1,4 +1,4 @@
-"""Rounded: what a product by weights of few bits reads of its other operand, at the precision int8.
+"""Rounded: what a product by quantized weights reads of its other operand, at the precision int8.
 
     x (..., 32 values)  ->  scale = largest magnitude / 127,  codes = round(x / scale) of 8 bits
 
@@ -29,7 +29,7 @@ def takes_codes(format: object) -> bool:
 
 
 def rounds_codes(attrs: Attrs) -> bool:
-    """Whether a product by weights of few bits rounds its other operand to 8 bits."""
+    """Whether a product by quantized weights rounds its other operand to 8 bits."""
     return precision_of(attrs) == BYTES and takes_codes(attrs["format"])
 
 

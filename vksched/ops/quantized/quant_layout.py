@@ -1,4 +1,4 @@
-"""How weights of few bits lie on devices: in words, row by row.
+"""How quantized weights lie on devices: in words, row by row.
 
     row     tile | tile | tile | last tile, shorter     a tile holds 256 values
     tile    head | high bits | low bits                 all of them whole words
@@ -19,7 +19,7 @@ A weight is as large as in its file, up to 3 % (q2_K 5 %), where a head is fille
 for rows that are no multiple of 256, and two words for an odd number of tiles with tails. Of f16
 and bf16 a run is its 32 values, in order: the file's bytes are the words.
 
-The formats themselves: blocks.py. Examples: tests/ops/test_gguf_formats.py.
+The formats themselves: gguf_formats.py. Examples: tests/ops/test_gguf_formats.py.
 """
 
 from __future__ import annotations

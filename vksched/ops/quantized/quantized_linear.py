@@ -1,11 +1,11 @@
-"""Weights of few bits, held as a file has them: the values that they stand for, and products.
+"""Quantized weights, held as a file has them: the values that they stand for, and products.
 
     words uint32, 4.5 bits a value -> unpack -> float32 -> any op
     x, words -> linear_packed -> x @ unpack(words).T, without the float32 between
 
 `packed` makes such a weight a tensor of floats for all ops. A pass finds the products of one and
 makes each a `linear_packed` (vksched/passes/fuse_dequantize.py). Layout of the words:
-block_layout.py.
+quant_layout.py.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from ..elementwise.select import cast
 from ..linalg.matmul import matmul
 from ..linalg.matmul_kernels import (
     BIAS_PER_COLUMN,
-    MOST_FEW,
+    MAX_GEMV_ROWS,
     SHADERS,
+    fp16_weight_variants,
     in_place_variants,
-    of_half_weights,
     product,
 )
 from ..linalg.operands import product_attrs
 from ..lowering import native_kernels
 from ..lowering.strides import LOOP_STEPS
-from ..lowering.variants import UNITS
-from ..lowering.vec4 import both_readings, has_lanes, launch_run, reading
+from ..lowering.variants import COOPMAT
+from ..lowering.vec4 import both_readings, has_subgroup_kernels, launch_run, reading
 from .gguf_formats import FORMAT, FORMATS, format_of, held_words, unpacked
 from .q8_activations import rounded, rounds_codes
 from .quant_layout import RUN, check_words
@@ -59,15 +59,15 @@ def _unpack_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return unpacked(str(attrs["format"]), inputs[0], attrs.as_int("columns"))
 
 
-def _unpack_lower(call: Call) -> tuple[Dispatch, ...]:
+def _dequantize_lower(call: Call) -> tuple[Dispatch, ...]:
     (words,) = call.inputs
     if not call.output.size:
         return ()
     rows, columns = math.prod(words.shape[:-1]), call.output.shape[-1]
-    return (unpack_rows(call, (0, OUTPUT), rows, columns),)
+    return (dequantize_rows(call, (0, OUTPUT), rows, columns),)
 
 
-def unpack_rows(
+def dequantize_rows(
     call: Call,
     operands: tuple[int, int],
     rows: int,
@@ -84,7 +84,7 @@ def unpack_rows(
     each = RUN // 4 if call.limits.software else 1
     (groups, _, _), constants = launch_run(rows * columns // (4 * each), call.limits)
     constants += (("EACH", each),)
-    shader = reading(f"unpack_{kind.name.lower()}", call.limits)
+    shader = reading(f"dequantize_weights_{kind.name.lower()}", call.limits)
     push = (
         *(("rows", rows), ("columns", columns), ("row_words", kind.row_words(columns))),
         *(("matrices", matrices), ("apart", apart)),
@@ -93,14 +93,14 @@ def unpack_rows(
     return Dispatch(shader, operands, (groups, down, 1), push, constants)
 
 
-UNPACK_SHADERS = both_readings(f"unpack_{name.lower()}" for name in FORMATS)
+DEQUANTIZE_SHADERS = both_readings(f"dequantize_weights_{name.lower()}" for name in FORMATS)
 
 register(
     Op(
         "unpack",
         _unpack_infer,
         _unpack_reference,
-        Kernel(UNPACK_SHADERS, _unpack_lower),
+        Kernel(DEQUANTIZE_SHADERS, _dequantize_lower),
         attrs={"format": FORMAT, "columns": Whole(0)},
         operands=(1, 1),
         any_dtype=True,
@@ -111,7 +111,7 @@ no_gradient("reads words, which are no numbers", "unpack")
 
 
 def unpack(words: Tensor, format: str, columns: int, *, name: str | None = None) -> Tensor:
-    """The values of weights of few bits, as `vs.repack` lays them out.
+    """The values of quantized weights, as `vs.repack` lays them out.
 
     words: uint32 (..., row words) -> float32 (..., columns). format: as "q4_K".
     """
@@ -119,7 +119,7 @@ def unpack(words: Tensor, format: str, columns: int, *, name: str | None = None)
 
 
 def packed(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -> Tensor:
-    """A weight of few bits as a file has it: a tensor of floats, held in the file's own size.
+    """A quantized weight as a file has it: a tensor of floats, held in the file's own size.
 
     blocks: the bytes of a GGUF tensor. format: as "q4_K", also "f16" and "bf16". shape:
     (..., n, k) of values -> float32 (..., n, k). Of a matrix (n, k), `vs.linear(x, packed(...))`
@@ -133,27 +133,27 @@ def packed(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -
 
 # -- linear_packed -------------------------------------------------------------------------------
 
-FEW = {"few 1": 1, "few 4": 4}
+GEMV = {"gemv 1": 1, "gemv 4": 4}
 """Variants for GPUs: rows of a group."""
-FEW_LOCAL = (32, 4)
-"""Invocations of a group, along k and of fours of columns."""
-ROWS = {"rows 1": 1, "rows 4": 4}
+GEMV_LOCAL = (32, 4)
+"""Invocations of a group, along k and of vec4s of columns."""
+ROWS = {"gemv_cpu 1": 1, "gemv_cpu 4": 4}
 """Variants for CPU drivers: rows of a subgroup."""
 MOST_ROWS, USUAL_ROWS = 32, 16
 """Rows up to which these are tried, and are the first guess: there, unpacking takes as long as four
 rows do.
 """
-DOT = {f"{name} dot": rows for name, rows in FEW.items()}
+DOT = {f"{name} dot": rows for name, rows in GEMV.items()}
 """The same by integer dot products, where x may be rounded to 8 bits and the device has them."""
 WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
 """Formats that have such kernels."""
 CODES_WORDS = 12
 """Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
-WHOLE = "unpack"
+DEQUANTIZE = "dequantize"
 """The variant that unpacks into scratch memory, for an ordinary product: where rows are many. The
-name of the product's variant follows, "unpack fours 64x64"; without one it is the best guess.
+name of the product's variant follows, "dequantize vec4 64x64"; without one it is the best guess.
 """
-HALVES = "f16", "bf16"
+FP16_FORMATS = "f16", "bf16"
 """The formats that tiles read as they lie, where rows are many."""
 SCRATCH_BYTES = {True: 16 << 20, False: 64 << 20}
 """Of the values that are unpacked at a time, by whether the device is a CPU driver: those of most
@@ -196,8 +196,8 @@ def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iter
     """
     (x, words, *bias), made = _flat(inputs, out)
     name, n, values = str(attrs["format"]), words.shape[0], words.shape[0] * x.shape[-1]
-    rows = native_kernels.round_rows(name, x) if rounds_codes(attrs) else None
-    native = rows is not None or (len(x) <= NATIVE_FEW and native_kernels.has_packed(name))
+    rows = native_kernels.quantize_rows_q8(name, x) if rounds_codes(attrs) else None
+    native = rows is not None or (len(x) <= NATIVE_FEW and native_kernels.has_quantized(name))
     step = rows_of_piece(n, values // (NATIVE_PIECE if native else 1))
     for start in range(0, n, step):
         part = slice(start, start + step)
@@ -217,7 +217,7 @@ def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
     (x, words, *bias), made = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
     shift = bias[0] if bias else None
     if rounds_codes(attrs):
-        if native_kernels.linear_rounded(name, x, words, shift, made):
+        if native_kernels.quantized_linear_q8(name, x, words, shift, made):
             return
         x = rounded(x)
     row_products(name, x, words, shift, made)
@@ -225,14 +225,14 @@ def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
 
 def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray) -> None:
     """Writes x W^T (+ bias), W in words: by native loops where rows are few, else unpacked."""
-    if len(x) <= NATIVE_FEW and native_kernels.linear_packed(name, x, words, bias, out):
+    if len(x) <= NATIVE_FEW and native_kernels.quantized_linear(name, x, words, bias, out):
         return
     step = rows_of_piece(len(words), len(words) * x.shape[-1])
     values: NDArray = np.empty((step, x.shape[-1]), np.float32)
     for start in range(0, len(words), step):
         rows = words[start : start + step]
         own = values[: len(rows)]
-        if not native_kernels.unpack(name, rows, own):
+        if not native_kernels.dequantize(name, rows, own):
             own = unpacked(name, rows, x.shape[-1])
         np.matmul(x, own.T, out=out[:, start : start + step])
     if bias is not None:
@@ -254,7 +254,7 @@ def _linear_recipe(
     name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
     if (
         m > NATIVE_FEW
-        or not native_kernels.has_packed(name)
+        or not native_kernels.has_quantized(name)
         or any(t.dtype != FLOAT32 for t in (x, *bias))
     ):
         return None
@@ -262,7 +262,7 @@ def _linear_recipe(
     step = max(1, RECIPE_PIECE // (m * k))
     numbers = (m, k, n, row_words, len(bias), step)
     operands = tuple(range(len(inputs)))
-    made = Loop(f"linear_packed {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
+    made = Loop(f"quantized_linear {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
     return Recipe((made,))
 
 
@@ -270,16 +270,16 @@ def _rounded_recipe(inputs: tuple[TensorType, ...], attrs: Attrs) -> Recipe | No
     """Rounds x once, then multiplies, few rows or many."""
     x, words, *bias = inputs
     name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
-    if not native_kernels.has_rounded(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
+    if not native_kernels.has_q8(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
         return None
     n, row_words = words.shape
-    row, some = native_kernels.rounded_words(k), max(1, RECIPE_PIECE // k)
+    row, some = native_kernels.q8_row_words(k), max(1, RECIPE_PIECE // k)
     told: tuple[int, ...] = (m, k, some, row)
-    rounds = Loop(f"round_rows {name}", (0,), m * row, told, (), -(-m // some), m * k)
+    rounds = Loop(f"quantize_rows_q8 {name}", (0,), m * row, told, (), -(-m // some), m * k)
     step = -(-RECIPE_PIECE // (m * k * PANEL)) * PANEL
     told = (m, k, n, row_words, len(bias), step)
     operands = (len(inputs), *range(1, len(inputs)))
-    name = f"linear_rounded {name}"
+    name = f"quantized_linear_q8 {name}"
     multiplies = Loop(name, operands, m * n, told, (), -(-n // step), m * n * k)
     return Recipe((rounds, multiplies))
 
@@ -307,29 +307,33 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 def _takes_dots(call: Call) -> bool:
     """Whether there is a kernel by integer dot products for a call of few rows."""
-    return _rows(call) <= MOST_FEW and rounds_codes(call.attrs) and call.attrs["format"] in WITH_DOT
+    return (
+        _rows(call) <= MAX_GEMV_ROWS
+        and rounds_codes(call.attrs)
+        and call.attrs["format"] in WITH_DOT
+    )
 
 
 def _direct_variants(call: Call) -> tuple[str, ...]:
     """The variants that multiply by weights of 16 bits in tiles, for many rows."""
-    return of_half_weights(_product_call(call)) if call.attrs["format"] in HALVES else ()
+    return fp16_weight_variants(_product_call(call)) if call.attrs["format"] in FP16_FORMATS else ()
 
 
 def _float_variants(call: Call) -> tuple[str, ...]:
     m, limits = _rows(call), call.limits
-    if m > (MOST_ROWS if limits.software else MOST_FEW):
+    if m > (MOST_ROWS if limits.software else MAX_GEMV_ROWS):
         if limits.software and not limits.matrices:
-            return (WHOLE,)  # without asking, as each start of a model asks for each product
+            return (DEQUANTIZE,)  # without asking, as each start of a model asks for each product
         names = in_place_variants(_part(call, _step(call)))
         if not limits.software:
-            return tuple(f"{WHOLE} {name}" for name in names)
-        return WHOLE, *(f"{WHOLE} {name}" for name in names if UNITS in name)
+            return tuple(f"{DEQUANTIZE} {name}" for name in names)
+        return DEQUANTIZE, *(f"{DEQUANTIZE} {name}" for name in names if COOPMAT in name)
     if not limits.software:
-        return "few 1" if m == 1 else "few 4", WHOLE
+        return "gemv 1" if m == 1 else "gemv 4", DEQUANTIZE
     if not has_rows(call) or m > limits.max_groups[0]:
-        return (WHOLE,)
-    rows = "rows 1" if m == 1 else "rows 4"
-    return (rows, WHOLE) if m <= USUAL_ROWS else (WHOLE, rows)
+        return (DEQUANTIZE,)
+    rows = "gemv_cpu 1" if m == 1 else "gemv_cpu 4"
+    return (rows, DEQUANTIZE) if m <= USUAL_ROWS else (DEQUANTIZE, rows)
 
 
 def _product_call(call: Call) -> Call:
@@ -345,7 +349,11 @@ def has_rows(call: Call) -> bool:
     """Whether a CPU driver runs the kernels for its subgroups on a call."""
     n, k, limits = call.output.shape[-1], call.inputs[0].shape[-1], call.limits
     across = -(-n // (4 * limits.subgroup_size))
-    return has_lanes(limits, (4, 8)) and k <= LOOP_STEPS * RUN and across <= limits.max_groups[1]
+    return (
+        has_subgroup_kernels(limits, (4, 8))
+        and k <= LOOP_STEPS * RUN
+        and across <= limits.max_groups[1]
+    )
 
 
 def _step(call: Call) -> int:
@@ -359,7 +367,7 @@ def _step(call: Call) -> int:
 def _scratch(call: Call) -> tuple[int, ...]:
     if call.variant in DOT:
         return (_rows(call) * _codes_row(call),)
-    if not call.variant.startswith(WHOLE):
+    if not call.variant.startswith(DEQUANTIZE):
         return ()
     return (_step(call) * call.inputs[0].shape[-1],)
 
@@ -367,20 +375,20 @@ def _scratch(call: Call) -> tuple[int, ...]:
 def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
     if not call.output.size:
         return ()
-    if call.variant.startswith(WHOLE):
-        return _unpack_first(call)
-    if call.variant not in (*FEW, *ROWS, *DOT):
+    if call.variant.startswith(DEQUANTIZE):
+        return _dequantize_first(call)
+    if call.variant not in (*GEMV, *ROWS, *DOT):
         return product(_product_call(call))
     bias, codes = len(call.inputs) > 2, call.variant in DOT
     row = _codes_row(call) if codes else call.inputs[0].shape[-1]
-    made = few_rows(call, _rows(call), 1, (row, 0), row)
+    made = gemv_dispatch(call, _rows(call), 1, (row, 0), row)
     made = replace(
         made,
         operands=(SCRATCH if codes else 0, 1, 2 if bias else 0, OUTPUT),
         push=(*made.push, ("has_bias", BIAS_PER_COLUMN * bias)),
         barrier=codes,
     )
-    return (_round_codes(call), made) if codes else (made,)
+    return (_quantize_activations(call), made) if codes else (made,)
 
 
 def _codes_row(call: Call) -> int:
@@ -388,15 +396,17 @@ def _codes_row(call: Call) -> int:
     return call.inputs[0].shape[-1] // RUN * CODES_WORDS
 
 
-def _round_codes(call: Call) -> Dispatch:
+def _quantize_activations(call: Call) -> Dispatch:
     """Returns the dispatch that rounds x, in the order in which the weight's words hold codes."""
     runs = call.inputs[0].size // RUN
     groups, constants = launch_run(runs, call.limits)
     push = ("runs", runs), ("by_entries", int(format_of(call.attrs["format"]).low == 8))
-    return Dispatch("round_codes", (0, SCRATCH), groups, push, constants)
+    return Dispatch("quantize_activations", (0, SCRATCH), groups, push, constants)
 
 
-def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int) -> Dispatch:
+def gemv_dispatch(
+    call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int
+) -> Dispatch:
     """Returns the dispatch of a product by the kernels for few rows, but for its operands and
     `has_bias`.
 
@@ -406,7 +416,7 @@ def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: 
     """
     n, k = call.output.shape[-1], call.inputs[0].shape[-1]
     kind, limits = format_of(call.attrs["format"]), call.limits
-    rows = (FEW | DOT | ROWS)[call.variant]
+    rows = (GEMV | DOT | ROWS)[call.variant]
     matrix_words = call.inputs[1].shape[-2] * kind.row_words(k)
     push = (
         *(("batches", batches), ("n", n), ("a_row", a_row), ("a_column", 1)),
@@ -415,16 +425,16 @@ def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: 
         *(("result_row", n), ("bias_rows", 0), ("m", m), ("k", k), ("adds", 0)),
     )
     tiles = -(-m // rows)
-    if call.variant in FEW | DOT:
-        x, y = FEW_LOCAL
+    if call.variant in GEMV | DOT:
+        x, y = GEMV_LOCAL
         most = limits.max_groups
         groups = min(-(-n // (4 * y)), most[0]), min(tiles, most[1]), 1
         constants = ("LOCAL_X", x), ("LOCAL_Y", y), ("ROWS", rows)
-        how = "packed" if call.variant in FEW else "rounded"
-        return Dispatch(f"{how}_few_{kind.name.lower()}", (), groups, push, constants)
+        gemv = "quant_gemv" if call.variant in GEMV else "gemv_q8_activations"
+        return Dispatch(f"{gemv}_{kind.name.lower()}", (), groups, push, constants)
     lanes = limits.subgroup_size
     groups = tiles // batches, -(-n // (4 * lanes)), batches
-    shader = reading(f"packed_rows_{rows}_{kind.name.lower()}", limits)
+    shader = reading(f"quant_gemv_cpu_{rows}_{kind.name.lower()}", limits)
     return Dispatch(shader, (), groups, push, (("LOCAL_X", lanes),))
 
 
@@ -437,15 +447,19 @@ def _part(call: Call, count: int) -> Call:
     return Call(operands, TensorType((m, count)), attrs, call.limits)
 
 
-def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
+def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
     """Unpacks some rows of the weight into scratch memory, makes their product, and so on."""
     x, words, *bias = call.inputs
-    n, k, variant = call.output.shape[-1], x.shape[-1], call.variant.removeprefix(WHOLE).strip()
+    n, k, variant = (
+        call.output.shape[-1],
+        x.shape[-1],
+        call.variant.removeprefix(DEQUANTIZE).strip(),
+    )
     row_words, step = words.shape[-1], _step(call)
     out: list[Dispatch] = []
     for start in range(0, n, step):
         count = min(step, n - start)
-        made = unpack_rows(call, (1, SCRATCH), count, k)
+        made = dequantize_rows(call, (1, SCRATCH), count, k)
         out.append(replace(made, shifts=(start * row_words, 0), barrier=bool(out)))
         part = _part(call, count)
         if variant and variant in in_place_variants(part):  # the last part may be too small for it
@@ -460,10 +474,13 @@ def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
     return tuple(out)
 
 
-DOT_SHADERS = ("round_codes", *(f"rounded_few_{name.lower()}" for name in WITH_DOT))
+DOT_SHADERS = (
+    "quantize_activations",
+    *(f"gemv_q8_activations_{name.lower()}" for name in WITH_DOT),
+)
 LINEAR_SHADERS = (
-    *(f"packed_few_{name.lower()}" for name in FORMATS),
-    *both_readings(f"packed_rows_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
+    *(f"quant_gemv_{name.lower()}" for name in FORMATS),
+    *both_readings(f"quant_gemv_cpu_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
 )
 
 register(
@@ -473,7 +490,7 @@ register(
             _linear_infer,
             _linear_reference,
             Kernel(
-                (*LINEAR_SHADERS, *DOT_SHADERS, *UNPACK_SHADERS, *SHADERS),
+                (*LINEAR_SHADERS, *DOT_SHADERS, *DEQUANTIZE_SHADERS, *SHADERS),
                 _linear_lower,
                 _scratch,
                 variants=_variants,

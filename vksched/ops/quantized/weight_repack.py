@@ -59,7 +59,7 @@ class Ahead:
             self._keep([room for some in _together(wanted) for room in _rooms(some)])
             begun += (each for each in wanted if each.begin(self._help))
             parts = [each.part(each.room()) for each in begun]
-            self._job = job = native_kernels.repacking(parts)
+            self._job = job = native_kernels.repack_job(parts)
             try:
                 while self._is_wanted() and job.work(BATCH_BYTES):
                     pass

@@ -19,18 +19,18 @@ from ..elementwise.pointwise import LEAST_NORMAL, number
 from ..lowering import native_kernels
 from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS
 from ..lowering.vec4 import (
-    GROUP,
-    LANES,
-    held_quads,
-    launch_held,
+    SUBGROUP,
+    WORKGROUP,
     launch_rows,
+    launch_subgroup_rows,
     row_variants,
+    vec4s_per_lane,
 )
 
 NORM_PASSES = 3
 """Over each row, in the kernel."""
-BLOCKS = "blocks"
-"""A variant on CPU drivers: each row is read twice, and several go together (norm_blocks.comp)."""
+TILED = "tiled"
+"""A variant on CPU drivers: each row is read twice, and several go together (norm_tiled.comp)."""
 ROWS_TOGETHER = 4
 LEAST_ROWS = 128
 """Fewer rows leave threads of a CPU driver without work when they go together."""
@@ -170,11 +170,11 @@ def _norm_variants(call: Call) -> tuple[str, ...]:
     columns = math.prod(call.output.shape[call.attrs.as_int("axis") :])
     rows = call.output.size // max(columns, 1)
     plain = row_variants(columns, rows, False, NORM_PASSES, call.limits)
-    if held_quads(columns, call.limits):
-        return (LANES, *plain, BLOCKS)
+    if vec4s_per_lane(columns, call.limits):
+        return (SUBGROUP, *plain, TILED)
     if not call.limits.software or columns % 4 or 4 * columns > LOOP_STEPS:
         return plain
-    return (BLOCKS, *plain) if rows >= LEAST_ROWS else (*plain, BLOCKS)
+    return (TILED, *plain) if rows >= LEAST_ROWS else (*plain, TILED)
 
 
 def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
@@ -221,8 +221,8 @@ def _norm_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterat
         yield (x, *inputs[1:]), part
 
 
-def _blocks(kind: str, scaled: bool, shifted: bool) -> str:
-    return f"norm_blocks_{kind}" + "_scaled" * scaled + "_shifted" * shifted
+def _tiled_shader(kind: str, scaled: bool, shifted: bool) -> str:
+    return f"norm_tiled_{kind}" + "_scaled" * scaled + "_shifted" * shifted
 
 
 def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
@@ -232,23 +232,23 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     columns = math.prod(shape[attrs.as_int("axis") :])
     rows = call.output.size // columns
     check_row(attrs.as_str("kind"), columns, NORM_PASSES, call)
-    items = -(-rows // ROWS_TOGETHER) if call.variant == BLOCKS else rows
-    if call.variant == LANES:
-        groups, constants = launch_held(columns, rows, call.limits)
+    items = -(-rows // ROWS_TOGETHER) if call.variant == TILED else rows
+    if call.variant == SUBGROUP:
+        groups, constants = launch_subgroup_rows(columns, rows, call.limits)
     else:
         groups, constants = launch_rows(columns, items, False, call.variant, call.limits)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
     operands = (0, 1 if scaled else 0, 1 + int(scaled) if shifted else 0, OUTPUT)
     push = (("rows", rows), ("columns", columns), ("eps", attrs.as_float("eps")))
-    if call.variant == BLOCKS:
-        shader = _blocks(attrs.as_str("kind"), scaled, shifted)
+    if call.variant == TILED:
+        shader = _tiled_shader(attrs.as_str("kind"), scaled, shifted)
         return (Dispatch(shader, operands, groups, push, constants[:1]),)
     constants += (
         ("CENTERED", int(attrs.as_str("kind") == "layer_norm")),
         ("HAS_GAMMA", int(scaled)),
         ("HAS_BETA", int(shifted)),
     )
-    shader = f"norm_{call.variant}" if call.variant in (GROUP, LANES) else "norm"
+    shader = f"norm_{call.variant}" if call.variant in (WORKGROUP, SUBGROUP) else "norm"
     return (Dispatch(shader, operands, groups, push, constants),)
 
 
@@ -256,12 +256,12 @@ def _norm_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs)
     return Work(8.0 * output.size, 2.0 * output.device_bytes)
 
 
-NORM_SHADERS = ("norm", "norm_group", "norm_lanes")
+NORM_SHADERS = ("norm", "norm_workgroup", "norm_subgroup")
 for _name, _shifts in (("layer_norm", (False, True)), ("rms_norm", (False,))):
-    _blocks_shaders = tuple(
-        _blocks(_name, scaled, shifted) for scaled in (False, True) for shifted in _shifts
+    _tiled_shaders = tuple(
+        _tiled_shader(_name, scaled, shifted) for scaled in (False, True) for shifted in _shifts
     )
-    _kernel = Kernel((*NORM_SHADERS, *_blocks_shaders), _norm_lower, variants=_norm_variants)
+    _kernel = Kernel((*NORM_SHADERS, *_tiled_shaders), _norm_lower, variants=_norm_variants)
     register(
         Op(
             _name,

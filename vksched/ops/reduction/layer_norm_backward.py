@@ -21,10 +21,11 @@ from ...ir.cpu_kernel import HostKernel, Piece, cut_leading
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, apply
 from ..lowering import native_kernels
-from ..lowering.vec4 import GROUP, launch_rows, row_variants
+from ..lowering.vec4 import WORKGROUP, launch_rows, row_variants
 from .layer_norm import check_row, norm_attrs, norm_rows
 
 OP = "norm_gradient"
+SHADER = "layer_norm_backward"
 PASSES = 4
 """Over each row, in the kernel."""
 
@@ -76,7 +77,7 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     g, x = inputs[:2]
     scale = inputs[2] if attrs.as_bool("scaled") else None
     about = _columns(attrs, out.shape), attrs.as_float("eps"), _is_centered(attrs)
-    if not out.size or not native_kernels.norm_gradient(g, x, scale, out, *about):
+    if not out.size or not native_kernels.layer_norm_backward(g, x, scale, out, *about):
         out[...] = _reference(inputs, attrs)
 
 
@@ -96,7 +97,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     scaled = call.attrs.as_bool("scaled")
     constants += (("CENTERED", int(_is_centered(call.attrs))), ("HAS_GAMMA", int(scaled)))
     push = (("rows", rows), ("columns", columns), ("eps", call.attrs.as_float("eps")))
-    shader = OP + f"_{GROUP}" * (way == GROUP)
+    shader = SHADER + f"_{WORKGROUP}" * (way == WORKGROUP)
     return (Dispatch(shader, (0, 1, 2 if scaled else 1, OUTPUT), groups, push, constants),)
 
 
@@ -104,7 +105,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(14.0 * output.size, 3.0 * output.device_bytes)
 
 
-_KERNEL = Kernel((OP, f"{OP}_{GROUP}"), _lower)
+_KERNEL = Kernel((SHADER, f"{SHADER}_{WORKGROUP}"), _lower)
 register(
     Op(
         OP,

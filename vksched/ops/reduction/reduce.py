@@ -1,6 +1,6 @@
 """Reductions over any axes: sum, mean, product, largest, least, any, all, norms, variance.
 
-How they run on devices: reduction.py.
+How they run on devices: reduce_launch.py.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STATE_WORDS = {
     "logsumexp": 3,
     "var": 4,
 }
-"""STATE_WORDS in shaders/rows/reduce_state.glsl for float32; 1 for the other variants."""
+"""STATE_WORDS in shaders/reduction/reduce_state.glsl for float32; 1 for the other variants."""
 ROUNDED_KINDS = ("logsumexp", "var")
 """States whose sums are rounded each time, without their rounding errors."""
 NEEDS_VALUES = ("reduce_max", "reduce_min")
@@ -232,7 +232,7 @@ def _host(op: str) -> HostKernel:
 
 
 _LOOPS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
-"""By number what native/loops/program/moves.cpp takes."""
+"""By number what native/cpu_kernels/program/copies.cpp takes."""
 _PIECE = 1 << 15
 """Values that one piece of such a loop reads, some 10 us."""
 

@@ -1,12 +1,12 @@
-"""How reductions run on devices (shaders/rows/reduce.comp), and in how many parts.
+"""How reductions run on devices (shaders/reduction/reduce.comp), and in how many parts.
 
     few long rows      x ---- stage 1 ----> states (words, parts, rows) ---- stage 2 ----> result
     many or short rows x ------------------------ one stage -----------------------------> result
 
 A row is cut into parts where the device would otherwise have too few groups at work, and on a CPU
-driver where one invocation would go round its loops too often. There one invocation reads quads
-where one axis is reduced: along a row (reduce_quads.comp), of four rows that lie side by
-side (reduce_across.comp), or of more of these (reduce_wide.comp).
+driver where one invocation would go round its loops too often. There one invocation reads vec4s
+where one axis is reduced: along a row (reduce_vec4.comp), of four rows that lie side by
+side (reduce_across.comp), or of more of these (reduce_workgroup.comp).
 Examples: tests/ops/test_reduction.py.
 """
 
@@ -35,18 +35,18 @@ COALESCED = 16
 many on.
 """
 
-QUADS, WIDE, WORDS = "quads", "wide", "words"
+VEC4, WORKGROUP, SCALAR = "vec4", "workgroup", "scalar"
 """Variants on a CPU driver: how a row is read."""
 ROUNDED_CHUNK = 1024
 """Columns of one invocation, on every device, where it rounds a sum with each of them."""
-WIDE_QUADS, WIDE_CHUNK = 4, 256
-"""Quads of an invocation side by side, so that a group reads half a KiB of each page, and columns
+WORKGROUP_VEC4S, WORKGROUP_CHUNK = 4, 256
+"""Vec4s of an invocation side by side, so that a group reads half a KiB of each page, and columns
 of a part. It is for vectors of eight; SwiftShader has an array in memory.
 """
-QUADS_LOCAL_SIZE = 8
+VEC4_LOCAL_SIZE = 8
 BUSY_LANES = 128
 """Invocations that keep a CPU driver's threads busy: 16 groups."""
-LEAST_QUADS_CHUNK, LEAST_ACROSS_CHUNK = 2048, 1024
+MIN_VEC4_CHUNK, MIN_ACROSS_CHUNK = 2048, 1024
 """Columns along a row, and across four, that are worth an invocation more and a second stage."""
 MOST_GROUPS = 1024
 STEPS_BESIDE = 8
@@ -83,14 +83,12 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
 
 
-def choose_quads_launch(
-    rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK
-) -> Launch:
-    """Returns parts and their columns where a CPU driver reads quads.
+def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK) -> Launch:
+    """Returns parts and their columns where a CPU driver reads vec4s.
 
     across: whether a quad is of four rows. most: columns of a part, of MOST_PARTS or fewer.
     """
-    lines, least = (-(-rows // 4), LEAST_ACROSS_CHUNK) if across else (rows, LEAST_QUADS_CHUNK)
+    lines, least = (-(-rows // 4), MIN_ACROSS_CHUNK) if across else (rows, MIN_VEC4_CHUNK)
     busy = min(-(-BUSY_LANES // lines), columns // least)
     short = min(-(-columns // most), MOST_PARTS)
     parts = max(1, busy, short, -(-columns // SOFTWARE_CHUNK))
@@ -111,25 +109,25 @@ class _Rows:
 
     rows: int
     columns: int
-    kept_sizes: tuple[int, ...]
-    kept_strides: tuple[int, ...]
+    outer_sizes: tuple[int, ...]
+    outer_strides: tuple[int, ...]
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
     @property
     def side_by_side(self) -> int:
         """How many neighbouring rows lie side by side in memory."""
-        return self.kept_sizes[0] if self.kept_strides[0] == 1 else 1
+        return self.outer_sizes[0] if self.outer_strides[0] == 1 else 1
 
     @property
     def across(self) -> bool:
         """Whether a quad of x holds values of four rows, each time."""
-        shifts = (*self.kept_sizes[:1], *self.kept_strides[1:], *self.strides)
+        shifts = (*self.outer_sizes[:1], *self.outer_strides[1:], *self.strides)
         return self.side_by_side > 1 and not any(shift % 4 for shift in shifts)
 
     @property
-    def in_quads(self) -> bool:
-        """Whether quads can be read: along the one axis that is reduced, or across it."""
+    def is_vec4(self) -> bool:
+        """Whether vec4s can be read: along the one axis that is reduced, or across it."""
         return len(self.sizes) == 1 and (self.strides[0] == 1 or self.across)
 
 
@@ -137,32 +135,32 @@ def _rows(call: Call) -> _Rows:
     x, axes = call.inputs[0], call.attrs.as_ints("axes")
     strides = contiguous_strides(x.shape)
     kept = [a for a in range(x.rank) if a not in axes]
-    kept_sizes, (kept_strides,) = collapse(
+    outer_sizes, (outer_strides,) = collapse(
         tuple(x.shape[a] for a in kept), [tuple(strides[a] for a in kept)]
     )
     sizes, (reduced_strides,) = collapse(
         tuple(x.shape[a] for a in axes), [tuple(strides[a] for a in axes)]
     )
     rows, columns = call.output.size, math.prod(x.shape[a] for a in axes)
-    return _Rows(rows, columns, kept_sizes, kept_strides, sizes, reduced_strides)
+    return _Rows(rows, columns, outer_sizes, outer_strides, sizes, reduced_strides)
 
 
 def _variants(call: Call) -> tuple[str, ...]:
     if not call.limits.software:
         return ()
     given = _rows(call)
-    if not given.in_quads:
-        return (WORDS,)
+    if not given.is_vec4:
+        return (SCALAR,)
     wide = reads_64(call.limits) and given.across
-    wide = wide and given.side_by_side >= 4 * QUADS_LOCAL_SIZE * WIDE_QUADS
-    return (WIDE, QUADS, WORDS) if wide else (QUADS, WORDS)
+    wide = wide and given.side_by_side >= 4 * VEC4_LOCAL_SIZE * WORKGROUP_VEC4S
+    return (WORKGROUP, VEC4, SCALAR) if wide else (VEC4, SCALAR)
 
 
 def _choose(given: _Rows, call: Call, rounds: bool) -> Launch:
     rows, columns = max(given.rows, 1), given.columns
-    if call.variant in (QUADS, WIDE):
-        most = WIDE_CHUNK if call.variant == WIDE else SOFTWARE_CHUNK
-        launch = choose_quads_launch(rows, columns, given.across, most)
+    if call.variant in (VEC4, WORKGROUP):
+        most = WORKGROUP_CHUNK if call.variant == WORKGROUP else SOFTWARE_CHUNK
+        launch = choose_vec4_launch(rows, columns, given.across, most)
     else:
         launch = choose_launch(rows, columns, given.side_by_side, call.limits)
     return launch.at_most(ROUNDED_CHUNK, columns) if rounds else launch
@@ -171,28 +169,28 @@ def _choose(given: _Rows, call: Call, rounds: bool) -> Launch:
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
-def _quads_dispatch(
+def _vec4_dispatch(
     shader: str, given: _Rows, launch: Launch, options: Push, call: Call
 ) -> Dispatch:
     target = SCRATCH if launch.parts > 1 else OUTPUT
-    wide = WIDE_QUADS if call.variant == WIDE else 1
+    wide = WORKGROUP_VEC4S if call.variant == WORKGROUP else 1
     lines = -(-given.rows // (4 * wide)) if given.across else given.rows
-    wanted = -(-lines * launch.parts // QUADS_LOCAL_SIZE)
+    wanted = -(-lines * launch.parts // VEC4_LOCAL_SIZE)
     most = max(MOST_GROUPS, -(-wanted * (wide * launch.chunk + STEPS_BESIDE) // LOOP_STEPS))
     groups = min(wanted, most, call.limits.max_groups[0])
     push = (
         *(("rows", given.rows), ("columns", given.columns)),
         *(("parts", launch.parts), ("chunk", launch.chunk)),
         *(("writes_states", int(launch.parts > 1)), *options),
-        ("kept_sizes", pad(given.kept_sizes, 3, 1)),
-        ("kept_strides", pad(given.kept_strides, 4)),
+        ("outer_sizes", pad(given.outer_sizes, 3, 1)),
+        ("outer_strides", pad(given.outer_strides, 4)),
         ("stride", given.strides[0]),
     )
-    constants: tuple[tuple[str, int], ...] = (("LOCAL_X", QUADS_LOCAL_SIZE),)
-    constants += (("WIDE", wide),) if call.variant == WIDE else ()
-    how = WIDE if call.variant == WIDE else "across" if given.across else QUADS
+    constants: tuple[tuple[str, int], ...] = (("LOCAL_X", VEC4_LOCAL_SIZE),)
+    constants += (("VEC4S_PER_INVOCATION", wide),) if call.variant == WORKGROUP else ()
+    how = WORKGROUP if call.variant == WORKGROUP else "across" if given.across else VEC4
     name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
-    name = reading(name, call.limits) if how == QUADS else name
+    name = reading(name, call.limits) if how == VEC4 else name
     return Dispatch(name, (0, target), (groups, 1, 1), push, constants)
 
 
@@ -212,8 +210,8 @@ def _dispatch(
         *(("rows", given.rows), ("columns", columns)),
         *(("parts", launch.parts), ("chunk", launch.chunk)),
         *(("reads_states", int(reads)), ("writes_states", int(writes)), *options),
-        ("kept_sizes", pad(given.kept_sizes, 3, 1)),
-        ("kept_strides", pad(given.kept_strides, 4)),
+        ("outer_sizes", pad(given.outer_sizes, 3, 1)),
+        ("outer_strides", pad(given.outer_strides, 4)),
         ("reduced_sizes", pad([max(1, s) for s in given.sizes], 3, 1)),
         ("reduced_strides", pad(given.strides, 4)),
     )
@@ -242,8 +240,8 @@ def reduction(
         given = _rows(call)
         shader, launch = shaders[call.inputs[0].dtype], _choose(given, call, rounds)
         options = (("option", option(call)), ("divisor", divisor(call, given.columns)))
-        if call.variant in (QUADS, WIDE):
-            first = _quads_dispatch(shader, given, launch, options, call)
+        if call.variant in (VEC4, WORKGROUP):
+            first = _vec4_dispatch(shader, given, launch, options, call)
         else:
             operands = (0, SCRATCH if launch.parts > 1 else OUTPUT)
             first = _dispatch(shader, operands, given, given.columns, launch, options, call.limits)
@@ -266,7 +264,7 @@ def reduction(
     names = sorted(set(shaders.values()))
     quads, *apart = (
         [f"reduce_{how}_{name.removeprefix('reduce_')}" for name in names]
-        for how in (QUADS, "across", WIDE)
+        for how in (VEC4, "across", WORKGROUP)
     )
     own = (*names, *both_readings(quads), *chain.from_iterable(apart))
     return Kernel(own, lower, scratch, variants=_variants)

@@ -3,7 +3,7 @@
     short rows   x ------------------------------------------------------> result
     long rows    x -- totals of the parts -- scanned: their carries -- x -> result
 
-Cut into parts as reductions are (reduction.py).
+Cut into parts as reductions are (reduce_launch.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .reduce_launch import Launch, choose_last_launch, choose_launch
 
 SCAN_DTYPES = (FLOAT32, INT32, UINT32)
 STATE_WORDS = 2
-"""Of float32, as in shaders/rows/reduce_state.glsl; integers need 1."""
+"""Of float32, as in shaders/reduction/reduce_state.glsl; integers need 1."""
 _WORDS, _STATES, _TOTALS = 0, 1, 2
-"""What a dispatch of shaders/rows/scan.comp writes."""
+"""What a dispatch of shaders/reduction/scan.comp writes."""
 
 
 def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:

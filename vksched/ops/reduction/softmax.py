@@ -26,14 +26,14 @@ from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..lowering.strides import broadcast_strides, collapse, pad
 from ..lowering.vec4 import (
-    GROUP,
-    LANES,
     ROWS,
-    can_take_quads,
-    held_quads,
-    launch_held,
+    SUBGROUP,
+    WORKGROUP,
+    can_use_vec4,
     launch_rows,
+    launch_subgroup_rows,
     row_variants,
+    vec4s_per_lane,
 )
 from .layer_norm import check_row
 
@@ -99,8 +99,8 @@ def _sizes(call: Call) -> tuple[int, int, bool, int]:
 def _variants(call: Call) -> tuple[str, ...]:
     columns, inner, across, items = _sizes(call)
     rows = row_variants(columns, items, across, PASSES, call.limits)
-    holds = inner == 1 and len(call.inputs) == 1 and held_quads(columns, call.limits)
-    return (LANES, *rows) if holds else rows
+    holds = inner == 1 and len(call.inputs) == 1 and vec4s_per_lane(columns, call.limits)
+    return (SUBGROUP, *rows) if holds else rows
 
 
 def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...], bool]:
@@ -115,7 +115,7 @@ def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...
         ("mask_sizes", pad(sizes, MASK_RANK - 1, 1)),
         ("mask_strides", pad(kept_strides, MASK_RANK)),
     )
-    along = strides[axis] == 1 and can_take_quads(shape[axis], [(1, *kept_strides)])
+    along = strides[axis] == 1 and can_use_vec4(shape[axis], [(1, *kept_strides)])
     return push, along
 
 
@@ -162,13 +162,13 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 
 def _lower(op: str, logarithm: bool, call: Call) -> tuple[Dispatch, ...]:
-    """op: names the kernel of whole quads, and the errors. logarithm: of the result."""
+    """op: names the kernel of whole vec4s, and the errors. logarithm: of the result."""
     if call.output.size == 0:
         return ()
     columns, inner, across, items = _sizes(call)
     check_row(op, columns, PASSES, call)
-    if call.variant == LANES:
-        groups, constants = launch_held(columns, items, call.limits)
+    if call.variant == SUBGROUP:
+        groups, constants = launch_subgroup_rows(columns, items, call.limits)
     else:
         groups, constants = launch_rows(columns, items, across, call.variant, call.limits)
     push: tuple[tuple[str, int | tuple[int, ...]], ...] = (
@@ -177,13 +177,13 @@ def _lower(op: str, logarithm: bool, call: Call) -> tuple[Dispatch, ...]:
         ("inner", inner),
     )
     constants += (("LOGARITHM", int(logarithm)),)
-    suffix = {GROUP: "_group", LANES: "_lanes"}.get(call.variant, "")
+    suffix = {WORKGROUP: "_workgroup", SUBGROUP: "_subgroup"}.get(call.variant, "")
     if len(call.inputs) == 1:
         if call.variant == ROWS and inner == 1 and columns % 4 == 0:
-            return (Dispatch(f"{op}_quads", (0, OUTPUT), groups, push, constants[:1]),)
+            return (Dispatch(f"{op}_vec4", (0, OUTPUT), groups, push, constants[:1]),)
         return (Dispatch(f"softmax{suffix}", (0, OUTPUT), groups, push, constants),)
     mask_push, along = _mask_push(call)
-    constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("QUADS", int(along)))
+    constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("USE_VEC4", int(along)))
     shader = f"softmax_masked{suffix}"
     return (Dispatch(shader, (0, 1, OUTPUT), groups, (*push, *mask_push), constants),)
 
@@ -195,12 +195,12 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 SHADERS = (
     "softmax",
-    "softmax_group",
-    "softmax_lanes",
-    "softmax_quads",
-    "log_softmax_quads",
+    "softmax_workgroup",
+    "softmax_subgroup",
+    "softmax_vec4",
+    "log_softmax_vec4",
     "softmax_masked",
-    "softmax_masked_group",
+    "softmax_masked_workgroup",
 )
 register(
     Op(

@@ -140,7 +140,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if call.output.size == 0:
         return ()
     columns, keep = (t.shape[call.attrs.as_int("axis")] for t in (x, call.output))
-    # shaders/rows/sort_runs.glsl: what each merge reads
+    # shaders/reduction/sort_runs.glsl: what each merge reads
     words = [
         2 * (x.size // columns) * min(-(-columns // width) * min(width, keep), columns)
         for width in _widths(columns, call.limits)

@@ -1,4 +1,4 @@
-"""Recurrent layers in numpy, and by native loops (native/loops/recurrent/).
+"""Recurrent layers in numpy, and by native loops (native/cpu_kernels/rnn/).
 
 h, c -> last rows of the result -> turn by turn: h there, and as a row of its own
 """
@@ -122,7 +122,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         cell = cell.only(int(given.rest[0]))
     layer = (cell.kind, cell.backwards, cell.activations, cell.clip, cell.coupled, cell.linear)
     operands = (given.gates, given.r, given.state, given.own, given.lengths)
-    if not native_kernels.recurrent(layer, operands, out):
+    if not native_kernels.rnn_scan(layer, operands, out):
         _write(cell, given, out)
 
 

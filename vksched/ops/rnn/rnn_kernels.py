@@ -2,7 +2,7 @@
 of the result, so a submission may end there.
 
     groups   state -> result -> some turns -> more turns -> ...          one dispatch each
-    turns    state -> result, work -> h @ r -> turn -> h @ r -> ...      two dispatches for a turn
+    steps    state -> result, work -> h @ r -> step -> h @ r -> ...      two dispatches for a step
 
 A group has some sequences of one direction, whose states are in its shared memory; each weight that
 an invocation reads is for all of them. Where there are many weights, or on a CPU driver, a product
@@ -28,12 +28,12 @@ from .cell import GATES, NAMED, Cell, Operands, cell_of, operands_of
 
 SEQUENCES = (1, 4)
 """Of a group."""
-TURNS = "turns"
+STEPS = "steps"
 """The other way."""
 GROUP_WEIGHTS = 1 << 18
 """So many weights one group reads as fast as a device takes up two dispatches."""
 _AREAS = 4
-"""Places of a state in shared memory, as shaders/products/recurrent.comp has them."""
+"""Places of a state in shared memory, as shaders/rnn/rnn_scan.comp has them."""
 _ROOMS = 256
 """Words: in such steps places grow."""
 _UNROLLED = 4
@@ -41,8 +41,8 @@ _UNROLLED = 4
 _BUSY_GROUPS = 64
 """So many groups keep a GPU busy: more sequences share one."""
 _ACTIVATION_BITS = 2
-SHADERS = {kind: f"recurrent_{kind}" for kind in GATES}
-TURN_SHADERS = {kind: f"recurrent_turn_{kind}" for kind in GATES}
+SHADERS = {kind: f"rnn_scan_{kind}" for kind in GATES}
+STEP_SHADERS = {kind: f"rnn_step_{kind}" for kind in GATES}
 
 
 def _room(hidden: int) -> int:
@@ -86,7 +86,7 @@ class _Layer:
 
     @property
     def in_two_parts(self) -> bool:
-        """Whether a turn has two products, one after the other."""
+        """Whether a step has two products, one after the other."""
         return self.cell.kind == "gru" and not self.cell.linear
 
     @property
@@ -109,7 +109,7 @@ class _Layer:
     def push(self) -> tuple[tuple[str, int | float], ...]:
         backwards = sum(1 << d for d, back in enumerate(self.cell.backwards) if back)
         return (
-            ("turns", self.time),
+            ("steps", self.time),
             ("directions", self.count),
             ("batch", self.batch),
             ("hidden", self.hidden),
@@ -137,7 +137,7 @@ class _Layer:
         return scratch, copies
 
     def start(self) -> tuple[Dispatch, ...]:
-        """Copies the states behind the rows of all turns."""
+        """Copies the states behind the rows of all steps."""
         line = (1,)
         size, at = self.given.state.size, self.time * self.states
         return copy_strided(self.call, (size,), 2, (0, line), (at, line))
@@ -153,14 +153,14 @@ def _layer(call: Call) -> _Layer:
 
 
 def _variants(call: Call) -> tuple[str, ...]:
-    """How many sequences a group has, or turn by turn; the best guess first."""
+    """How many sequences a group has, or step by step; the best guess first."""
     if not call.output.size:
         return ()
     layer = _layer(call)
     names = [str(n) for n in _fitting(layer)]
     if (2 + 2 * layer.in_two_parts) * layer.time < MAX_DISPATCHES:
         many = layer.cell.gates * layer.hidden**2 > GROUP_WEIGHTS
-        names.insert(0 if many or call.limits.software else len(names), TURNS)
+        names.insert(0 if many or call.limits.software else len(names), STEPS)
     return tuple(names)
 
 
@@ -186,7 +186,7 @@ def _lanes(hidden: int, limits: Limits) -> int:
 
 
 def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
-    """Returns how often an invocation goes round its loops in a turn, and beside all turns, at
+    """Returns how often an invocation goes round its loops in a step, and beside all steps, at
     most: some compilers write out none of those over sequences.
     """
     hidden, products = layer.hidden, 1 + layer.in_two_parts
@@ -256,22 +256,22 @@ def _by_turns(layer: _Layer) -> Iterator[Dispatch]:
     extra, copies = layer.extra(SCRATCH - 1)
     yield from copies
     yield copy_run(2, _WORK, layer.states, layer.limits, to=h_at)
-    shader, groups = TURN_SHADERS[layer.cell.kind], spread(layer.states, layer.limits)
+    shader, groups = STEP_SHADERS[layer.cell.kind], spread(layer.states, layer.limits)
 
-    def part(number: int, turn: int) -> Dispatch:
-        push = (("turn", turn), ("h_at", h_at), ("reset_at", reset_at), *layer.push)
+    def part(number: int, step: int) -> Dispatch:
+        push = (("step", step), ("h_at", h_at), ("reset_at", reset_at), *layer.push)
         constants = (*layer.constants, ("PART", number))
         operands = (0, extra, _WORK, OUTPUT)
         return Dispatch(shader, operands, groups, push, constants, barrier=True)
 
-    for turn in range(layer.time):
+    for step in range(layer.time):
         yield from _times_weights(layer, h_at)
         if layer.in_two_parts:
-            yield part(1, turn)
+            yield part(1, step)
             yield from _times_weights(layer, reset_at)
-            yield part(2, turn)
+            yield part(2, step)
         else:
-            yield part(0, turn)
+            yield part(0, step)
 
 
 # -- both --------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if not call.output.size:
         return ()
     layer = _layer(call)
-    work = (_places(layer)[2],) if call.variant == TURNS else ()
+    work = (_places(layer)[2],) if call.variant == STEPS else ()
     return (*work, *layer.extra_words())
 
 
@@ -295,7 +295,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
             f"{_shared_bytes(1, layer.hidden)} bytes of shared memory; the device has "
             f"{layer.limits.shared_bytes}"
         )
-    if call.variant == TURNS:
+    if call.variant == STEPS:
         dispatches = (*layer.start(), *_by_turns(layer))
     else:
         dispatches = (*layer.start(), *_by_groups(layer, int(call.variant)))
@@ -307,7 +307,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 KERNEL = Kernel(
-    (*SHADERS.values(), *TURN_SHADERS.values(), *PRODUCTS, *COPIES, *WHOLE_COPIES),
+    (*SHADERS.values(), *STEP_SHADERS.values(), *PRODUCTS, *COPIES, *WHOLE_COPIES),
     _lower,
     _scratch,
     variants=_variants,

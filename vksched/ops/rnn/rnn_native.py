@@ -1,4 +1,4 @@
-"""Recurrent layers as steps of native programs (native/loops/recurrent/), a piece a direction.
+"""Recurrent layers as steps of native programs (native/cpu_kernels/rnn/), a piece a direction.
 
 Examples: tests/ops/native/test_recurrent_loops.py.
 """
@@ -15,7 +15,7 @@ from .cell import cell_of, operands_of
 
 SEQUENCES = 4
 """So many sequences are taken side by side. Of more, pieces are sequences too: see the host kernel
-(recurrent_host.py).
+(rnn_cpu.py).
 """
 
 
@@ -23,7 +23,7 @@ def recurrent_recipe(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> Recipe | None:
     """Returns the loop of a layer without lengths, of few sequences."""
-    cell, functions = cell_of(attrs), native_kernels.recurrent_functions()
+    cell, functions = cell_of(attrs), native_kernels.rnn_functions()
     given = operands_of(cell, inputs)
     directions, time, batch, _ = given.gates.shape
     if not functions or cell.masked or batch > SEQUENCES:
@@ -40,5 +40,5 @@ def recurrent_recipe(
     work = time * batch * given.r.size
     operands = tuple(range(len(inputs)))
     told = tuple(map(int, numbers))
-    loop = Loop("recurrent", operands, output.size, told, (cell.clip,), directions, work)
+    loop = Loop("rnn_scan", operands, output.size, told, (cell.clip,), directions, work)
     return Recipe((loop,))

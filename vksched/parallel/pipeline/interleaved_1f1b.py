@@ -3,7 +3,7 @@
     device 0: stages 0, 2        a microbatch goes round the devices twice
     device 1: stages 1, 3
 
-With v stages a device the idle share falls to (p - 1) / (v m + p - 1), for more crossings and a few
+With v stages a device the idle share falls to (p - 1) / (v m + p - 1), for more transfers and a few
 more microbatches held.
 """
 

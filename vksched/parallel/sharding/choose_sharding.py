@@ -21,7 +21,7 @@ from ...common.errors import PlanError
 from ...ir.graph import Graph, Node
 from ...ir.graph_builder import Made, Maker
 from ...ir.sharding_rule import TERMS, Factor, factors_of
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..config.config_types import AUTO, COLUMNS, Section, Shard
 from .reshard_cost import Prices
 from .sharded_values import SMALL, Values
@@ -42,24 +42,24 @@ class Sharder:
         self,
         graph: Graph,
         sections: Sequence[Section | None],
-        machine: Machine,
+        topology: Topology,
         pace: Pace,
         pieces: Mapping[int, tuple[Devices, Cut] | None],
         turns: Mapping[str, int],
     ) -> None:
         self.graph = graph
         self.sections = sections
-        self.machine = machine
+        self.topology = topology
         self.pace = pace
         self._ratios: dict[str, tuple[float, ...]] = {}
         self._by_group: dict[Devices, tuple[float, ...]] = {}
         self._batch: dict[str, int] = {}
-        host = machine.devices[machine.cpu].name
+        host = topology.devices[topology.cpu].name
         self.cut: set[str] = set()
         """The names of sections of which some node is computed in parts."""
         self.maker = Maker(graph)
         self.values = Values(graph, self.maker, host, self._weights_of, pieces, turns)
-        self.prices = Prices(self.values, machine)
+        self.prices = Prices(self.values, topology)
         self._readers = _readers(graph)
 
     def run(self, shown: Sequence[int]) -> Made:

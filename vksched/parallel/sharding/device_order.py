@@ -3,7 +3,7 @@
     device 0   [sum, norm] ----> [product 0, product 1]    the norm crosses before the
     device 1                `--> [product 0, product 1]    products of its own device begin
 
-What a device computes between two crossings is submitted as one. A value that another device waits
+What a device computes between two transfers is submitted as one. A value that another device waits
 for must not stand in one submission with what its own device makes of it. So what reads a value
 that crosses is a step later, on each device. Complexity: O(edges). Examples:
 tests/parallel/test_steps.py.
@@ -21,23 +21,23 @@ def find_steps(made: Made) -> Mapping[str, int]:
     the turns that they have already.
     """
     graph = made.graph
-    crossing: set[int] = set()
+    transfer: set[int] = set()
     for node in graph.nodes:
         here = made.homes.get(node.id)
         for operand in node.inputs:
             source = graph.roots[operand]
             there = made.homes.get(source)
             if here is not None and there is not None and here != there:
-                crossing.add(source)
-    if not crossing:
+                transfer.add(source)
+    if not transfer:
         return made.turns
     steps: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:
         own = made.turns.get(node.name)
         sources = [source for i in node.inputs if (source := graph.roots[i]) in steps]
-        before = [(steps[i][0], steps[i][1] + (i in crossing)) for i in sources]
+        before = [(steps[i][0], steps[i][1] + (i in transfer)) for i in sources]
         # what is made of nothing comes with its first reader; a state that crosses at once
-        if before or own is not None or node.id in crossing or (node.inputs and not made.turns):
+        if before or own is not None or node.id in transfer or (node.inputs and not made.turns):
             steps[node.id] = max([(own or 0, 0), *before])
     order = {step: number for number, step in enumerate(sorted(set(steps.values())))}
     return {graph.nodes[node].name: order[step] for node, step in steps.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...ir.sharding_rule import ANY, Sharded, factors_of
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .sharded_values import SMALL, Values
 from .sharding_strategy import Cut, Devices, Way, units_of
 
@@ -18,19 +18,19 @@ from .sharding_strategy import Cut, Devices, Way, units_of
 class Prices:
     """What values cost on a machine, as far as the new graph is made."""
 
-    def __init__(self, values: Values, machine: Machine) -> None:
+    def __init__(self, values: Values, topology: Topology) -> None:
         self._values = values
-        self._machine = machine
+        self._topology = topology
 
-    def crossing(self, source: str | None, target: str, size_bytes: float) -> float:
+    def transfer(self, source: str | None, target: str, size_bytes: float) -> float:
         """Returns the seconds of a copy from device to device. source: None where nobody knows yet
         which one that is.
         """
         if source == target or not size_bytes:
             return 0.0
-        cpu = self._machine.cpu
-        start = cpu if source is None else self._machine.index(source)
-        return self._machine.way(start, self._machine.index(target)).seconds(size_bytes)
+        cpu = self._topology.cpu
+        start = cpu if source is None else self._topology.index(source)
+        return self._topology.way(start, self._topology.index(target)).seconds(size_bytes)
 
     def whole(self, value: int, device: str, group: Devices) -> float:
         """Returns the price of all of a value on a device. group: the devices that all need it."""
@@ -45,9 +45,9 @@ class Prices:
             return sum(self.whole(i, device, group) for i in node.inputs)
         if held.whole and not values.gathers(value, device):
             homes = [self.home(i, key) for key, i in held.whole.items()]
-            return min(self.crossing(home, device, size_bytes) for home in homes)
+            return min(self.transfer(home, device, size_bytes) for home in homes)
         if values.is_free(value):
-            return self.crossing(None, device, size_bytes * (1 - 1 / len(group)))
+            return self.transfer(None, device, size_bytes * (1 - 1 / len(group)))
         if held.cuts:
             cuts = held.cuts
             devices, cut = next((key for key in cuts if device in key[0]), next(iter(cuts)))
@@ -55,8 +55,8 @@ class Prices:
         if held.terms:
             devices = held.terms[0]
             each = size_bytes * (len(devices) - 1) / len(devices)
-            return 2 * max(self.crossing(there, device, each) for there in devices)
-        return self.crossing(None, device, size_bytes)  # an input, or a state that is kept whole
+            return 2 * max(self.transfer(there, device, each) for there in devices)
+        return self.transfer(None, device, size_bytes)  # an input, or a state that is kept whole
 
     def cut(self, value: int, devices: Devices, cut: Cut) -> float:
         """Returns the price of the ranges of a value, each on its device."""
@@ -76,12 +76,12 @@ class Prices:
             source = next(iter(held.cuts))[0] if held.cuts else held.terms[0]  # type: ignore[index]
             away = (len(source) - 1) / len(source)
             return max(
-                self.crossing(source[0] if source[0] != device else source[-1], device, part * away)
+                self.transfer(source[0] if source[0] != device else source[-1], device, part * away)
                 for device, part in zip(devices, parts, strict=True)
             )
         homes = [self.home(i, key) for key, i in held.whole.items()] or [None]
         return max(
-            min(self.crossing(home, device, part) for home in homes)
+            min(self.transfer(home, device, part) for home in homes)
             for device, part in zip(devices, parts, strict=True)
         )
 
@@ -101,7 +101,7 @@ class Prices:
                 total += self._other(operand, position, way)
         if way.result(call) is None and way.units:
             each = node.type.device_bytes * (len(way.devices) - 1) / len(way.devices)
-            total += self.crossing(way.devices[0], way.devices[-1], each)
+            total += self.transfer(way.devices[0], way.devices[-1], each)
         return total
 
     def home(self, new: int, device: str | None) -> str | None:
@@ -132,6 +132,6 @@ class Prices:
         sizes = tuple(sizes)
         total = max(1, sum(sizes))
         return sum(
-            self.crossing(there, device, size_bytes * size / total)
+            self.transfer(there, device, size_bytes * size / total)
             for there, size in zip(devices, sizes, strict=True)
         )

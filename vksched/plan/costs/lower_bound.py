@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...schedule import Task, TaskGraph, Topology
+from ...schedule import Platform, Task, TaskGraph
 from ...schedule.model.lower_bounds import find_bounds
 from ...schedule.model.problem import make_problem
 from ...schedule.model.task_graph import MOST as MOST_AMOUNT
 from ...topology.links import Link
 from ...topology.power import watts_of
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..types.plan_types import PlanValue, value_of
 from .op_support import Support
 
@@ -66,14 +66,14 @@ class Bound:
 
 def find_bound(plan: PlanValue) -> Bound:
     """Returns the lower bounds of a plan, each of one run but the period."""
-    machine = plan.machine
+    topology = plan.topology
     devices = _devices(plan)
-    problem = make_problem(_tasks(plan), _topology(machine, devices))
+    problem = make_problem(_tasks(plan), _topology(topology, devices))
     bounds = find_bounds(problem)
     each = {"path": bounds.path_s, "area": bounds.area_s, "pinned": bounds.pinned_s}
     # what the topology has for a GPU that is opened twice would count its idle watts twice
-    first = {pool[0] for pool in machine.pools} | {machine.cpu}
-    twice = sum(watts_of(machine.devices[d]).idle for d in devices if d not in first)
+    first = {peers[0] for peers in topology.memory_nodes} | {topology.cpu}
+    twice = sum(watts_of(topology.devices[d]).idle for d in devices if d not in first)
     return Bound(
         latency_s=bounds.value_s,
         period_s=max(bounds.area_s, bounds.pinned_s),
@@ -84,9 +84,9 @@ def find_bound(plan: PlanValue) -> Bound:
 
 def _tasks(plan: PlanValue) -> TaskGraph:
     """Returns the nodes that run, with what must cross where two of them are on two devices."""
-    graph, machine = plan.graph, plan.machine
-    support = Support(graph, machine)
-    names = [spec.name for spec in machine.devices]
+    graph, topology = plan.graph, plan.topology
+    support = Support(graph, topology)
+    names = [spec.name for spec in topology.devices]
     compete = _competing(plan)
     shared: dict[tuple[int, tuple[int, ...]], dict[str, float]] = {}
     tasks: list[Task] = []
@@ -120,33 +120,33 @@ def _may(support: Support, node_id: int, device: int, compete: frozenset[int]) -
 
 def _competing(plan: PlanValue) -> frozenset[int]:
     """Returns the devices that a node may use: those that competed, else those with work."""
-    names = [spec.name for spec in plan.machine.devices]
+    names = [spec.name for spec in plan.topology.devices]
     if plan.decision is not None:
         return frozenset(names.index(name) for name in plan.decision.devices)
     used = set(plan.working)
-    if len(plan.machine.hosts) > 1:  # of which most may have no part in it
+    if len(plan.topology.hosts) > 1:  # of which most may have no part in it
         return frozenset(used)
-    gpus = {d for d, spec in enumerate(plan.machine.devices) if spec.kind != "cpu"}
+    gpus = {d for d, spec in enumerate(plan.topology.devices) if spec.kind != "cpu"}
     return frozenset(gpus | used)
 
 
 def _devices(plan: PlanValue) -> list[int]:
     """Returns the devices that the bound looks at."""
-    if len(plan.machine.hosts) == 1:
-        return list(range(len(plan.machine.devices)))
+    if len(plan.topology.hosts) == 1:
+        return list(range(len(plan.topology.devices)))
     return sorted(_competing(plan) | set(plan.working))
 
 
-def _topology(machine: Machine, devices: Sequence[int]) -> Topology:
-    names = {d: machine.devices[d].name for d in devices}
-    wide = len(machine.hosts) > 1 and len(devices) > WIDE
+def _topology(topology: Topology, devices: Sequence[int]) -> Platform:
+    names = {d: topology.devices[d].name for d in devices}
+    wide = len(topology.hosts) > 1 and len(devices) > WIDE
     links = {
         (names[a], names[b]): replace(way, latency_s=min(way.latency_s, MOST_AMOUNT))
         for a in devices
         for b in (() if wide else devices)
         if a != b
-        for way in (machine.way(a, b),)
+        for way in (topology.way(a, b),)
     }
-    watts = {names[d]: watts_of(machine.devices[d]) for d in devices}
+    watts = {names[d]: watts_of(topology.devices[d]) for d in devices}
     free = Link(math.inf, 0.0)
-    return Topology(names.values(), links, default_link=free if wide else None, watts=watts)
+    return Platform(names.values(), links, default_link=free if wide else None, watts=watts)

@@ -24,25 +24,25 @@ from ...ops.lowering.lower import Lowering, choice_of, conversion_bytes, lower
 from ...ops.lowering.variants import Choice
 from ...topology.device_spec import ALIGN_BYTES, DeviceSpec
 from ...topology.perf_model import ANY, BOUNDS
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..types.plan_types import PlanValue
 
 
-def written_down(machine: Machine) -> bool:
+def written_down(topology: Topology) -> bool:
     """Whether somebody gave the speeds of a machine, which is not here: none of it is hardware."""
-    return all(spec.kind != "vulkan" for spec in machine.devices)
+    return all(spec.kind != "vulkan" for spec in topology.devices)
 
 
-def estimated_text(machine: Machine) -> str:
+def estimated_text(topology: Topology) -> str:
     """Returns, for the user, how seconds are known that nobody has measured."""
-    speeds = "the speeds written down" if written_down(machine) else "rough speeds of devices"
+    speeds = "the speeds written down" if written_down(topology) else "rough speeds of devices"
     return f"estimated, by work and {speeds}"
 
 
 def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
     """Returns why a device cannot run a node, or None when it can."""
-    if spec.out_of_use:
-        return f"it is out of use, {spec.out_of_use}"
+    if spec.disabled_reason:
+        return f"it is out of use, {spec.disabled_reason}"
     if not spec.onnx_ops and node.declaration.foreign:
         return f"{node.op} is of an ONNX file, which its owner does not allow there"
     if spec.kind == "cpu":
@@ -50,10 +50,10 @@ def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
     # of a leaf a device holds all, though a node may read a view of a part only
     held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
     for type_ in (*held, node.type):
-        if type_.device_bytes > spec.page_bytes // ALIGN_BYTES * ALIGN_BYTES:
+        if type_.device_bytes > spec.max_buffer_bytes // ALIGN_BYTES * ALIGN_BYTES:
             return (
                 f"{type_} takes {type_.device_bytes} bytes, over the largest buffer of "
-                f"{spec.page_bytes}"
+                f"{spec.max_buffer_bytes}"
             )
     unfit = graph.unfit(node)
     if unfit is not None:
@@ -62,7 +62,7 @@ def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
         need = lower_node(spec, graph, node).scratch_words * 4
     except UnsupportedOp as error:
         return str(error)
-    if need > spec.page_bytes:
+    if need > spec.max_buffer_bytes:
         return f"it needs {need} bytes beside its result, over the largest buffer"
     return None
 
@@ -232,7 +232,7 @@ def estimate(spec: DeviceSpec, work: Work) -> tuple[float, str]:
     """Returns the seconds of some work by the rough speeds of a device, and what bounds it: the
     slowest of arithmetic, memory and what goes on in order.
     """
-    in_order = 0.0 if spec.kind == "cpu" else work.rounds * spec.round_s
+    in_order = 0.0 if spec.kind == "cpu" else work.rounds * spec.loop_latency_s
     each = (work.flops / spec.flops_per_s, work.bytes_moved / spec.bytes_per_s, in_order)
     least_s = max(each)
     return least_s, BOUNDS[each.index(least_s)]
@@ -247,7 +247,7 @@ def op_seconds(plan: PlanValue) -> tuple[dict[str, float], ...]:
     """Returns for each split the seconds that its nodes are estimated to take, by op."""
     out: list[dict[str, float]] = []
     for split in plan.splits:
-        spec, of_split = plan.machine.devices[split.device], dict[str, float]()
+        spec, of_split = plan.topology.devices[split.device], dict[str, float]()
         for node in (plan.graph.nodes[n] for n in split.nodes):
             seconds = node_seconds(spec, plan.graph, node)
             of_split[node.op] = of_split.get(node.op, 0.0) + seconds

@@ -11,7 +11,7 @@ from typing import TypeVar
 from ...common.dtypes import WORD_BYTES
 from ...common.formatting import format_share
 from ...ir.graph import Graph, Node
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from . import node_cost
 
 Key = TypeVar("Key")
@@ -28,7 +28,7 @@ class Support:
     def __init__(
         self,
         graph: Graph,
-        machine: Machine,
+        topology: Topology,
         resident: Mapping[int, frozenset[int]] | None = None,
         observed: Collection[int] = (),
         turns: Mapping[str, int] | None = None,
@@ -36,7 +36,7 @@ class Support:
         self.graph = graph
         self.observed = tuple(sorted(set(observed)))
         self.observed_roots = frozenset(graph.root(value) for value in observed)
-        self.machine = machine
+        self.topology = topology
         self.resident = resident or {}
         self._turns = turns or {}
         self.homes: Mapping[int, int] = {
@@ -46,7 +46,7 @@ class Support:
             if graph.nodes[node].op == "state"
         }
         """Where the states are that are somewhere already: they stay there."""
-        self.alike = machine.alike()
+        self.alike = topology.alike()
         """For each device the first one with the same figures; they share all answers."""
         self._same: list[dict[int, tuple[str | None, bool]]] = _shared(self.alike)
         self._needs: list[dict[int, tuple[int, int, int]]] = _shared(self.alike)
@@ -58,7 +58,7 @@ class Support:
         kind = self.graph.kinds[node.id]
         answer = self._same[device].get(kind)
         if answer is None:
-            reason = node_cost.why_not(self.machine.devices[device], self.graph, node)
+            reason = node_cost.why_not(self.topology.devices[device], self.graph, node)
             answer = reason, reason is None and self._may_fill(node, device)
             self._same[device][kind] = answer
         reason, may_fill = answer
@@ -77,7 +77,7 @@ class Support:
     def _need(self, node: Node, device: int) -> tuple[int, int, int]:
         known, call = self._needs[device], self.graph.signatures[node.id]
         if call not in known:
-            spec = self.machine.devices[device]
+            spec = self.topology.devices[device]
             known[call] = 0, 0, 0
             if spec.kind != "cpu":
                 lowering = node_cost.lower_node(spec, self.graph, node)
@@ -92,7 +92,7 @@ class Support:
         """Returns the expected time of a node on a device."""
         known, call = self._seconds[device], self.graph.signatures[node_id]
         if call not in known:
-            spec, node = self.machine.devices[device], self.graph.nodes[node_id]
+            spec, node = self.topology.devices[device], self.graph.nodes[node_id]
             known[call] = node_cost.node_seconds(spec, self.graph, node)
         return known[call]
 
@@ -100,14 +100,14 @@ class Support:
         """Returns the time of a node that a submission must allow for."""
         known, call = self._longest[device], self.graph.signatures[node_id]
         if call not in known:
-            spec, node = self.machine.devices[device], self.graph.nodes[node_id]
+            spec, node = self.topology.devices[device], self.graph.nodes[node_id]
             known[call] = node_cost.longest_seconds(spec, self.graph, node)
         return known[call]
 
     def split_seconds(self, nodes: Iterable[int], device: int) -> float:
         """Returns the expected time of some nodes in one submission."""
         seconds = sum([self.node_seconds(n, device) for n in nodes])
-        return node_cost.submission_seconds(self.machine.devices[device]) + seconds
+        return node_cost.submission_seconds(self.topology.devices[device]) + seconds
 
     def flops(self, node: Node) -> float:
         """Returns the arithmetic of a node."""
@@ -124,12 +124,12 @@ class Support:
         words = self.graph.words
         need = words[node.id] + sum(words[i] for i in self.graph.leaves_read(node))
         need += self.scratch_words(node, device)
-        spec = self.machine.devices[device]
+        spec = self.topology.devices[device]
         return spec.kind != "cpu" and need * WORD_BYTES > spec.memory_bytes
 
     def _too_large(self, node: Node, device: int) -> str | None:
         """A node whose leaves and result fill the memory runs elsewhere, whatever else does."""
-        spec = self.machine.devices[device]
+        spec = self.topology.devices[device]
         values = {*self.graph.leaves_read(node), node.id}
         need = sum(self.missing_bytes(value, device) for value in values)
         need += WORD_BYTES * self.scratch_words(node, device)

@@ -1,4 +1,4 @@
-"""Draw: a plan as a picture: devices side by side, time downwards, crossings with their bytes.
+"""Draw: a plan as a picture: devices side by side, time downwards, transfers with their bytes.
 
     scene.py: what is shown --> layout.py: where --> here: as SVG, with a tooltip on everything
 
@@ -73,7 +73,7 @@ def draw_plan(plan: PlanValue) -> str:
 def _colours(plan: PlanValue, device: int | None) -> tuple[str, str]:
     if device is None:
         return CALLER_COLOURS
-    cpu = plan.machine.devices[device].kind == "cpu"
+    cpu = plan.topology.devices[device].kind == "cpu"
     return CPU_COLOURS if cpu else colours_of(device)
 
 
@@ -81,7 +81,7 @@ def _head(plan: PlanValue, device: int | None) -> tuple[str, str]:
     """The two lines above a lane."""
     if device is None:
         return "caller", "inputs and outputs"
-    spec = plan.machine.devices[device]
+    spec = plan.topology.devices[device]
     return shorten(spec.name, CAPTION_CHARS), shorten(spec.label, CAPTION_CHARS)
 
 
@@ -89,7 +89,7 @@ def _legend(plan: PlanValue) -> list[str]:
     """A line for each device, those without work too."""
     sizes = buffers(plan)
     out: list[str] = []
-    for device, spec in enumerate(plan.machine.devices):
+    for device, spec in enumerate(plan.topology.devices):
         here = [s for s in plan.splits if s.device == device]
         nodes, size = sum(len(s.nodes) for s in here), sizes[spec.name]
         out.append(

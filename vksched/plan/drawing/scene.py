@@ -17,7 +17,7 @@ from ...common.formatting import count_of, format_bytes
 from ...ir.graph import Node
 from ..explain.cpu_fallback import find_fallbacks
 from ..types.plan_types import HOST, PlanValue, Split, value_of
-from ..types.query import copied_bytes, crossings, fences
+from ..types.query import copied_bytes, fences, transfers
 
 MANY = 150
 """Nodes that get a box of their own."""
@@ -98,11 +98,11 @@ def make_scene(plan: PlanValue) -> Scene:
     maker = _Maker(plan)
     maker.add_frames()
     maker.add_wires()
-    crossing = crossings(plan)
+    transfer = transfers(plan)
     title = (
         f"plan: {count_of(sum(len(s.nodes) for s in plan.splits), 'node')} in "
-        f"{count_of(len(plan.splits), 'split')}, {count_of(len(crossing), 'crossing')} "
-        f"({format_bytes(copied_bytes(plan, crossing))}), "
+        f"{count_of(len(plan.splits), 'split')}, {count_of(len(transfer), 'transfer')} "
+        f"({format_bytes(copied_bytes(plan, transfer))}), "
         f"{count_of(fences(plan), 'fence')} to wait for, "
         f"policy {plan.policy}, copies {plan.copies}"
     )
@@ -174,7 +174,7 @@ class _Maker:
         self.boxes.append(box)
 
     def _box_of_one(self, lane: int, node: Node) -> Box:
-        rule = self.plan.placements[node.id].rule
+        rule = self.plan.placements[node.id].reason
         reads = [self.graph.nodes[i].name for i in node.inputs]
         tip = f"{node.name}: {node.op} -> {node.type}"
         tip += f"\nreads {', '.join(reads)}" if reads else ""

@@ -4,13 +4,14 @@ Problem: pieces of a graph become ready while devices work at speeds that nobody
 Method: the same decision is asked by the executor, with real devices, and by the simulator. It
 knows what was sent where, what has ended, and how long that took.
 
-"dynamic": one queue. The most urgent piece goes to the device that would finish it first, what must
-be moved included. If that one has its hands full, the piece stays in the queue, as something may
-change until then, and counts as that device's next work when the following pieces are looked at.
+"earliest-finish": one queue. The most urgent piece goes to the device that would finish it first, what
+must be moved included. If that one has its hands full, the piece stays in the queue, as something
+may change until then, and counts as that device's next work when the following pieces are looked
+at.
 
-"steal": a queue per device. A ready piece stands with the device that has most of what it reads,
-and where none has any, with the one that would come to its end first. A device without work takes
-from the longest queue the piece that is cheapest to move, if it would finish that before the
+"work-stealing": a queue per device. A ready piece stands with the device that has most of what it
+reads, and where none has any, with the one that would come to its end first. A device without work
+takes from the longest queue the piece that is cheapest to move, if it would finish that before the
 queue's own device came to its end.
 
     queue: c, d, e     gpu:0 works on a       c: gpu:0 would end it first, but is full: it waits
@@ -159,7 +160,7 @@ class Dispatch:
         self.device_of: dict[int, int] = {}
         self.complete: set[int] = set()
         self.tape = Tape()
-        devices = len(options.machine.devices)
+        devices = len(options.topology.devices)
         self.queues: list[list[int]] = [[] for _ in range(devices)]
         """By device, the pieces that it was given and has not ended."""
         self._free_s = [0.0] * devices
@@ -295,7 +296,7 @@ class Stealing(Dispatch):
     """A queue of ready pieces for each device, each in order of urgency."""
 
     def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
-        self._ready: list[list[tuple[float, int]]] = [[] for _ in options.machine.devices]
+        self._ready: list[list[tuple[float, int]]] = [[] for _ in options.topology.devices]
         super().__init__(options, speeds, alone)
 
     def arrive(self, piece: int) -> None:
@@ -352,7 +353,7 @@ class Stealing(Dispatch):
         return None
 
 
-POLICIES: dict[str, type[Dispatch]] = {"dynamic": Earliest, "steal": Stealing}
+POLICIES: dict[str, type[Dispatch]] = {"earliest-finish": Earliest, "work-stealing": Stealing}
 
 
 def carry_out(dispatch: Dispatch, hands: Hands) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from ...ir.graph import Graph
 from ...topology.host_names import CALLER
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..costs.node_cost import COPY_IN, COPY_OUT
 from ..plan import Plan
 from ..simulation.simulate_plan import beside_seconds, host_seconds
@@ -65,7 +65,7 @@ class Options:
     """
 
     graph: Graph
-    machine: Machine
+    topology: Topology
     pieces: tuple[Piece, ...]
     makers: Mapping[int, int]
     on: Mapping[int, Recorded]
@@ -85,26 +85,26 @@ class Options:
         """Returns what a device takes to copy in a value that the host has brought."""
         key = "entry", value, device
         if key not in self._moves:
-            found = beside_seconds(self.graph, self.machine, device, (value,), ())
-            self._moves[key] = 0.0 if self.machine.is_cpu(device) else found
+            found = beside_seconds(self.graph, self.topology, device, (value,), ())
+            self._moves[key] = 0.0 if self.topology.is_cpu(device) else found
         return self._moves[key]
 
     def _move(self, way: str, value: int, device: int) -> float:
         key = way, value, device
         if key not in self._moves:
             size_bytes = self.graph.nodes[value].type.device_bytes
-            seconds = host_seconds(self.machine, device, way, size_bytes)
+            seconds = host_seconds(self.topology, device, way, size_bytes)
             self._moves[key] = seconds + self.network_s(value, device, way)
         return self._moves[key]
 
     def network_s(self, value: int, device: int, way: str = COPY_IN) -> float:
         """Returns what the network takes of that, as who decides has each value: none at home."""
-        host = self.machine.host_of(device)
+        host = self.topology.host_of(device)
         if host == CALLER:
             return 0.0
         ends = (CALLER, host) if way == COPY_IN else (host, CALLER)
         size_bytes = self.graph.nodes[value].type.device_bytes
-        return self.machine.link_between(*ends).seconds(size_bytes)
+        return self.topology.link_between(*ends).seconds(size_bytes)
 
 
 @dataclass(frozen=True, eq=False)

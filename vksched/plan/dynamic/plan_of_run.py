@@ -22,14 +22,14 @@ from .dispatcher import Tape
 from .options import DynamicPlan, Options
 
 RULES = {
-    "dynamic": "it was ready, and would be done first here",
-    "steal": "it stood in this device's queue, or was taken by it",
+    "earliest-finish": "it was ready, and would be done first here",
+    "work-stealing": "it stood in this device's queue, or was taken by it",
 }
 
 
 def plan_of(options: Options, tape: Tape, policy: str, notes: tuple[str, ...] = ()) -> DynamicPlan:
     """Returns what a run did as a plan."""
-    graph, machine, number = options.graph, options.machine, dict[int, int]()
+    graph, topology, number = options.graph, options.topology, dict[int, int]()
     splits: list[Split] = []
     locations: dict[tuple[int, int], Span] = {}
     for sent in tape.sent:
@@ -65,7 +65,7 @@ def plan_of(options: Options, tape: Tape, policy: str, notes: tuple[str, ...] = 
     none = DeviceMemory((), 0, (), (), (), 0)
     return DynamicPlan(
         graph=graph,
-        machine=machine,
+        topology=topology,
         policy=policy,
         copies=1,
         placements=_placements(options, splits, policy),
@@ -73,7 +73,7 @@ def plan_of(options: Options, tape: Tape, policy: str, notes: tuple[str, ...] = 
         final_waits=tuple(sorted(number[piece] for piece in tape.waits)),
         memory=tuple(
             options.on[d].plan.memory[d] if d in options.on else none
-            for d in range(len(machine.devices))
+            for d in range(len(topology.devices))
         ),
         locations=MappingProxyType(locations),
         notes=(*notes, *options.notes),
@@ -82,7 +82,7 @@ def plan_of(options: Options, tape: Tape, policy: str, notes: tuple[str, ...] = 
 
 
 def _placements(options: Options, splits: list[Split], policy: str) -> tuple[Placement, ...]:
-    graph, cpu = options.graph, options.machine.cpu
+    graph, cpu = options.graph, options.topology.cpu
     rule = RULES[policy]
     found = {
         n: Placement(split.device, options.rules.get(n, rule))

@@ -31,10 +31,10 @@ class _Clock:
         self._slow = slowdowns
         self._device_of: dict[int, int] = {}
         self._ends_s: dict[int, float] = {}
-        self._queues = options.machine.queues
-        self._free_s = [0.0] * len(options.machine.devices)
-        self.busy_s = dict.fromkeys(range(len(options.machine.devices)), 0.0)
-        self.now_s = max((d.costs.run_s for d in options.machine.devices), default=0.0)
+        self._queues = options.topology.queues
+        self._free_s = [0.0] * len(options.topology.devices)
+        self.busy_s = dict.fromkeys(range(len(options.topology.devices)), 0.0)
+        self.now_s = max((d.costs.run_s for d in options.topology.devices), default=0.0)
 
     def now(self) -> float:
         return self.now_s
@@ -44,7 +44,7 @@ class _Clock:
         if source != HOST:
             self.now_s += options.leaves_s(value, self._device_of[source])
         self.now_s += options.enters_s(value, device)
-        if not options.machine.is_cpu(device):
+        if not options.topology.is_cpu(device):
             self._work(device, options.entry_s(value, device))
 
     def submit(self, piece: int, device: int) -> None:
@@ -53,12 +53,12 @@ class _Clock:
 
     def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
         piece, device = min(heads, key=lambda head: self._ends_s[head[0]])
-        fence_s = self._options.machine.devices[device].costs.fence_s
+        fence_s = self._options.topology.devices[device].costs.fence_s
         self.now_s = max(self.now_s, self._ends_s[piece]) + fence_s
         return piece, self._slowed(device, self._options.pieces[piece].seconds[device])
 
     def _work(self, device: int, seconds: float) -> float:
-        self.now_s += self._options.machine.devices[device].costs.submit_s
+        self.now_s += self._options.topology.devices[device].costs.submit_s
         taken_s = self._slowed(device, seconds)
         queue = self._queues[device]
         self._free_s[queue] = max(self.now_s, self._free_s[queue]) + taken_s
@@ -79,7 +79,7 @@ def simulate_options(
     slowdowns: how many times longer than expected devices really take.
     """
     graph, clock = options.graph, _Clock(options, slowdowns or {})
-    speeds = speeds or Speeds(len(options.machine.devices))
+    speeds = speeds or Speeds(len(options.topology.devices))
     speeds.begin()
     dispatch = POLICIES[policy](options, speeds)
     carry_out(dispatch, clock)

@@ -39,11 +39,11 @@ def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
 
     few: whether arithmetic on a few numbers counts.
     """
-    devices, is_cpu = plan.machine.devices, plan.machine.is_cpu
-    in_use = [d for d, spec in enumerate(devices) if not (is_cpu(d) or spec.out_of_use)]
+    devices, is_cpu = plan.topology.devices, plan.topology.is_cpu
+    in_use = [d for d, spec in enumerate(devices) if not (is_cpu(d) or spec.disabled_reason)]
     if not in_use:
         return ()
-    support = Support(plan.graph, plan.machine)
+    support = Support(plan.graph, plan.topology)
     found: dict[str, list[Node]] = {}
     reasons: dict[str, tuple[tuple[str, str], ...]] = {}
     for node in support.computed:
@@ -59,7 +59,7 @@ def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
 
 def _is_wanted(plan: PlanValue, node: Node) -> bool:
     """The user put it there; not so where he named a device that cannot run it."""
-    rule = plan.placements[node.id].rule
+    rule = plan.placements[node.id].reason
     return rule.startswith("override: ") and ", which cannot: " not in rule
 
 
@@ -70,7 +70,7 @@ def _is_small(plan: PlanValue, node: Node) -> bool:
         return False
     roots = (graph.nodes[graph.root(i)] for i in node.inputs)
     return all(
-        r.declaration.leaf or plan.machine.is_cpu(plan.placements[r.id].device) for r in roots
+        r.declaration.leaf or plan.topology.is_cpu(plan.placements[r.id].device) for r in roots
     )
 
 

@@ -38,7 +38,7 @@ def choice_lines(plan: PlanValue) -> list[str]:
     takes = _takes(plan, metrics)
     rows = [*_won(plan), *takes, ("bound", _bound(plan, metrics, bound))]
     rows.append(("costs", _costs(plan)))
-    return [f"by cost, for {objective.name}:", *(f"  {word:6}  {text}" for word, text in rows)]
+    return [f"by cost, for {objective.name}:", *(f"  {word:9}  {text}" for word, text in rows)]
 
 
 def choice_as_dict(plan: PlanValue) -> dict[str, Any] | None:
@@ -65,10 +65,10 @@ def choice_as_dict(plan: PlanValue) -> dict[str, Any] | None:
 def _won(plan: PlanValue) -> list[tuple[str, str]]:
     """Returns what won, and what the best single device takes or the best over several."""
     decision = plan.decision
-    if decision is None and plan.policy in ("dynamic", "steal"):
-        return [("won", "no plan: each run decides again where its pieces go")]
+    if decision is None and plan.policy in ("earliest-finish", "work-stealing"):
+        return [("chosen", "no plan: each run decides again where its pieces go")]
     if decision is None:
-        return [("won", "nothing to weigh: each node has one device")]
+        return [("chosen", "nothing to weigh: each node has one device")]
     won, single, objective = decision.won, decision.single, decision.objective
     won_text = f"{won.label} on {', '.join(won.devices)}: {value_text(objective, decision.value)}"
     rest = [name for name in single.devices if name != single.single]
@@ -80,12 +80,12 @@ def _won(plan: PlanValue) -> list[tuple[str, str]]:
     needed = f"{_percent(decision.margin)} were needed"
     if won == single:
         why = "no single device is better" if len(decision.devices) > 1 else "no other competes"
-        return [("won", f"{won_text}; {why}"), *_others(decision, needed)]
+        return [("chosen", f"{won_text}; {why}"), *_others(decision, needed)]
     if won.single:
         alone += f": {times_text(decision.gain)}; {needed} to leave the first device"
     else:
         alone += f": {times_text(decision.gain)}; {needed}"
-    return [("won", won_text), ("alone", alone)]
+    return [("chosen", won_text), ("runner-up", alone)]
 
 
 def _others(decision: Decision, needed: str) -> list[tuple[str, str]]:
@@ -94,19 +94,19 @@ def _others(decision: Decision, needed: str) -> list[tuple[str, str]]:
     if len(decision.devices) < 2:
         return []
     if not several:
-        return [("beside", "no plan over several devices was found")]
+        return [("runner-up", "no plan over several devices was found")]
     if not decision.objective.word:
         margin = _percent(decision.margin)
-        return [("beside", f"no plan over several devices is better by {margin}, as needed")]
+        return [("runner-up", f"no plan over several devices is better by {margin}, as needed")]
     word = decision.objective.word
     best = min(several, key=lambda c: c.metrics.values[word])  # copies of one name differ
     text = value_text(decision.objective, best.metrics.values[word])
-    return [("beside", f"{best.name}, the best over several devices, takes {text}; {needed}")]
+    return [("runner-up", f"{best.name}, the best over several devices, takes {text}; {needed}")]
 
 
 def _takes(plan: PlanValue, metrics: Metrics) -> list[tuple[str, str]]:
     peak = max(plan.memory, key=lambda memory: memory.peak_bytes)
-    name = plan.machine.devices[plan.memory.index(peak)].name
+    name = plan.topology.devices[plan.memory.index(peak)].name
     flow = f"a stream of {plan.copies} copies"
     if plan.replicas:
         flow = f"a stream over {1 + len(plan.replicas)} devices"
@@ -115,7 +115,7 @@ def _takes(plan: PlanValue, metrics: Metrics) -> list[tuple[str, str]]:
     assumed = f", {ASSUMED}" if _assumed(plan) else ""
     one = f"one run {format_seconds(metrics.latency_s)}{stream if flows else ''}"
     return [
-        ("takes", f"{one}, by simulation"),
+        ("cost", f"{one}, by simulation"),
         ("memory", f"{format_bytes(peak.peak_bytes)} on {name}, the fullest device"),
         ("energy", f"{format_joules(metrics.energy_j or 0.0)} a run{assumed}"),
     ]
@@ -158,7 +158,7 @@ def _costs(plan: PlanValue) -> str:
     if share >= 1:
         return "measured"
     if share <= 0:
-        return estimated_text(plan.machine)
+        return estimated_text(plan.topology)
     return f"{_percent(round(share, 3))} of the devices' seconds measured, the rest estimated"
 
 
@@ -170,7 +170,7 @@ def measured_share(plan: PlanValue) -> float:
 
 
 def _assumed(plan: PlanValue) -> bool:
-    return any(watts_of(spec).assumed for spec in plan.machine.devices)
+    return any(watts_of(spec).assumed for spec in plan.topology.devices)
 
 
 # -- all objectives --------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def comparison_as_text(comparison: Tradeoffs) -> str:
         f"{' or '.join(map(_percent, margins))}.",
     ]
     if decision.watts_assumed:
-        lines.append(f"* {ASSUMED}: give busy_watts and idle_watts in a machine file.")
+        lines.append(f"* {ASSUMED}: give busy_watts and idle_watts in a topology file.")
     return "\n".join(lines)
 
 

@@ -24,9 +24,9 @@ from ..types.plan_types import COMING, HOST, LEAVING, WORK, CopyIn, PlanValue, S
 from ..types.query import (
     buffers,
     copied_bytes,
-    crossings,
     fences,
     split_of,
+    transfers,
     without_work,
 )
 from .cpu_fallback import fallback_lines
@@ -95,7 +95,7 @@ def _replica_lines(plan: PlanValue) -> list[str]:
     """Returns what takes whole runs as well, before the splits of the first device."""
     lines: list[str] = []
     for own in plan.replicas:
-        device = plan.machine.devices[own.working[0]].name
+        device = plan.topology.devices[own.working[0]].name
         nodes = sum(len(split.nodes) for split in own.splits)
         lines.append(
             f"  {device}: {count_of(nodes, 'node')} in {count_of(len(own.splits), 'split')}, "
@@ -111,7 +111,7 @@ def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]
         return []
     verb = "has" if len(idle) == 1 else "have"
     why = f"what GPUs can run fits {_some(working)}"
-    if any(plan.policy in ("dynamic", "steal") for plan in plans):
+    if any(plan.policy in ("earliest-finish", "work-stealing") for plan in plans):
         why = "each run decides again, and this is how that ends"
     elif all(plan.decision for plan in plans):
         why = "no plan over more devices won by enough, by simulation"
@@ -119,12 +119,12 @@ def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]
 
 
 def _totals(plan: PlanValue) -> str:
-    crossing = crossings(plan)
+    transfer = transfers(plan)
     nodes = sum(len(s.nodes) for s in plan.splits)
     return (
         f"plan: policy {plan.policy}, {count_of(nodes, 'node')} in "
-        f"{count_of(len(plan.splits), 'split')}, {count_of(len(crossing), 'crossing')} "
-        f"({format_bytes(copied_bytes(plan, crossing))}), {count_of(fences(plan), 'fence')} to "
+        f"{count_of(len(plan.splits), 'split')}, {count_of(len(transfer), 'transfer')} "
+        f"({format_bytes(copied_bytes(plan, transfer))}), {count_of(fences(plan), 'fence')} to "
         f"wait for, {count_of(plan.barriers, 'barrier')} for "
         f"{count_of(plan.levels, 'dependent level')}, "
         f"copies {plan.copies}"
@@ -147,12 +147,12 @@ def _device_rows(plan: PlanValue) -> list[str]:
     then what the devices are.
     """
     groups = _groups(plan)
-    rows = [["device" if len(plan.machine.devices) <= ROWS else "computer", "nodes", *_HELD]]
+    rows = [["device" if len(plan.topology.devices) <= ROWS else "computer", "nodes", *_HELD]]
     sizes, nodes = buffers(plan), Counter[int]()
     for split in (split for own in (plan, *plan.replicas) for split in own.splits):
         nodes[split.device] += len(split.nodes)
     for name, devices in groups:
-        here = [sizes[plan.machine.devices[device].name] for device in devices]
+        here = [sizes[plan.topology.devices[device].name] for device in devices]
         held = (sum(getattr(s, n) for s in here for n in names) for names in _HELD.values())
         count = sum(nodes[device] for device in devices)
         rows.append([name, str(count), *map(format_bytes, held)])
@@ -167,7 +167,7 @@ def _device_rows(plan: PlanValue) -> list[str]:
             *(c.rjust(w) for c, w in zip(row[1:], wide[1:], strict=True)),
         ]
         out.append(f"  {'  '.join(cells)}".rstrip())
-    labels = [(spec.name, _label(spec)) for spec in plan.machine.devices]
+    labels = [(spec.name, _label(spec)) for spec in plan.topology.devices]
     if len(labels) > ROWS:
         alike: dict[str, list[str]] = {}
         for name, label in labels:
@@ -178,13 +178,13 @@ def _device_rows(plan: PlanValue) -> list[str]:
 
 def _groups(plan: PlanValue) -> list[tuple[str, list[int]]]:
     """Returns the rows of the table, with the devices of each."""
-    machine = plan.machine
-    if len(machine.devices) <= ROWS:
-        return [(spec.name, [device]) for device, spec in enumerate(machine.devices)]
+    topology = plan.topology
+    if len(topology.devices) <= ROWS:
+        return [(spec.name, [device]) for device, spec in enumerate(topology.devices)]
     of: dict[str, list[int]] = {}
-    for device in range(len(machine.devices)):
-        of.setdefault(machine.host_of(device) or "here", []).append(device)
-    working = {machine.host_of(split.device) or "here" for split in plan.splits}
+    for device in range(len(topology.devices)):
+        of.setdefault(topology.host_of(device) or "here", []).append(device)
+    working = {topology.host_of(split.device) or "here" for split in plan.splits}
     shown = sorted(of.items(), key=lambda group: group[0] not in working)
     if len(shown) > ROWS:
         rest = [device for _, devices in shown[ROWS - 1 :] for device in devices]
@@ -200,8 +200,10 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _label(spec: DeviceSpec) -> str:
-    gone = f"out of use: {spec.out_of_use}" if spec.out_of_use else ""
-    waits = "" if spec.sync == "split" else f"a wait after each {spec.sync}"
+    gone = f"out of use: {spec.disabled_reason}" if spec.disabled_reason else ""
+    waits = (
+        "" if spec.submit_granularity == "split" else f"a wait after each {spec.submit_granularity}"
+    )
     return "; ".join(filter(None, (spec.label, gone, waits)))
 
 
@@ -223,7 +225,7 @@ def _splits_lines(plan: PlanValue) -> list[str]:
 
 def _split_lines(plan: PlanValue, split: Split) -> list[str]:
     graph = plan.graph
-    on_host = plan.machine.devices[split.device].kind == "cpu"
+    on_host = plan.topology.devices[split.device].kind == "cpu"
 
     def size_of(node_id: int) -> int:
         type_ = graph.nodes[node_id].type
@@ -240,7 +242,7 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
         return lines
 
     wait = f", after waiting for {_splits(split.waits)}" if split.waits else ""
-    lines = [f"split {split.id} on {plan.machine.devices[split.device].name}{wait}"]
+    lines = [f"split {split.id} on {plan.topology.devices[split.device].name}{wait}"]
     comes = _beside(split, COMING)
     entering = [(c.node, f" from {_source(plan, split, c)}{comes}") for c in split.copies_in]
     lines += listed("in", entering)
@@ -281,10 +283,10 @@ def _splits(numbers: tuple[int, ...]) -> str:
 def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
     nodes = [n for s in plan.splits for n in s.nodes]
     nodes += [n.id for n in plan.graph.nodes if n.declaration.leaf and _is_held(n.op)]
-    names = [spec.name for spec in plan.machine.devices]
+    names = [spec.name for spec in plan.topology.devices]
 
     def key(node_id: int) -> tuple[int, str]:
-        return plan.placements[node_id].device, plan.placements[node_id].rule
+        return plan.placements[node_id].device, plan.placements[node_id].reason
 
     lines = [
         f"{_names(plan, list(group))}: {names[device]}, {rule}"
@@ -297,7 +299,7 @@ def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
         by_device.setdefault(plan.placements[node_id].device, []).append(node_id)
     lines, last = [], min(len(by_device), ROWS)
     for device in sorted(by_device)[:last]:
-        kinds = Counter(_kind_of(plan.placements[n].rule) for n in by_device[device])
+        kinds = Counter(_kind_of(plan.placements[n].reason) for n in by_device[device])
         lines.append(f"{names[device]}: {len(by_device[device])} nodes and weights")
         lines += [f"  {count} x {kind}" for kind, count in kinds.most_common(KINDS)]
         if len(kinds) > KINDS:
@@ -342,9 +344,9 @@ _KINDS = (
 
 def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
     """Returns the plan as plain data that json.dumps takes."""
-    graph, devices = plan.graph, plan.machine.devices
+    graph, devices = plan.graph, plan.topology.devices
     in_split = split_of(plan)
-    crossing = crossings(plan)
+    transfer = transfers(plan)
     sizes = buffers(plan)
     return {
         "policy": plan.policy,
@@ -353,8 +355,8 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
             {"device": devices[own.working[0]].name, "copies": own.copies} for own in plan.replicas
         ],
         "nodes": sum(len(s.nodes) for s in plan.splits),
-        "crossings": len(crossing),
-        "crossing_bytes": copied_bytes(plan, crossing),
+        "transfers": len(transfer),
+        "transfer_bytes": copied_bytes(plan, transfer),
         "fences": fences(plan),
         "barriers": plan.barriers,
         "inner_barriers": plan.inner_barriers,
@@ -364,9 +366,9 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
             {
                 "name": spec.name,
                 "label": spec.label,
-                "sync": spec.sync,
+                "submit_granularity": spec.submit_granularity,
                 "kind": spec.kind,
-                "out_of_use": spec.out_of_use,
+                "disabled_reason": spec.disabled_reason,
                 **asdict(sizes[spec.name]),
                 "nodes": sum(len(s.nodes) for s in plan.splits if s.device == device),
                 "splits": sum(s.device == device for s in plan.splits),
@@ -394,7 +396,7 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
                 else None,
                 "device": devices[placement.device].name,
                 "split": in_split.get(node.id),
-                "rule": placement.rule,
+                "reason": placement.reason,
             }
             for node, placement in zip(graph.nodes, plan.placements, strict=True)
         ],
@@ -410,7 +412,7 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
         ],
         "notes": list(plan.notes),
         "by_cost": choice_as_dict(plan),
-        "machine": plan.machine.as_dict(),
+        "topology": plan.topology.as_dict(),
     }
 
 
@@ -418,7 +420,7 @@ def _split_as_dict(plan: PlanValue, split: Split) -> dict[str, Any]:
     nodes = plan.graph.nodes
     return {
         "id": split.id,
-        "device": plan.machine.devices[split.device].name,
+        "device": plan.topology.devices[split.device].name,
         "nodes": _node_names(plan, split.nodes),
         "copies_in": [
             {

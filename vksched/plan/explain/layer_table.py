@@ -72,7 +72,7 @@ def layer_of(name: str) -> str:
 
 def find_layers(plan: PlanValue) -> tuple[Layers, ...]:
     """Returns where all layers of a plan run, in the order of the graph."""
-    graph, specs = plan.graph, plan.machine.devices
+    graph, specs = plan.graph, plan.topology.devices
     where = {node: split.device for split in plan.splits for node in split.nodes}
     known: dict[tuple[int, int], float] = {}
     read: set[int] = set()

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 from ...ir.graph import Node
 from ...topology.links import Link
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..types.plan_types import PlanValue, value_of
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
     """Seconds of copies in and out. measured: whether the machine names each link that they take,
-    as calibration and machine files do; else links are assumed.
+    as calibration and topology files do; else links are assumed.
     """
 
     in_s: float
@@ -36,31 +36,31 @@ class Moves:
 
 def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int]) -> Moves:
     """Returns what a node would copy. readers: the devices that read it."""
-    graph, machine = plan.graph, plan.machine
+    graph, topology = plan.graph, plan.topology
     ins: list[_Leg] = []
     for value in dict.fromkeys(value_of(graph, operand, False) for operand in node.inputs):
         root = graph.nodes[graph.root(value)]
-        home = machine.cpu if root.op == "input" else plan.placements[root.id].device
+        home = topology.cpu if root.op == "input" else plan.placements[root.id].device
         size_bytes = graph.nodes[value].type.device_bytes
         if root.op == "input" or root.id not in graph.data:
-            legs = machine.legs(home, device) if home != device else []
+            legs = topology.legs(home, device) if home != device else []
         elif _streams(plan, node, root):  # from the memory of the host that needs it
-            legs = _in(machine, device)
+            legs = _in(topology, device)
         else:
             continue
         ins += [(leg, size_bytes) for leg in legs]
     targets = {reader for reader in readers if reader != device}
     if any(graph.root(output) == node.id for _, output in graph.outputs):
-        targets.add(machine.cpu)
-    outs = [(leg, node.type.device_bytes) for leg in _out(machine, device, targets - {device})]
-    return Moves(*_seconds(machine, ins), *_seconds(machine, outs))
+        targets.add(topology.cpu)
+    outs = [(leg, node.type.device_bytes) for leg in _out(topology, device, targets - {device})]
+    return Moves(*_seconds(topology, ins), *_seconds(topology, outs))
 
 
 def _streams(plan: PlanValue, node: Node, weight: Node) -> bool:
     """Whether a weight is streamed to a node on a GPU now. One that is in host memory because its
     reader runs there would move with it.
     """
-    is_cpu, placements = plan.machine.is_cpu, plan.placements
+    is_cpu, placements = plan.topology.is_cpu, plan.placements
     return is_cpu(placements[weight.id].device) and not is_cpu(placements[node.id].device)
 
 
@@ -68,34 +68,34 @@ _Leg = tuple[tuple[str, str, Link], int]
 """A link with its ends, and the bytes that take it."""
 
 
-def _in(machine: Machine, device: int) -> list[tuple[str, str, Link]]:
+def _in(topology: Topology, device: int) -> list[tuple[str, str, Link]]:
     """Returns the link from a host to its device; none for its CPU."""
-    if machine.is_cpu(device):
+    if topology.is_cpu(device):
         return []
-    host = machine.memory_of(machine.host_of(device))
-    return [(host, machine.devices[device].name, machine.link_in(device))]
+    host = topology.memory_of(topology.host_of(device))
+    return [(host, topology.devices[device].name, topology.link_in(device))]
 
 
-def _out(machine: Machine, device: int, targets: set[int]) -> list[tuple[str, str, Link]]:
+def _out(topology: Topology, device: int, targets: set[int]) -> list[tuple[str, str, Link]]:
     """Returns the links from a device to others: to its host and to each other host once, then one
     for each that reads.
     """
     if not targets:
         return []
     out: list[tuple[str, str, Link]] = []
-    host = machine.host_of(device)
-    memory = machine.memory_of(host)
-    if not machine.is_cpu(device):
-        out.append((machine.devices[device].name, memory, machine.link_out(device)))
-    for other in sorted({machine.host_of(target) for target in targets} - {host}):
-        out.append((memory, machine.memory_of(other), machine.link_between(host, other)))
-    return [*out, *(leg for target in sorted(targets) for leg in _in(machine, target))]
+    host = topology.host_of(device)
+    memory = topology.memory_of(host)
+    if not topology.is_cpu(device):
+        out.append((topology.devices[device].name, memory, topology.link_out(device)))
+    for other in sorted({topology.host_of(target) for target in targets} - {host}):
+        out.append((memory, topology.memory_of(other), topology.link_between(host, other)))
+    return [*out, *(leg for target in sorted(targets) for leg in _in(topology, target))]
 
 
-def _seconds(machine: Machine, legs: Iterable[_Leg]) -> tuple[float, bool]:
+def _seconds(topology: Topology, legs: Iterable[_Leg]) -> tuple[float, bool]:
     """Returns what copies of some bytes take, and whether each link is named."""
     total_s, named = 0.0, True
     for (source, target, link), size_bytes in legs:
         total_s += link.seconds(size_bytes)
-        named = named and machine.links.named(source, target)
+        named = named and topology.links.named(source, target)
     return total_s, named

@@ -43,7 +43,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class Transfer:
     """A copy between devices, or from the caller, that this node needs or causes."""
 
     name: str
@@ -88,7 +88,7 @@ class About:
     variant: by which of the variants of its kernel it runs, "" with nothing to choose; why_variant:
     tuned or a guess; variants: all that could run it there.
     copies: of a weight or a state, the devices that hold it and the bytes there; a device that
-    gets an input only when a run starts is among the crossings.
+    gets an input only when a run starts is among the transfers.
     stands_for: names of the caller's nodes that passes have made part of it.
     """
 
@@ -100,14 +100,14 @@ class About:
     attrs: str
     device: str
     split: int | None
-    rule: str
+    reason: str
     view_of: str
     output: bool
     operands: tuple[Neighbour, ...]
     readers: tuple[Neighbour, ...]
     views: tuple[str, ...]
     copies: tuple[tuple[str, int], ...]
-    crossings: tuple[Crossing, ...]
+    transfers: tuple[Transfer, ...]
     devices: tuple[Verdict, ...]
     variant: str = ""
     why_variant: str = ""
@@ -130,7 +130,7 @@ def describe_node(plan: PlanValue, node_id: int) -> About:
     """Return all that the plan knows of one node. Each node is looked at once in a plan's life."""
     known = _KNOWN.of(plan)
     if known is None:
-        known = _Known(Support(plan.graph, plan.machine))
+        known = _Known(Support(plan.graph, plan.topology))
         _KNOWN.note(plan, known)
     if node_id not in known.nodes:
         known.nodes[node_id] = _describe(plan, node_id, known.support)
@@ -138,7 +138,7 @@ def describe_node(plan: PlanValue, node_id: int) -> About:
 
 
 def _describe(plan: PlanValue, node_id: int, support: Support) -> About:
-    graph, devices = plan.graph, plan.machine.devices
+    graph, devices = plan.graph, plan.topology.devices
     node = graph.nodes[node_id]
     root = graph.nodes[graph.root(node_id)]
     placement = plan.placements[node_id]
@@ -154,14 +154,14 @@ def _describe(plan: PlanValue, node_id: int, support: Support) -> About:
         attrs="" if node.declaration.leaf else attrs_text(node.attrs),
         device="caller" if node.op == "input" else devices[placement.device].name,
         split=split_of(plan).get(root.id),
-        rule=placement.rule,
+        reason=placement.reason,
         view_of="" if root is node else root.name,
         output=any(graph.root(o) == root.id for _, o in graph.outputs),
         operands=tuple(_operand(plan, node, i) for i in dict.fromkeys(node.inputs)),
         readers=_readers(plan, root, node),
         views=tuple(graph.nodes[v].name for v in graph.views if _views(plan, v, node_id)),
         copies=_copies(plan, root),
-        crossings=_crossings(plan, node, root),
+        transfers=_transfers(plan, node, root),
         devices=_verdicts(plan, node, support) if runs else (),
         variant=choice.variant,
         why_variant=choice.why if choice.variant else "",
@@ -184,7 +184,7 @@ def about_as_dict(about: About) -> dict[str, Any]:
 
 def _where(plan: PlanValue, node: Node) -> str:
     """The device of a node by name; inputs come from the caller."""
-    return "caller" if node.op == "input" else plan.machine.devices[_device(plan, node)].name
+    return "caller" if node.op == "input" else plan.topology.devices[_device(plan, node)].name
 
 
 def _device(plan: PlanValue, node: Node) -> int:
@@ -198,8 +198,8 @@ def _operand(plan: PlanValue, node: Node, operand: int) -> Neighbour:
     via = "" if root.id == operand else graph.nodes[operand].name
     if root.declaration.leaf:
         held = root.id in plan.memory[here].weights
-        where = plan.machine.devices[here].name if held else _where(plan, root)
-        crosses = root.op == "input" and plan.machine.devices[here].kind != "cpu"
+        where = plan.topology.devices[here].name if held else _where(plan, root)
+        crosses = root.op == "input" and plan.topology.devices[here].kind != "cpu"
     else:
         where, crosses = _where(plan, root), _device(plan, root) != here
     return Neighbour(root.name, where, _bytes(plan, here, graph.nodes[operand].type), via, crosses)
@@ -217,7 +217,7 @@ def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
                 crosses = not root.declaration.leaf and split.device != _device(plan, root)
                 via = "" if operand == node.id else graph.nodes[operand].name
                 size = _bytes(plan, split.device, graph.nodes[operand].type)
-                name = plan.machine.devices[split.device].name
+                name = plan.topology.devices[split.device].name
                 out[reader] = Neighbour(graph.nodes[reader].name, name, size, via, crosses)
     return tuple(out.values())
 
@@ -234,24 +234,26 @@ def _views(plan: PlanValue, value: int, of: int) -> bool:
 
 
 def _bytes(plan: PlanValue, device: int, type_: TensorType) -> int:
-    on_host = plan.machine.devices[device].kind == "cpu"
+    on_host = plan.topology.devices[device].kind == "cpu"
     return type_.host_bytes if on_host else type_.device_bytes
 
 
 def _copies(plan: PlanValue, root: Node) -> tuple[tuple[str, int], ...]:
     return tuple(
         (spec.name, _bytes(plan, device, root.type))
-        for device, (spec, memory) in enumerate(zip(plan.machine.devices, plan.memory, strict=True))
+        for device, (spec, memory) in enumerate(
+            zip(plan.topology.devices, plan.memory, strict=True)
+        )
         if root.id in (*memory.weights, *memory.states)
     )
 
 
-def _crossings(plan: PlanValue, node: Node, root: Node) -> tuple[Crossing, ...]:
+def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
     """The copies into the node's split that it reads, and those of its result to elsewhere."""
-    graph, devices = plan.graph, plan.machine.devices
+    graph, devices = plan.graph, plan.topology.devices
     runs = root is node and not node.declaration.leaf
     wanted = {r for i in node.inputs for r in (i, graph.root(i))} if runs else set()
-    out: list[Crossing] = []
+    out: list[Transfer] = []
     for split in plan.splits:
         for copy in split.copies_in:
             arrives = copy.node in wanted and split.device == _device(plan, node)
@@ -264,7 +266,7 @@ def _crossings(plan: PlanValue, node: Node, root: Node) -> tuple[Crossing, ...]:
             source = given if host else devices[plan.splits[copy.source].device].name
             value = graph.nodes[copy.node]
             target = devices[split.device].name
-            out.append(Crossing(value.name, source, target, value.type.device_bytes, split.id))
+            out.append(Transfer(value.name, source, target, value.type.device_bytes, split.id))
     return tuple(out)
 
 
@@ -273,7 +275,7 @@ def _verdicts(plan: PlanValue, node: Node, support: Support) -> tuple[Verdict, .
     runs_on = {n: s.device for s in plan.splits for n in s.nodes}
     readers = [runs_on[reader] for reader in support.readers[node.id] if reader in runs_on]
     out: list[Verdict] = []
-    for device, spec in enumerate(plan.machine.devices):
+    for device, spec in enumerate(plan.topology.devices):
         why = support.why_not(node, device)
         found = node_cost.node_cost(spec, plan.graph, node) if why is None else None
         seconds, measured = (found.seconds, found.measured) if found is not None else (None, False)
@@ -297,7 +299,7 @@ def explain_nodes(plan: PlanValue, ids: tuple[int, ...]) -> str:
     for i in ids:
         node, placement = plan.graph.nodes[i], plan.placements[i]
         lines.append(
-            f"  {node.name}: {node.op} {node.type}, {_where(plan, node)}, {placement.rule}"
+            f"  {node.name}: {node.op} {node.type}, {_where(plan, node)}, {placement.reason}"
         )
     return "\n".join(lines)
 
@@ -318,7 +320,7 @@ def about_as_text(about: About) -> str:
     elif about.split is not None:
         lines.append(f"  runs on {about.device} in split {about.split}")
     if not about.view_of:
-        lines.append(f"  rule: {about.rule}")
+        lines.append(f"  reason: {about.reason}")
     if about.variant:
         of = f" of {', '.join(about.variants)}" if len(about.variants) > 1 else ""
         lines.append(f"  variant: {about.variant}, {about.why_variant}{of}")
@@ -335,7 +337,7 @@ def about_as_text(about: About) -> str:
         lines.append("  goes to the caller")
     lines += [
         f"  crosses: {c.name}, {format_bytes(c.bytes)}, {c.source} -> {c.target} (split {c.split})"
-        for c in about.crossings
+        for c in about.transfers
     ]
     if about.devices:
         lines.append("  devices:")

@@ -26,7 +26,7 @@ def precision_lines(plan: PlanValue) -> list[str]:
             word = precision_of(node.attrs)
             if word != SINGLE:
                 words[word] += 1
-                is_cpu = plan.machine.devices[split.device].kind == "cpu"
+                is_cpu = plan.topology.devices[split.device].kind == "cpu"
                 how = word if word in _OWN_WAYS and not is_cpu else ""
                 devices[split.device, how] += 1
                 held[split.device, how, _held_as(node)] += 1
@@ -34,7 +34,7 @@ def precision_lines(plan: PlanValue) -> list[str]:
         return []
     told = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
     done = [
-        _told(plan.machine.devices[device], devices[device, how], how)
+        _told(plan.topology.devices[device], devices[device, how], how)
         + "".join(_weights_told(held[device, how, name], name) for name in _HELD.values())
         for device, how in sorted(devices)
     ]

@@ -32,7 +32,7 @@ def timeline_of(plan: PlanValue) -> Timeline:
 
 def lanes_of(plans: Iterable[PlanValue]) -> list[Lane]:
     """Returns the host's lane and one for each device of some plans, the CPU's last."""
-    specs = {spec.name: spec for plan in plans for spec in plan.machine.devices}
+    specs = {spec.name: spec for plan in plans for spec in plan.topology.devices}
     order = sorted(specs.values(), key=lambda spec: spec.kind == "cpu")
     return [Lane("host"), *(Lane(spec.name, spec.label) for spec in order)]
 
@@ -49,9 +49,9 @@ def tell_plan(
     """
     simulated = simulate(plan)
     number = {lane.name: at for at, lane in enumerate(lanes)}
-    lane_of = [number[spec.name] for spec in plan.machine.devices]
+    lane_of = [number[spec.name] for spec in plan.topology.devices]
     capacity_bytes = [0] * len(lanes)
-    for spec, size in zip(plan.machine.devices, buffers(plan).values(), strict=True):
+    for spec, size in zip(plan.topology.devices, buffers(plan).values(), strict=True):
         capacity_bytes[number[spec.name]] = size.capacity_bytes
     foreseen = [
         Foreseen(
@@ -77,7 +77,7 @@ def tell_plan(
 
 
 def _nodes(plan: PlanValue, texts: bool) -> list[NodeTold]:
-    graph, devices = plan.graph, plan.machine.devices
+    graph, devices = plan.graph, plan.topology.devices
     runs_on = {n: split.device for split in plan.splits for n in split.nodes}
     return [
         NodeTold(
@@ -88,7 +88,7 @@ def _nodes(plan: PlanValue, texts: bool) -> list[NodeTold]:
             node_cost.node_seconds(devices[runs_on[node.id]], graph, node)
             if node.id in runs_on
             else 0,
-            explain_nodes(plan, (node.id,)) if texts else plan.placements[node.id].rule,
+            explain_nodes(plan, (node.id,)) if texts else plan.placements[node.id].reason,
         )
         for node in graph.nodes
     ]
@@ -116,7 +116,7 @@ def alive_bytes(plan: PlanValue) -> list[int]:
             first.setdefault((split.device, value), split.id)
             last[split.device, value] = split.id
     states = {s for memory in plan.memory for s in memory.states}
-    change = [[0] * (len(plan.splits) + 1) for _ in plan.machine.devices]
+    change = [[0] * (len(plan.splits) + 1) for _ in plan.topology.devices]
     for (device, value), span in plan.locations.items():
         key = (device, value)
         if key in first and value not in states and plan.state_at(device, span) is None:

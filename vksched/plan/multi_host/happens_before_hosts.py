@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...topology.host_names import CALLER, on
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..types.plan_types import HOST, PlanValue, Split
 from ..verify.happens_before import Checker, Finding, fail_on
 from ..verify.interleavings import Walk
@@ -39,7 +39,7 @@ class _Place:
 
     @property
     def devices(self) -> range:
-        return range(self.device, self.device + len(self.part.plan.machine.devices))
+        return range(self.device, self.device + len(self.part.plan.topology.devices))
 
     def moved(self, split: Split) -> Split:
         """Returns a split with the numbers of the joined plan."""
@@ -67,7 +67,7 @@ class Joined:
         device = split = 0
         for number, part in enumerate(ordered):
             self.places.append(_Place(part, device, split, number * plan.copies))
-            device += len(part.plan.machine.devices)
+            device += len(part.plan.topology.devices)
             split += len(part.plan.splits)
         self.plan = self._join(plan)
 
@@ -75,11 +75,11 @@ class Joined:
         specs = [
             replace(spec, name=on(place.part.host, spec.name))
             for place in self.places
-            for spec in place.part.plan.machine.devices
+            for spec in place.part.plan.topology.devices
         ]
         return replace(
             plan,
-            machine=Machine(tuple(specs)),
+            topology=Topology(tuple(specs)),
             splits=tuple(p.moved(s) for p in self.places for s in p.part.plan.splits),
             memory=tuple(memory for p in self.places for memory in p.part.plan.memory),
             locations={
@@ -97,7 +97,7 @@ class Joined:
         placements = tuple(replace(p, device=p.device + place.device) for p in own.placements)
         numbered = replace(
             own,
-            machine=joined.machine,
+            topology=joined.topology,
             splits=joined.splits,
             memory=joined.memory,
             locations=joined.locations,

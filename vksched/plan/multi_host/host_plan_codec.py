@@ -28,7 +28,7 @@ from ...storage.content_hash import digest_of, pieces_of
 from ...storage.lazy_array import Held, Late, as_array
 from ...trace.format import CARRIED, NODE
 from ..serialize.graph_codec import NONSENSE, node_document, node_of
-from ..serialize.plan_codec import carried_document, carried_of, machine_of
+from ..serialize.plan_codec import carried_document, carried_of, topology_of
 from .host_plan import Part, Send, Steps, Take, blank
 from .verify_host_plans import verify_part
 
@@ -126,7 +126,7 @@ def part_of(
         return verify_part(
             Part(
                 document["host"],
-                carried_of(graph, machine_of(document), document),
+                carried_of(graph, topology_of(document), document),
                 tuple(document["numbers"]),
                 _steps_of(document),
                 tuple(document["inputs"]),

@@ -25,7 +25,7 @@ def decision_document(decision: Decision | None) -> dict[str, Any] | None:
             candidates.append(one)
     return {
         "objective": decision.objective.name,
-        "won": candidates.index(decision.won),
+        "chosen": candidates.index(decision.won),
         "single": candidates.index(decision.single),
         "weighed": len(decision.candidates),
         "value": plain(decision.value),
@@ -60,7 +60,7 @@ def decision_of(data: Mapping[str, Any] | None) -> Decision | None:
         raise PlanError("expected the same metrics of all candidates")
     return Decision(
         Objective.of(data["objective"]),
-        candidates[data["won"]],
+        candidates[data["chosen"]],
         candidates[data["single"]],
         number_of(data["value"]),
         number_of(data["single_value"]),

@@ -116,8 +116,8 @@ def node_of(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
     elif find_op_loader(given["op"]) or get_op(given["op"]).foreign:
         raise UnsupportedOp(
             f"expected ops of vksched, got {given['op']}, which the onnx package computes: it can "
-            "neither be limited nor ended; try `vksched node --onnx-ops` there, if all callers may "
-            "do that"
+            "neither be limited nor ended; try `vksched worker --onnx-ops` there, if all callers "
+            "may do that"
         )
     type_ = TensorType(tuple(given["shape"]), given["dtype"])
     return Node(at, given["op"], tuple(given["inputs"]), attrs, type_, given["name"])

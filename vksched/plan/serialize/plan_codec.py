@@ -22,7 +22,7 @@ from ...common.serialize import number_of, plain
 from ...ir.graph import Graph
 from ...topology.device_spec import LEAST_PER_S
 from ...topology.links import Link
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..costs.node_cost import Cost, node_cost
 from ..plan import Plan
 from ..simulation.simulate_plan import simulate, split_beside_seconds
@@ -91,15 +91,15 @@ class Planned:
 
 def carried_document(plan: PlanValue) -> dict[str, Any]:
     """Returns what devices need to carry a plan out, as `trace.schema.CARRIED` says."""
-    rules = {placement.rule: 0 for placement in plan.placements}
-    rules = {rule: number for number, rule in enumerate(rules)}
+    reasons = {placement.reason: 0 for placement in plan.placements}
+    reasons = {reason: number for number, reason in enumerate(reasons)}
     return {
-        "machine": plan.machine.as_dict(),
-        "default_link": plain(asdict(plan.machine.links.default)),
+        "topology": plan.topology.as_dict(),
+        "default_link": plain(asdict(plan.topology.links.default)),
         "policy": plan.policy,
         "copies": plan.copies,
-        "rules": [*rules],
-        "placements": [[p.device, rules[p.rule]] for p in plan.placements],
+        "reasons": [*reasons],
+        "placements": [[p.device, reasons[p.reason]] for p in plan.placements],
         "splits": list(map(_work_of, plan.splits)),
         "final_waits": list(plan.final_waits),
         "memory": [_lists(asdict(memory)) for memory in plan.memory],
@@ -127,7 +127,7 @@ def _work_of(split: Split) -> dict[str, Any]:
 
 def _expected_of(plan: PlanValue, split: Split) -> dict[str, Any]:
     """Returns what a split is expected to take."""
-    graph, spec = plan.graph, plan.machine.devices[split.device]
+    graph, spec = plan.graph, plan.topology.devices[split.device]
     asked: dict[int, Cost] = {}
     for node in (graph.nodes[n] for n in split.nodes):
         call = graph.signatures[node.id]
@@ -163,7 +163,7 @@ def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
 # -- back ------------------------------------------------------------------------------------------
 
 
-Asked = tuple[Question, Graph, Machine]
+Asked = tuple[Question, Graph, Topology]
 """All that a plan was made of."""
 
 
@@ -175,7 +175,7 @@ def asked_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Asked:
     """
     made = graph_of(graph)
     try:
-        return Question.from_dict(document["asked"]), made, machine_of(document)
+        return Question.from_dict(document["asked"]), made, topology_of(document)
     except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be made again: {error}") from error
 
@@ -186,10 +186,10 @@ def planned_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Planned
     Raises:
         PlanError: they make no sound plan; the text says why.
     """
-    question, made, machine = asked_of(graph, document)
+    question, made, topology = asked_of(graph, document)
     try:
         plan = replace(
-            carried_of(made, machine, document), decision=decision_of(document["decision"])
+            carried_of(made, topology, document), decision=decision_of(document["decision"])
         )
         cause, decides, replica = document["cause"], document["decides"], replica_of(document)
         return Planned(plan.verify(), question, cause, decides, replica)
@@ -197,15 +197,17 @@ def planned_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Planned
         raise PlanError(f"[trace] the plan of a tape cannot be read: {error}") from error
 
 
-def carried_of(graph: Graph, machine: Machine, document: Mapping[str, Any]) -> Plan:
+def carried_of(graph: Graph, topology: Topology, document: Mapping[str, Any]) -> Plan:
     """Returns a plan of its document, which `trace.schema` has checked; nobody has verified it."""
-    rules = document["rules"]
+    reasons = document["reasons"]
     return Plan(
         graph=graph,
-        machine=machine,
+        topology=topology,
         policy=document["policy"],
         copies=document["copies"],
-        placements=tuple(Placement(device, rules[rule]) for device, rule in document["placements"]),
+        placements=tuple(
+            Placement(device, reasons[reason]) for device, reason in document["placements"]
+        ),
         splits=tuple(_split_of(at, each) for at, each in enumerate(document["splits"])),
         final_waits=tuple(document["final_waits"]),
         memory=tuple(DeviceMemory(**_tuples(each)) for each in document["memory"]),
@@ -221,20 +223,20 @@ def replica_of(document: Mapping[str, Any]) -> int:
     return int(document.get("replica", 0))
 
 
-def machine_of(document: Mapping[str, Any]) -> Machine:
+def topology_of(document: Mapping[str, Any]) -> Topology:
     """Returns the machine of a plan's document.
 
     Raises:
         PlanError: it is none, or its links make no sense.
     """
-    machine = Machine.from_dict(document["machine"])
+    topology = Topology.from_dict(document["topology"])
     default = Link(**{key: number_of(value) for key, value in document["default_link"].items()})
     if not (default.bytes_per_s >= LEAST_PER_S and 0 <= default.latency_s < math.inf):
         raise PlanError(
-            f"[machine] expected at least {LEAST_PER_S:g} byte a second and a latency of 0 s or "
+            f"[topology] expected at least {LEAST_PER_S:g} byte a second and a latency of 0 s or "
             f"more for links, got {default}"
         )
-    return replace(machine, links=replace(machine.links, default=default))
+    return replace(topology, links=replace(topology.links, default=default))
 
 
 def _split_of(at: int, data: Mapping[str, Any]) -> Split:

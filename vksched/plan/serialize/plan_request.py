@@ -1,6 +1,6 @@
 """Question: all that a plan depends on beside its graph and machine, as one value.
 
-    Question + Graph + Machine --planner.answer--> the same plan, each time
+    Question + Graph + Topology --planner.answer--> the same plan, each time
 
 Examples: tests/plan/test_serialize.py.
 """

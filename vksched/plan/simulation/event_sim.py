@@ -88,7 +88,7 @@ class Run:
         """Gives a copy queue some copies; returns their end. free_s: when their memory is free."""
         start_s = max(self.now_s, self._queues.copies_s[device], free_s)
         finish_s = self._queues.copies_s[device] = start_s + seconds
-        self._tell("aside", device, split, start_s, finish_s)
+        self._tell("transfer_queue", device, split, start_s, finish_s)
         return finish_s
 
     def _fetch(self, number: int) -> None:

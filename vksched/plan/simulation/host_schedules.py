@@ -14,7 +14,7 @@ for what comes earlier in the one order, and none waits for ever. A value goes t
 At the end each host tells the caller that it is done. Where states are written, all tell him first
 that they are ready for it, and he tells all to go on.
 
-Complexity: O(splits * hosts in use + crossings). Examples: tests/plan/test_host_schedules.py.
+Complexity: O(splits * hosts in use + transfers). Examples: tests/plan/test_host_schedules.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...topology.host_names import CALLER
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..types.plan_types import HOST
 
 Wire = tuple[int, int]
@@ -97,7 +97,7 @@ class Values:
 
 
 def make_walks(
-    machine: Machine,
+    topology: Topology,
     flows: Sequence[Flow],
     commits: int,
     results: Iterable[tuple[int, int]],
@@ -108,10 +108,10 @@ def make_walks(
     commits: how many splits, at the end, write states. results: values that the caller gets, each
     with the split that makes it.
     """
-    working = {machine.host_of(device) for device, _, _ in flows} | {CALLER}
+    working = {topology.host_of(device) for device, _, _ in flows} | {CALLER}
     if len(working) == 1:
         return None
-    return _Maker(machine, flows, sorted(working), values).make(commits, results)
+    return _Maker(topology, flows, sorted(working), values).make(commits, results)
 
 
 class Turns:
@@ -138,14 +138,14 @@ class Turns:
 
 class _Maker:
     def __init__(
-        self, machine: Machine, flows: Sequence[Flow], hosts: Sequence[str], values: Values
+        self, topology: Topology, flows: Sequence[Flow], hosts: Sequence[str], values: Values
     ) -> None:
-        self._machine = machine
+        self._topology = topology
         self._flows = flows
         self._names = hosts
         number = {host: at for at, host in enumerate(hosts)}
         self._on = tuple(
-            number.get(machine.host_of(device), -1) for device in range(len(machine.devices))
+            number.get(topology.host_of(device), -1) for device in range(len(topology.devices))
         )
         self._caller = number[CALLER]
         self._values = values
@@ -189,7 +189,7 @@ class _Maker:
         out = [0.0] * len(self._names)
         for device, _, _ in self._flows:
             here = self._on[device]
-            out[here] = max(out[here], self._machine.devices[device].costs.run_s)
+            out[here] = max(out[here], self._topology.devices[device].costs.run_s)
         return tuple(out)
 
     @property
@@ -238,8 +238,8 @@ class _Maker:
 
     def _tell(self, what: str, source: int, target: int, size_bytes: int = 0) -> Message:
         names = self._names[source], self._names[target]
-        link = self._machine.link_between(*names)
-        own = self._machine.links.named(*map(self._machine.memory_of, names))
+        link = self._topology.link_between(*names)
+        own = self._topology.links.named(*map(self._topology.memory_of, names))
         wires: tuple[Wire, ...] = ((source, target),) if own else ((source, -1), (-1, target))
         return Message(
             what,

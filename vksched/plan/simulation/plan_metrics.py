@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from ...schedule import Metrics
 from ...topology.power import watts_of
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..types.plan_types import PlanValue
 from .sim_types import Program, Simulation
 from .simulate_plan import program_of, run_program
@@ -41,7 +41,7 @@ def measure_plan(plan: PlanValue) -> tuple[Metrics, Simulation]:
     for own in (plan, *plan.replicas):
         peak_bytes = max(memory.peak_bytes for memory in own.memory)
         known = one if own is plan else None
-        each.append(weigh(program_of(own), own.machine, own.copies, peak_bytes, known))
+        each.append(weigh(program_of(own), own.topology, own.copies, peak_bytes, known))
     return join_replicas(each), one
 
 
@@ -61,7 +61,7 @@ def join_replicas(each: Sequence[Metrics]) -> Metrics:
 
 def weigh(
     program: Program,
-    machine: Machine,
+    topology: Topology,
     copies: int,
     peak_bytes: float | None = None,
     one: Simulation | None = None,
@@ -71,7 +71,7 @@ def weigh(
     """
     one = one or run_program(program)
     period_s = one.seconds if copies == 1 else period(program, copies)
-    return Metrics(one.seconds, period_s, peak_bytes, energy(machine, one))
+    return Metrics(one.seconds, period_s, peak_bytes, energy(topology, one))
 
 
 def period(program: Program, copies: int) -> float:
@@ -92,16 +92,16 @@ def period_of(finish_s: Sequence[float], copies: int, warm: int) -> float:
     return (ends[count] - ends[0]) / count
 
 
-def energy(machine: Machine, one: Simulation) -> float:
+def energy(topology: Topology, one: Simulation) -> float:
     """Returns the joules of a run."""
     busy_s = list(one.busy_s.values())
-    copies: dict[int | None, list[float]] = {machine.cpu: []}
+    copies: dict[int | None, list[float]] = {topology.cpu: []}
     for span in (span for span in one.spans if span.kind == "copy"):
-        copies.setdefault(machine.cpu_of(span.device), []).append(span.finish_s - span.start_s)
+        copies.setdefault(topology.cpu_of(span.device), []).append(span.finish_s - span.start_s)
     for cpu, seconds in copies.items():
         if cpu is not None:
             busy_s[cpu] = min(one.seconds, busy_s[cpu] + sum(seconds))
-    watts = [watts_of(spec) for spec in machine.devices]
-    idle = sum(watts[pool[0]].idle for pool in (*machine.pools, (machine.cpu,)))
+    watts = [watts_of(spec) for spec in topology.devices]
+    idle = sum(watts[peers[0]].idle for peers in (*topology.memory_nodes, (topology.cpu,)))
     work_j = sum(each.more * seconds for each, seconds in zip(watts, busy_s, strict=True))
     return idle * one.seconds + work_j

@@ -62,7 +62,7 @@ def predict(plan: PlanValue) -> Prediction:
 
 def predict_split(plan: PlanValue, split: Split) -> SplitPrediction:
     """Returns what one split is expected to take on its device, by its own clock."""
-    graph, spec = plan.graph, plan.machine.devices[split.device]
+    graph, spec = plan.graph, plan.topology.devices[split.device]
     first: dict[str, float] = {}
     now: dict[str, float] = {}
     known: dict[str, float] = {}

@@ -67,7 +67,7 @@ class Program:
     the host copies out the results, before these. final_waits: splits to wait for at the end.
     run_s: host time of a run, whatever it submits. walks: what several hosts tell each other; None
     where one does all. queues: for each device the first one whose work its own takes turns with,
-    see `Machine.queues`; empty where each has a queue of its own.
+    see `Topology.queues`; empty where each has a queue of its own.
     """
 
     devices: tuple[str, ...]
@@ -82,7 +82,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A stretch of time. kind: "split" on a device; "aside" on its copy queue; "copy" or "wait" of
+    """A stretch of time. kind: "split" on a device; "transfer_queue" on its copy queue; "copy" or "wait" of
     the host, for a device.
 
     split: which one; of a wait the one waited for; None of results that are copied out.

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ...ir.graph import Graph
 from ...topology.device_spec import DeviceSpec
 from ...topology.host_names import CALLER
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..costs import node_cost
 from ..types.plan_types import (
     COMING,
@@ -70,36 +70,36 @@ def program_of(plan: PlanValue) -> Program:
         )
         for s in plan.splits
     ]
-    known: list[dict[int, float]] = [{} for _ in plan.machine.devices]
+    known: list[dict[int, float]] = [{} for _ in plan.topology.devices]
 
     def seconds(node: int, device: int) -> float:
-        call, spec = plan.graph.signatures[node], plan.machine.devices[device]
+        call, spec = plan.graph.signatures[node], plan.topology.devices[device]
         if call not in known[device]:
             known[device][call] = node_cost.node_seconds(spec, plan.graph, plan.graph.nodes[node])
         return known[device][call]
 
-    return make_program(plan.graph, plan.machine, parts, plan.final_waits, seconds)
+    return make_program(plan.graph, plan.topology, parts, plan.final_waits, seconds)
 
 
 def make_program(
     graph: Graph,
-    machine: Machine,
+    topology: Topology,
     parts: Sequence[Part],
     final_waits: tuple[int, ...],
     seconds: Callable[[int, int], float],
 ) -> Program:
     """Returns what the clock needs of splits. seconds: of a node on a device."""
-    names = tuple(spec.name for spec in machine.devices)
-    nodes, host_of = graph.nodes, machine.host_of
+    names = tuple(spec.name for spec in topology.devices)
+    nodes, host_of = graph.nodes, topology.host_of
 
     def enters_s(value: int, part: Part) -> float:
         size_bytes, aside = nodes[value].type.device_bytes, COMING in part.aside
-        return host_seconds(machine, part.device, node_cost.COPY_IN, size_bytes, aside)
+        return host_seconds(topology, part.device, node_cost.COPY_IN, size_bytes, aside)
 
     def leaves_s(value: int, device: int) -> float:
         size_bytes, maker = nodes[value].type.device_bytes, made_in.get(graph.root(value))
         aside = maker is not None and LEAVING in parts[maker].aside
-        return host_seconds(machine, device, node_cost.COPY_OUT, size_bytes, aside)
+        return host_seconds(topology, device, node_cost.COPY_OUT, size_bytes, aside)
 
     made_in = {n: number for number, part in enumerate(parts) for n in part.nodes}
     wanted = [
@@ -109,9 +109,9 @@ def make_program(
     written = sum(part.commits for part in parts)
     flows = [(part.device, part.entering, part.waits) for part in parts]
     values = Values(lambda value: nodes[value].type.device_bytes, leaves_s, graph.data)
-    walks = make_walks(machine, flows, written, results, values)
-    costs_of = {part.device: machine.devices[part.device].costs for part in parts}
-    if len(parts) == 1 and walks is None and machine.is_cpu(parts[0].device):
+    walks = make_walks(topology, flows, written, results, values)
+    costs_of = {part.device: topology.devices[part.device].costs for part in parts}
+    if len(parts) == 1 and walks is None and topology.is_cpu(parts[0].device):
         costs_of = {device: costs.alone() for device, costs in costs_of.items()}
     steps: list[Step] = []
     for number, part in enumerate(parts):
@@ -128,12 +128,14 @@ def make_program(
         entering = [value for value, _ in part.entering]
         coming_s = leaving_s = None
         if COMING in part.aside:
-            coming_s = aside_seconds(graph, machine, part.device, node_cost.COPY_IN, entering)
+            coming_s = aside_seconds(graph, topology, part.device, node_cost.COPY_IN, entering)
         if LEAVING in part.aside:
-            leaving_s = aside_seconds(graph, machine, part.device, node_cost.COPY_OUT, part.leaving)
+            leaving_s = aside_seconds(
+                graph, topology, part.device, node_cost.COPY_OUT, part.leaving
+            )
         on_device_s = beside_seconds(
             graph,
-            machine,
+            topology,
             part.device,
             entering if coming_s is None else (),
             part.leaving if leaving_s is None else (),
@@ -164,7 +166,7 @@ def make_program(
     if walks is not None:
         run_s = walks.run_s[walks.caller]
     about = written, fetched_s, final_waits, run_s, walks
-    return Program(names, tuple(steps), *about, machine.queues)
+    return Program(names, tuple(steps), *about, topology.queues)
 
 
 def _shown(graph: Graph) -> tuple[int, ...]:
@@ -173,41 +175,41 @@ def _shown(graph: Graph) -> tuple[int, ...]:
 
 
 def host_seconds(
-    machine: Machine, device: int, way: str, size_bytes: int, aside: bool = False
+    topology: Topology, device: int, way: str, size_bytes: int, aside: bool = False
 ) -> float:
     """Returns what the host takes to copy a value to a device or back, less the device's own part
     of that. way: COPY_IN or COPY_OUT. aside: whether that part is its copy queue's.
     """
-    if machine.is_cpu(device):
+    if topology.is_cpu(device):
         return 0.0
-    spec, taken_s = machine.devices[device], link_seconds(machine, device, way, size_bytes)
+    spec, taken_s = topology.devices[device], link_seconds(topology, device, way, size_bytes)
     if aside:
-        return max(0.0, taken_s - copy_queue_seconds(machine, device, way, size_bytes))
+        return max(0.0, taken_s - copy_queue_seconds(topology, device, way, size_bytes))
     return max(0.0, taken_s - node_cost.copy_seconds(spec, way, size_bytes))
 
 
-def link_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:
+def link_seconds(topology: Topology, device: int, way: str, size_bytes: int) -> float:
     """Returns what a value takes from the host to a device, or back."""
-    link = machine.link_in(device) if way == node_cost.COPY_IN else machine.link_out(device)
+    link = topology.link_in(device) if way == node_cost.COPY_IN else topology.link_out(device)
     return link.seconds(size_bytes)
 
 
-def copy_queue_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:
+def copy_queue_seconds(topology: Topology, device: int, way: str, size_bytes: int) -> float:
     """Returns what a device's copy queue takes for a value: all of the link's time, where nobody
     has measured the device's part of that.
     """
-    measured_s = node_cost.copy_seconds(machine.devices[device], way, size_bytes)
-    return measured_s or link_seconds(machine, device, way, size_bytes)
+    measured_s = node_cost.copy_seconds(topology.devices[device], way, size_bytes)
+    return measured_s or link_seconds(topology, device, way, size_bytes)
 
 
 def aside_seconds(
-    graph: Graph, machine: Machine, device: int, way: str, values: Iterable[int]
+    graph: Graph, topology: Topology, device: int, way: str, values: Iterable[int]
 ) -> float:
     """Returns what a submission of copies takes on a device's copy queue."""
-    seconds = submission_s(machine.devices[device])
+    seconds = submission_s(topology.devices[device])
     for value in values:
         size_bytes = graph.nodes[value].type.device_bytes
-        seconds += copy_queue_seconds(machine, device, way, size_bytes)
+        seconds += copy_queue_seconds(topology, device, way, size_bytes)
     return seconds
 
 
@@ -222,12 +224,12 @@ def split_beside_seconds(plan: PlanValue, split: Split) -> float:
     """Returns what the work of a split takes on its device beside its nodes."""
     entering = [] if COMING in split.aside else [c.node for c in split.copies_in]
     leaving = [] if LEAVING in split.aside else [c.node for c in split.copies_out]
-    return beside_seconds(plan.graph, plan.machine, split.device, entering, leaving, split.refills)
+    return beside_seconds(plan.graph, plan.topology, split.device, entering, leaving, split.refills)
 
 
 def beside_seconds(
     graph: Graph,
-    machine: Machine,
+    topology: Topology,
     device: int,
     entering: Iterable[int],
     leaving: Iterable[int],
@@ -236,11 +238,11 @@ def beside_seconds(
     """Returns what a split takes on its device beside its nodes, with values that its own queue
     copies in and out. refills: the host takes part in copies of weights, as in those of others.
     """
-    spec = machine.devices[device]
+    spec = topology.devices[device]
     seconds = submission_s(spec)
-    if machine.is_cpu(device):
+    if topology.is_cpu(device):
         return seconds
-    link = machine.link_in(device)
+    link = topology.link_in(device)
     for way, values in ((node_cost.COPY_IN, entering), (node_cost.COPY_OUT, leaving)):
         for value in values:
             size_bytes = graph.nodes[value].type.device_bytes

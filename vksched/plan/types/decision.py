@@ -85,7 +85,7 @@ class Decision:
         """Returns it as plain data."""
         return {
             "objective": self.objective.name,
-            "won": self.won.as_dict(),
+            "chosen": self.won.as_dict(),
             "best_single": self.single.as_dict(),
             "value": self.value,
             "best_single_value": self.single_value,

@@ -41,15 +41,15 @@ class Lifetime(NamedTuple):
 
 
 def assign_spans(
-    lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool = False, enough: int = 0
+    lifetimes: Sequence[Lifetime], page_words: int, disable_aliasing: bool = False, enough: int = 0
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Returns a span for each value and the page sizes in words; values that live together never
     overlap.
 
-    own_buffers: nor share a page. enough: words with which the search for less ends.
+    disable_aliasing: nor share a page. enough: words with which the search for less ends.
     """
-    best = _assign_by_birth(lifetimes, page_words, own_buffers)
-    if own_buffers or sum(best[1]) <= enough:
+    best = _assign_by_birth(lifetimes, page_words, disable_aliasing)
+    if disable_aliasing or sum(best[1]) <= enough:
         return best
     together = _live_together(lifetimes)
     if together is None:
@@ -82,11 +82,11 @@ def _size(words: int, page_words: int) -> int:
 
 
 def _assign_by_birth(
-    lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool
+    lifetimes: Sequence[Lifetime], page_words: int, disable_aliasing: bool
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Each value in turn takes the smallest free block that holds it, and gives it back."""
     spans: dict[int, Span] = {}
-    pages = FreeBlocks(page_words, whole=own_buffers)
+    pages = FreeBlocks(page_words, whole=disable_aliasing)
     ending: list[tuple[int, int, int]] = []
     born = [(life.first, -life.last, -life.words, life.value) for life in lifetimes]
     for first, last, words, value in sorted(born):

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ir.graph import Graph
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .node_names import NameIndex
 
 Overrides = Sequence[tuple[str | int, str]]
 
 
 def resolve_overrides(
-    graph: Graph, machine: Machine, overrides: Overrides
+    graph: Graph, topology: Topology, overrides: Overrides
 ) -> dict[int, tuple[int, str]]:
     """Returns for each node that an override names its device and the override as text.
 
@@ -30,7 +30,7 @@ def resolve_overrides(
     out: dict[int, tuple[int, str]] = {}
     names = NameIndex(graph, "placement")
     for key, name in sorted(overrides, key=lambda item: isinstance(item[0], int)):
-        device = machine.index(name)
+        device = topology.index(name)
         matched = [graph.root(node_id) for node_id in names.find(key)]
         told = graph.nodes[key].name if isinstance(key, int) else key
         out.update((node_id, (device, f"override: {told} on {name}")) for node_id in matched)

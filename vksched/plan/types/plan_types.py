@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ...ir.graph import Graph
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .decision import Decision
 
 HOST = -1
@@ -39,7 +39,7 @@ class Placement:
     """The device of a node and the rule that chose it, in words."""
 
     device: int
-    rule: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Split:
     """A run of nodes on one device, submitted as one.
 
     nodes: in execution order; views are not among them, they are resolved to what they view.
-    waits: splits for which the host waits before it copies in and submits this one: the crossings,
+    waits: splits for which the host waits before it copies in and submits this one: the transfers,
         less those already waited for or implied by an earlier wait on the same device.
     barriers: positions in (copies_in + nodes + copies_out) before which a barrier is recorded.
     levels: the length of the longest chain of these items in which each needs the one before: no
@@ -191,7 +191,7 @@ class PlanValue:
     """
 
     graph: Graph
-    machine: Machine
+    topology: Topology
     policy: str
     copies: int
     placements: tuple[Placement, ...]
@@ -218,7 +218,7 @@ class PlanValue:
     @property
     def levels(self) -> int:
         """The dependent levels of all splits on devices that have barriers."""
-        return sum(s.levels for s in self.splits if not self.machine.is_cpu(s.device))
+        return sum(s.levels for s in self.splits if not self.topology.is_cpu(s.device))
 
     @property
     def inner_barriers(self) -> int:

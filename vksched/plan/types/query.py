@@ -1,6 +1,6 @@
 """Query: what a caller may ask of a plan, computed from the plan alone.
 
-    plan.device_of("layer.0.query")   plan.crossings, .crossing_bytes, .fences, .barriers
+    plan.device_of("layer.0.query")   plan.transfers, .transfer_bytes, .fences, .barriers
     plan.buffers()["vulkan:0"].peak_bytes
 
 Complexity: O(nodes) each. Examples: tests/plan/test_explain.py.
@@ -42,7 +42,7 @@ class BufferSizes:
         return self.weight_bytes + self.state_bytes + slots
 
 
-def crossings(plan: PlanValue) -> tuple[CopyIn, ...]:
+def transfers(plan: PlanValue) -> tuple[CopyIn, ...]:
     """Returns the copies from one device to another."""
     return tuple(c for s in plan.splits for c in s.copies_in if c.source != HOST)
 
@@ -55,7 +55,7 @@ def copied_bytes(plan: PlanValue, copies: tuple[CopyIn, ...]) -> int:
 def fences(plan: PlanValue) -> int:
     """Returns how often a run waits for a device, the end included; numpy needs no fence."""
     waits = [w for s in plan.splits for w in s.waits] + list(plan.final_waits)
-    return sum(plan.machine.devices[plan.splits[w].device].kind != "cpu" for w in waits)
+    return sum(plan.topology.devices[plan.splits[w].device].kind != "cpu" for w in waits)
 
 
 def buffers(plan: PlanValue) -> dict[str, BufferSizes]:
@@ -69,13 +69,13 @@ def buffers(plan: PlanValue) -> dict[str, BufferSizes]:
 
 def _own_buffers(plan: PlanValue) -> dict[str, BufferSizes]:
     out: dict[str, BufferSizes] = {}
-    for device, (spec, memory) in enumerate(zip(plan.machine.devices, plan.memory, strict=True)):
+    for device, (spec, memory) in enumerate(zip(plan.topology.devices, plan.memory, strict=True)):
         slots = 4 * plan.copies
         on_host = spec.kind == "cpu"
         activations = slots * sum(memory.activation_pages)
         if on_host:
             activations = memory.peak_bytes - memory.state_bytes
-            activations -= memory.weight_bytes if device != plan.machine.cpu else 0
+            activations -= memory.weight_bytes if device != plan.topology.cpu else 0
         out[spec.name] = BufferSizes(
             weight_bytes=memory.weight_bytes,
             state_bytes=memory.state_bytes,
@@ -95,9 +95,9 @@ def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
     """
     if any(" is full: " in note for plan in plans for note in plan.notes):
         return [], []
-    busy = {plan.machine.devices[device].name for plan in plans for device in plan.working}
-    gpus = [d for d in plans[0].machine.devices if d.kind != "cpu"] if plans else []
-    names = [d.name for d in gpus if not d.out_of_use]
+    busy = {plan.topology.devices[device].name for plan in plans for device in plan.working}
+    gpus = [d for d in plans[0].topology.devices if d.kind != "cpu"] if plans else []
+    names = [d.name for d in gpus if not d.disabled_reason]
     working = [name for name in names if name in busy]
     last = names.index(working[-1]) + 1 if working else len(names)
     return names[last:], working

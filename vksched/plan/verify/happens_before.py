@@ -120,7 +120,7 @@ class Checker:
 
     def __init__(self, plan: PlanValue, hosts: int = 1) -> None:
         self._plan = plan
-        devices, slots, threads = len(plan.machine.devices), plan.copies, hosts * plan.copies
+        devices, slots, threads = len(plan.topology.devices), plan.copies, hosts * plan.copies
         queues = 2 * devices  # those that compute, and those that copy
         self._devices = devices
         self._first_host = queues
@@ -405,7 +405,7 @@ class Checker:
         return f"{_stage(event)}split {event.split} {where}"
 
     def _device(self, device: int) -> str:
-        return self._plan.machine.devices[device].name
+        return self._plan.topology.devices[device].name
 
 
 def _complete_first(plan: PlanValue) -> list[tuple[int, ...]]:

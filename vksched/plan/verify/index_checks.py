@@ -19,7 +19,7 @@ def check_numbers(plan: PlanValue) -> None:
     Raises:
         PlanError: the first one that names nothing, or something else.
     """
-    graph, devices = plan.graph, range(len(plan.machine.devices))
+    graph, devices = plan.graph, range(len(plan.topology.devices))
     used = {placement.device for placement in plan.placements}
     used.update([split.device for split in plan.splits], [device for device, _ in plan.locations])
     if not used <= set(devices):
@@ -31,14 +31,14 @@ def check_numbers(plan: PlanValue) -> None:
     for device in devices:
         memory = plan.memory[device]
         if not graph.data.keys() >= set(memory.weights):
-            raise _fail(f"weights {memory.weights} of {plan.machine.devices[device].name}")
+            raise _fail(f"weights {memory.weights} of {plan.topology.devices[device].name}")
         states = [
             node
             for node, state in graph.states.items()
             if node == state and plan.placements[node].device == device
         ]
         if sorted(memory.states) != states:
-            name = plan.machine.devices[device].name
+            name = plan.topology.devices[device].name
             raise _fail(f"states {memory.states} in the memory of {name}, expected {states}")
 
 

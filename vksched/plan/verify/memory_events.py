@@ -160,7 +160,7 @@ class Narrator:
         self, plan: PlanValue, devices: Sequence[int] | None = None, first: int = 0
     ) -> None:
         self.plan = plan
-        own = range(len(plan.machine.devices)) if devices is None else devices
+        own = range(len(plan.topology.devices)) if devices is None else devices
         self._cpu = own[-1]
         self._first = first
         self._held = [-1] * plan.copies

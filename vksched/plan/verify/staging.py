@@ -22,7 +22,7 @@ class Turns:
 
     def __init__(self, plan: PlanValue) -> None:
         self._plan = plan
-        self._owners = [Owners() for _ in plan.machine.devices]
+        self._owners = [Owners() for _ in plan.topology.devices]
 
     def take(self, split: Split, is_complete: Callable[[int], bool]) -> None:
         """Gives a split the windows of the weights that the host writes for it."""

@@ -29,7 +29,7 @@ def check_aside(
     Raises:
         PlanError: the first promise that is broken.
     """
-    spec = plan.machine.devices[splits[0].device]
+    spec = plan.topology.devices[splits[0].device]
     has_queue = spec.limits.copy_queue and spec.kind != "cpu"
     if not any(split.aside or split.orders or split.hands_over for split in splits):
         return

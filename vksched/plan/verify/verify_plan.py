@@ -43,9 +43,9 @@ def verify_plan(plan: AnyPlan) -> AnyPlan:
     Raises:
         PlanError: the first promise that is broken.
     """
-    plan.machine.verify()
+    plan.topology.verify()
     calls = _Calls(plan)
-    if plan.copies < 1 or len(plan.memory) != len(plan.machine.devices):
+    if plan.copies < 1 or len(plan.memory) != len(plan.topology.devices):
         raise _fail(f"{plan.copies} copies, memory of {len(plan.memory)} devices")
     if len(plan.placements) != len(plan.graph.nodes):
         raise _fail(f"{len(plan.placements)} placements for {len(plan.graph.nodes)} nodes")
@@ -58,7 +58,7 @@ def verify_plan(plan: AnyPlan) -> AnyPlan:
         spans.setdefault(device, {})[value] = span
     for split in plan.splits:
         splits.setdefault(split.device, []).append(split)
-    for device, spec in enumerate(plan.machine.devices):
+    for device, spec in enumerate(plan.topology.devices):
         own = splits.get(device, [])
         if spec.kind != "cpu":
             _check_words(plan, device, calls, spans.get(device, {}), own)
@@ -74,8 +74,13 @@ def _check_replicas(plan: PlanValue) -> None:
     used = {split.device for split in plan.splits}
     for other in plan.replicas:
         own = {split.device for split in other.splits}
-        pools = {d for device in own for d in plan.machine.pool(device)}
-        if other.graph is not plan.graph or other.replicas or plan.graph.states or pools & used:
+        memory_nodes = {d for device in own for d in plan.topology.memory_peers(device)}
+        if (
+            other.graph is not plan.graph
+            or other.replicas
+            or plan.graph.states
+            or memory_nodes & used
+        ):
             raise _fail(f"a replica on devices {sorted(own)}, where {sorted(used)} have work")
         used |= own
         verify_plan(other)
@@ -90,8 +95,8 @@ class _Calls:
 
     def __init__(self, plan: PlanValue) -> None:
         self._graph = plan.graph
-        self._devices = plan.machine.devices
-        self._alike = plan.machine.alike()
+        self._devices = plan.topology.devices
+        self._alike = plan.topology.alike()
         self._reasons: dict[tuple[int, int], str | None] = {}
         self._scratch: dict[tuple[int, int], int] = {}
 
@@ -217,7 +222,7 @@ def _from_host(plan: PlanValue, node_id: int) -> bool:
     graph, device = plan.graph, plan.placements[node_id].device
     if graph.nodes[graph.root(node_id)].op == "input":
         return True
-    return graph.nodes[node_id].op == "weight" and plan.machine.is_cpu(device)
+    return graph.nodes[node_id].op == "weight" and plan.topology.is_cpu(device)
 
 
 def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bool]) -> None:
@@ -255,7 +260,7 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
     for node_id, state in graph.states.items() if split.in_place else ():
         if node_id != state:
             states_of.setdefault(graph.root(graph.nodes[node_id].inputs[1]), []).append(state)
-    by_numpy = split.in_place if plan.machine.is_cpu(split.device) else ()
+    by_numpy = split.in_place if plan.topology.is_cpu(split.device) else ()
     readers = _readers(plan, {state for _, state in by_numpy})
     for value, state in split.in_place:
         name = graph.nodes[value].name
@@ -305,7 +310,7 @@ def _check_present(
     if (split.device, operand) in present or (split.device, root) in present:
         return
     if root in held[split.device] and root in graph.data:
-        resident = not plan.machine.is_cpu(split.device) and graph.nodes[root].op == "weight"
+        resident = not plan.topology.is_cpu(split.device) and graph.nodes[root].op == "weight"
         if resident and _from_host(plan, root):
             raise _fail(f"{graph.nodes[root].name} is resident, though the plan has it on the host")
         return
@@ -441,9 +446,9 @@ def _name(plan: PlanValue, value: int) -> str:
 
 
 def _check_capacity(plan: PlanValue, device: int) -> None:
-    spec, memory = plan.machine.devices[device], plan.memory[device]
+    spec, memory = plan.topology.devices[device], plan.memory[device]
     slot = sum(memory.activation_pages)
-    if not spec.windows_apart:
+    if spec.unified_memory:
         slot += sum(memory.inbox_pages) + sum(memory.outbox_pages)
     weight_bytes = sum(plan.graph.nodes[w].type.device_bytes for w in memory.weights)
     if memory.weight_bytes < weight_bytes:
@@ -457,9 +462,11 @@ def _check_capacity(plan: PlanValue, device: int) -> None:
     kept = memory.weight_bytes + memory.state_bytes
     if not 0 <= memory.resident_bytes <= kept:
         raise _fail(f"{spec.name} holds {memory.resident_bytes} of {kept} bytes")
-    shared = sum(plan.memory[d].needed_bytes for d in plan.machine.pool(device))
+    shared = sum(plan.memory[d].needed_bytes for d in plan.topology.memory_peers(device))
     if memory.needed_bytes and shared > spec.memory_bytes:
         raise _fail(f"{spec.name} needs {shared} of {spec.memory_bytes} bytes")
     for words in (*memory.activation_pages, *memory.inbox_pages, *memory.outbox_pages):
-        if words * 4 > spec.page_bytes:
-            raise _fail(f"a page of {words * 4} bytes is over {spec.name}'s {spec.page_bytes}")
+        if words * 4 > spec.max_buffer_bytes:
+            raise _fail(
+                f"a page of {words * 4} bytes is over {spec.name}'s {spec.max_buffer_bytes}"
+            )

@@ -80,7 +80,7 @@ class MemoryUse:
                 parts.append(start)
                 item += 1
         _keep_aside(graph, own, [*begins, item], first, last)
-        on_host = support.machine.devices[device].kind == "cpu"
+        on_host = support.topology.devices[device].kind == "cpu"
         self.parts = parts
         self.words = {
             v: -(-nodes[v].type.host_bytes // WORD_BYTES) if on_host else graph.words[v]
@@ -163,7 +163,7 @@ def _keep_aside(
 
 
 def assign_memory(
-    program: MemoryUse, page_words: int, own_buffers: bool = False, tight: bool = False
+    program: MemoryUse, page_words: int, disable_aliasing: bool = False, tight: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Returns a span for each value of a program and the page sizes in words.
 
@@ -173,7 +173,7 @@ def assign_memory(
     best: tuple[dict[int, Span], tuple[int, ...]] | None = None
     for slack in (None,) if tight else (SLACK, 0.0, None):
         enough = program.least if slack is None else most
-        found = assign_spans(program.lifetimes(slack), page_words, own_buffers, enough)
+        found = assign_spans(program.lifetimes(slack), page_words, disable_aliasing, enough)
         if best is None or sum(found[1]) < sum(best[1]):
             best = found
         if sum(best[1]) <= enough:

@@ -28,7 +28,7 @@ from ...plan.types.plan_types import (
     stage_begins,
 )
 from ...plan.types.split_draft import Outline, count_levels
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from ..partition.barriers import find_barriers, split_items
 from ..partition.splits import split_graph
 from ..partition.stage_deps import Orders
@@ -61,29 +61,29 @@ class Draft:
     host_slot_bytes: Mapping[int, int]
 
     @property
-    def machine(self) -> Machine:
-        return self.support.machine
+    def topology(self) -> Topology:
+        return self.support.topology
 
-    def need(self, pool: Sequence[int]) -> int:
+    def need(self, peers: Sequence[int]) -> int:
         """Returns the bytes that devices of one memory still have to allocate."""
-        return sum(self.memory[d].needed_bytes for d in pool)
+        return sum(self.memory[d].needed_bytes for d in peers)
 
-    def room(self, pool: Sequence[int]) -> int:
+    def room(self, peers: Sequence[int]) -> int:
         """Returns the bytes of a memory: where its devices say different things, the least of those
         that take something of it.
         """
-        used = [d for d in pool if self.memory[d].needed_bytes] or pool
-        return min(self.machine.devices[d].memory_bytes for d in used)
+        used = [d for d in peers if self.memory[d].needed_bytes] or peers
+        return min(self.topology.devices[d].memory_bytes for d in used)
 
-    def fits(self, pool: Sequence[int]) -> bool:
-        return self.need(pool) <= self.room(pool)
+    def fits(self, peers: Sequence[int]) -> bool:
+        return self.need(peers) <= self.room(peers)
 
     def slot_bytes(self, device: int) -> int:
         """Returns what one slot takes of a device's own memory."""
         memory = self.memory[device]
         if device in self.host_slot_bytes:
             return self.host_slot_bytes[device]
-        windows = () if self.machine.devices[device].windows_apart else memory.windows
+        windows = () if not self.topology.devices[device].unified_memory else memory.windows
         return 4 * (sum(memory.activation_pages) + sum(windows))
 
 
@@ -100,30 +100,30 @@ def make_draft(
     notes: what to tell the user of it. tight: save memory at the price of barriers. ahead, scarce:
     see `Windows.of`.
     """
-    graph, machine = support.graph, support.machine
-    windows = Windows.of(machine, ahead, scarce)
+    graph, topology = support.graph, support.topology
+    windows = Windows.of(topology, ahead, scarce)
     outlines, final_waits = split_graph(support, placements, windows)
-    spans: list[dict[int, Span]] = [{} for _ in machine.devices]
-    inbox: list[dict[int, Span]] = [{} for _ in machine.devices]
-    outbox: list[dict[int, Span]] = [{} for _ in machine.devices]
+    spans: list[dict[int, Span]] = [{} for _ in topology.devices]
+    inbox: list[dict[int, Span]] = [{} for _ in topology.devices]
+    outbox: list[dict[int, Span]] = [{} for _ in topology.devices]
     memory: list[DeviceMemory] = []
     own: dict[int, list[Outline]] = {}
     for outline in outlines:
         own.setdefault(outline.device, []).append(outline)
     windows_in: dict[str, int] = {}
     host_slot_bytes: dict[int, int] = {}
-    for device, spec in enumerate(machine.devices):
+    for device, spec in enumerate(topology.devices):
         here = own.get(device, [])
         weights = weights_of(graph, here)
         states = states_of(graph, here)
         program = MemoryUse(support, here, device)
         if spec.kind == "cpu":
-            there = windows_in.get(machine.host_of(device), 0)
+            there = windows_in.get(topology.host_of(device), 0)
             slot_bytes = host_slot_bytes[device] = 4 * program.least + there
             memory.append(_host_memory(support, device, weights, states, slot_bytes))
             continue
         bytes_of = {w: aligned(graph.words[w]) * 4 for w in (*weights, *states)}
-        page_words, whole = spec.page_bytes // 4, spec.own_buffers
+        page_words, whole = spec.max_buffer_bytes // 4, spec.disable_aliasing
         spans[device], pages = assign_memory(program, page_words, whole, tight)
         page_of = {state: len(pages) + number for number, state in enumerate(states)}
         in_place = [pair for outline in here for pair in outline.in_place]
@@ -134,12 +134,12 @@ def make_draft(
         inbox[device], in_pages = assign_inbox(graph, here, windows.sets, page_words, whole)
         outbox[device], out_pages = assign_window(leaving, page_words, whole)
         windows_bytes = 4 * (sum(in_pages) + sum(out_pages))
-        if spec.windows_apart:
-            host = machine.host_of(device)
+        if not spec.unified_memory:
+            host = topology.host_of(device)
             windows_in[host] = windows_in.get(host, 0) + windows_bytes
         weight_bytes = sum(bytes_of[w] for w in weights)
         state_bytes = sum(bytes_of[s] for s in states)
-        own_windows = 0 if spec.windows_apart else windows_bytes
+        own_windows = 0 if not spec.unified_memory else windows_bytes
         peak = weight_bytes + state_bytes + 4 * sum(pages) + own_windows
         there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
         slot = pages, in_pages, out_pages
@@ -167,7 +167,7 @@ def _host_memory(
     size = {node: support.graph.nodes[node].type.host_bytes for node in (*weights, *states)}
     weight_bytes, state_bytes = (sum(size[node] for node in some) for some in (weights, states))
     peak, there = slot + state_bytes, 0
-    if device != support.machine.cpu:
+    if device != support.topology.cpu:
         peak += weight_bytes
         there = sum(size[node] for node in support.resident.get(device, ()) if node in size)
     return DeviceMemory(weights, weight_bytes, (), (), (), peak, there, states, state_bytes)
@@ -192,10 +192,10 @@ def finish(
     """Returns the plan of a draft for a number of copies. decision: what it was chosen from."""
     locations = {(d, v): span for d, own in enumerate(draft.spans) for v, span in own.items()}
     graph = draft.support.graph
-    orders = Orders(graph, draft.machine, draft.spans)
+    orders = Orders(graph, draft.topology, draft.spans)
     return Plan(
         graph=graph,
-        machine=draft.machine,
+        topology=draft.topology,
         policy=policy,
         copies=copies,
         placements=draft.placements,
@@ -211,7 +211,7 @@ def finish(
 def _make_split(draft: Draft, number: int, outline: Outline, orders: Orders) -> Split:
     here, graph = outline.device, draft.support.graph
     spans, inbox, outbox = draft.spans[here], draft.inbox[here], draft.outbox[here]
-    whole = draft.support.machine.devices[here].own_buffers
+    whole = draft.support.topology.devices[here].disable_aliasing
     kept = {value for value, _ in outline.in_place}
     begins = stage_begins(outline.aside, len(outline.entering), len(outline.nodes))
     return Split(

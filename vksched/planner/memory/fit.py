@@ -49,14 +49,14 @@ FREE_TIMES = 2
 
 def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, Caps, list[str]]:
     """Returns a draft within every GPU's memory, its caps, and for each that was too small why."""
-    machine = support.machine
-    count = len(machine.devices)
+    topology = support.topology
+    count = len(topology.devices)
     caps = Caps([None] * count, [range(0)] * count)
     reasons: dict[tuple[int, ...], str] = {}
-    times = dict.fromkeys(machine.pools, 0)
+    times = dict.fromkeys(topology.memory_nodes, 0)
     draft = try_caps(caps)
     while True:
-        full = next((pool for pool in machine.pools if not draft.fits(pool)), None)
+        full = next((peers for peers in topology.memory_nodes if not draft.fits(peers)), None)
         if full is None:
             break
         need, room = draft.need(full), draft.room(full)
@@ -70,32 +70,32 @@ def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, Cap
         else:
             caps.peaks[full[0]] = peak
             draft = try_caps(caps)
-    return draft, caps, [_told(draft, caps, pool, reasons[pool]) for pool in sorted(reasons)]
+    return draft, caps, [_told(draft, caps, peers, reasons[peers]) for peers in sorted(reasons)]
 
 
-def _told(draft: Draft, caps: Caps, pool: tuple[int, ...], why: str) -> str:
+def _told(draft: Draft, caps: Caps, peers: tuple[int, ...], why: str) -> str:
     """Returns what the devices of one memory do not hold, as text. why: they are full."""
-    full = f"{', '.join(draft.machine.devices[d].name for d in pool)} is full: {why}"
-    peak, first = caps.peaks[pool[0]], caps.first[pool[0]]
+    full = f"{', '.join(draft.topology.devices[d].name for d in peers)} is full: {why}"
+    peak, first = caps.peaks[peers[0]], caps.first[peers[0]]
     parts = [f"number {peak[0]} to {peak[-1]}, which take most,"] if peak else []
     if first is not None:
         parts.append(f"from number {max(first, 0)} on")
     nodes, data = " and ".join(parts), draft.support.graph.data
-    here = (outline for outline in draft.outlines if outline.device in pool)
+    here = (outline for outline in draft.outlines if outline.device in peers)
     if any(value in data for outline in here for value, _ in outline.entering):
         return f"{full}; weights of nodes {nodes} stay in host memory"
     return f"{full}; nodes {nodes} go elsewhere"
 
 
-def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:
+def _find_peak(draft: Draft, peers: tuple[int, ...], caps: Caps) -> range | None:
     """Returns the numbers of a few nodes in a row without which a device would have room, if there
     are such: a cap would turn all away that come after them, too.
     """
-    device, support = pool[0], draft.support
+    device, support = peers[0], draft.support
     memory = draft.memory[device]
     besides = memory.needed_bytes - 4 * sum(memory.activation_pages)
-    most_words = (draft.room(pool) - besides) // 4
-    if len(pool) > 1 or most_words <= 0:
+    most_words = (draft.room(peers) - besides) // 4
+    if len(peers) > 1 or most_words <= 0:
         return None
     live = MemoryUse(support, draft.outlines, device).live()
     number = {node.id: i for i, node in enumerate(support.computed)}
@@ -118,7 +118,7 @@ def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:
 
 def _search_cap(
     draft: Draft,
-    pool: tuple[int, ...],
+    peers: tuple[int, ...],
     caps: Caps,
     step: int,
     try_caps: Callable[[Caps], Draft],
@@ -128,17 +128,17 @@ def _search_cap(
     draft: one in which they do not. step: by how many nodes at least. With NONE they take nothing
     but the states that live there.
     """
-    before, low, high = caps.first[pool[0]], NONE, len(draft.support.computed)
+    before, low, high = caps.first[peers[0]], NONE, len(draft.support.computed)
     if before is not None:
         high = max(low + 1, min(high, before - step + 1))
     found: Draft | None = None
-    starts, sum_bytes = _held_by_first_reader(draft, pool)
+    starts, sum_bytes = _held_by_first_reader(draft, peers)
     tried = 0
     while found is None or (tried < TRIES and high - low > 1):
-        need, room = draft.need(pool), draft.room(pool)
+        need, room = draft.need(peers), draft.room(peers)
         if found is not None and (step > 1 or (found is draft and need >= WELL_FILLED * room)):
             break
-        memories = [draft.memory[d] for d in pool]
+        memories = [draft.memory[d] for d in peers]
         held_bytes = sum(m.weight_bytes + m.state_bytes - m.resident_bytes for m in memories)
         beside = need - held_bytes
         if step > 1 and not tried:
@@ -148,26 +148,26 @@ def _search_cap(
         else:
             guess = (low + high) // 2
         cap = max(low + 1, min(guess, high - 1)) if high - low > 1 else NONE
-        for device in pool:
+        for device in peers:
             caps.first[device] = cap
         draft = try_caps(caps)
         tried += 1
-        if draft.fits(pool):
+        if draft.fits(peers):
             found, low = draft, cap
         elif cap == NONE:
-            names = ", ".join(draft.machine.devices[d].name for d in pool)
+            names = ", ".join(draft.topology.devices[d].name for d in peers)
             raise OutOfMemory(
-                f"[plan] expected {draft.need(pool)} bytes of free memory on {names} for the "
-                f"states that live there, got {draft.room(pool)}; try to drop other graphs"
+                f"[plan] expected {draft.need(peers)} bytes of free memory on {names} for the "
+                f"states that live there, got {draft.room(peers)}; try to drop other graphs"
             )
         else:
             high = cap
-    for device in pool:
+    for device in peers:
         caps.first[device] = low
     return found
 
 
-def _held_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[int], list[int]]:
+def _held_by_first_reader(draft: Draft, peers: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Returns in order the nodes that are the first on a device to read a weight or state that is
     not there yet, with one past the last, and the bytes of these, summed up.
     """
@@ -175,7 +175,7 @@ def _held_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[int
     wanted = {
         d: {*draft.memory[d].weights, *draft.memory[d].states}
         - support.resident.get(d, frozenset())
-        for d in pool
+        for d in peers
     }
     starts: list[int] = []
     sizes: list[int] = []
@@ -190,7 +190,7 @@ def _held_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[int
 
 def check_host(draft: Draft) -> None:
     """Raises OutOfMemory where the CPU cannot hold what no other device takes."""
-    cpu = (draft.machine.cpu,)
+    cpu = (draft.topology.cpu,)
     need, room = draft.need(cpu), draft.room(cpu)
     if need > room:
         raise OutOfMemory(
@@ -231,10 +231,10 @@ def most_copies(
             return 1, (f"copies: {asked} asked for, 1 made, as {in_order}",)
         return 1, ()
     best, why = wanted, ""
-    for pool in (*draft.machine.pools, (draft.machine.cpu,)):
-        spec = draft.machine.devices[pool[0]]
-        slot = sum(draft.slot_bytes(d) for d in pool)
-        free = draft.room(pool) - draft.need(pool)
+    for peers in (*draft.topology.memory_nodes, (draft.topology.cpu,)):
+        spec = draft.topology.devices[peers[0]]
+        slot = sum(draft.slot_bytes(d) for d in peers)
+        free = draft.room(peers) - draft.need(peers)
         fit = 1 + free // slot if slot else wanted
         if fit < best:
             best, why = fit, f"{spec.name} has room for {fit}: each takes {slot} bytes"

@@ -24,7 +24,7 @@ from ...plan.types.split_draft import Outline
 
 
 def assign_window(
-    values: Iterable[tuple[int, int]], page_words: int, own_buffers: bool = False
+    values: Iterable[tuple[int, int]], page_words: int, disable_aliasing: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Returns spans for values that cross, one behind the other and never reused, and the page
     sizes.
@@ -33,7 +33,7 @@ def assign_window(
     pages: list[int] = []
     for key, words in values:
         size = max(aligned(words), ALIGN_WORDS)
-        if not pages or own_buffers or pages[-1] + size > page_words:
+        if not pages or disable_aliasing or pages[-1] + size > page_words:
             pages.append(0)
         spans[key] = Span(len(pages) - 1, pages[-1], words)
         pages[-1] += size
@@ -41,7 +41,11 @@ def assign_window(
 
 
 def assign_inbox(
-    graph: Graph, here: Sequence[Outline], sets: int, page_words: int, own_buffers: bool = False
+    graph: Graph,
+    here: Sequence[Outline],
+    sets: int,
+    page_words: int,
+    disable_aliasing: bool = False,
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Returns spans for the values that enter a device, and the page sizes.
 
@@ -58,9 +62,9 @@ def assign_inbox(
             else:
                 lasting.append((value, words))
         turn += outline.refills
-    spans, pages = assign_window(lasting, page_words, own_buffers)
+    spans, pages = assign_window(lasting, page_words, disable_aliasing)
     if not turns:
         return spans, pages
-    shared, more = assign_spans(turns, page_words, own_buffers, largest_live_set(turns))
+    shared, more = assign_spans(turns, page_words, disable_aliasing, largest_live_set(turns))
     moved = {v: replace(span, page=span.page + len(pages)) for v, span in shared.items()}
     return {**spans, **moved}, (*pages, *more)

@@ -39,7 +39,7 @@ def other_streams(
 
     draft: what came of `wishes`, where memory is short. latency_s: what a run of that takes.
     """
-    is_cpu, data = support.machine.is_cpu, support.graph.data
+    is_cpu, data = support.topology.is_cpu, support.graph.data
     streamed = {v for o in draft.outlines for v, _ in o.entering if v in data}
     by_cpu = [n for o in draft.outlines if is_cpu(o.device) for n in o.nodes]
     if streamed and _seconds_on_cpu(support, streamed) < latency_s:
@@ -54,14 +54,14 @@ def other_streams(
 def _seconds_on_cpu(support: Support, weights: Iterable[int]) -> float:
     """Returns what the CPU takes for the nodes that read some weights."""
     readers = {reader for weight in weights for reader in support.readers[weight]}
-    return sum(support.node_seconds(n, support.machine.cpu) for n in sorted(readers))
+    return sum(support.node_seconds(n, support.topology.cpu) for n in sorted(readers))
 
 
 def _seconds_of_streams(support: Support, nodes: Iterable[int]) -> float:
     """Returns what it takes at least to stream the weights of some nodes to one device: the link,
     or the submissions.
     """
-    machine, graph = support.machine, support.graph
+    topology, graph = support.topology, support.graph
     read = {w for n in nodes for w in support.operands[n] if w in graph.data}
     sizes = [graph.nodes[w].type.device_bytes for w in read if graph.nodes[w].op == "weight"]
     if not any(sizes):
@@ -69,10 +69,10 @@ def _seconds_of_streams(support: Support, nodes: Iterable[int]) -> float:
     submissions = sum(sizes) / (STREAMED_TOGETHER * max(sizes))
     return min(
         max(
-            link_seconds(machine, device, COPY_IN, sum(sizes)),
+            link_seconds(topology, device, COPY_IN, sum(sizes)),
             submissions * submission_seconds(spec),
         )
-        for device, spec in enumerate(machine.devices)
+        for device, spec in enumerate(topology.devices)
         if spec.kind != "cpu"
     )
 
@@ -92,9 +92,9 @@ def _spread(support: Support, draft: Draft) -> frozenset[int]:
     """Returns weights to stream instead of those that a draft streams, as many bytes, evenly among
     all weights of their devices; none where copies take no longer than the work that hides them.
     """
-    machine, data = support.machine, support.graph.data
+    topology, data = support.topology, support.graph.data
     out: set[int] = set()
-    for device, spec in enumerate(machine.devices):
+    for device, spec in enumerate(topology.devices):
         here = [o for o in draft.outlines if o.device == device]
         streamed = [v for o in here for v, _ in o.entering if v in data]
         hidden = spec.limits.copy_queue or any(o.refills for o in here)
@@ -108,7 +108,7 @@ def _spread(support: Support, draft: Draft) -> frozenset[int]:
 def _holds_up(support: Support, device: int, streamed: Sequence[int]) -> bool:
     """Whether copies of weights take longer than what reads these."""
     sizes = [support.graph.nodes[w].type.device_bytes for w in streamed]
-    copies_s = sum(link_seconds(support.machine, device, COPY_IN, size) for size in sizes)
+    copies_s = sum(link_seconds(support.topology, device, COPY_IN, size) for size in sizes)
     readers = {reader for weight in streamed for reader in support.readers[weight]}
     return copies_s > sum(support.node_seconds(n, device) for n in sorted(readers))
 

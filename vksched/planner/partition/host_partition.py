@@ -27,7 +27,7 @@ from ...plan.types.interval_set import Owners
 from ...plan.types.plan_types import HOST, CopyIn, Placement, PlanValue, Span, Split
 from ...topology.device_spec import DeviceSpec
 from ...topology.host_names import CALLER, CPU, device_of, host_of
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 
 
 def cut(plan: Plan) -> tuple[Part, ...]:
@@ -41,7 +41,7 @@ def cut(plan: Plan) -> tuple[Part, ...]:
             "[parts] expected a plan that says all beforehand, got one that decides in each run; "
             'try policy="auto"'
         )
-    hosts = [host_of(spec.name) for spec in plan.machine.devices]
+    hosts = [host_of(spec.name) for spec in plan.topology.devices]
     working = dict.fromkeys([CALLER, *(hosts[split.device] for split in plan.splits)])
     order = _Order(plan, hosts)
     return tuple(_Cut(plan, host, hosts, order).part() for host in working)
@@ -137,7 +137,7 @@ class _Cut:
         self._host = host
         self._order = order
         self._splits = order.splits.get(host, [])
-        devices = plan.machine.devices
+        devices = plan.topology.devices
         own = [d for d, of in enumerate(hosts) if of == host]
         self._kept = [d for d in own if devices[d].kind != "cpu"]
         self._cpu = next((d for d in own if devices[d].kind == "cpu"), None)
@@ -157,7 +157,7 @@ class _Cut:
         memory.append(NOTHING if self._cpu is None else plan.memory[self._cpu])
         made = Plan(
             graph=graph,
-            machine=self._machine(),
+            topology=self._topology(),
             policy=plan.policy,
             copies=plan.copies,
             placements=self._placements(graph),
@@ -178,19 +178,19 @@ class _Cut:
         every = len(plan.splits)
         return Part(self._host, _with_waits(made), numbers, steps, inputs, results, every)
 
-    def _machine(self) -> Machine:
+    def _topology(self) -> Topology:
         plan = self._plan
-        devices = [plan.machine.devices[d] for d in self._devices]
+        devices = [plan.topology.devices[d] for d in self._devices]
         names = {spec.name for spec in devices}
         pairs = tuple(
             (device_of(a), device_of(b), link)
-            for a, b, link in plan.machine.links.pairs
+            for a, b, link in plan.topology.links.pairs
             if a in names and b in names
         )
         specs = [replace(spec, name=device_of(spec.name)) for spec in devices]
         if self._cpu is None:
             specs.append(DeviceSpec(CPU, "cpu", "numpy"))
-        return Machine(tuple(specs), replace(plan.machine.links, pairs=pairs))
+        return Topology(tuple(specs), replace(plan.topology.links, pairs=pairs))
 
     def _inputs(self) -> tuple[int, ...]:
         nodes, copies = self._plan.graph.nodes, (c for s in self._splits for c in s.copies_in)
@@ -274,7 +274,7 @@ class _Cut:
             if node is own:
                 there = whole[node.id]
                 home = self._devices.get(there.device, homes.get(node.id, cpu))
-                out[node.id] = Placement(home, there.rule)
+                out[node.id] = Placement(home, there.reason)
         return tuple(out)
 
 
@@ -304,7 +304,7 @@ def _outputs_beside(
 
 
 def _with_waits(plan: Plan) -> Plan:
-    """Returns a part's plan with what its host waits for: crossings between its own devices, what
+    """Returns a part's plan with what its host waits for: transfers between its own devices, what
     had windows that weights take, what observers see, and all else before states are written.
     Steps may wait for some of it earlier.
     """
@@ -313,7 +313,7 @@ def _with_waits(plan: Plan) -> Plan:
     first_commit = len(plan.splits) - len(plan.commits)
     splits: list[Split] = []
     shown: list[int] = []
-    owners = [Owners() for _ in plan.machine.devices]
+    owners = [Owners() for _ in plan.topology.devices]
 
     def wait(wanted: Iterable[int]) -> tuple[int, ...]:
         last: dict[int, int] = {}

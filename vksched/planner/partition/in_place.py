@@ -147,11 +147,11 @@ class _Able:
                     reached.append(operand)
 
     def _may_move(self, node_id: int) -> bool:
-        support, spec = self._support, self._support.machine.devices[self._device[node_id]]
+        support, spec = self._support, self._support.topology.devices[self._device[node_id]]
         return (
             support.graph.nodes[node_id].declaration.in_place is not None
             and spec.kind != "cpu"  # where a copy cannot fail, and computing can
-            and spec.sync == "split"
+            and spec.submit_granularity == "split"
             and node_id not in self._given
             and self._in_host.keys().isdisjoint(support.operands[node_id])
         )
@@ -159,7 +159,7 @@ class _Able:
     def _numpy_may_write(self, value: int, state: int) -> bool:
         support, here = self._support, self._device[value]
         return (
-            support.machine.devices[here].kind == "cpu"
+            support.topology.devices[here].kind == "cpu"
             and self._given.isdisjoint((value, state))
             and all(self._device[r] == here for r in support.readers[state])
             and numpy_may_write(support.graph, value, state, support.readers[state])

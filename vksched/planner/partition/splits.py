@@ -1,12 +1,12 @@
 """Splits: which nodes are submitted together, in which order, what crosses, and where the host must
 wait.
 
-Problem: few submissions and waits, but early starts. Method: the crossing depth of a node is the
-largest number of crossings on a path to it. Nodes of one device and one depth form a split, which
+Problem: few submissions and waits, but early starts. Method: the transfer depth of a node is the
+largest number of transfers on a path to it. Nodes of one device and one depth form a split, which
 is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
 own, so that the other device can start. A split is cut in parts where it takes its device too long,
 where a weight is streamed in, so that this lies there no longer than needed, behind a value that
-the user wants to see, and where the device's `sync` asks for it. Where the caller gives nodes
+the user wants to see, and where the device's `submit_granularity` asks for it. Where the caller gives nodes
 turns, those of one turn form splits of their own, and a device has its turns in order. The splits
 stand in the order in which what they wait for is done, by rough estimates; those that write states
 stand last.
@@ -27,7 +27,7 @@ from ...plan.costs.op_support import Support
 from ...plan.types.plan_types import HOST, Placement, value_of
 from ...plan.types.split_draft import SUBMISSION_S, Outline
 from ...topology.host_names import CALLER
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .in_place import InPlace, find_in_place
 from .streaming_windows import Windows
 from .transfers import choose_aside, follow
@@ -44,7 +44,7 @@ def split_graph(
     """Returns the splits in submission order and the splits to wait for at the end. windows: by
     default those of the machine.
     """
-    graph, is_cpu = support.graph, support.machine.is_cpu
+    graph, is_cpu = support.graph, support.topology.is_cpu
     roots = graph.roots
     device = {n.id: placements[n.id].device for n in support.computed}
     in_host = {w.id: w.type.device_bytes for w in graph.weights if is_cpu(placements[w.id].device)}
@@ -82,11 +82,11 @@ def split_graph(
         if root in of_node:
             leaving[of_node[root]][value_of(graph, value, False)] = None
     devices = [device[nodes[0]] for nodes in groups]
-    windows = windows or Windows.of(support.machine)
+    windows = windows or Windows.of(support.topology)
     refills = windows.refills(graph, devices, entering)
     before = windows.had_before(devices, refills)
     waits = _find_waits(
-        support.machine,
+        support.topology,
         devices,
         [(*e.values(), had) for e, had in zip(entering, before, strict=True)],
         leaving,
@@ -96,7 +96,7 @@ def split_graph(
     observed: list[list[int]] = [[] for _ in groups]
     for value in support.observed:
         observed[of_node[graph.root(value)]].append(value)
-    specs, host_of = support.machine.devices, support.machine.host_of
+    specs, host_of = support.topology.devices, support.topology.host_of
     alone = {host_of(device) for device in devices} <= {CALLER}  # parts of hosts wait anew
     asides = [
         choose_aside(specs[devices[i]], graph, entering[i], leaving[i]) if alone and i < run else ()
@@ -202,13 +202,15 @@ def _cut(
     support: Support, device: int, levels: list[tuple[int, int]], in_host: Mapping[int, int]
 ) -> list[tuple[int, ...]]:
     """Parts a split, given as (level, node), where its device is not to get it as one."""
-    spec = support.machine.devices[device]
+    spec = support.topology.devices[device]
     parts: list[list[int]] = []
     total_s, streamed_bytes, before, shown = 0.0, 0, -1, False
     most_bytes = STREAMED_TOGETHER * max(in_host.values(), default=0)
     for level, node_id in levels:
         seconds, comes_bytes, starts = 0.0, 0, not parts or shown
-        starts |= spec.sync == "op" or (spec.sync == "level" and level != before)
+        starts |= spec.submit_granularity == "op" or (
+            spec.submit_granularity == "level" and level != before
+        )
         if spec.kind != "cpu":
             seconds = support.longest_seconds(node_id, device)
             starts |= total_s + seconds > SUBMISSION_S
@@ -283,7 +285,7 @@ def _by_level(support: Support, nodes: list[int]) -> list[tuple[int, int]]:
 
 
 def _find_waits(
-    machine: Machine,
+    topology: Topology,
     devices: Sequence[int],
     sources: Sequence[Iterable[int]],
     leaving: Sequence[dict[int, None]],
@@ -292,7 +294,7 @@ def _find_waits(
 ) -> list[tuple[int, ...]]:
     """Returns for each split, and last for the end, the splits that the host must still wait for:
     those whose values it needs, or whose windows it takes, and the one before where the device's
-    `sync` asks for it.
+    `submit_granularity` asks for it.
 
     A wait covers all earlier splits of its device: queues run in order. run: how many splits stand
     before those that write states, which wait for all of them.
@@ -313,7 +315,7 @@ def _find_waits(
     for position, needed in enumerate(sources):
         here = devices[position]
         wanted = [*(needed if position < run else range(run)), shown_last]
-        if machine.devices[here].sync != "split":
+        if topology.devices[here].submit_granularity != "split":
             wanted.append(newest[here])
         out.append(need(wanted))
         newest[here] = position

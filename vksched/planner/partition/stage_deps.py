@@ -17,7 +17,7 @@ from ...ir.graph import Graph
 from ...plan.types.interval_set import WordSet
 from ...plan.types.plan_types import COMING, HOST, LEAVING, WORK, Order, Span
 from ...plan.types.split_draft import Outline
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .barriers import split_items
 
 SEARCHED = 8
@@ -29,15 +29,17 @@ is waited for unasked; it mostly ended long ago.
 class Orders:
     """The orders of a plan's splits, asked for one after the other."""
 
-    def __init__(self, graph: Graph, machine: Machine, spans: Sequence[Mapping[int, Span]]) -> None:
+    def __init__(
+        self, graph: Graph, topology: Topology, spans: Sequence[Mapping[int, Span]]
+    ) -> None:
         """spans: for each device where values are."""
         self._graph = graph
-        self._devices = machine.devices
+        self._devices = topology.devices
         self._spans = spans
         self._device_of: list[int] = []
-        self._used: list[list[tuple[int, WordSet]]] = [[] for _ in machine.devices]
+        self._used: list[list[tuple[int, WordSet]]] = [[] for _ in topology.devices]
         """Of each device the words that its last splits used."""
-        self._known = [HOST] * len(machine.devices)
+        self._known = [HOST] * len(topology.devices)
         """Of each device the last split whose work is complete for all that its copy queue gets
         now: the host has waited for it, or that queue itself.
         """
@@ -66,7 +68,7 @@ class Orders:
         return tuple(found)
 
     def _words(self, outline: Outline) -> WordSet:
-        used, whole = WordSet(), self._devices[outline.device].own_buffers
+        used, whole = WordSet(), self._devices[outline.device].disable_aliasing
         spans = self._spans[outline.device]
         for reads, writes in split_items(self._graph, outline, spans, whole):
             used.add(*reads, *writes)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from ...ir.graph import Graph
 from ...plan.types.plan_types import HOST
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Windows:
     sets: int = 2
 
     @staticmethod
-    def of(machine: Machine, ahead: bool = True, scarce: bool = False) -> Windows:
+    def of(topology: Topology, ahead: bool = True, scarce: bool = False) -> Windows:
         """Returns the windows of a machine.
 
         ahead: the host writes the weights of the next split while the device works. scarce: the
@@ -45,8 +45,8 @@ class Windows:
         """
         shared = {
             device
-            for device, spec in enumerate(machine.devices)
-            if spec.kind != "cpu" and (scarce or not spec.windows_apart)
+            for device, spec in enumerate(topology.devices)
+            if spec.kind != "cpu" and (scarce or spec.unified_memory)
         }
         return Windows(frozenset(shared), 2 if ahead else 1)
 

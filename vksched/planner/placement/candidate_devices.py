@@ -45,7 +45,7 @@ class Wishes:
 
     order: tuple[int, ...]
     on: Mapping[int, int]
-    rule: str
+    reason: str
     streams: float | None = None
     spread: frozenset[int] = frozenset()
 
@@ -57,18 +57,18 @@ class Placing:
         self.support = support
         self.wishes = wishes
         self.graph = support.graph
-        self.machine = support.machine
-        self._is_cpu = self.machine.is_cpu
+        self.topology = support.topology
+        self._is_cpu = self.topology.is_cpu
         self._gpus = tuple(takewhile(lambda d: not self._is_cpu(d), wishes.order))
         """Devices that are asked before a CPU."""
         self.caps = caps
         self.device: dict[int, int] = {}
-        self.rule: dict[int, str] = {}
+        self.reason: dict[int, str] = {}
         self.fixed: set[int] = set()
         self.homes: dict[int, int] = dict(support.homes)
         self.passed_over: dict[int, str] = {}
         self.kept: dict[int, str] = {}
-        self._others = {d for d in range(self.machine.cpu) if not self._is_cpu(d)}
+        self._others = {d for d in range(self.topology.cpu) if not self._is_cpu(d)}
         """All devices but CPUs."""
         self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
         self.notes: list[str] = []
@@ -78,7 +78,7 @@ class Placing:
     def why_not(self, node: Node, device: int) -> str | None:
         cap, number = self.caps.first[device], self._rank[node.id]
         if (cap is not None and number >= cap) or number in self.caps.peaks[device]:
-            return f"{self.machine.devices[device].name} is full"
+            return f"{self.topology.devices[device].name} is full"
         return self.support.why_not(node, device)
 
     def can(self, node: Node, device: int) -> bool:
@@ -104,23 +104,23 @@ class Placing:
         """Returns the CPU that takes what no other device can: that of the host which has most of
         what a node reads, else of one that reads its result.
         """
-        if len(self.machine.hosts) == 1:
-            return self.machine.cpu
+        if len(self.topology.hosts) == 1:
+            return self.topology.cpu
         placed = [n for n in self.support.operands[node.id] if n in self.device]
         beside = sorted(placed, key=lambda n: (-self._bytes(n), n))
         beside += [n for n in self.support.readers[node.id] if n in self.device]
-        cpus = (self.machine.cpu_of(self.device[n]) for n in beside)
-        return next((d for d in cpus if d is not None and self.can(node, d)), self.machine.cpu)
+        cpus = (self.topology.cpu_of(self.device[n]) for n in beside)
+        return next((d for d in cpus if d is not None and self.can(node, d)), self.topology.cpu)
 
     def put(self, node: Node, device: int, rule: str) -> None:
         self.device[node.id] = device
-        self.rule[node.id] = rule
+        self.reason[node.id] = rule
 
     def sweep(self, late: Collection[int] = ()) -> None:
         """Carries devices along the edges; not the CPU's, which one op there would else give to all
         that nothing holds. late: nodes that get their device otherwise, and states with them.
         """
-        carried = self._others or set(range(self.machine.cpu))
+        carried = self._others or set(range(self.topology.cpu))
         apart = {*late, *self.graph.states}
         for node in [n for n in self._left() if n.id not in apart]:
             self._follow(node, self.support.operands[node.id], carried)

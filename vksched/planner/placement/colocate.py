@@ -37,7 +37,7 @@ class Pulls(Placing):
         """Gives weights without a home one in the memory of the host."""
         for weight in sorted(weights):
             if weight not in self.homes:
-                self.homes[weight] = self.machine.cpu
+                self.homes[weight] = self.topology.cpu
                 self.passed_over[weight] = ", as not all of them fit"
 
     def grant_wishes(self) -> None:
@@ -55,7 +55,7 @@ class Pulls(Placing):
             for weight in new:
                 self.homes[weight] = device
                 self.room.take(device, weight)
-            self.put(node, device, self.wishes.rule)
+            self.put(node, device, self.wishes.reason)
 
     def pull(self) -> None:
         """Puts nodes where the heaviest weight or state is that they read.
@@ -112,7 +112,7 @@ class Pulls(Placing):
 
     def _from_host(self, weights: Sequence[int]) -> bool:
         """Whether the heaviest weight of a node is in host memory, and a GPU is preferred."""
-        home = self.homes.get(self._heaviest(weights), self.machine.cpu)
+        home = self.homes.get(self._heaviest(weights), self.topology.cpu)
         return self._is_cpu(home) and bool(self._gpus)
 
     def _pull(self, node: Node, operands: Sequence[int]) -> None:
@@ -142,7 +142,7 @@ class Pulls(Placing):
 
         Where only the CPU runs it the next reader decides: numpy finds its weights in any case.
         """
-        home, full = self.device.get(node.id, self.machine.cpu), False
+        home, full = self.device.get(node.id, self.topology.cpu), False
         if node.id not in self.device:
             reasons: list[str] = []
             for home in self._homes_for(node, weight):
@@ -182,14 +182,14 @@ class Pulls(Placing):
         if reason is not None:
             return reason
         full = self.room.refuses(device, weight)
-        return f"{self.machine.devices[device].name} is full" if full else None
+        return f"{self.topology.devices[device].name} is full" if full else None
 
     def _offload(self, node: Node, behind: Sequence[int], widening: Sequence[int]) -> bool:
         """Puts a node whose heaviest weight or state is in host memory on a GPU, where that pays.
 
         widening: what widens some of the weights for it, and goes with it.
         """
-        cpu = self.homes.get(self._heaviest(behind), self.machine.cpu)
+        cpu = self.homes.get(self._heaviest(behind), self.topology.cpu)
         together = [*(self.graph.nodes[n] for n in widening), node]
         read = {i for each in together for i in self.support.operands[each.id]}
         weights = [w for w in behind if w in read]
@@ -200,10 +200,10 @@ class Pulls(Placing):
         intensity = sum(map(self.support.flops, together)) / moved
         others = (self.homes.get(w, cpu) for w in weights)
         for device in (d for d in dict.fromkeys((*others, *self._gpus)) if not self._is_cpu(d)):
-            if self.machine.cpu_of(device) != cpu:  # no weight crosses a network in each run
+            if self.topology.cpu_of(device) != cpu:  # no weight crosses a network in each run
                 continue
-            spec = self.machine.devices[device]
-            needed = moved if spec.windows_apart else 2 * moved  # a window lies there, too
+            spec = self.topology.devices[device]
+            needed = moved if not spec.unified_memory else 2 * moved  # a window lies there, too
             fits = needed + self._bytes(node.id) <= spec.memory_bytes
             least = self._least_intensity(device)
             able = all(self.support.can(each, device) for each in together)
@@ -230,7 +230,7 @@ class Pulls(Placing):
         """Returns the flops for each byte of its weights from which on a node is worth that they
         are streamed to a device.
         """
-        own = self.machine.devices[device].offload_flops_per_byte
+        own = self.topology.devices[device].offload_flops_per_byte
         return own if self.wishes.streams is None or own == math.inf else self.wishes.streams
 
     def _cannot_hold(self, weight: int, device: int) -> str | None:
@@ -269,7 +269,7 @@ class Pulls(Placing):
             found = home if home is not None and why is None else self._first_able(node)
         self.room.take(found, node.id)
         if why is not None and node.id in self.kept:
-            name = self.machine.devices[found].name
+            name = self.topology.devices[found].name
             text = f"{self.kept[node.id]}, which cannot: {why}"
             self.notes.append(f"{node.name}: {text}; it lives on {name}")
         return found, rule

@@ -24,9 +24,9 @@ class Room:
 
     def __init__(self, support: Support) -> None:
         self._support = support
-        self._machine = support.machine
-        self._left: list[float] = [spec.memory_bytes for spec in self._machine.devices]
-        self._left[self._machine.cpu] = math.inf
+        self._topology = support.topology
+        self._left: list[float] = [spec.memory_bytes for spec in self._topology.devices]
+        self._left[self._topology.cpu] = math.inf
         self._closed: dict[int, float] = {}
         """Devices that have refused a weight, with the bytes from which on they take others."""
 
@@ -39,14 +39,14 @@ class Room:
         self._count(device, -self._support.missing_bytes(weight, device))
 
     def _count(self, device: int, size_bytes: int) -> None:
-        for other in self._machine.pool(device):
+        for other in self._topology.memory_peers(device):
             self._left[other] -= size_bytes
 
     def refuses(self, device: int, weight: int) -> bool:
         """Whether a device has no room for a weight, or has refused one that was no larger."""
         missing, room = self._support.missing_bytes(weight, device), self._left[device]
         if missing > room:  # the small weights further on would be islands here
-            least = (1 - WELL_FILLED) * self._machine.devices[device].memory_bytes
+            least = (1 - WELL_FILLED) * self._topology.devices[device].memory_bytes
             small = min(missing, least) if room >= least else math.inf
             self._closed[device] = max(small, self._closed.get(device, 0))
         return missing > room or 0 < missing < self._closed.get(device, 0)

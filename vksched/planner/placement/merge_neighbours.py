@@ -154,7 +154,7 @@ class Groups(_Moves):
         # found when first asked, and kept from then
         self._parts_of: dict[int, tuple[int, ...]] = {}  # what is read of each node
         self._count: dict[int, int] = {}  # how many readers a part has on all devices
-        self._way = lru_cache(maxsize=None)(self.support.machine.way)
+        self._way = lru_cache(maxsize=None)(self.support.topology.way)
 
     def _read_by(self, node: Node) -> tuple[int, ...]:
         """Returns what a node reads of computed values, parts on their own."""
@@ -228,10 +228,10 @@ class Groups(_Moves):
                 root not in inner
             ):  # all parts: one that does not cross beside the whole may do so now
                 parts += self._made_by(root)
-        now = self._crossings(parts, inner, reads, here, here)
+        now = self._transfers(parts, inner, reads, here, here)
         best, least = here, now
         for option in options:
-            then = self._crossings(parts, inner, reads, here, option)
+            then = self._transfers(parts, inner, reads, here, option)
             less = then.size_bytes < least.size_bytes and then.values <= now.values
             if less and self._pays(group, option, now.seconds - then.seconds):
                 best, least = option, then
@@ -250,7 +250,7 @@ class Groups(_Moves):
     def _around(self, node: Node) -> tuple[int, ...]:
         return (*self.support.operands[node.id], *self.support.readers[node.id])
 
-    def _crossings(
+    def _transfers(
         self, parts: Sequence[int], inner: set[int], reads: Counter[int], here: int, there: int
     ) -> Crossed:
         """Returns what crosses of some values, were the group `inner`, which is `here`, `there`.
@@ -280,7 +280,7 @@ class Groups(_Moves):
 
     def _seconds(self, source: int, target: int, size_bytes: int) -> float:
         """Returns what a value takes from one device to another, and the submission behind it."""
-        spec = self.support.machine.devices[target]
+        spec = self.support.topology.devices[target]
         return self._way(source, target).seconds(size_bytes) + submission_seconds(spec)
 
     def _pays(self, group: Sequence[Node], there: int, saved_s: float) -> bool:

@@ -38,7 +38,7 @@ def place(
     follows it, may stand beyond the first node that a device must not take. wishes: by default the
     devices in their order.
     """
-    wishes = wishes or Wishes(support.machine.order, {}, "")
+    wishes = wishes or Wishes(support.topology.order, {}, "")
     placer = _Placer(support, caps, wishes)
     _apply_overrides(placer, overrides)
     placer.leave_in_host_memory(wishes.spread)
@@ -65,13 +65,13 @@ class _Placer(Pulls):
             if not self._is_cpu(device) or node.id in self.fixed:
                 continue
             if not any(self.can(node, d) for d in self._others):
-                self.rule[node.id] = self._reasons(node, device).removeprefix(", ")
+                self.reason[node.id] = self._reasons(node, device).removeprefix(", ")
 
     def _reasons(self, node: Node, end: int) -> str:
         """Returns why the devices before `end` that cannot run a node cannot, as part of a rule."""
         before = (self._is_cpu(end) and self._others) or range(end)
         reasons = [
-            f"{self.machine.devices[d].name} cannot: {reason}"
+            f"{self.topology.devices[d].name} cannot: {reason}"
             for d in sorted(before)
             if (reason := self.why_not(node, d)) is not None
         ]
@@ -93,7 +93,7 @@ class _Placer(Pulls):
 
 def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
     """Puts nodes where the user wants them, or says why not; weights get their homes."""
-    resolved = resolve_overrides(placer.graph, placer.machine, overrides)
+    resolved = resolve_overrides(placer.graph, placer.topology, overrides)
     heeded = {text for n, (_, text) in resolved.items() if placer.graph.nodes[n].op != "input"}
     for node_id, (device, text) in resolved.items():
         target = placer.graph.nodes[node_id]
@@ -113,7 +113,7 @@ def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
 def _stay(placer: _Placer, node: Node, device: int, text: str) -> None:
     home = placer.support.homes[node.id]
     if home != device:
-        name = placer.machine.devices[home].name
+        name = placer.topology.devices[home].name
         placer.notes.append(f"{text} has no effect: {node.name} lives on {name} already")
 
 
@@ -126,7 +126,7 @@ def _override(placer: _Placer, node: Node, device: int, text: str) -> None:
         placer.put(node, other, f"{text}, which cannot: {reason}")
         placer.notes.append(
             f"{node.name}: {text}, which cannot: {reason}; "
-            f"it runs on {placer.machine.devices[other].name}"
+            f"it runs on {placer.topology.devices[other].name}"
         )
     placer.fixed.add(node.id)
 
@@ -137,7 +137,7 @@ def _placements(placer: _Placer) -> tuple[Placement, ...]:
     views, roots = placer.graph.views, placer.graph.roots
     for node in placer.graph.nodes:
         if node.id in placer.device:
-            out.append(Placement(placer.device[node.id], placer.rule[node.id]))
+            out.append(Placement(placer.device[node.id], placer.reason[node.id]))
         elif node.id in views:
             root = roots[node.id]
             out.append(Placement(out[root].device, f"view of {placer.graph.nodes[root].name}"))
@@ -148,27 +148,27 @@ def _placements(placer: _Placer) -> tuple[Placement, ...]:
 
 def _names(placer: _Placer, devices: Iterable[int]) -> str:
     """Returns the names of some devices, as text."""
-    return ", ".join(placer.machine.devices[d].name for d in sorted(devices))
+    return ", ".join(placer.topology.devices[d].name for d in sorted(devices))
 
 
 def _leaf(placer: _Placer, node: Node) -> Placement:
-    cpu = placer.machine.cpu
+    cpu = placer.topology.cpu
     users = list(dict.fromkeys([placer.device[r] for r in placer.support.readers[node.id]]))
     if node.op == "input":
         return Placement(cpu, f"from the caller to {_names(placer, users) or 'no device'}")
     home = placer.homes.get(node.id)
     if len(users) == 1 and home in (None, users[0]):
         return Placement(users[0], node.op)
-    gpus = [d for d in users if not placer.machine.is_cpu(d)]
-    if home is not None and placer.machine.is_cpu(home) and gpus:
+    gpus = [d for d in users if not placer.topology.is_cpu(d)]
+    if home is not None and placer.topology.is_cpu(home) and gpus:
         return Placement(home, f"{node.op} in host memory; streamed to {_names(placer, gpus)}")
     if home is None or (users and home not in users):
         if node.id in placer.kept:
             reader = next(r for r in placer.support.readers[node.id] if home != placer.device[r])
-            why = placer.why_not(placer.graph.nodes[reader], home or 0) or placer.rule[reader]
+            why = placer.why_not(placer.graph.nodes[reader], home or 0) or placer.reason[reader]
             placer.notes.append(
                 f"{placer.kept[node.id]} has no effect: {placer.graph.nodes[reader].name}, which "
-                f"reads it, runs on {placer.machine.devices[placer.device[reader]].name} ({why})"
+                f"reads it, runs on {placer.topology.devices[placer.device[reader]].name} ({why})"
             )
         home = (gpus or users or [cpu])[0]  # numpy has it in any case
     others = _names(placer, [d for d in users if d != home])

@@ -50,7 +50,7 @@ class StateHomes:
 
     def _crossing_s(self, state: int, home: int) -> float:
         """Returns the seconds on the links in each run if a state lives on a device."""
-        way = self._support.machine.way
+        way = self._support.topology.way
         total_s = 0.0
         for device, size_bytes in self._read_bytes(state).items():
             if device != home:

@@ -26,7 +26,7 @@ from ...plan.costs import node_cost
 from ...plan.costs.op_support import Support
 from ...plan.types.decision import SINGLE
 from ...plan.types.placement_overrides import Overrides, resolve_overrides
-from ...schedule import Objective, Task, TaskGraph, Topology, schedule
+from ...schedule import Objective, Platform, Task, TaskGraph, schedule
 from ...schedule.local_search.step_budget import budget_by_size
 from ...schedule.model.task_graph import MOST as MOST_AMOUNT
 from ...topology.host_names import CALLER
@@ -62,10 +62,10 @@ class Candidates:
     def __init__(self, support: Support, overrides: Overrides, devices: tuple[int, ...]) -> None:
         self.support = support
         self.devices = devices
-        self.machine = support.machine
-        self.names = [spec.name for spec in self.machine.devices]
+        self.topology = support.topology
+        self.names = [spec.name for spec in self.topology.devices]
         self._totals: dict[int, float] = {}
-        resolved = resolve_overrides(support.graph, self.machine, overrides)
+        resolved = resolve_overrides(support.graph, self.topology, overrides)
         graph = support.graph
         self.pins = {
             node: device
@@ -73,15 +73,15 @@ class Candidates:
             if graph.nodes[node].op not in ("input", "constant")  # they are where they are read
         }
         self._able: dict[int, tuple[int, ...]] = {}
-        self._cpus = tuple(d for d in self.machine.order if self.machine.is_cpu(d))
-        if len(self.machine.hosts) > 1 and len(devices) > GRAINS:
+        self._cpus = tuple(d for d in self.topology.order if self.topology.is_cpu(d))
+        if len(self.topology.hosts) > 1 and len(devices) > GRAINS:
             self._take_fastest()
 
     def _take_fastest(self) -> None:
         """Leaves the caller's own devices and the fastest of others, as many as there are bundles;
         of equal ones the first, so that they are on few hosts.
         """
-        alike, host_of, all_devices = self.support.alike, self.machine.host_of, self.devices
+        alike, host_of, all_devices = self.support.alike, self.topology.host_of, self.devices
         self.devices = tuple(dict.fromkeys(alike[d] for d in all_devices))
         seconds = {d: self.total_s(d) for d in self.devices}
         ranked = sorted(all_devices, key=lambda d: (host_of(d) != CALLER, seconds[alike[d]]))
@@ -112,22 +112,22 @@ class Candidates:
             wanted = [wanted[0], min(wanted[1:], key=self.total_s)]
         out: list[Way] = []
         for device in wanted:
-            out.append(self._single(device, self.machine.order))
+            out.append(self._single(device, self.topology.order))
         return out
 
     def _unlike(self) -> list[int]:
         """Returns the devices that compete; of those of other hosts the first of equal ones, which
         take as long as each other.
         """
-        machine, known = self.machine, set[object]()
+        topology, known = self.topology, set[object]()
         out: list[int] = []
         for device in self.devices:
-            host = machine.host_of(device)
-            own = machine.cpu_of(device)
+            host = topology.host_of(device)
+            own = topology.cpu_of(device)
             key: object = device
             if host != CALLER and device not in self.pins.values():
-                ways = machine.link_in(device), machine.link_out(device)
-                wires = machine.link_between(CALLER, host), machine.link_between(host, CALLER)
+                ways = topology.link_in(device), topology.link_out(device)
+                wires = topology.link_between(CALLER, host), topology.link_between(host, CALLER)
                 cpu = None if own is None else self.support.alike[own]
                 key = self.support.alike[device], cpu, ways, wires
             if key not in known:
@@ -139,8 +139,8 @@ class Candidates:
         """Returns the way that is left where there is no other device: what it cannot run or hold
         goes to the CPU of its host, not to the next device.
         """
-        own, cpu = self.machine.cpu_of(device), self.machine.cpu
-        return self._single(device, (cpu if own is None else own, cpu, *self.machine.order))
+        own, cpu = self.topology.cpu_of(device), self.topology.cpu
+        return self._single(device, (cpu if own is None else own, cpu, *self.topology.order))
 
     def _single(self, device: int, then: Iterable[int]) -> Way:
         order = tuple(dict.fromkeys((device, *then)))
@@ -150,13 +150,13 @@ class Candidates:
         """Whether a device can run, and has room for the weights and states of, all that is not
         placed, and streams no weight that the user keeps in host memory: another device may do so.
         """
-        graph, is_cpu = self.support.graph, self.machine.is_cpu
+        graph, is_cpu = self.support.graph, self.topology.is_cpu
         held = (*graph.data, *graph.initial)
         held_bytes = WORD_BYTES * sum(graph.words[each] for each in held)
-        roomy = held_bytes <= self.machine.devices[device].memory_bytes
+        roomy = held_bytes <= self.topology.devices[device].memory_bytes
         if any(is_cpu(at) and graph.nodes[n].op == "weight" for n, at in self.pins.items()):
             return False
-        return (roomy or device == self.machine.cpu) and all(
+        return (roomy or device == self.topology.cpu) and all(
             device in self.able(n.id) or self.placed(n) for n in self.free_nodes()
         )
 
@@ -192,7 +192,7 @@ class Candidates:
         if len(cut.bundles) < 2:
             return
         yield self._by(self.cut if len(self.cut.bundles) > 1 else cut, "auto", "memory")
-        gpus = [d for d in self.devices if not self.machine.is_cpu(d)]
+        gpus = [d for d in self.devices if not self.topology.is_cpu(d)]
         held = [dict.fromkeys(task.cost_s, float(task.memory_bytes)) for task in cut.tasks[0]]
         yield from self._stages("stages of equal bytes", cut, held, gpus)
 
@@ -206,9 +206,9 @@ class Candidates:
         if goal == "latency" and self.few:  # the rest of the time is for moves
             budget_s = SEARCH * budget_by_size(len(tasks), len(self._used))
         try:
-            found = schedule(problem, self.topology(), policy, goal, budget_s)
+            found = schedule(problem, self.platform(), policy, goal, budget_s)
         except PlanError:  # not all of it fits: placement finds what stays in host memory
-            found = schedule(problem, self.topology(limited=False), policy, goal, budget_s)
+            found = schedule(problem, self.platform(limited=False), policy, goal, budget_s)
         word = goal if isinstance(goal, str) else goal.word or "the mix"
         devices = [found.device[task.name] for task in tasks]
         policy = _name_of(found.policy, tasks, devices)
@@ -281,7 +281,7 @@ class Candidates:
         seconds = {n.id: self.least_s(n) for n in self.free_nodes()}
         total_s = sum(seconds.values())
         least_s = 2 * min(
-            node_cost.submission_seconds(self.machine.devices[d]) for d in self.devices
+            node_cost.submission_seconds(self.topology.devices[d]) for d in self.devices
         )
         return self._cut(seconds, max(total_s / GRAINS, least_s))
 
@@ -320,27 +320,27 @@ class Candidates:
                 found[state] = able[0]
         return found
 
-    def topology(self, limited: bool = True) -> Topology:
+    def platform(self, limited: bool = True) -> Platform:
         """Returns the devices as `schedule` sees them: a value goes from device to host to device,
         and where it arrives one more submission begins. limited: with the memory that they have
         beside states whose homes are given.
         """
-        specs, used, links = self.machine.devices, self._used, self._links
+        specs, used, links = self.topology.devices, self._used, self._links
         held_bytes = dict.fromkeys(used, 0)
         for state, home in self._state_homes.items():
             held_bytes[home] = held_bytes.get(home, 0) + self.support.missing_bytes(state, home)
         memory = {
             specs[d].name: max(0, specs[d].memory_bytes - held_bytes[d])
             for d in used
-            if limited and d != self.machine.cpu
+            if limited and d != self.topology.cpu
         }
         watts = {specs[d].name: watts_of(specs[d]) for d in used}
-        return Topology([specs[d].name for d in used], links, memory_bytes=memory, watts=watts)
+        return Platform([specs[d].name for d in used], links, memory_bytes=memory, watts=watts)
 
     @cached_property
     def _used(self) -> list[int]:
         """The devices that a schedule may use: those that compete, and CPUs beside them."""
-        if len(self.machine.hosts) == 1:
+        if len(self.topology.hosts) == 1:
             return list(range(len(self.names)))
         return sorted({*self.devices, *self._cpus, *self.pins.values()})
 
@@ -353,8 +353,8 @@ class Candidates:
 
     def way(self, a: int, b: int) -> Link:
         """Returns the link from one device to another by the host."""
-        link = self.machine.way(a, b)
-        begins_s = node_cost.submission_seconds(self.machine.devices[b])
+        link = self.topology.way(a, b)
+        begins_s = node_cost.submission_seconds(self.topology.devices[b])
         return Link(link.bytes_per_s, min(link.latency_s + begins_s, MOST_AMOUNT))
 
 

@@ -63,20 +63,22 @@ class Weighed:
 def fitted(support: Support, overrides: Overrides, wishes: Wishes | None) -> Fitted:
     """Returns a draft within the memory of every device, and for each that was too small why."""
 
-    pools = support.machine.pools
+    memory_nodes = support.topology.memory_nodes
 
     def lay_out(caps: Caps, scarce: bool = False) -> Draft:
         made = place(support, overrides, caps, wishes)
         draft = make_draft(support, *made, scarce=scarce)
-        if not all(map(draft.fits, pools)):
+        if not all(map(draft.fits, memory_nodes)):
             draft = make_draft(support, *made, tight=True, scarce=scarce)
-        full = [pool for pool in pools if not draft.fits(pool)]
-        if full and all(caps.first[pool[0]] in (0, NONE) for pool in full):  # no weight to give up
+        full = [peers for peers in memory_nodes if not draft.fits(peers)]
+        if full and all(
+            caps.first[peers[0]] in (0, NONE) for peers in full
+        ):  # no weight to give up
             draft = make_draft(support, *made, tight=True, ahead=False, scarce=scarce)
         return draft
 
     draft, caps, spills = fit(support, lay_out)
-    if not draft.fits((support.machine.cpu,)):
+    if not draft.fits((support.topology.cpu,)):
         draft = lay_out(caps, scarce=True)
     check_host(draft)
     return draft, spills
@@ -140,10 +142,12 @@ class Scale:
 
     def _surely_fits(self, each: Weighed) -> bool:
         """Whether its devices have room for all values at once, twice for those that cross."""
-        machine = self.support.machine
+        topology = self.support.topology
         need_bytes = 2 * WORD_BYTES * sum(self.support.graph.words)
-        used = (machine.index(name) for name in each.candidate.devices)
-        return all(need_bytes <= machine.devices[d].memory_bytes for d in used if d != machine.cpu)
+        used = (topology.index(name) for name in each.candidate.devices)
+        return all(
+            need_bytes <= topology.devices[d].memory_bytes for d in used if d != topology.cpu
+        )
 
     def fit(self, each: Weighed) -> Weighed:
         """Returns a candidate with its memory laid out, and with what it takes then.
@@ -162,7 +166,7 @@ class Scale:
         Raises:
             OutOfMemory: it does not fit.
         """
-        way = Way("", Wishes(self.support.machine.order, {}, ""))
+        way = Way("", Wishes(self.support.topology.order, {}, ""))
         found = fitted(self.support, self.overrides, way.wishes)
         if not found[1]:
             return found
@@ -181,7 +185,7 @@ class Scale:
         """Returns what a way takes with its memory laid out."""
         outlines = found[0].outlines
         program = self._program(outlines, found[0].final_waits)
-        metrics = weigh(program, self.support.machine, copies)
+        metrics = weigh(program, self.support.topology, copies)
         return Weighed(way, self._candidate(way, self._used(outlines), copies, metrics), found)
 
     def _streamed_otherwise(self, each: Weighed) -> Iterator[tuple[Way, Fitted]]:
@@ -200,7 +204,7 @@ class Scale:
         return {n: p.device for n, p in enumerate(self._place(way))}
 
     def _place(self, way: Way) -> tuple[Placement, ...]:
-        count = len(self.support.machine.devices)
+        count = len(self.support.topology.devices)
         caps = Caps([None] * count, [range(0)] * count)
         return place(self.support, self.overrides, caps, way.wishes)[0]
 
@@ -210,7 +214,7 @@ class Scale:
         program = self._program(outlines, final_waits)
         used = self._used(outlines)
         copies = wanted_copies(support.graph, self.copies, len(used))
-        metrics = weigh(program, support.machine, copies)
+        metrics = weigh(program, support.topology, copies)
         return Weighed(way, self._candidate(way, used, copies, metrics))
 
     def _exactly(self, way: Way) -> list[Weighed]:
@@ -231,7 +235,7 @@ class Scale:
         out: list[Weighed] = []
         for copies in dict.fromkeys(counts):
             peak_bytes = max(memory.peak_bytes for memory in memory_of(draft, copies))
-            metrics = weigh(program, self.support.machine, copies, peak_bytes)
+            metrics = weigh(program, self.support.topology, copies, peak_bytes)
             out.append(Weighed(way, self._candidate(way, used, copies, metrics), found))
         return out
 
@@ -254,7 +258,7 @@ class Scale:
             for number, o in enumerate(outlines)
         ]
         return make_program(
-            support.graph, support.machine, parts, final_waits, support.node_seconds
+            support.graph, support.topology, parts, final_waits, support.node_seconds
         )
 
     def _candidate(
@@ -268,7 +272,7 @@ class Scale:
 
     def _used(self, outlines: Sequence[Outline]) -> tuple[str, ...]:
         devices = sorted({outline.device for outline in outlines})
-        return tuple(self.support.machine.devices[d].name for d in devices)
+        return tuple(self.support.topology.devices[d].name for d in devices)
 
 
 def _two_before(outlines: Sequence[Outline]) -> list[int]:

@@ -79,7 +79,7 @@ class _Descent:
 
         @lru_cache(1 << 14)
         def crossing_s(a: int, b: int, size_bytes: int) -> float:
-            return ways.machine.way(a, b).seconds(size_bytes) if a != b else 0.0
+            return ways.topology.way(a, b).seconds(size_bytes) if a != b else 0.0
 
         self._crossing_s = crossing_s
 
@@ -101,7 +101,7 @@ class _Descent:
                 return False
             self._known.add(key)
             self._left -= 1
-            way = Way(self._name, replace(self._wishes, on=on, rule=RULE))
+            way = Way(self._name, replace(self._wishes, on=on, reason=RULE))
             for found in self._scale.weigh([way]):
                 if _seconds(found) < LESS * _seconds(self._best):
                     self._best, self._on = found, on

@@ -1,7 +1,7 @@
 """Stages: a graph cut into stretches, one a device, so that a stream flows.
 
 Problem: in a stream each device works on another run. The period is the load of the fullest device,
-and each crossing costs the host. A schedule that only balances loads scatters bundles over devices.
+and each transfer costs the host. A schedule that only balances loads scatters bundles over devices.
 Method: bundles stay in topological order, and each device takes one stretch of them. For a given
 period each set of devices reaches as far as its last one gets from where the others end. The least
 period at which all devices reach the end is found by halving.

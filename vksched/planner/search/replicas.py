@@ -74,10 +74,10 @@ def _fastest_first(singles: Sequence[Weighed], scale: Scale) -> list[Weighed]:
     """Returns for each device that runs all by itself its candidate with the least copies of about
     the least period, the fastest device first.
     """
-    machine, by_device = scale.support.machine, dict[str, list[Weighed]]()
+    topology, by_device = scale.support.topology, dict[str, list[Weighed]]()
     for each in singles:
         names, metrics = each.candidate.devices, each.candidate.metrics
-        here = len(names) == 1 and machine.host_of(machine.index(names[0])) == CALLER
+        here = len(names) == 1 and topology.host_of(topology.index(names[0])) == CALLER
         if here and each.fitted is not None and metrics.period_s > 0:
             by_device.setdefault(names[0], []).append(each)
     best: list[Weighed] = []
@@ -95,6 +95,6 @@ def _period_s(each: Weighed) -> float:
 
 def _share(one: Weighed, other: Weighed, scale: Scale) -> bool:
     """Whether two devices share a memory, as one card that is opened twice, or cores."""
-    machine = scale.support.machine
-    a, b = (machine.index(each.candidate.devices[0]) for each in (one, other))
-    return b in machine.pool(a) or machine.queues[a] == machine.queues[b]
+    topology = scale.support.topology
+    a, b = (topology.index(each.candidate.devices[0]) for each in (one, other))
+    return b in topology.memory_peers(a) or topology.queues[a] == topology.queues[b]

@@ -35,7 +35,7 @@ from ...plan.types.placement_overrides import Overrides
 from ...schedule import Objective
 from ...schedule.model.objectives import LATENCY, WORDS, least_of
 from ...topology.power import watts_of
-from ...topology.topology import Machine
+from ...topology.topology import Topology
 from .candidates import Candidates
 from .evaluate import Fitted, Scale, Weighed
 from .improve import improve
@@ -83,7 +83,7 @@ def choose(
     Raises:
         OutOfMemory: no candidate fits.
     """
-    devices = _competing(support.machine, with_cpu)
+    devices = _competing(support.topology, with_cpu)
     quick = objective == LATENCY
     if not support.computed:
         return NO_CHOICE
@@ -97,7 +97,7 @@ def choose(
     if quick and ways.few:
         found += improve(found, ways, scale)
     while True:
-        won, decision = judge(found, objective, support.machine, ways.devices)
+        won, decision = judge(found, objective, support.topology, ways.devices)
         if won.fitted is not None:
             break
         at = found.index(won)
@@ -129,7 +129,7 @@ def compare(
     """Returns the candidates of all objectives, those first that no other one beats in everything,
     and which of them each objective would take.
     """
-    devices = _competing(support.machine, with_cpu)
+    devices = _competing(support.topology, with_cpu)
     ways = Candidates(support, overrides, devices)
     scale = Scale(support, overrides, copies, True)
     every = Objective.of(dict.fromkeys(WORDS, 1.0))
@@ -140,13 +140,13 @@ def compare(
         once.setdefault((candidate.devices, candidate.copies, candidate.metrics), each)
     found = list(once.values())
     decisions = {
-        word: judge(found, Objective.of(word), support.machine, ways.devices)[1] for word in WORDS
+        word: judge(found, Objective.of(word), support.topology, ways.devices)[1] for word in WORDS
     }
     return Tradeoffs.of([each.candidate for each in found], decisions)
 
 
 def judge(
-    found: Sequence[Weighed], objective: Objective, machine: Machine, devices: Sequence[int]
+    found: Sequence[Weighed], objective: Objective, topology: Topology, devices: Sequence[int]
 ) -> tuple[Weighed, Decision]:
     """Returns the candidate that wins, by the margin, and what was weighed."""
     least = least_of(each.candidate.metrics.values for each in found)
@@ -154,8 +154,8 @@ def judge(
     def value(each: Weighed) -> float:
         return _rounded(objective.value(each.candidate.metrics.values, least))
 
-    measured = known(machine, devices)
-    assumed = any(watts_of(machine.devices[d]).assumed for d in range(len(machine.devices)))
+    measured = known(topology, devices)
+    assumed = any(watts_of(topology.devices[d]).assumed for d in range(len(topology.devices)))
     margin = margin_of(objective, measured, assumed)
     sure = margin == MARGIN_MEASURED
     singles = [each for each in found if each.way.device is not None]
@@ -181,8 +181,8 @@ def judge(
         margin=margin,
         measured=measured,
         watts_assumed=assumed,
-        devices=tuple(machine.devices[d].name for d in devices),
-        costs=_costs(machine, devices),
+        devices=tuple(topology.devices[d].name for d in devices),
+        costs=_costs(topology, devices),
     )
 
 
@@ -214,12 +214,12 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def _costs(machine: Machine, devices: Sequence[int]) -> str:
+def _costs(topology: Topology, devices: Sequence[int]) -> str:
     """Returns how the seconds of devices are known."""
-    measured = [d for d in devices if machine.devices[d].costs]
+    measured = [d for d in devices if topology.devices[d].costs]
     if not measured:
-        return estimated_text(machine)
-    part = f"measured of {count_of(len(measured), 'device')}, else {estimated_text(machine)}"
+        return estimated_text(topology)
+    part = f"measured of {count_of(len(measured), 'device')}, else {estimated_text(topology)}"
     return "measured of every device" if len(measured) == len(devices) else part
 
 
@@ -231,28 +231,28 @@ def margin_of(objective: Objective, measured: bool, assumed: bool) -> float:
     return MARGIN_MEASURED if sure else MARGIN_ESTIMATED
 
 
-def known(machine: Machine, devices: Sequence[int]) -> bool:
+def known(topology: Topology, devices: Sequence[int]) -> bool:
     """Whether the costs were measured, or written down for a machine that is not here."""
-    return written_down(machine) or all(machine.devices[d].costs for d in devices)
+    return written_down(topology) or all(topology.devices[d].costs for d in devices)
 
 
-def _competing(machine: Machine, with_cpu: bool) -> tuple[int, ...]:
-    others = (d for d in machine.order[:-1] if not machine.devices[d].out_of_use)
+def _competing(topology: Topology, with_cpu: bool) -> tuple[int, ...]:
+    others = (d for d in topology.order[:-1] if not topology.devices[d].disabled_reason)
     gpus = tuple(others)
-    return (*gpus, machine.cpu) if with_cpu or not gpus else gpus
+    return (*gpus, topology.cpu) if with_cpu or not gpus else gpus
 
 
 def _too_small(decision: Decision, support: Support) -> list[str]:
     """Returns why a graph is on the CPU, where submissions to other devices take most of what it
     would take there.
     """
-    machine, won = support.machine, decision.won
+    topology, won = support.topology, decision.won
     others = [c for c in decision.candidates if c.single and c.single != won.single]
-    on_cpu = len(won.devices) == 1 and machine.is_cpu(machine.index(won.devices[0]))
+    on_cpu = len(won.devices) == 1 and topology.is_cpu(topology.index(won.devices[0]))
     if not on_cpu or won.single not in won.devices:
         return []
     for best in sorted(others, key=lambda each: each.metrics.latency_s)[:1]:
-        spec, there_s = machine.devices[machine.index(best.single)], best.metrics.latency_s
+        spec, there_s = topology.devices[topology.index(best.single)], best.metrics.latency_s
         submit_s = submission_seconds(spec) + len(support.computed) * spec.costs.launch_s
         if submit_s >= SMALL * there_s:
             return [

@@ -43,9 +43,9 @@ class Cut:
         homes: Mapping[int, int],
     ) -> None:
         self._support = support
-        self._machine = support.machine
+        self._topology = support.topology
         self._devices = devices
-        self._names = [spec.name for spec in support.machine.devices]
+        self._names = [spec.name for spec in support.topology.devices]
         self._homes = homes
         self.bundles = bundles
         """The nodes that are placed as one, in topological order."""
@@ -56,7 +56,7 @@ class Cut:
         states = self._support.graph.states
         each = zip(self.bundles, devices, strict=True)
         on = {n: index[d] for b, d in each for n in b.nodes if n not in states}
-        order = tuple(dict.fromkeys((*self._devices, *self._machine.order)))
+        order = tuple(dict.fromkeys((*self._devices, *self._topology.order)))
         return Wishes(order, on, RULE)
 
     @cached_property
@@ -66,7 +66,7 @@ class Cut:
         for number, bundle in enumerate(self.bundles):
             number_of.update(dict.fromkeys(bundle.nodes, number))
         flows = [_Flow() for _ in self.bundles]
-        crossing: dict[tuple[int, int], dict[int, int]] = {}
+        transfer: dict[tuple[int, int], dict[int, int]] = {}
         for number, bundle in enumerate(self.bundles):
             for node_id in bundle.nodes:
                 for operand in graph.nodes[node_id].inputs:
@@ -75,15 +75,15 @@ class Cut:
                     if root in graph.data:
                         flows[number].held.add(root)
                     elif root not in number_of:
-                        source = self._homes.get(root, self._machine.cpu)
+                        source = self._homes.get(root, self._topology.cpu)
                         flows[number].given.setdefault(source, set()).add(value)
                     elif number_of[root] != number:
-                        between = crossing.setdefault((number_of[root], number), {})
+                        between = transfer.setdefault((number_of[root], number), {})
                         between[value] = graph.words[value] * WORD_BYTES
         for node_id in {graph.root(output) for _, output in graph.outputs} & number_of.keys():
-            flows[number_of[node_id]].taken.setdefault(self._machine.cpu, set()).add(node_id)
+            flows[number_of[node_id]].taken.setdefault(self._topology.cpu, set()).add(node_id)
         for node_id, state in graph.states.items():
-            self._add_state(node_id, state, number_of, flows, crossing)
+            self._add_state(node_id, state, number_of, flows, transfer)
         there = set[int]().union(*(self._support.resident.values()))  # it takes no more room
         tasks: list[Task] = []
         for number, (bundle, flow) in enumerate(zip(self.bundles, flows, strict=True)):
@@ -93,7 +93,7 @@ class Cut:
             }
             tasks.append(Task(str(number), seconds, self._bytes(flow.held - there)))
             there |= flow.held
-        edges = [(str(a), str(b), float(sum(sizes.values()))) for (a, b), sizes in crossing.items()]
+        edges = [(str(a), str(b), float(sum(sizes.values()))) for (a, b), sizes in transfer.items()]
         return tasks, edges
 
     def _add_state(
@@ -102,7 +102,7 @@ class Cut:
         state: int,
         number_of: dict[int, int],
         flows: list[_Flow],
-        crossing: dict[tuple[int, int], dict[int, int]],
+        transfer: dict[tuple[int, int], dict[int, int]],
     ) -> None:
         """Adds the memory of a state, or what its next value takes on the way to it.
 
@@ -123,11 +123,11 @@ class Cut:
             flows[number].held.add(state)
         elif number_of[state] != number:
             first, last = sorted((number_of[state], number))
-            crossing.setdefault((first, last), {})[node_id] = self._bytes([value])
+            transfer.setdefault((first, last), {})[node_id] = self._bytes([value])
 
     def _seconds(self, bundle: Bundle, device: int, flow: _Flow) -> float:
         """Returns what a bundle takes on a device, transfers from and to others included."""
-        way, moved_s = self._machine.way, 0.0
+        way, moved_s = self._topology.way, 0.0
         for source, values in flow.given.items():
             if source != device:
                 moved_s += way(source, device).seconds(self._bytes(values))

@@ -99,7 +99,7 @@ def _weights_read(plan: PlanValue, index: int) -> set[int]:
 
 def _has_products(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
     """Whether some nodes are products for which numpy's library may take several threads."""
-    graph, spec = plan.graph, plan.machine.devices[index]
+    graph, spec = plan.graph, plan.topology.devices[index]
     return any(
         family_of(node.declaration) in PRODUCTS
         and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= LEAST_FLOPS

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 DELAY_S = 3e-4
 """A wait that is longer than the longest piece by this is a delay, as in
-native/loops/program/program.cpp. A helper's pieces count by the time of its core: one that is
+native/cpu_kernels/program/program.cpp. A helper's pieces count by the time of its core: one that is
 slower than the caller's delays nobody, one that is lost does.
 """
 ALONE = 8

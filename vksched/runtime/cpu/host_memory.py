@@ -11,14 +11,14 @@ from ...topology.device_spec import GIB
 
 def host_memory_bytes() -> tuple[int, int]:
     """Returns the machine's memory and what is available of it, within the container's limit."""
-    total, free = _machine_memory_bytes()
+    total, free = _memory_bytes()
     limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
     if limit.isdigit() and used.isdigit():
         total, free = min(total, int(limit)), min(free, max(0, int(limit) - int(used)))
     return total, free
 
 
-def _machine_memory_bytes() -> tuple[int, int]:
+def _memory_bytes() -> tuple[int, int]:
     """Linux tells in a file, other systems tell psutil; 4 GiB where nobody tells."""
     fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
     if "MemTotal" in fields and "MemAvailable" in fields:

@@ -85,7 +85,7 @@ class Carrier:
         self._numbers = numbers or itertools.count()
         self._tickets = itertools.count(1)
         self._working = tuple(sorted(working))
-        self.device_names = tuple(plan.machine.devices[d].name for d in self._working)
+        self.device_names = tuple(plan.topology.devices[d].name for d in self._working)
         """The devices that take part, in order of priority."""
         self.last_run: tuple[Plan, RunStats] | None = None
         """What the last finished run did, and what it cost; None before the first."""
@@ -138,7 +138,7 @@ class Carrier:
 
     def _tell_freed(self, index: int, start: float) -> None:
         stays_bytes = self._weights_there(index) + self._states_there[index]
-        self._reporter.tell_memory("free", index, start, stays_bytes)
+        self._reporter.tell_memory("release", index, start, stays_bytes)
 
     def _weights_there(self, index: int) -> int:
         """Returns the bytes of this plan's weights that a device holds now; 0 if nobody listens."""
@@ -295,7 +295,7 @@ class Carrier:
 
         blame: whether that is the device's fault, not that of a user who would not wait.
         """
-        error.device = self.plan.machine.devices[run.device].name
+        error.device = self.plan.topology.devices[run.device].name
         error.during = self._describe(run)
         with self._state:
             self._retired = True

@@ -1,6 +1,6 @@
 """SingleExecutor: carries out a plan that is one split of the CPU.
 
-    inputs -> submit -> wait -> check -> outputs        no crossing, no state, no observer
+    inputs -> submit -> wait -> check -> outputs        no transfer, no state, no observer
 
 A small network takes less time than the general way takes to note what it does. What is noted here
 is the same, but all inputs are one copy and all outputs another. Where somebody listens to events,
@@ -26,7 +26,7 @@ def is_single(plan: PlanValue) -> bool:
     if len(plan.splits) != 1 or plan.commits or plan.graph.states or plan.graph.kept:
         return False
     split, data = plan.splits[0], plan.graph.data
-    if plan.machine.devices[split.device].kind != "cpu":
+    if plan.topology.devices[split.device].kind != "cpu":
         return False
     made = {copy.node for copy in split.copies_out}
     return (

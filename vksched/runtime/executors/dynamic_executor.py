@@ -61,7 +61,7 @@ class DynamicExecutor(Carrier):
         assert plan.options is not None
         self.options = plan.options
         super().__init__(plan, devices, trace, timeout_s, numbers, self.options.on, number)
-        self.speeds = Speeds(len(plan.machine.devices))
+        self.speeds = Speeds(len(plan.topology.devices))
         """How fast the devices are, as all runs so far showed."""
         self._company = Company(self.options)
         self._warm: set[tuple[int, int]] = set()
@@ -220,7 +220,7 @@ class _Hands:
             array = self._fetch(value, source)
             about = {"node": value, "bytes": array.nbytes, "way": "out"}
             start = self._keep("copy", source, start, **about, needed_by=len(self.sent))
-            self.run.crossing_bytes += self.options.graph.nodes[value].type.device_bytes
+            self.run.transfer_bytes += self.options.graph.nodes[value].type.device_bytes
         else:
             self.run.input_bytes += array.nbytes
         self.run.device = device
@@ -258,7 +258,7 @@ class _Hands:
             session.check(slot, split, self.run.ticket)
         self.told.append(("check", piece, known.device, HOST))
         self.run.waits += 1
-        self.run.fences_waited += not self.options.machine.is_cpu(known.device)
+        self.run.fence_waits += not self.options.topology.is_cpu(known.device)
         self.complete_s[piece] = end
         known.times = _sum([session.times_s(slot, s) for s in (*known.entries, known.split)])
         own_s, _ = session.times_s(slot, known.split)
@@ -292,7 +292,7 @@ class _Hands:
         for sent in [each for each in self.sent if each.piece not in self.complete_s]:
             nodes = self.options.pieces[sent.piece].nodes
             ops = tuple(dict.fromkeys(self.options.graph.nodes[n].op for n in nodes))
-            name = self.options.machine.devices[sent.device].name
+            name = self.options.topology.devices[sent.device].name
             since_s = self.submitted_s[sent.piece]
             out.append(AtWork(name, sent.number, len(nodes), ops, self.run.number, since_s))
         return out
@@ -321,7 +321,7 @@ class _Hands:
         about: Mapping[str, object],
     ) -> None:
         if self.trace.active:
-            name, run = self.options.machine.devices[device].name, self.run.number
+            name, run = self.options.topology.devices[device].name, self.run.number
             fields = {**about, "split": split}
             self.trace.emit(Event(kind, name, start, end, run, fields, self.number))
 

@@ -77,7 +77,7 @@ class HostPaces:
 
     def see(self, plan: PlanValue, stats: RunStats) -> None:
         """Takes in what a run measured."""
-        if len(plan.machine.hosts) == 1:
+        if len(plan.topology.hosts) == 1:
             return
         with self._lock:
             expected = self._plans.get(plan)
@@ -96,10 +96,10 @@ def _expected(plan: PlanValue) -> dict[str, float]:
     """Returns by other host what it takes from its first copy or split to its last one, at the
     paces that devices had at first.
     """
-    devices, first, last = plan.machine.devices, dict[str, float](), dict[str, float]()
+    devices, first, last = plan.topology.devices, dict[str, float](), dict[str, float]()
     at_first = [replace(spec, costs=spec.costs.at_pace({})) for spec in devices]
-    machine = replace(plan.machine, devices=tuple(at_first))
-    spans = simulate(replace(plan, machine=machine)).spans
+    topology = replace(plan.topology, devices=tuple(at_first))
+    spans = simulate(replace(plan, topology=topology)).spans
     for span in (span for span in spans if span.kind != "wait"):
         host = host_of(devices[span.device].name)
         first[host] = min(span.start_s, first.get(host, math.inf))
@@ -110,7 +110,7 @@ def _expected(plan: PlanValue) -> dict[str, float]:
 
 def _taken(plan: PlanValue, stats: RunStats) -> dict[str, float]:
     """Returns the same as a run had it."""
-    devices, splits = plan.machine.devices, plan.splits
+    devices, splits = plan.topology.devices, plan.splits
     times = [(split.device, split.begin_s, split.end_s) for split in stats.splits]
     times += [(devices[splits[at].device].name, a, b) for _, at, a, b in stats.spans]
     first, last = dict[str, float](), dict[str, float]()

@@ -1,8 +1,8 @@
 """Executor: carries out a Plan on devices, to the letter. It decides nothing.
 
     for each split, in plan order:  send and take what crosses from and to other hosts
-                                    -> write its inputs to the inbox -> wait for the crossings it
-                                    needs, and for windows that it takes -> move crossings from
+                                    -> write its inputs to the inbox -> wait for the transfers it
+                                    needs, and for windows that it takes -> move transfers from
                                     outbox to inbox, write weights there -> submit, without waiting
     after each wait:                check the sequence words of what has ended
     at the end:                     wait for the outputs, copy the results
@@ -159,7 +159,7 @@ class Executor(Carrier):
                 start = self._trace.clock.now()
                 array = self._ask(run, copy.source).fetch(run.slot, copy.node)
                 self._fetched(run, copy.source, copy.node, array, start, split.id)
-                run.crossing_bytes += self.plan.graph.nodes[copy.node].type.device_bytes
+                run.transfer_bytes += self.plan.graph.nodes[copy.node].type.device_bytes
                 self._stage(run, split, copy, array)
         if self.stream is not None:
             self.stream.clock.wait_for_turn()
@@ -198,7 +198,7 @@ class Executor(Carrier):
         end = self._trace.clock.now()
         run.spans.append(("wait", split_id, start, end))
         run.waits += 1
-        run.fences_waited += self.plan.machine.devices[device].kind != "cpu"
+        run.fence_waits += self.plan.topology.devices[device].kind != "cpu"
         splits, done = self._splits_of[device], run.done_on.get(device, 0)
         while done < len(splits) and splits[done] <= split_id:
             # before anything of it is used: did it really run, and on good data?

@@ -39,9 +39,9 @@ class RunRecord:
     device: int = 0
     split: int = 0
     """What is being asked, and for which split: where to look for the cause of an error."""
-    fences_waited: int = 0
+    fence_waits: int = 0
     waits: int = 0
-    crossing_bytes: int = 0
+    transfer_bytes: int = 0
     input_bytes: int = 0
     output_bytes: int = 0
     spans: list[HostSpan] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Reporter:
         for split_id, since_s in sorted(run.submitted_s.copy().items()):
             if split_id not in run.complete_s:
                 split, ops = self._plan.splits[split_id], self._op_seconds[split_id]
-                name = self._plan.machine.devices[split.device].name
+                name = self._plan.topology.devices[split.device].name
                 longest = tuple(sorted(ops, key=lambda op: -ops[op]))
                 out.append(AtWork(name, split_id, len(split.nodes), longest, run.number, since_s))
         return out
@@ -107,7 +107,7 @@ class Reporter:
         """Returns what a run has cost, and tells the sinks of it."""
         splits: list[SplitStats] = []
         free_at: dict[int, float] = {}
-        active, devices = self._trace.active, self._plan.machine.devices
+        active, devices = self._trace.active, self._plan.topology.devices
         for split in self._plan.splits:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
@@ -137,9 +137,9 @@ class Reporter:
         stats = RunStats(
             run.number,
             end - start,
-            run.fences_waited,
+            run.fence_waits,
             run.waits,
-            run.crossing_bytes,
+            run.transfer_bytes,
             run.input_bytes,
             run.output_bytes,
             tuple(splits),
@@ -191,7 +191,7 @@ class Reporter:
         split: Split,
         beside: Mapping[str, tuple[float, float, float | None]],
     ) -> None:
-        nodes, name = self._plan.graph.nodes, self._plan.machine.devices[split.device].name
+        nodes, name = self._plan.graph.nodes, self._plan.topology.devices[split.device].name
         for stage, (start, end, seconds) in beside.items():
             copied = split.copies_in if stage == COMING else split.copies_out
             fields = {
@@ -200,12 +200,14 @@ class Reporter:
                 "bytes": sum(nodes[copy.node].type.device_bytes for copy in copied),
                 "device_s": seconds,
             }
-            self._trace.emit(Event("aside", name, start, end, run.number, fields, self.number))
+            self._trace.emit(
+                Event("transfer_queue", name, start, end, run.number, fields, self.number)
+            )
 
     def emit(self, span: HostSpan, run: RunRecord, **fields: object) -> None:
         """Tells the sinks of something that the host did for a device."""
         kind, split, start, end = span
-        name = self._plan.machine.devices[self._plan.splits[split].device].name
+        name = self._plan.topology.devices[self._plan.splits[split].device].name
         fields["split"] = split
         self._trace.emit(Event(kind, name, start, end, run.number, fields, self.number))
 
@@ -215,7 +217,7 @@ class Reporter:
         """
         if not self._trace.active:
             return
-        name = self._plan.machine.devices[device].name
+        name = self._plan.topology.devices[device].name
         fields = {"error": type(error).__name__, "message": str(error)}
         now = self._trace.clock.now()
         self._trace.emit(Event("failed", name, start, now, run.number, fields, self.number))
@@ -234,7 +236,7 @@ class Reporter:
             "state_bytes": memory.state_bytes,
             "resident_bytes": resident_bytes,
         }
-        name, now = self._plan.machine.devices[device].name, self._trace.clock.now()
+        name, now = self._plan.topology.devices[device].name, self._trace.clock.now()
         self._trace.emit(Event(kind, name, start, now, -1, fields, self.number))
 
 

@@ -51,7 +51,7 @@ class Watchdog:
             if measured.longest_s is None or measured.longest_s <= LONGEST_S:
                 continue
             split = plan.splits[measured.split]
-            spec = plan.machine.devices[split.device]
+            spec = plan.topology.devices[split.device]
             if first and spec.limits.software:
                 continue
             if any(copy.node in plan.graph.data for copy in split.copies_in):
@@ -72,12 +72,12 @@ class Watchdog:
             self._slowdowns[spec.name] = slowdown
         now = self._trace.clock.now()
         fields = {"split": split, "longest_s": longest_s, "slowdown": slowdown}
-        self._trace.emit(Event("slow", spec.name, now, now, -1, fields, number))
+        self._trace.emit(Event("slowdown", spec.name, now, now, -1, fields, number))
 
 
 def _seconds(plan: PlanValue, split: Split) -> tuple[float, float]:
     """Returns the time of a split at first thought, and the time that its plan allowed for."""
-    spec, graph = plan.machine.devices[split.device], plan.graph
+    spec, graph = plan.topology.devices[split.device], plan.graph
     nodes = [graph.nodes[n] for n in split.nodes]
     beside_s = submission_seconds(spec)
     first_s = sum(first_cost(spec, graph, node).seconds for node in nodes)
@@ -87,7 +87,7 @@ def _seconds(plan: PlanValue, split: Split) -> tuple[float, float]:
 
 def _divisible(plan: PlanValue, split: Split) -> bool:
     """Whether a split can become several submissions."""
-    graph, spec = plan.graph, plan.machine.devices[split.device]
+    graph, spec = plan.graph, plan.topology.devices[split.device]
     if len(split.nodes) > 1:
         return True
     return len(lower_node(spec, graph, graph.nodes[split.nodes[0]]).dispatches) > 1

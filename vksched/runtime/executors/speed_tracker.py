@@ -299,7 +299,7 @@ def _expected(plan: PlanValue) -> list[_Split | None]:
     """Returns what is expected of the splits that say something of their ops."""
     out: list[_Split | None] = []
     for split in plan.splits:
-        spec = plan.machine.devices[split.device]
+        spec = plan.topology.devices[split.device]
         expected = predict_split(plan, split)
         first_s = sum(expected.first_s.values())
         if not first_s or first_s < WORK * expected.fixed_s or streams(plan, split):
@@ -314,5 +314,5 @@ def _expected(plan: PlanValue) -> list[_Split | None]:
 
 def _tells(plan: PlanValue, measured: SplitStats) -> bool:
     """Whether a time is the device's own: what the host saw has waiting in it."""
-    kind = plan.machine.devices[plan.splits[measured.split].device].kind
+    kind = plan.topology.devices[plan.splits[measured.split].device].kind
     return kind == "cpu" or measured.longest_s is not None

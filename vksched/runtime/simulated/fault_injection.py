@@ -1,6 +1,6 @@
 """A device that fails on purpose, for tests and drills: what does my program do when a GPU dies?
 
-    FaultyDevice(device, at=3, kind="lost")     submission 0, 1, 2: normal       3 and later: lost
+    FaultInjectionDevice(device, at=3, kind="lost")     submission 0, 1, 2: normal       3 and later: lost
 
 Everything else is the wrapped device's own work, so that a failure comes with real memory held and
 real submissions under way. Examples: tests/engine/test_faults.py, examples/device_loss.py.
@@ -23,7 +23,7 @@ KINDS = ("lost", "timeout", "sequence", "memory", "error")
 CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch", "states")
 
 
-class FaultyDevice(WrappedDevice):
+class FaultInjectionDevice(WrappedDevice):
     """A device that works until a chosen call and fails from then on.
 
     device: a Vulkan device's name or any Device but the CPU. at: the number of the call that fails,
@@ -50,11 +50,13 @@ class FaultyDevice(WrappedDevice):
     ) -> None:
         if kind not in KINDS or call not in CALLS:
             raise DeviceError(
-                f"[FaultyDevice] expected a kind of {', '.join(KINDS)} and a call of "
+                f"[FaultInjectionDevice] expected a kind of {', '.join(KINDS)} and a call of "
                 f"{', '.join(CALLS)}, got {kind!r} and {call!r}"
             )
         if kind in ("timeout", "sequence") and call != "submit":
-            raise DeviceError(f'[FaultyDevice] expected call="submit" for {kind!r}, got {call!r}')
+            raise DeviceError(
+                f'[FaultInjectionDevice] expected call="submit" for {kind!r}, got {call!r}'
+            )
         self.at = at  # refused before anything is opened
         self.times = _count(times, "times")
         super().__init__(device)
@@ -110,7 +112,7 @@ def _count(number: int | None, word: str) -> int | None:
     if number is None or (isinstance(number, int) and number >= 0):
         return number
     raise DeviceError(
-        f"[FaultyDevice] expected a whole number of 0 or more, or None, as {word}, got {number!r}; "
+        f"[FaultInjectionDevice] expected a whole number of 0 or more, or None, as {word}, got {number!r}; "
         'try at=3, kind="lost"'
     )
 
@@ -118,7 +120,7 @@ def _count(number: int | None, word: str) -> int | None:
 class FaultyStates:
     """The states of a device that fails on purpose."""
 
-    def __init__(self, device: FaultyDevice) -> None:
+    def __init__(self, device: FaultInjectionDevice) -> None:
         self._device = device
         self._states = device.device.states
 
@@ -147,7 +149,7 @@ class FaultyStates:
 class FaultySession(WrappedSession):
     """One plan's share of a device that fails on purpose."""
 
-    def __init__(self, device: FaultyDevice, session: Session) -> None:
+    def __init__(self, device: FaultInjectionDevice, session: Session) -> None:
         super().__init__(session)
         self._device = device
 

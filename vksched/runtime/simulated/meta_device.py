@@ -10,7 +10,7 @@ import numpy as np
 
 from ...common.dtypes import NDArray, Progress, TensorType, numpy_dtype
 from ...plan.types.plan_types import PlanValue
-from .simulated_device import NullDevice, NullSession
+from .simulated_device import NullSession, SimulatedDevice
 
 
 def blank(type_: TensorType) -> NDArray:
@@ -18,8 +18,8 @@ def blank(type_: TensorType) -> NDArray:
     return np.broadcast_to(np.zeros((), numpy_dtype(type_.dtype)), type_.shape)
 
 
-class BlankDevice(NullDevice):
-    """A simulated device without values; see NullDevice."""
+class BlankDevice(SimulatedDevice):
+    """A simulated device without values; see SimulatedDevice."""
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None

@@ -18,7 +18,7 @@ from ...plan.costs.node_cost import COPY_IN, COPY_OUT, copy_seconds, node_second
 from ...plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
-from ...topology.perf_model import Costs
+from ...topology.perf_model import PerfModel
 from ..cpu.evaluate import Values, last_uses, run_split
 from ..device import Aside, Device, Times
 from ..simulated_clock import Cores, SimulatedClock, SimulatedStream
@@ -32,7 +32,7 @@ HERE = Link(math.inf)
 """The way from the host to itself."""
 
 
-class NullDevice:
+class SimulatedDevice:
     """A simulated device. Devices that share a clock run beside each other on it.
 
     link: the way to the host, which the machine of a plan has; its default where none is given.
@@ -76,7 +76,9 @@ class NullDevice:
     @slowdown.setter
     def slowdown(self, times: float) -> None:
         if not (isinstance(times, (int, float)) and 0 < times < math.inf):
-            raise DeviceError(f"[NullDevice] expected a slowdown above 0, got {times!r}; try 1.0")
+            raise DeviceError(
+                f"[SimulatedDevice] expected a slowdown above 0, got {times!r}; try 1.0"
+            )
         self._slowdown = float(times)
 
     def holds(self, key: object) -> bool:
@@ -94,7 +96,7 @@ def stream_on(devices: Sequence[Device]) -> SimulatedStream | None:
     there are none, or several clocks.
     """
     inside = map(innermost, devices)
-    clocks = {id(d.clock): d.clock for d in inside if isinstance(d, NullDevice)}
+    clocks = {id(d.clock): d.clock for d in inside if isinstance(d, SimulatedDevice)}
     return next(iter(clocks.values())).stream() if len(clocks) == 1 else None
 
 
@@ -120,15 +122,15 @@ class _Later:
 class NullSession:
     """One plan's share of a simulated device."""
 
-    def __init__(self, device: NullDevice, plan: PlanValue, index: int) -> None:
+    def __init__(self, device: SimulatedDevice, plan: PlanValue, index: int) -> None:
         self._device = device
         self._plan = plan
         self._index = index
         self._dead = last_uses(plan, index)
-        machine = plan.machine
+        topology = plan.topology
         # what the host itself computes with is there already
-        self._link = HERE if machine.is_cpu(index) else machine.link_in(index)
-        self._way_back = HERE if machine.is_cpu(index) else machine.link_out(index)
+        self._link = HERE if topology.is_cpu(index) else topology.link_in(index)
+        self._way_back = HERE if topology.is_cpu(index) else topology.link_out(index)
         self._makers: dict[int, list[int]] = {}
         for split in plan.splits:
             for copy in split.copies_out:
@@ -147,17 +149,17 @@ class NullSession:
         self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
         self._beside_s = {s.id: self._copies_s(s) for s in plan.splits}
-        self._alone = plan.machine.is_cpu(index) and len(plan.splits) == 1 and not plan.any_order
-        specs, used = plan.machine.devices, {s.device for s in plan.splits}
+        self._alone = plan.topology.is_cpu(index) and len(plan.splits) == 1 and not plan.any_order
+        specs, used = plan.topology.devices, {s.device for s in plan.splits}
         if plan.any_order:  # it tells of this device only, and any other one may take part
-            used = {d for d, spec in enumerate(specs) if not spec.out_of_use}
+            used = {d for d, spec in enumerate(specs) if not spec.disabled_reason}
         runs_s = [specs[d].costs.run_s for d in used if d != index]
         # what the host does for a run it does once, at its first device
         first = index == min(used, default=-1)
         self._run_s = max([self._costs.run_s, *runs_s]) if first else 0.0
 
     @property
-    def _costs(self) -> Costs:
+    def _costs(self) -> PerfModel:
         """The costs of the device now, as they count for this plan."""
         spec = self._device.spec
         return spec.costs.alone() if self._alone else spec.costs

@@ -1,7 +1,7 @@
 """A device that is slower than it is, for tests and drills: what does my program do when a card
 gets hot or another program takes its turn?
 
-    SlowedDevice("vulkan:0", slowdown=4.0)       each submission seems to take four times as long
+    ThrottledDevice("vulkan:0", slowdown=4.0)       each submission seems to take four times as long
 
 The work is the wrapped device's own. Its submissions end later, one after the other, each by what
 it really took times the slowdown, whenever the host asks. Only without timestamps does what the
@@ -21,7 +21,7 @@ from ..device import Device, Session, Times
 from .device_wrapper import WrappedDevice, WrappedSession
 
 
-class SlowedDevice(WrappedDevice):
+class ThrottledDevice(WrappedDevice):
     """A device whose submissions take longer.
 
     device: a Vulkan device's name or any Device with a real clock but the CPU. slowdown: at least
@@ -44,7 +44,7 @@ class SlowedDevice(WrappedDevice):
     @slowdown.setter
     def slowdown(self, times: float) -> None:
         if not (isinstance(times, (int, float)) and 1 <= times < math.inf):
-            raise DeviceError(f"[SlowedDevice] expected a slowdown of at least 1, got {times!r}")
+            raise DeviceError(f"[ThrottledDevice] expected a slowdown of at least 1, got {times!r}")
         self._slowdown = float(times)
 
     def prepare(
@@ -56,7 +56,7 @@ class SlowedDevice(WrappedDevice):
 class SlowedSession(WrappedSession):
     """One plan's share of a device that is slower than it is."""
 
-    def __init__(self, device: SlowedDevice, session: Session) -> None:
+    def __init__(self, device: ThrottledDevice, session: Session) -> None:
         super().__init__(session)
         self._device = device
         self._slow: dict[tuple[int, int], float] = {}

@@ -82,7 +82,7 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
     _drivers.require("Vulkan")
     try:
         # modules that were built before could not keep drivers
-        kept = (True,) if _keepers and hasattr(companion, "let_drivers_go") else ()
+        kept = (True,) if _keepers and hasattr(companion, "release_drivers") else ()
         settle_shader_cache()
         devices: list[dict[str, Any]] = companion.describe_devices(*kept)
         settle_shader_cache()
@@ -122,9 +122,9 @@ def drivers_kept() -> Iterator[None]:
     finally:
         with _load_lock:
             _keepers -= 1
-            last = _keepers == 0 and hasattr(companion, "let_drivers_go") and not forked()
+            last = _keepers == 0 and hasattr(companion, "release_drivers") and not forked()
         if last:
-            companion.let_drivers_go()
+            companion.release_drivers()
 
 
 def load() -> None:

@@ -66,7 +66,7 @@ class Recording:
     def copy_imported(self, pages: Any, target: Buffer, at: int, to: int, words: int) -> None:
         """Records a copy of words from byte `at` of imported pages to word `to` of a buffer."""
         with errors("copy", self._device.name):
-            self._open_native().copy_imported(pages, target._open_native(), at, to, words)
+            self._open_native().copy_host_import(pages, target._open_native(), at, to, words)
 
     def barrier(self, source: str, destination: str) -> None:
         """Makes what was written before visible after: by a "shader", a "copy", the "device", which

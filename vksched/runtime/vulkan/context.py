@@ -60,18 +60,20 @@ def _open(described: dict[str, Any], index: int, name: str, copy_queue: bool) ->
     """Returns where recordings of copies go, and the open device."""
     path = word_of("VKSCHED_COPY_QUEUE", COPY_PATHS)
     compute, copies = (described.get(f"{kind}_queue_family") for kind in ("compute", "copy"))
-    knows = hasattr(binding.companion, "timelines")  # else it was built before there were queues
+    knows = hasattr(
+        binding.companion, "timeline_semaphores_enabled"
+    )  # else it was built before there were queues
     if knows and copy_queue and copies is not None and path in ("", "own"):
         with contextlib.suppress(DeviceError), kp_errors("open", name):
             manager = binding.kp.Manager(index, [compute, copies], [])
             binding.companion.require_open(manager)
-            if binding.companion.timelines(manager):
+            if binding.companion.timeline_semaphores_enabled(manager):
                 return "own", manager
             manager.destroy()
     with kp_errors("open", name):
         manager = binding.kp.Manager(index, [], [])
         binding.companion.require_open(manager)
-    ordered = knows and path == "same" and binding.companion.timelines(manager)
+    ordered = knows and path == "same" and binding.companion.timeline_semaphores_enabled(manager)
     return ("same" if ordered else ""), manager
 
 
@@ -114,12 +116,12 @@ class Context:
             limits["maxStorageBufferRange"],
             limits["maxMemoryAllocationSize"] or MAX_BUFFER_BYTES,
         )
-        knows = hasattr(binding.companion, "robust_access")  # else it was built before
+        knows = hasattr(binding.companion, "set_robust_access")  # else it was built before
         if knows:
-            binding.companion.robust_access(binding.robust.get())
+            binding.companion.set_robust_access(binding.robust.get())
         self.copies, manager = _open(described, index, name, copy_queue)
-        self.featured: bool = binding.companion.featured(manager)
-        self.robust: bool = knows and binding.companion.robust(manager)
+        self.featured: bool = binding.companion.features_enabled(manager)
+        self.robust: bool = knows and binding.companion.robust_access_enabled(manager)
         self._device = DeviceHandle(index, name, manager)
         self._finalizer = weakref.finalize(self, DeviceHandle.destroy_at_exit, self._device)
 
@@ -138,11 +140,11 @@ class Context:
 
         read: whether the host reads it, too, and so wants it in its caches.
         """
-        binding.companion.prefer_cached(read)
+        binding.companion.set_prefer_cached(read)
         try:
             native = self._allocate(words, "host", zeroed)
         finally:
-            binding.companion.prefer_cached(False)
+            binding.companion.set_prefer_cached(False)
         return HostBuffer(self._device, native, words)
 
     def make_pipelines(self, wanted: Collection[Wanted]) -> None:
@@ -152,7 +154,7 @@ class Context:
         self._device.require_open("pipelines")
         with errors("pipelines", self.name):
             threads = min(MAX_COMPILERS, os.cpu_count() or 1)
-            binding.companion.make_pipelines(self._device.manager, list(wanted), threads)
+            binding.companion.compile_pipelines(self._device.manager, list(wanted), threads)
 
     def pipeline(
         self,
@@ -180,7 +182,7 @@ class Context:
                 raise DeviceError(
                     f"[pipeline] {self.name}: expected its own buffers, got another's"
                 )
-        binding.companion.require_subgroup(subgroup)
+        binding.companion.set_required_subgroup_size(subgroup)
         try:
             with kp_errors("pipeline", self.name):
                 native = binding.kp.Manager.algorithm(
@@ -192,7 +194,7 @@ class Context:
                     np.zeros(push_bytes // 4, dtype=np.uint32),
                 )
         finally:
-            binding.companion.require_subgroup(0)
+            binding.companion.set_required_subgroup_size(0)
         with self._device.lock:
             self._device.counters.pipelines += 1
         return Pipeline(self._device, native)
@@ -219,7 +221,7 @@ class Context:
         if size_bytes > self.max_buffer_bytes:
             return None
         with contextlib.suppress(binding.companion.VulkanError):
-            native = binding.companion.Imported(self._device.manager, address, size_bytes)
+            native = binding.companion.HostImport(self._device.manager, address, size_bytes)
             with self._device.lock:
                 self._device.counters.imports += 1
             return native

@@ -76,7 +76,7 @@ class DeviceInfo:
 
     name: "vulkan:N" in loader order, or "cpu". label: the driver's name for it. type: discrete,
     integrated, virtual, cpu or other. memory_free_bytes: the driver's budget less its usage, the
-    total where it keeps none. page_bytes: the largest single buffer. why_not: why it is not used by
+    total where it keeps none. max_buffer_bytes: the largest single buffer. why_not: why it is not used by
     default, "" when it is. duplicate_of: the name under which the same device is used. problem: why
     it cannot be opened.
     """
@@ -91,7 +91,7 @@ class DeviceInfo:
     memory_total_bytes: int
     memory_free_bytes: int
     limits: Limits
-    page_bytes: int
+    max_buffer_bytes: int
     default: bool
     why_not: str
     duplicate_of: str | None = None
@@ -186,13 +186,13 @@ def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
         driver=info.driver,
         limits=info.limits,
         memory_bytes=int(info.memory_free_bytes * PLANNED_SHARE),
-        page_bytes=info.page_bytes,
+        max_buffer_bytes=info.max_buffer_bytes,
         flops_per_s=flops_per_s,
         bytes_per_s=bytes_per_s,
         submit_s=submit_s,
-        pool=info.uuid,
-        own_buffers=is_on("VKSCHED_OWN_BUFFERS"),
-        windows_apart=info.type == "discrete",
+        memory_node=info.uuid,
+        disable_aliasing=is_on("VKSCHED_DISABLE_ALIASING"),
+        unified_memory=info.type != "discrete",
         launch_s=launch_s,
     )
 
@@ -218,7 +218,7 @@ def cpu_device() -> DeviceInfo:
         memory_total_bytes=total,
         memory_free_bytes=free,
         limits=Limits(max_buffer_bytes=total, software=True),
-        page_bytes=total,
+        max_buffer_bytes=total,
         default=True,
         why_not="",
     )
@@ -262,7 +262,7 @@ def _describe(raw: RawDevice) -> DeviceInfo:
         memory_total_bytes=total,
         memory_free_bytes=free,
         limits=limits,
-        page_bytes=page // PAGE_ALIGN_BYTES * PAGE_ALIGN_BYTES,
+        max_buffer_bytes=page // PAGE_ALIGN_BYTES * PAGE_ALIGN_BYTES,
         default=False,
         why_not="",
         api_version=str(raw.get("api_version", "")),

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...common.errors import ShaderError
 from ...ir.op import Steps
-from .spirv_patch import CHAIN, link
+from .spirv_patch import FUSED, link
 
 DIRECTORY = Path(__file__).parents[2] / "spirv"
 _REMEDY = (
@@ -88,7 +88,7 @@ class Shader:
 
     @cached_property
     def _takes_steps(self) -> bool:
-        return CHAIN.encode() in self.spirv or self._takes_residual
+        return FUSED.encode() in self.spirv or self._takes_residual
 
     @property
     def _takes_residual(self) -> bool:

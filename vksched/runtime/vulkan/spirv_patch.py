@@ -2,14 +2,15 @@
 
 Problem: no compiler runs on the user's machine, and a driver that compiles for a CPU takes seconds
 to find out which of 70 functions some specialisation constants mean. Method: a module holds every
-function that a chain may call. The body of the function `chain` is written anew: one call for each
+function that a chain may call. The body of the function `fused` is written anew: one call for each
 step, of values and no arrays; words become constants. Functions that nothing calls any more are
 left out, with what is said about them; no other instruction changes.
 
-    main -> chain -> every -> 70 functions        main -> chain -> add_float32, gelu_float32
+    main -> fused -> every -> 70 functions        main -> fused -> add_float32, gelu_float32
 
-The function `then` of products and convolutions is written so, too, of one value; its second
-register is a call that reads the residual, whose binding goes where no step reads it.
+The function `epilogue_steps` of products and convolutions is written in the same way, of one
+value. Its second register is a call that reads the residual; the binding of the residual is removed
+if no step reads it.
 A module is taken apart once; a chain costs the words that are left. Source: the SPIR-V
 specification, 2.3 (logical layout of a module). Examples: tests/passes/test_fuse_elementwise.py,
 tests/passes/test_epilogue.py.
@@ -113,7 +114,7 @@ def take_apart(spirv: bytes) -> Module:
             before.append((target, words[at:end]))
             decorated = len(before) if op == OP_DECORATE else decorated
         at = end
-    written = [ids[name] for name in (CHAIN, THEN) if name in ids]
+    written = [ids[name] for name in (FUSED, EPILOGUE) if name in ids]
     steps = _called(functions, written)
     before[decorated:decorated] = [
         (number, np.array([_word(3, OP_DECORATE), number, NO_CONTRACTION], np.uint32))
@@ -135,8 +136,12 @@ def _called(functions: Mapping[int, Function], first: Sequence[int]) -> set[int]
 
 
 VECTOR = "vu4;"
-CHAIN, THEN, RESIDUAL = f"chain({6 * VECTOR}", f"then({2 * VECTOR}", f"residual_at({VECTOR}"
-BESIDE = "beside"
+FUSED, EPILOGUE, RESIDUAL = (
+    f"fused({6 * VECTOR}",
+    f"epilogue_steps({2 * VECTOR}",
+    f"residual_at({VECTOR}",
+)
+RESIDUAL_BUFFER = "residual_buffer"
 """The variable of the residual, of which only RESIDUAL reads."""
 
 
@@ -145,13 +150,13 @@ def link(spirv: bytes, steps: Steps) -> bytes:
     """Returns a module whose chain or epilogue takes these steps."""
     module = take_apart(spirv)
     functions, header, constants = dict(module.functions), module.header.copy(), NONE
-    chain = module.ids.get(CHAIN, module.ids.get(THEN, 0))
+    chain = module.ids.get(FUSED, module.ids.get(EPILOGUE, 0))
     if chain:  # a kernel of integers has neither
         functions[chain], constants, header[3] = _write(module, chain, steps)
     kept = _called(functions, [module.entry])
     gone = {i for i, f in module.owner.items() if f == chain}
-    if module.ids.get(RESIDUAL) not in kept and BESIDE in module.ids:
-        gone.add(module.ids[BESIDE])
+    if module.ids.get(RESIDUAL) not in kept and RESIDUAL_BUFFER in module.ids:
+        gone.add(module.ids[RESIDUAL_BUFFER])
     parts = [header]
     parts += [
         words
@@ -168,7 +173,7 @@ def _write(module: Module, chain: int, steps: Steps) -> tuple[Function, Words, i
     new bound of ids.
     """
     old = module.functions[chain].words.tolist()
-    vector, then = old[1], CHAIN not in module.ids
+    vector, then = old[1], FUSED not in module.ids
     head = 5 + 3 * (2 if then else REGISTERS)  # the function and its parameters, which stay
     pointer, parameters = old[6], old[7:head:3]
     ids = itertools.count(int(module.header[3]))

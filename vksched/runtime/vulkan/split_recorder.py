@@ -183,7 +183,7 @@ class Recorder:
         self._plan = plan
         self._graph: Graph = plan.graph
         self._index = index
-        self._spec = plan.machine.devices[index]
+        self._spec = plan.topology.devices[index]
         self._splits = splits
         self._weights = weights
         self._states = states
@@ -296,7 +296,7 @@ class Recorder:
             commands.make_room(each_s)
             # Dispatches of a node write different words, and status words only collect bits: no
             # hazard, but validation with own buffers would see one.
-            apart = self._spec.own_buffers and (position or STATUS in dispatch.operands)
+            apart = self._spec.disable_aliasing and (position or STATUS in dispatch.operands)
             if dispatch.barrier or apart:
                 commands.barrier()
             self._record_dispatch(commands, lowering, dispatch, node_id, slot, split)

@@ -58,11 +58,11 @@ class VulkanDevice:
         spec = dataclasses.replace(spec, limits=limits)
         self._spec = spec
         self.limits = spec.limits
-        self.own_buffers = spec.own_buffers
+        self.disable_aliasing = spec.disable_aliasing
         self.import_alignment = self.context.import_alignment if limits.host_import else 0
         self._ahead: list[UploadAhead] = []
-        self.weights = WeightStore(self.context, spec.page_bytes)
-        self.states = DeviceStates(self.context, spec.page_bytes, spec.own_buffers)
+        self.weights = WeightStore(self.context, spec.max_buffer_bytes)
+        self.states = DeviceStates(self.context, spec.max_buffer_bytes, spec.disable_aliasing)
 
     @property
     def name(self) -> str:

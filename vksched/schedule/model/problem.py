@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.errors import PlanError
-from .task_graph import TaskGraph, Topology
+from .task_graph import Platform, TaskGraph
 
 INFINITY = float("inf")
 LINKS = ("parallel", "exclusive")
@@ -29,7 +29,7 @@ class Problem:
     """Tasks 0 to n - 1 and devices 0 to m - 1; `make_problem` makes one."""
 
     tasks: TaskGraph
-    where: Topology
+    where: Platform
     exclusive: bool
     rows: NDArray[np.float64]
     """(kinds of tasks, m): seconds."""
@@ -136,7 +136,7 @@ class Problem:
         return replace(self, rows=np.concatenate([self.rows, more]), kind=kind, able=able)
 
 
-def make_problem(tasks: TaskGraph, where: Topology, links: str = "parallel") -> Problem:
+def make_problem(tasks: TaskGraph, where: Platform, links: str = "parallel") -> Problem:
     """Returns tasks and a topology as arrays.
 
     Raises:
@@ -191,7 +191,7 @@ def make_problem(tasks: TaskGraph, where: Topology, links: str = "parallel") -> 
     )
 
 
-def _refuse(tasks: TaskGraph, where: Topology, t: int) -> None:
+def _refuse(tasks: TaskGraph, where: Platform, t: int) -> None:
     task = tasks.tasks[t]
     mine = ", ".join(sorted(task.cost_s)[:8]) or "no device"
     known = ", ".join(where.devices[:8])
@@ -207,7 +207,7 @@ def _refuse(tasks: TaskGraph, where: Topology, t: int) -> None:
 
 
 def _check_room(
-    where: Topology, able: list[tuple[int, ...]], size: list[int], room: list[float]
+    where: Platform, able: list[tuple[int, ...]], size: list[int], room: list[float]
 ) -> None:
     """Raises a PlanError where tasks that have one device only do not fit there."""
     left = list(room)
@@ -222,7 +222,7 @@ def _check_room(
             )
 
 
-def _tables(where: Topology, number: dict[str, int]) -> tuple[list[list[float]], list[list[float]]]:
+def _tables(where: Platform, number: dict[str, int]) -> tuple[list[list[float]], list[list[float]]]:
     m, base = len(number), where.default_link
     latency = np.full((m, m), float(base.latency_s))
     inverse = np.full((m, m), 1.0 / base.bytes_per_s)
@@ -235,7 +235,7 @@ def _tables(where: Topology, number: dict[str, int]) -> tuple[list[list[float]],
     return latency.tolist(), inverse.tolist()
 
 
-def _channels(where: Topology) -> list[list[int]]:
+def _channels(where: Platform) -> list[list[int]]:
     numbers: dict[tuple[str, str], int] = {}
     return [
         [

@@ -2,7 +2,7 @@
 
     Task("a", {"p0": 1.0, "p1": 2.5}) --edge of 4 MB--> Task("b", {"p1": 3.0})
                                                             |
-    Topology: p0 ----Link(8e9 bytes/s, 20 us)---- p1 <------+ b cannot run on p0
+    Platform: p0 ----Link(8e9 bytes/s, 20 us)---- p1 <------+ b cannot run on p0
 
 A value is checked when it is made, so that no policy has to. Times are seconds, sizes bytes.
 
@@ -173,7 +173,7 @@ def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Topology:
+class Platform:
     """Devices, the links between them, their memory and their watts.
 
     links: a link for (a, b) serves both ways unless (b, a) is given too. default_link: of pairs
@@ -203,7 +203,7 @@ class Topology:
         known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         there = set(names)
         if not names or len(there) < len(names):
-            raise PlanError(f"[topology] expected devices with a name each, got {known or 'none'}")
+            raise PlanError(f"[platform] expected devices with a name each, got {known or 'none'}")
         given, room, power = (_mapping(each) for each in (links, memory_bytes, watts))
         base = Link() if default_link is None else default_link
         _check_link(("default", "link"), base, known, {"default", "link"})
@@ -212,14 +212,14 @@ class Topology:
         for name, size in room.items():
             if name not in there or not is_amount(size, math.inf):
                 raise PlanError(
-                    f"[topology] expected 0 or more bytes of memory for {known}, got {size!r} for "
+                    f"[platform] expected 0 or more bytes of memory for {known}, got {size!r} for "
                     f"{name!r}"
                 )
         for name, each in power.items():
             fits = isinstance(each, Watts) and is_amount(each.busy)
             if name not in there or not fits or not is_amount(each.idle, each.busy):
                 raise PlanError(
-                    f"[topology] expected busy watts, {AT_MOST}, and at most as many idle ones, "
+                    f"[platform] expected busy watts, {AT_MOST}, and at most as many idle ones, "
                     f"for {known}, got {each!r} for {name!r}; try Watts(busy=150, idle=15)"
                 )
         object.__setattr__(self, "devices", names)
@@ -250,7 +250,7 @@ def _mapping(given: object) -> dict[Any, Any]:
     if given is None or isinstance(given, Mapping):
         return dict(given or {})
     raise PlanError(
-        f"[topology] expected mappings as links, memory_bytes and watts, got {given!r}; try "
+        f"[platform] expected mappings as links, memory_bytes and watts, got {given!r}; try "
         "memory_bytes={'gpu:0': 8 << 30}"
     )
 
@@ -259,13 +259,13 @@ def _check_link(ends: object, link: object, known: str, there: set[str]) -> None
     """Raises a PlanError for what is no link between two of the devices that are there."""
     pair = isinstance(ends, tuple) and len(ends) == 2
     if not pair or ends[0] not in there or ends[1] not in there:  # type: ignore[index]
-        raise PlanError(f"[topology] expected links between {known}, got {ends!r}")
+        raise PlanError(f"[platform] expected links between {known}, got {ends!r}")
     if ends[0] == ends[1]:  # type: ignore[index]
-        raise PlanError(f"[topology] expected links between two devices, got {ends!r}")
+        raise PlanError(f"[platform] expected links between two devices, got {ends!r}")
     speed = link.bytes_per_s if isinstance(link, Link) else None
     fast = is_amount(speed, math.inf) and float(speed or 0) >= LEAST_PER_S
     if not isinstance(link, Link) or not fast or not is_amount(link.latency_s):
         raise PlanError(
-            f"[topology] expected a link with a speed above 0, at least {LEAST_PER_S:g}, and a "
+            f"[platform] expected a link with a speed above 0, at least {LEAST_PER_S:g}, and a "
             f"latency of 0 or more, {AT_MOST}, for {ends!r}, got {link!r}"
         )

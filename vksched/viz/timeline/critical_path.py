@@ -22,8 +22,8 @@ from .timeline_types import FORESEEN, HOST, Span, comes_before
 
 CLOSE = 0.02
 """A split that begins this part of its own time after the one before it began with its end."""
-ROWS = frozenset(("host", "work", "aside", "predicted", "aside predicted"))
-QUEUES = frozenset(("split", "aside"))
+ROWS = frozenset(("host", "work", "transfer_queue", "predicted", "transfer_queue predicted"))
+QUEUES = frozenset(("split", "transfer_queue"))
 """Kinds of what devices do; all else is a host's."""
 
 
@@ -50,7 +50,7 @@ class _Walk:
         order = sorted(group, key=lambda n: (spans[n].end_s, spans[n].start_s))
         by_line: dict[tuple[int, bool], list[int]] = defaultdict(list)
         for number in order:
-            by_line[spans[number].lane, spans[number].kind == "aside"].append(number)
+            by_line[spans[number].lane, spans[number].kind == "transfer_queue"].append(number)
         self._lines = {key: _Line([spans[n].end_s for n in ns], ns) for key, ns in by_line.items()}
         self._splits = {spans[n].split: n for n in order if spans[n].kind == "split"}
         self._sends = {spans[n].between: n for n in order if spans[n].kind == "send"}
@@ -59,7 +59,7 @@ class _Walk:
         """By split, and whether they come before it, the copies beside the work."""
         for number in order:
             split = self._splits.get(spans[number].split)
-            if spans[number].kind == "aside" and split is not None:
+            if spans[number].kind == "transfer_queue" and split is not None:
                 comes = comes_before(spans[number], spans[split])
                 self._asides[spans[number].split, comes] = number
 
@@ -82,7 +82,7 @@ class _Walk:
 
     def _waited_for(self, span: Span) -> int | None:
         """Returns what a wait or a take of a host ended with."""
-        if span.kind == "take":
+        if span.kind == "recv":
             return self._ends_after(span.start_s, self._sends.get(span.between))
         if span.kind != "wait":
             return None
@@ -103,7 +103,7 @@ class _Walk:
             return before
         own = self._needed(span)
         queued = [before, own]
-        if span.kind == "aside":
+        if span.kind == "transfer_queue":
             queued.append(self._last(span.lane, span.start_s, aside=True))
         close = [n for n in queued if n is not None and self._is_close(n, span)]
         if close:

@@ -16,7 +16,7 @@ from ...trace.perfetto import BY_HOST, lane_of
 from .predicted import name_of
 from .timeline_types import HOST, Between, Lane, PlanTold, Span, comes_before
 
-LASTING = frozenset(("split", "aside", "copy", "wait", "submit", "send", "take"))
+LASTING = frozenset(("split", "transfer_queue", "copy", "wait", "submit", "send", "recv"))
 """Events that are on their rows even where they took no time."""
 SHOWN = 6
 """Fields of an event in a tooltip."""
@@ -51,7 +51,7 @@ class _Maker:
         value = self._plans[plan].nodes[node].name if plan >= 0 and node >= 0 else ""
         if plan >= 0 and split >= 0 and self._plans[plan].decides:
             plan = -1  # its runs have splits of their own
-        what = event.fields.get("way", "") if row == "aside" else row
+        what = event.fields.get("way", "") if row == "transfer_queue" else row
         expected_s = self._expected[plan].get((split, what)) if plan >= 0 else None
         if event.name == "run" and plan >= 0:
             expected_s = self._plans[plan].seconds
@@ -75,7 +75,7 @@ class _Maker:
     def _between(self, event: Event, node: int) -> Between | None:
         if event.name == "send":
             return node, event.device, str(event.fields.get("to"))
-        return (node, str(event.fields.get("of")), event.device) if event.name == "take" else None
+        return (node, str(event.fields.get("of")), event.device) if event.name == "recv" else None
 
     def _place(self, event: Event) -> tuple[int, str]:
         if event.name in ("run", "failed"):
@@ -84,7 +84,9 @@ class _Maker:
             return self._lane(event.device), "mark"
         if event.name in BY_HOST:
             return self._lane(lane_of(event)), "host"
-        return self._lane(event.device), "aside" if event.name == "aside" else "work"
+        return self._lane(
+            event.device
+        ), "transfer_queue" if event.name == "transfer_queue" else "work"
 
     def _lane(self, device: str) -> int:
         if device not in self._number:
@@ -103,14 +105,14 @@ class _Maker:
         if event.name == "copy":
             way = "from" if event.fields.get("way") == "out" else "to"
             return f"copy {value} {way} {event.device}" if value else f"copy for split {split}"
-        if event.name in ("send", "take"):
+        if event.name in ("send", "recv"):
             of, to = (str(event.fields.get(key, "")) for key in ("of", "to"))
             return f"send {value} to {to}" if event.name == "send" else f"take {value} of {of}"
-        if event.name == "aside":
+        if event.name == "transfer_queue":
             return f"copies {event.fields.get('way', '')} of split {split}"
         if event.name in ("wait", "submit") and split >= 0:
             return f"{event.name}{' for' if event.name == 'wait' else ''} split {split}"
-        if event.name in ("prepare", "free"):
+        if event.name in ("prepare", "release"):
             return f"{event.name} {event.device}"
         return f"{event.name} {ops}" if ops else event.name
 
@@ -121,9 +123,9 @@ def _expected(told: PlanTold) -> dict[tuple[int, object], float]:
     out: dict[tuple[int, object], float] = {}
     for part in told.foreseen:
         what = "work"
-        if part.kind == "aside":
+        if part.kind == "transfer_queue":
             what = "in" if comes_before(part, splits[part.split]) else "out"
-        if part.kind in ("split", "aside"):
+        if part.kind in ("split", "transfer_queue"):
             out[part.split, what] = part.end_s - part.start_s
     return out
 

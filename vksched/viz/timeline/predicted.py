@@ -25,8 +25,8 @@ def foreseen_spans(told: PlanTold, plan: int, run: int, start_s: float, ops: boo
 
 def _span(told: PlanTold, plan: int, run: int, start_s: float, part: Foreseen) -> Span:
     begin, end = start_s + part.start_s, start_s + part.end_s
-    lane = part.lane if part.kind in ("split", "aside") else HOST
-    row = "aside predicted" if part.kind == "aside" else "predicted"
+    lane = part.lane if part.kind in ("split", "transfer_queue") else HOST
+    row = "transfer_queue predicted" if part.kind == "transfer_queue" else "predicted"
     name = name_of(told, part.kind, part.split)
     return Span(lane, row, part.kind, name, begin, end, run, plan, part.split)
 
@@ -49,7 +49,7 @@ def name_of(told: PlanTold, kind: str, split: int) -> str:
         return "copy results" if kind == "copy" else kind
     if kind == "wait":
         return f"wait for split {split}"
-    if kind in ("copy", "aside"):
+    if kind in ("copy", "transfer_queue"):
         return f"copy for split {split}" if kind == "copy" else f"copies of split {split}"
     nodes = told.splits[split].nodes
     names = [told.nodes[n].name for n in (nodes[:1] + nodes[1:][-1:])]

@@ -18,9 +18,9 @@ WORDS = {
     "host": "work",
     "mark": "events",
     "work": "measured",
-    "aside": "copies",
+    "transfer_queue": "copies",
     "predicted": "predicted",
-    "aside predicted": "copies, predicted",
+    "transfer_queue predicted": "copies, predicted",
     "ops": "ops, predicted",
 }
 

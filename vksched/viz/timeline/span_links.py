@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .timeline_types import FORESEEN, Link, PlanTold, Span, comes_before
 
-KINDS = ("split", "aside", "copy", "wait", "submit", "send", "take")
+KINDS = ("split", "transfer_queue", "copy", "wait", "submit", "send", "recv")
 
 
 def find_links(spans: Sequence[Span], plans: Sequence[PlanTold]) -> list[Link]:
@@ -35,16 +35,16 @@ def _links(spans: Sequence[Span], group: Sequence[int], told: PlanTold | None) -
     asides = {
         (spans[n].split, comes_before(spans[n], spans[splits[spans[n].split]])): n
         for n in group
-        if spans[n].kind == "aside" and spans[n].split in splits
+        if spans[n].kind == "transfer_queue" and spans[n].split in splits
     }
     for number in group:
         span = spans[number]
-        if span.kind == "take" and span.between in sends:
+        if span.kind == "recv" and span.between in sends:
             yield Link(sends[span.between], number, "copy", span.bytes, span.name)
         split = splits.get(span.split)
         if span.kind == "wait" and split is not None:
             yield Link(split, number, "fence")
-        elif span.kind in ("copy", "aside") and split is not None:
+        elif span.kind in ("copy", "transfer_queue") and split is not None:
             enters = comes_before(span, spans[split])
             other = asides.get((span.split, enters), split) if span.kind == "copy" else split
             ends = (number, other) if enters else (other, number)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..gantt import Bar, Crossing, Row, draw_timeline
+from ..gantt import Bar, Row, Transfer, draw_timeline
 from .row_layout import WORDS, Track, lay_out
 from .timeline_types import FORESEEN, HOST, TimelineValue, tip_of
 
@@ -19,8 +19,8 @@ def as_svg(timeline: TimelineValue) -> str:
     timeline = shown_part(timeline)
     tracks = [track for track in lay_out(timeline.lanes, timeline.spans) if track.spans]
     place = {number: at for at, track in enumerate(tracks) for number in track.spans}
-    crossings = [
-        Crossing(
+    transfers = [
+        Transfer(
             place[link.source],
             place[link.target],
             timeline.spans[link.source].end_s,
@@ -32,7 +32,7 @@ def as_svg(timeline: TimelineValue) -> str:
     ]
     told = f"{timeline.told}; {KEY}" if timeline.critical else timeline.told
     rows = [row_of(timeline, track) for track in tracks]
-    return draw_timeline(timeline.title, told, rows, crossings, noun="span")
+    return draw_timeline(timeline.title, told, rows, transfers, noun="span")
 
 
 def shown_part(timeline: TimelineValue) -> TimelineValue:

@@ -18,12 +18,21 @@ from typing import NamedTuple
 
 from ...common.formatting import format_moment, format_seconds
 
-ROWS = ("run", "host", "mark", "work", "aside", "predicted", "aside predicted", "ops")
+ROWS = (
+    "run",
+    "host",
+    "mark",
+    "work",
+    "transfer_queue",
+    "predicted",
+    "transfer_queue predicted",
+    "ops",
+)
 """The rows of a lane from top to bottom: runs and what the host did for devices; things that take
 no time; splits as measured, and what a copy queue did beside them; both as predicted; the ops of
 splits, as predicted.
 """
-FORESEEN = frozenset(("predicted", "aside predicted", "ops"))
+FORESEEN = frozenset(("predicted", "transfer_queue predicted", "ops"))
 """Rows of what a plan expects."""
 HOST = 0
 """The lane of the host; devices follow."""
@@ -36,7 +45,7 @@ Between = tuple[int, str, str]
 class Span(NamedTuple):
     """Something that took time, or is predicted to.
 
-    lane: its number; row: one of ROWS. kind: "run", "copy", "wait", "step", "split", "aside", "op",
+    lane: its number; row: one of ROWS. kind: "run", "copy", "wait", "host_op", "split", "transfer_queue", "op",
     or the name of any other event. start_s, end_s: seconds from the origin. run, plan, split, node:
     which ones, -1 for none. bytes: that a copy moves. expected_s: what the plan expected of a
     measured span; None where it says nothing. told: what else there is to say. between: of a
@@ -125,7 +134,7 @@ class SplitTold:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """A stretch of the simulated run of a plan. kind: "split", "aside", "copy" or "wait". lane: the
+    """A stretch of the simulated run of a plan. kind: "split", "transfer_queue", "copy" or "wait". lane: the
     device it is for. split: -1 for results that are copied out. Times from the start of the run.
     """
 

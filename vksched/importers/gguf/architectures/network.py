@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ....common.errors import ModelFormatError
-from ....ir.name_scope import scope
+from ....ir.name_scope import name_scope
 from ....ir.tensor import Tensor
 from ....ops import (
     embedding,
@@ -70,7 +70,7 @@ class Network:
                 f"{hyper.architecture!r}; try vs.Embedder or `vksched embed`"
             )
         x = self._layers(ids)
-        with scope("output"):
+        with name_scope("output"):
             if self.text.last is not None:
                 x = gather(x, self.text.last, axis=1)
             own = OUTPUT in self.weights
@@ -93,7 +93,7 @@ class Network:
             ModelFormatError: the file has other tensors than the network.
         """
         x = self._layers(ids)
-        with scope("output"):
+        with name_scope("output"):
             x = self._norm(x, self.family.output_norm)
         self.weights.require_all(self.hyper.architecture, besides=(OUTPUT,))
         return x
@@ -101,14 +101,14 @@ class Network:
     def _layers(self, ids: Tensor) -> Tensor:
         x = self._embedded(ids)
         for layer in range(self.hyper.layers):
-            with scope(f"blk.{layer}"):
+            with name_scope(f"blk.{layer}"):
                 x = self._layer(layer, x)
         return x
 
     def _embedded(self, ids: Tensor) -> Tensor:
         hyper, family = self.hyper, self.family
         table = self.weights.take(EMBEDDING, (hyper.vocabulary, hyper.width))
-        with scope("token_embd"):
+        with name_scope("token_embd"):
             x = embedding(table, ids)
             if family.scaled_embedding:
                 x = x * math.sqrt(hyper.width)
@@ -118,7 +118,7 @@ class Network:
             shape = hyper.token_types, hyper.width
             x = x + self.weights.take("token_types.weight", shape)[0]
         if family.learned_positions:
-            with scope("position_embd"):
+            with name_scope("position_embd"):
                 x = x + self._positions(ids.shape[1])
         return self._norm(x, family.embedding_norm)
 
@@ -263,7 +263,7 @@ class Network:
             shifts=shifts,
         )
         scores = self._product(x, f"{name}_gate_inp", count)
-        with scope("experts"):
+        with name_scope("experts"):
             mixed = experts.mix(x, scores)
         if hyper.expert_scale:
             mixed = mixed * hyper.expert_scale

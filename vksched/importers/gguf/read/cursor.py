@@ -98,7 +98,7 @@ class Cursor:
         """Returns strings. Bytes that are no UTF-8 come as `surrogateescape` makes them: pieces of
         a vocabulary may be parts of a letter.
         """
-        out, at = native_kernels.texts(self.data, self.at, count) or _texts(
+        out, at = native_kernels.gguf_strings(self.data, self.at, count) or _texts(
             self.data, self.at, count
         )
         self._go_behind(at, len(out), count, what)
@@ -108,7 +108,7 @@ class Cursor:
         """Goes behind strings that are all there, and makes none; returns False, having gone
         nowhere, where only `texts` can.
         """
-        skipped = native_kernels.skip_texts(self.data, self.at, count)
+        skipped = native_kernels.skip_gguf_strings(self.data, self.at, count)
         if skipped is None:
             return False
         found, at = skipped
@@ -125,7 +125,7 @@ class Cursor:
 
 
 def _texts(data: memoryview, at: int, count: int) -> tuple[list[str], int]:
-    """Does what `loops.texts` does."""
+    """Does what `loops.gguf_strings` does."""
     out = []
     for _ in range(count):
         start = at + _LENGTH.size

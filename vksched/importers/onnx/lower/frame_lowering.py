@@ -26,7 +26,7 @@ from onnx import NodeProto
 
 from ....common.dtypes import MAX_RANK, NDArray
 from ....common.errors import ModelFormatError, UnsupportedOp, VkschedError
-from ....ir.name_scope import scope
+from ....ir.name_scope import name_scope
 from ....ir.tensor import Tensor, input
 from ..nodes.cpu_node import add_host_node, describe
 from ..nodes.elements import SAME, storage
@@ -214,7 +214,7 @@ class FrameLowering:
             raise UnsupportedOp(f"no vksched op expresses {n.op_type}")
         before, guards = len(self.todo), len(self.guards)
         try:
-            with scope(scope_name(n.node)):
+            with name_scope(scope_name(n.node)):
                 found = rule(n)
         except (NeedsValue, UnsupportedOp):
             while len(self.guards) > guards:
@@ -300,7 +300,7 @@ class FrameLowering:
         except UnsupportedOp:
             return self._step(node, inputs, reason)
         elem_types = [0 if v is None else v.elem_type for v in inputs]
-        with scope(scope_name(node)):
+        with name_scope(scope_name(node)):
             made = add_host_node(node, self.context.opsets, tensors, elem_types, types, reason)
         self._write(
             node,

@@ -50,7 +50,7 @@ def behind(
 
 def each(case: Case) -> list[Case]:
     """A call followed by one step, by several with a constant, and by a residual where rows are
-    whole fours.
+    whole vec4s.
     """
     out = [behind(case, RELU), behind(case, SMOOTH, (0.5,))]
     shape = case.result_type().shape

@@ -3,7 +3,7 @@
 They are those of float32 with tame values. What a device may round decides the error: operands of
 float16 are off by up to 2^-11 of themselves, by 2^-10 where a driver cuts digits off; those of
 bfloat16 by 2^-8; sums of hundreds of products in float16 by some times that. Codes of 8 bits are
-off by half a step, 1 / 254 of the largest of a run; only products by weights of few bits have them.
+off by half a step, 1 / 254 of the largest of a run; only products by quantized weights have them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cases of weights of few bits beside each other: one to three, normed or with a gate, one row and
+"""Cases of quantized weights beside each other: one to three, normed or with a gate, one row and
 several, squares that leave the range of float32, steps behind.
 """
 

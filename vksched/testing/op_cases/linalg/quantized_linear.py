@@ -1,4 +1,4 @@
-"""Cases of weights of few bits: every block format, one block and several, rows that end within a
+"""Cases of quantized weights: every block format, one block and several, rows that end within a
 tile, scales that are no numbers, all bits of a block; products of few and of many rows.
 """
 

@@ -123,7 +123,7 @@ LONG: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]
 """Rows that are cut into parts, on a GPU or on a CPU driver."""
 WIDE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((301, 132), (0,)), ((2, 303, 196), (1,))]
-"""Many rows side by side, an odd number of quads of them."""
+"""Many rows side by side, an odd number of vec4s of them."""
 TALL = (2050, 516)
 """So many rows side by side that a CPU driver does not cut them, and more columns than where a sum
 is rounded each time.
@@ -236,7 +236,7 @@ CASES = [
 ]
 
 ROWS = floats(6, 50)
-HALF_SUMS = np.full((2, 300), 300.0, np.float16)
+FP16_ACC = np.full((2, 300), 300.0, np.float16)
 """Their sums are beyond float16."""
 FUNCTIONS = [
     FunctionCase("reduce_l2", ops.reduce_l2, (ROWS,), "all"),
@@ -250,7 +250,7 @@ FUNCTIONS = [
     *(
         FunctionCase(function, partial(getattr(ops, function), axis=1, keepdims=True), (x,), "1")
         for function in ("reduce_l2", "reduce_std", "reduce_log_sum")
-        for x in (halves(5, 51, scale=300.0), halves(5, 52, scale=1e-4), HALF_SUMS)
+        for x in (halves(5, 51, scale=300.0), halves(5, 52, scale=1e-4), FP16_ACC)
     ),
 ]
 

@@ -4,7 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const texts = data.texts;
 const COUNT = data.counts[0];
 const LINKS = data.counts[1];
-const FORESEEN = new Set(["predicted", "aside predicted", "ops"]);
+const FORESEEN = new Set(["predicted", "transfer_queue predicted", "ops"]);
 
 /** A column of numbers; all alike where the file has one number for it. */
 function column(given, count) {

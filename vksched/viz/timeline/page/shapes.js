@@ -389,7 +389,7 @@ function paintLegend() {
   const samples = [
     ["measured", "plain", 1, tracks.some((t) => !t.foreseen && t.last > t.first)],
     ["predicted", "hatch", 1, true],
-    ["copy", "stripes", 0, kinds.has("copy") || kinds.has("aside")],
+    ["copy", "stripes", 0, kinds.has("copy") || kinds.has("transfer_queue")],
     ["wait", "dots", 0, kinds.has("wait")],
     ["critical path", "critical", 1, criticalPath.length > 0],
     ["many spans in a pixel", "columns", 1, COUNT > 300],

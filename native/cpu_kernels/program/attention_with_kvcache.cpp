@@ -1,0 +1,232 @@
+// Attention of few queries to the rows of a KV cache and to new keys: a loop of native programs.
+// Examples: tests/ops/native/test_native_programs.py.
+#include "cpu_kernels/param_loop.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace {
+
+using KvCacheLoop = ParamLoop<UnaryKernel>;
+
+// The integer parameters, in their order. Strides are elements between batches, heads and rows, or
+// 32-bit words for q8_0.
+struct Attention {
+    int64_t batches, heads, kv_heads, queries, qk_dim, v_dim, cache_len, new_len;
+    int64_t heads_per_piece;  // heads that a piece computes
+    int64_t cache_type;      // 0 float32, 1 float16, 2 q8_0
+    int64_t is_int64, kv_len_per_batch; // type and shape of kv_len
+    int64_t window_low, window_high, fully_masked_is_nan;
+    int64_t q[3], k[3], v[3], new_k[3], new_v[3], out[3];
+};
+
+INLINED float fp16_to_float(uint32_t half)
+{
+    const uint32_t size = half & 0x7fffu;
+    const float scaled = bit_cast<float>(size << 13) * 0x1p112f; // also exact for 0 and subnormals
+    const uint32_t special = size >= 0x7c00u ? 0x7f800000u : 0u;
+    return bit_cast<float>(bit_cast<uint32_t>(scaled) | special | (half & 0x8000u) << 16);
+}
+
+// Return the values of a cached row: in place if it is float32, else dequantized into `values`.
+// vksched/ops/attention/kv_q8_0.py defines q8_0 rows.
+INLINED const float* dequantize_row(const char* base, int64_t offset, int64_t cache_type,
+                                    int64_t count, float* values)
+{
+    if (cache_type == 0)
+        return reinterpret_cast<const float*>(base) + offset;
+    if (cache_type == 1) {
+        const uint16_t* fp16 = reinterpret_cast<const uint16_t*>(base) + offset;
+#pragma GCC ivdep
+        for (int64_t i = 0; i < count; ++i)
+            values[i] = fp16_to_float(fp16[i]);
+        return values;
+    }
+    const uint32_t* tile = reinterpret_cast<const uint32_t*>(base) + offset;
+    for (int64_t start = 0; start < count; start += 64, tile += 17) {
+        const int64_t rows_count = std::min<int64_t>(64, count - start);
+        const int8_t* codes = reinterpret_cast<const int8_t*>(tile + 1);
+        const float scales[2] = {fp16_to_float(*tile & 0xffffu), fp16_to_float(*tile >> 16)};
+        for (int64_t run = 0; run < 2; ++run) {
+            const int64_t end = std::min<int64_t>(32 * (run + 1), rows_count);
+#pragma GCC ivdep
+            for (int64_t i = 32 * run; i < end; ++i)
+                values[start + i] = codes[i] * scales[run];
+        }
+    }
+    return values;
+}
+
+// A query of a piece: the range of keys that it attends to, their scores and its result.
+struct Row {
+    const float* query;
+    int64_t begin, end;
+    float *scores, *sums, *out;
+};
+
+thread_local std::vector<float> scratch;
+thread_local std::vector<Row> scratch_queries;
+
+// Turn the scores of a query into attention weights, in place. Return false if all keys are masked
+// and the result is NaN.
+INLINED bool softmax_row(const KvCacheLoop& loop, const Row& row, bool fully_masked_is_nan)
+{
+    float* scores = row.scores;
+    const int64_t begin = row.begin, end = row.end;
+    float largest = -std::numeric_limits<float>::infinity(), sum = 0;
+    if (loop.float_params[1] != 0)
+        for (int64_t key = begin; key < end; ++key)
+            scores[key] = std::tanh(scores[key] / loop.float_params[1]) * loop.float_params[1];
+    for (int64_t key = begin; key < end; ++key)
+        largest = scores[key] > largest ? scores[key] : largest;
+    if (!(largest > -std::numeric_limits<float>::infinity()))
+        largest = 0;
+#pragma GCC ivdep
+    for (int64_t key = begin; key < end; ++key)
+        scores[key] -= largest;
+    if (begin < end)
+        loop.callee(scores + begin, scores + begin, end - begin);
+    for (int64_t key = begin; key < end; ++key)
+        sum += scores[key];
+    if (sum == 0 && !fully_masked_is_nan)
+        sum = 1;
+#pragma GCC ivdep
+    for (int64_t key = begin; key < end; ++key)
+        scores[key] /= sum; // before the product: values may be close to the maximum of float32
+    return sum != 0;
+}
+
+// A piece is a group of heads with a common kv head. Its rows are all queries of these heads.
+INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, size_t piece)
+{
+    const Attention& params = *reinterpret_cast<const Attention*>(loop.int_params.data());
+    const int64_t groups = params.heads / params.heads_per_piece, qk_dim = params.qk_dim,
+                  v_dim = params.v_dim;
+    const int64_t batch = static_cast<int64_t>(piece) / groups;
+    const int64_t first = static_cast<int64_t>(piece) % groups * params.heads_per_piece;
+    const int64_t head = first / (params.heads / params.kv_heads);
+    const int64_t kv_len = read_index(operands.get<char>(3), params.kv_len_per_batch ? batch : 0,
+                                      params.is_int64 != 0);
+    const int64_t count = std::clamp<int64_t>(kv_len, 0, params.cache_len),
+                  total = count + params.new_len;
+    const int64_t rows_count = params.heads_per_piece * params.queries;
+    const size_t needed = rows_count * (total + v_dim) + std::max(qk_dim, v_dim);
+    if (scratch.size() < needed)
+        scratch.resize(needed);
+    scratch_queries.resize(rows_count);
+    Row* const rows = scratch_queries.data();
+    float* free = scratch.data();
+    for (int64_t number = 0; number < rows_count; ++number) {
+        const int64_t head_index = first + number / params.queries, query = number % params.queries;
+        Row& row = rows[number];
+        row.query = operands.get<float>(0) + batch * params.q[0] + head_index * params.q[1]
+            + query * params.q[2];
+        row.begin = std::clamp<int64_t>(count + query + params.window_low, 0, total);
+        row.end = std::clamp<int64_t>(count + query + params.window_high + 1, 0, total);
+        row.scores = free;
+        row.sums = free + total;
+        row.out = loop.result(operands) + batch * params.out[0] + head_index * params.out[1]
+                  + query * params.out[2];
+        free += total + v_dim;
+        std::fill_n(row.sums, v_dim, 0.0f);
+    }
+    float* const dequantized = free;
+    const int64_t begin = rows[0].begin,
+                  end = rows[rows_count - 1].end; // the keys that any row attends to
+    const auto cached_row = [&](int64_t key, size_t cache_slot, size_t new_slot, const int64_t* strides,
+                          const int64_t* new_strides, int64_t values) {
+        return key < count ? dequantize_row(operands.get<char>(cache_slot),
+                                        batch * strides[0] + head * strides[1] + key * strides[2],
+                                        params.cache_type, values, dequantized)
+                           : operands.get<float>(new_slot) + batch * new_strides[0]
+                + head * new_strides[1] + (key - count) * new_strides[2];
+    };
+    for (int64_t key = begin; key < end; ++key) {
+        const float* values = cached_row(key, 1, 4, params.k, params.new_k, qk_dim);
+        for (int64_t number = 0; number < rows_count; ++number) {
+            const Row& row = rows[number];
+            if (row.begin <= key && key < row.end)
+                row.scores[key] = dot(row.query, values, qk_dim) * loop.float_params[0];
+        }
+    }
+    for (int64_t number = 0; number < rows_count; ++number)
+        if (!softmax_row(loop, rows[number], params.fully_masked_is_nan != 0))
+            std::fill_n(rows[number].sums, v_dim, std::numeric_limits<float>::quiet_NaN());
+    for (int64_t key = begin; key < end; ++key) {
+        const float* values = cached_row(key, 2, 5, params.v, params.new_v, v_dim);
+        for (int64_t number = 0; number < rows_count; ++number) {
+            const Row& row = rows[number];
+            // skip values of weight 0, even if they are NaN or infinite
+            if (key < row.begin || row.end <= key || row.scores[key] == 0)
+                continue;
+            const float weight = row.scores[key];
+            float* sums = row.sums;
+#pragma GCC ivdep
+            for (int64_t i = 0; i < v_dim; ++i)
+                sums[i] += weight * values[i];
+        }
+    }
+    for (int64_t number = 0; number < rows_count; ++number)
+        std::copy_n(rows[number].sums, v_dim, rows[number].out);
+}
+
+void attention_extents(const KvCacheLoop& loop, Extents& extents)
+{
+    const Attention& params = *reinterpret_cast<const Attention*>(loop.int_params.data());
+    constexpr int64_t limit = int64_t{1} << 40; // sums of indices do not overflow
+    require(params.queries > 0 && params.kv_heads > 0 && params.heads % params.kv_heads == 0
+                && params.heads_per_piece > 0
+                && params.heads / params.kv_heads % params.heads_per_piece == 0
+                && params.cache_type >= 0 && params.cache_type <= 2
+                && std::max(params.window_low, params.window_high) <= limit
+                && std::min(params.window_low, params.window_high) >= -limit,
+            "expected queries, and a number of heads divisible by kv_heads");
+    require(params.batches >= 0 && params.batches <= loop.pieces
+                && params.batches * (params.heads / params.heads_per_piece) == loop.pieces
+                && loop.last == 6,
+            "expected one piece for each batch and group of heads");
+    const auto rows = [&](size_t slot, double bytes, int64_t heads, int64_t rows_count,
+                          int64_t values, const int64_t* strides) {
+        extents.add(
+            slot, bytes,
+            {{params.batches, strides[0]}, {heads, strides[1]}, {rows_count, strides[2]}, {values, 1}});
+    };
+    const auto words = [](int64_t values) { return (values + 63) / 64 + (values + 3) / 4; };
+    const bool is_q8_0 = params.cache_type == 2;
+    const double bytes = params.cache_type == 1 ? 2 : 4;
+    rows(0, 4, params.heads, params.queries, params.qk_dim, params.q);
+    rows(1, bytes, params.kv_heads, params.cache_len,
+         is_q8_0 ? words(params.qk_dim) : params.qk_dim, params.k);
+    rows(2, bytes, params.kv_heads, params.cache_len, is_q8_0 ? words(params.v_dim) : params.v_dim,
+         params.v);
+    extents.add_dense(3, params.is_int64 ? 8 : 4, {params.kv_len_per_batch ? params.batches : 1});
+    rows(4, 4, params.kv_heads, params.new_len, params.qk_dim, params.new_k);
+    rows(5, 4, params.kv_heads, params.new_len, params.v_dim, params.new_v);
+    rows(6, 4, params.heads, params.queries, params.v_dim, params.out);
+}
+
+void attention(const KvCacheLoop& loop, const Operands& operands, size_t piece)
+{
+    attention_body(loop, operands, piece);
+}
+
+#ifdef TARGET_AVX2
+TARGET_AVX2 void attention_avx2(const KvCacheLoop& loop, const Operands& operands, size_t piece)
+{
+    attention_body(loop, operands, piece);
+}
+#else
+constexpr KvCacheLoop::Kernel attention_avx2 = attention;
+#endif
+
+} // namespace
+
+// int_params: the fields of Attention, in their order. float_params: scale, softcap.
+std::unique_ptr<Loop> attention_with_kvcache_loop(const LoopParams& params)
+{
+    return param_loop(params, {4, sizeof(Attention) / sizeof(int64_t), 2},
+                     params.wide && has_avx2() ? attention_avx2 : attention,
+                     attention_extents, unary_kernel("exp", params.wide));
+}

@@ -1,0 +1,115 @@
+// Shared by the attention kernels: which keys a row sees, scores, and the steps of the online softmax.
+// A row of q, one query of one head, is worked on in tiles of rows, and its keys in parts.
+// With WHOLE 0 a part leaves the sums, the largest score and the total of its weights for attention_combine.comp.
+// Such a part ends with four words: the largest score, the total and two of no meaning.
+// A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
+// With KVCACHE only the first keys count, as many as the example has in use, and places in the text are counted from there.
+// With are_new, too, these are the keys behind those in use: all count, and places are counted from the first of them.
+
+#include "attention_keys.glsl"
+
+// Rows lie by heads, (heads, length, size), or by length, (length, heads, size): the larger stride spans the other axis.
+uint place_row(uint offset, uint batch, uint row, uint row_stride, uint head_stride) {
+    const uint share = rows / queries;
+    const uint head = batch % heads * share + row / queries;
+    const uint whole = max(row_stride * queries, head_stride * heads * share);
+    return offset + batch / heads * whole + head * head_stride + row % queries * row_stride;
+}
+
+uint place_q(uint batch, uint row) { return place_row(q_offset, batch, row, q_row, q_head); }
+
+// Where the first key of a batch lies, or its first value.
+uint place_keys(uint offset, uint batch, uint row_stride, uint head_stride) {
+    return PLACE(offset) + batch / heads * max(row_stride * keys, head_stride * heads) + batch % heads * head_stride;
+}
+
+uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
+
+#ifdef KVCACHE
+// KV_LEN_AFTER_Q: the numbers lie behind q, as this device binds only four buffers.
+#ifdef KV_LEN_AFTER_Q
+#define KV_LEN_AT (q_offset + kv_len_after_q)
+#else
+#define KV_LEN_AT kv_len_offset
+#endif
+int cached_keys(uint batch) { return clamp(kv_len[KV_LEN_AT + batch / heads * kv_len_stride], 0, int(keys)); }
+
+// The key beside the first query: queries are counted from there.
+int first_query(uint batch) { return are_new != 0u ? 0 : cached_keys(batch); }
+
+int query_of(uint batch, uint row) { return int(row % queries) + first_query(batch); }
+
+uint count_parts() { return own_parts; }
+
+// Where a part of the keys begins and ends: from the first one that any query sees they are cut evenly.
+ivec2 keys_of_part(uint batch, uint part) {
+    const int query = first_query(batch);
+    const int all = are_new != 0u ? int(keys) : query;
+    const int begin = clamp(query + first_visible, 0, all);
+    const int each = max(int(part_keys), (all - begin + int(own_parts) - 1) / int(own_parts));
+    return ivec2(begin + int(part) * each, min(begin + (int(part) + 1) * each, all));
+}
+#else
+int query_of(uint batch, uint row) { return int(row % queries); }
+
+uint count_parts() { return max((keys + part_keys - 1u) / part_keys, 1u); }
+
+ivec2 keys_of_part(uint batch, uint part) { return ivec2(part * part_keys, min((part + 1u) * part_keys, keys)); }
+#endif
+
+// Lowest and highest query of a tile of rows.
+ivec2 tile_queries(uint batch, uint first, uint count) {
+    const uint last = min(first + count, rows) - 1u;
+    if (first / queries != last / queries) return ivec2(query_of(batch, 0u), query_of(batch, queries - 1u));
+    return ivec2(query_of(batch, first), query_of(batch, last));
+}
+
+// First key and end of the keys of a part that any row of a tile may see.
+uvec2 visible_keys(uint batch, uint first, uint count, uint part) {
+    const ivec2 query = tile_queries(batch, first, count);
+    const ivec2 own = keys_of_part(batch, part);
+    return uvec2(max(max(own.x, query.x + first_visible), 0), max(min(own.y, query.y + last_visible + 1), 0));
+}
+
+// tanh without a branch: near 0 a series, as 1 - exp loses digits there.
+float plain_tanh(float x) {
+    const float a = abs(x);
+    const float q = x * x;
+    const float near = x * (1.0 + q * (-1.0 / 3.0 + q * (2.0 / 15.0 + q * (-17.0 / 315.0 + q * 62.0 / 2835.0))));
+    const float e = exp(-2.0 * mix(a, 20.0, a > 20.0));
+    const float far = mix((1.0 - e) / (1.0 + e), 1.0, a > 20.0);
+    return mix(mix(mix(far, -far, x < 0.0), near, a < 0.25), x, is_nan(x));
+}
+
+// The score of a product of q and k, with all that hides the key: -infinity then. end: of the keys that are seen.
+// All these functions are without branches: they are written out many times, and SwiftShader takes minutes over branches.
+float finish_score(float product, int query, uint mask_at, uint key, uint end) {
+    float score = product * scale;
+    if (SOFTCAP != 0u) score = softcap * plain_tanh(score / softcap);
+    const int at = int(key);
+    bool hidden = any(bvec3(key >= end, at < query + first_visible, at > query + last_visible));
+#ifdef MASKED
+    const uint word = mask[mask_at + min(key, end - 1u) * mask_strides[3]];
+    if (IS_BIAS != 0u) score += uintBitsToFloat(word);
+    hidden = any(bvec2(hidden, word == (IS_BIAS != 0u ? 0xff800000u : 0u)));
+#endif
+    return mix(score, -INFINITY, hidden);
+}
+
+#include "attention_scores.glsl"
+
+// Where the result of a row lies, or the sums of a part of it, one row of all parts behind the other.
+uint place_result(uint batch, uint row, uint part) {
+    if (WHOLE != 0u) return place_row(result_offset, batch, row, result_row, result_head);
+    return result_offset + ((batch * rows + row) * parts + part) * result_row;
+}
+
+uint place_state(uint at) { return at + result_row - 4u; }
+
+// The larger score. A score that is NaN makes its weight NaN, and with it the total, so it need not be the largest.
+float larger(float largest, float score) {
+    return mix(largest, score, score > largest);
+}
+
+// By what sums shrink when a larger score comes.
+float shrink(float before, float largest) { return mix(weigh(before, largest), 1.0, before == largest); }

@@ -1,0 +1,25 @@
+#version 450
+// result = softmax(q k^T * scale) v for every head, without the scores in memory.
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), result: as q with columns, or its parts.
+// One workgroup computes a tile of rows, by way of shared memory; for devices with cooperative matrices.
+// Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#include "float_math.glsl"
+layout(set = 0, binding = 0) readonly buffer Q { float q[]; };
+layout(set = 0, binding = 1) readonly buffer K { float k[]; };
+layout(set = 0, binding = 2) readonly buffer V { float v[]; };
+layout(set = 0, binding = 3) buffer Result { float result[]; };
+layout(push_constant) uniform Push {
+    uint q_offset;
+    uint k_offset;
+    uint v_offset;
+    uint result_offset;
+#include "attention_push.glsl"
+};
+#include "attention_coopmat.glsl"

@@ -1,0 +1,223 @@
+// Attention by cooperative matrices: a group of SUBGROUPS subgroups works on ROWS rows of q, each subgroup on MATRIX_M of them, KEYS keys at
+// a time. Both products are of float16, summed in float32; the softmax between is float32.
+//
+//     queries (registers) x keys (shared memory) -> scores -> weights (shared memory) x values (shared memory) -> sums (registers)
+//
+// Rows of scores and weights are a subgroup's own; LANES / MATRIX_M lanes share one in the softmax.
+layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint MATRIX_M = 16;
+layout(constant_id = 4) const uint MATRIX_N = 16;
+layout(constant_id = 5) const uint MATRIX_K = 16;
+layout(constant_id = 6) const uint DEPTHS = 4; // matrices along depth
+layout(constant_id = 7) const uint COLUMNS = 4; // matrices across v
+layout(constant_id = 8) const uint SOFTCAP = 0;
+layout(constant_id = 9) const uint IS_BIAS = 0;
+layout(constant_id = 10) const uint WHOLE = 1;
+layout(constant_id = 11) const uint FULLY_MASKED = 0; // the bits of the result of a query that sees no key
+layout(constant_id = 12) const uint PADDED = 1; // 0: heads fill their matrices, and rows begin at whole words
+layout(constant_id = 13) const uint KEYS = 32;
+#include "attention.glsl"
+
+const uint SUBGROUPS = 4u;
+const uint ROWS = SUBGROUPS * MATRIX_M;
+const uint LANES = gl_WorkGroupSize.x / SUBGROUPS;
+const uint OWN_KEYS = KEYS * MATRIX_M / LANES; // of a lane, in the softmax
+// Lines of shared memory, in words of four, one more so that lines start in different banks.
+const uint DEEP_EIGHTS = DEPTHS * MATRIX_K / 8u;
+const uint V_EIGHTS = COLUMNS * MATRIX_N / 8u;
+const uint K_LINE = DEEP_EIGHTS + 1u;
+const uint V_LINE = V_EIGHTS + 1u;
+const uint SCORES = KEYS / 4u + 1u;
+const uint WEIGHTS = KEYS / 8u + 1u;
+const uint FACTORS = MATRIX_N / 4u;
+shared uvec4 k_tile[KEYS * K_LINE]; // of float16, as are the next two; before the keys it holds queries
+shared uvec4 v_tile[KEYS * V_LINE];
+shared uvec4 weights[ROWS * WEIGHTS];
+shared vec4 scores[ROWS * SCORES];
+shared vec4 factors[ROWS * FACTORS]; // of each row, as often as a matrix is wide
+shared uint places[ROWS];
+shared vec2 state[ROWS];
+
+#define SUM coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
+#define LEFT coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
+#define RIGHT coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
+
+uint pack_fp16x2(float low, float high) { return packFloat2x16(f16vec2(low, high)); }
+
+// Puts eight neighbours of a row into a tile: from `eight * 8` on, up to `size`; 0 else.
+#define PUT_EIGHT(to, READ, row, eight, size) { \
+    float read[8]; \
+    [[unroll]] for (uint j = 0u; j < 8u; ++j) { \
+        const uint i = (eight) * 8u + j; \
+        const float value = READ(row, PADDED != 0u ? min(i, (size) - 1u) : i); \
+        read[j] = PADDED == 0u || i < (size) ? value : 0.0; \
+    } \
+    to = uvec4(pack_fp16x2(read[0], read[1]), pack_fp16x2(read[2], read[3]), \
+               pack_fp16x2(read[4], read[5]), pack_fp16x2(read[6], read[7])); \
+}
+#define QUERY(row, i) q[(row) + (i)]
+#define OWN_VALUE(row, i) VALUE(row, first_column + (i))
+// Where heads fill their matrices, float16 stays as it lies, as rows begin at whole words; an eight of q8_0 shares a scale.
+#ifdef FP16_KV
+#define PUT_WORDS(to, from, place) { \
+    const uint word = (place) / 2u; \
+    to = uvec4(from[word], from[word + 1u], from[word + 2u], from[word + 3u]); \
+}
+#define PUT_KEYS(to, row, eight) \
+    if (PADDED == 0u) PUT_WORDS(to, k, (row) + (eight) * 8u) else PUT_EIGHT(to, KEY, row, eight, depth)
+#define PUT_VALUES(to, row, eight) \
+    if (PADDED == 0u) PUT_WORDS(to, v, (row) + first_column + (eight) * 8u) else PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
+#elif defined(Q8_0_KV)
+#define PUT_CODES(to, from, row, four) { \
+    const float by = q8_scale(from[SCALES_AT(row, four)], four); \
+    const vec4 low = q8_codes(from[CODES_AT(row, four)]) * by; \
+    const vec4 high = q8_codes(from[CODES_AT(row, (four) + 1u)]) * by; \
+    to = uvec4(pack_fp16x2(low.x, low.y), pack_fp16x2(low.z, low.w), pack_fp16x2(high.x, high.y), pack_fp16x2(high.z, high.w)); \
+}
+#define PUT_KEYS(to, row, eight) \
+    if (PADDED == 0u) PUT_CODES(to, k, row, (eight) * 2u) else PUT_EIGHT(to, KEY, row, eight, depth)
+#define PUT_VALUES(to, row, eight) \
+    if (PADDED == 0u) PUT_CODES(to, v, row, first_column / 4u + (eight) * 2u) else PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
+#else
+#define PUT_KEYS(to, row, eight) PUT_EIGHT(to, KEY, row, eight, depth)
+#define PUT_VALUES(to, row, eight) PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
+#endif
+
+// KEYS rows of q, from row `first` on.
+void load_queries(uint batch, uint first) {
+    for (uint i = gl_LocalInvocationIndex; i < KEYS * DEEP_EIGHTS; i += gl_WorkGroupSize.x) {
+        const uint at = place_q(batch, min(first + i / DEEP_EIGHTS, rows - 1u));
+        PUT_EIGHT(k_tile[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], QUERY, at, i % DEEP_EIGHTS, depth)
+    }
+}
+
+// KEYS keys and their values; those from `end` on repeat the last one, and weigh nothing.
+void load_keys(uint k_at, uint v_at, uint end) {
+    for (uint i = gl_LocalInvocationIndex; i < KEYS * DEEP_EIGHTS; i += gl_WorkGroupSize.x) {
+        const uint at = k_at + min(i / DEEP_EIGHTS, end - 1u) * k_row;
+        PUT_KEYS(k_tile[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], at, i % DEEP_EIGHTS)
+    }
+    for (uint i = gl_LocalInvocationIndex; i < KEYS * V_EIGHTS; i += gl_WorkGroupSize.x) {
+        const uint at = v_at + min(i / V_EIGHTS, end - 1u) * v_row;
+        PUT_VALUES(v_tile[i / V_EIGHTS * V_LINE + i % V_EIGHTS], at, i % V_EIGHTS)
+    }
+}
+
+// Lanes of a subgroup read values that other lanes of it wrote to shared memory.
+void meet() { controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease); }
+
+void attend(uint batch, uint first, uint part) {
+    const uint own_first = gl_SubgroupID * MATRIX_M; // of the rows of a tile
+    const uint own = own_first + gl_SubgroupInvocationID % MATRIX_M; // that of a lane, in the softmax
+    const uint share = gl_SubgroupInvocationID / MATRIX_M; // and its part of the keys
+    const uint row = min(first + own, rows - 1u);
+    const int query = query_of(batch, row);
+    const uint mask_at = find_mask(batch, row);
+    meet(); // those of the tile before have been read
+    if (share == 0u) places[own] = place_result(batch, row, part);
+    LEFT own_queries[DEPTHS];
+    for (uint pass = 0u; pass < ROWS; pass += KEYS) {
+        barrier(); // the tiles before have been read
+        load_queries(batch, first + pass);
+        barrier();
+        if (own_first / KEYS * KEYS == pass) {
+            [[unroll]] for (uint d = 0u; d < DEPTHS; ++d) {
+                const uint from = (own_first - pass) * K_LINE + d * MATRIX_K / 8u;
+                coopMatLoad(own_queries[d], k_tile, from, K_LINE, gl_CooperativeMatrixLayoutRowMajor);
+            }
+        }
+    }
+    SUM sums[COLUMNS];
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) sums[c] = SUM(0.0);
+    float largest = -INFINITY;
+    float total = 0.0;
+    const uint k_at = place_keys(k_offset, batch, k_row, k_head);
+    const uint v_at = place_keys(v_offset, batch, v_row, v_head);
+    const uvec2 seen = visible_keys(batch, first, ROWS, part);
+    for (uint start = seen.x; start < seen.y; start += KEYS) {
+        const uint count = min(KEYS, seen.y - start);
+        barrier(); // the tiles before have been read
+        load_keys(k_at + start * k_row, v_at + start * v_row, count);
+        barrier();
+        [[unroll]] for (uint j = 0u; j < KEYS; j += MATRIX_N) {
+            SUM products = SUM(0.0);
+            [[unroll]] for (uint d = 0u; d < DEPTHS; ++d) {
+                RIGHT keys_of_step;
+                coopMatLoad(keys_of_step, k_tile, j * K_LINE + d * MATRIX_K / 8u, K_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+                products = coopMatMulAdd(own_queries[d], keys_of_step, products);
+            }
+            coopMatStore(products, scores, own_first * SCORES + j / 4u, SCORES, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        meet();
+        const float before = largest;
+        float own_scores[OWN_KEYS];
+        [[unroll]] for (uint i = 0u; i < OWN_KEYS / 4u; ++i) {
+            const vec4 products = scores[own * SCORES + share * (OWN_KEYS / 4u) + i];
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                const uint key = start + share * OWN_KEYS + i * 4u + j;
+                own_scores[i * 4u + j] = finish_score(products[j], query, mask_at, key, start + count);
+                largest = larger(largest, own_scores[i * 4u + j]);
+            }
+        }
+        for (uint i = MATRIX_M; i < LANES; i *= 2u) largest = larger(largest, subgroupShuffleXor(largest, i));
+        const float factor = shrink(before, largest);
+        total *= factor;
+        const float base = largest == -INFINITY ? 0.0 : largest;
+        [[unroll]] for (uint i = 0u; i < OWN_KEYS; i += 8u) {
+            float own_weights[8];
+            [[unroll]] for (uint j = 0u; j < 8u; ++j) {
+                own_weights[j] = exp(own_scores[i + j] - base); // of a hidden key 0, or next to it
+                total += own_weights[j];
+            }
+            weights[own * WEIGHTS + (share * OWN_KEYS + i) / 8u] = uvec4(
+                pack_fp16x2(own_weights[0], own_weights[1]), pack_fp16x2(own_weights[2], own_weights[3]),
+                pack_fp16x2(own_weights[4], own_weights[5]), pack_fp16x2(own_weights[6], own_weights[7]));
+        }
+        for (uint i = share; i < FACTORS; i += LANES / MATRIX_M) factors[own * FACTORS + i] = vec4(factor);
+        meet();
+        SUM by;
+        coopMatLoad(by, factors, own_first * FACTORS, FACTORS, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) sums[c] = sums[c] * by;
+        [[unroll]] for (uint s = 0u; s < KEYS; s += MATRIX_K) {
+            LEFT own_weights;
+            coopMatLoad(own_weights, weights, own_first * WEIGHTS + s / 8u, WEIGHTS, gl_CooperativeMatrixLayoutRowMajor);
+            [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
+                RIGHT values;
+                coopMatLoad(values, v_tile, s * V_LINE + c * MATRIX_N / 8u, V_LINE, gl_CooperativeMatrixLayoutRowMajor);
+                sums[c] = coopMatMulAdd(own_weights, values, sums[c]);
+            }
+        }
+    }
+    for (uint i = MATRIX_M; i < LANES; i *= 2u) total += subgroupShuffleXor(total, i);
+    if (total < 0.5) total = 0.0; // all is hidden, as the largest score weighs 1
+    if (share == 0u) state[own] = vec2(largest, total);
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
+        meet(); // the scores before have been read
+        coopMatStore(sums[c], scores, own_first * SCORES, SCORES, gl_CooperativeMatrixLayoutRowMajor);
+        meet();
+        for (uint i = gl_SubgroupInvocationID; i < MATRIX_M * MATRIX_N; i += LANES) {
+            const uint in_tile = own_first + i / MATRIX_N;
+            const uint column = c * MATRIX_N + i % MATRIX_N;
+            if (first + in_tile < rows && column < columns) {
+                const float value = scores[in_tile * SCORES + i % MATRIX_N / 4u][i % 4u];
+                const float whole = state[in_tile].y;
+                result[places[in_tile] + first_column + column] =
+                    WHOLE == 0u ? value : whole == 0.0 ? uintBitsToFloat(FULLY_MASKED) : value / whole;
+            }
+        }
+    }
+    if (WHOLE == 0u && share == 0u && first + own < rows) {
+        result[place_state(places[own])] = largest;
+        result[place_state(places[own]) + 1u] = total;
+    }
+}
+
+void main() {
+    const uint tiles = tiles_of(ROWS);
+    for (uint part = gl_WorkGroupID.y; part < count_parts(); part += gl_NumWorkGroups.y) {
+        for (uint tile = first_tile + gl_WorkGroupID.x; tile < end_tile; tile += gl_NumWorkGroups.x) {
+            attend(tile / tiles, tile % tiles * ROWS, part);
+        }
+    }
+}

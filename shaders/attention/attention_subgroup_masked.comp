@@ -1,0 +1,31 @@
+#version 450
+// result = softmax(q k^T * scale + mask) v for every head, without the scores in memory.
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), mask: strided, result: as q with columns, or its parts.
+// One subgroup computes ROWS rows; for CPU drivers, and sizes that are multiples of four.
+// Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
+#include "float_math.glsl"
+#include "load_vec4.glsl"
+#define MASKED
+#define SHAPED
+layout(set = 0, binding = 0) readonly buffer Q { LOADED q[]; };
+layout(set = 0, binding = 1) readonly buffer K { LOADED k[]; };
+layout(set = 0, binding = 2) readonly buffer V { LOADED v[]; };
+layout(set = 0, binding = 3) readonly buffer Mask { uint mask[]; };
+layout(set = 0, binding = 4) writeonly buffer Result { vec4 result[]; };
+layout(push_constant) uniform Push {
+    uint q_offset;
+    uint k_offset;
+    uint v_offset;
+    uint mask_offset;
+    uint result_offset;
+    uint mask_strides[4];
+#include "attention_push.glsl"
+};
+#include "attention_subgroup.glsl"

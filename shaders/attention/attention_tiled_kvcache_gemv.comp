@@ -1,0 +1,36 @@
+#version 450
+// result = softmax(q k^T * scale) v for every head, over the first kv_len[batch] keys, without the scores in memory.
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: (batch) or one number, behind q, result: as q with columns, or its parts.
+// One workgroup computes a tile of rows, by way of shared memory; for GPUs.
+// Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#ifdef MIXED
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
+#include "float_math.glsl"
+#define KVCACHE
+#define KV_LEN_AFTER_Q
+#define OF_Q 0
+#if defined(FP16_KV) || defined(Q8_0_KV)
+#define KEY_WORD uint
+#else
+#define KEY_WORD float
+#endif
+layout(set = 0, binding = 0) readonly buffer Q { float q[]; };
+layout(set = 0, binding = 1) readonly buffer K { KEY_WORD k[]; };
+layout(set = 0, binding = 2) readonly buffer V { KEY_WORD v[]; };
+layout(set = 0, binding = OF_Q) readonly buffer KvLen { int kv_len[]; };
+layout(set = 0, binding = 3) buffer Result { float result[]; };
+layout(push_constant) uniform Push {
+    uint q_offset;
+    uint k_offset;
+    uint v_offset;
+    uint result_offset;
+    uint kv_len_after_q; // words from q
+    uint kv_len_stride; // 0: one number for all examples
+    uint own_parts; // of the keys in use, each with part_keys or more
+    uint are_new; // 1: the keys are those behind the ones in use, and all count
+#include "attention_push.glsl"
+};
+#include "attention_tiled.glsl"

@@ -1,0 +1,53 @@
+#version 450
+// result = a fused program of elementwise functions (fused.glsl) of 6 operands, with numpy broadcasting over RANK axes.
+// a, b, c, d, e, f: contiguous or, along the axes that they lack, of stride 0; result: (count), contiguous. Axes are listed innermost first.
+// One invocation computes four values (VEC4 1) or one, striding over them by the size of the whole dispatch.
+// Source: none.
+#extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint RANK = 1;
+layout(constant_id = 4) const uint VARIES = 0; // bit i: operand i goes on along the innermost axis
+#include "vec4.glsl"
+
+layout(set = 0, binding = 0) readonly buffer A { LOADED a[]; };
+SINGLE_WORDS(0, readonly, a)
+layout(set = 0, binding = 1) readonly buffer B { LOADED b[]; };
+SINGLE_WORDS(1, readonly, b)
+layout(set = 0, binding = 2) readonly buffer C { LOADED c[]; };
+SINGLE_WORDS(2, readonly, c)
+layout(set = 0, binding = 3) readonly buffer D { LOADED d[]; };
+SINGLE_WORDS(3, readonly, d)
+layout(set = 0, binding = 4) readonly buffer E { LOADED e[]; };
+SINGLE_WORDS(4, readonly, e)
+layout(set = 0, binding = 5) readonly buffer F { LOADED f[]; };
+SINGLE_WORDS(5, readonly, f)
+layout(set = 0, binding = 6) writeonly buffer Result { LOADED result[]; };
+SINGLE_WORDS(6, writeonly, result)
+layout(push_constant) uniform Push {
+    uint a_offset;
+    uint b_offset;
+    uint c_offset;
+    uint d_offset;
+    uint e_offset;
+    uint f_offset;
+    uint result_offset;
+    uint count;
+    uint sizes[3];
+    uint a_strides[3];
+    uint b_strides[3];
+    uint c_strides[3];
+    uint d_strides[3];
+    uint e_strides[3];
+    uint f_strides[3];
+};
+
+#define OPERANDS(X) \
+    X(0, a, a_offset, a_strides) X(1, b, b_offset, b_strides) X(2, c, c_offset, c_strides) \
+    X(3, d, d_offset, d_strides) X(4, e, e_offset, e_strides) X(5, f, f_offset, f_strides)
+#define VALUES va, vb, vc, vd, ve, vf
+#define FUSED_INPUTS va, vb, vc, vd, ve, vf
+#include "fused_main.glsl"

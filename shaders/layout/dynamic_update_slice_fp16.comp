@@ -1,0 +1,55 @@
+#version 450
+// result[slice, start + r, c] = rows[slice, r, c] where 0 <= start + r < size, of float16, two a word; all else of the result stays as it is.
+// rows: (slices, many, inner), start: one int for every `shared_slices`, result: (slices, size, inner), with rows of no whole words.
+// One workgroup strides over the words that the rows of all slices may touch, `each` of a slice; a word of two slices is the first one's.
+// Source: none.
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+
+layout(set = 0, binding = 0) readonly buffer Rows { uint rows[]; };
+layout(set = 0, binding = 1) readonly buffer Start { int start[]; };
+layout(set = 0, binding = 2) buffer Result { uint result[]; };
+layout(push_constant) uniform Push {
+    uint rows_offset;
+    uint start_offset;
+    uint result_offset;
+    uint count;
+    uint each;
+    uint slices;
+    uint inner;
+    uint many;
+    uint size;
+    uint shared_slices;
+};
+
+const uint NOWHERE = 0xffffffffu;
+
+// Returns the element of rows that goes to an element of the result.
+uint find_source(uint element) {
+    const uint slice = element / (size * inner);
+    if (slice >= slices) return NOWHERE;
+    const uint at = element % (size * inner);
+    const uint row = at / inner - uint(start[start_offset + slice / shared_slices]); // below 0 it is large
+    return row < many ? (slice * many + row) * inner + at % inner : NOWHERE;
+}
+
+uint read_fp16(uint element) {
+    return rows[rows_offset + element / 2u] >> (16u * (element & 1u)) & 0xffffu;
+}
+
+void main() {
+    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
+        const uint slice = i / each;
+        const int first = max(start[start_offset + slice / shared_slices], 0);
+        if (uint(first) >= size) continue;
+        const uint word = (slice * size + uint(first)) * inner / 2u + i % each;
+        const uint low = find_source(2u * word), high = find_source(2u * word + 1u);
+        if (low == NOWHERE && high == NOWHERE) continue;
+        if ((low == NOWHERE ? high : low) / (many * inner) != slice) continue; // another slice's
+        const uint old = low == NOWHERE || high == NOWHERE ? result[result_offset + word] : 0u;
+        const uint low_half = low == NOWHERE ? old & 0xffffu : read_fp16(low);
+        const uint high_half = high == NOWHERE ? old >> 16u : read_fp16(high);
+        result[result_offset + word] = high_half << 16u | low_half;
+    }
+}

@@ -1,8 +1,0 @@
-// What the kernels of attention for CPU drivers have in common: the size of a group and the constants.
-layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
-layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint SOFTCAP = 0;
-layout(constant_id = 4) const uint IS_BIAS = 0;
-layout(constant_id = 5) const uint WHOLE = 1;
-layout(constant_id = 6) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
-#include "attention.glsl"

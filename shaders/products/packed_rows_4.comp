@@ -1,6 +1,0 @@
-#version 450
-// result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias), four rows at a time, of weights b of few bits: packed_rows.glsl.
-// Source: none.
-#extension GL_GOOGLE_include_directive : require
-#define ROWS 4
-#include "packed_rows.glsl"

@@ -1,0 +1,139 @@
+"""`vksched worker`: this computer's devices for callers elsewhere."""
+
+from __future__ import annotations
+
+import math
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from .cluster import security_option
+
+GB = 10**9
+LOOK_S = 0.1
+"""Between two looks at whether it is to end."""
+
+
+def _number(_: click.Context, option: click.Parameter, value: float) -> float:
+    """Refuses what is in each range, as it compares to nothing."""
+    if math.isnan(value):
+        raise click.BadParameter("expected a number of seconds, got nan", param=option)
+    return value
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:7700",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to wait for callers; 127.0.0.1 is reached from this computer alone.",
+)
+@click.option("--name", help="What plans call this computer. [default: its own name]")
+@click.option(
+    "--credentials",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The cluster's key, as `vksched cluster key` makes it.",
+)
+@security_option
+@click.option("--devices", metavar="A,B", help="Serve these devices, and the CPU.")
+@click.option(
+    "--cache",
+    "cache_gb",
+    type=click.IntRange(0),
+    default=64,
+    show_default=True,
+    metavar="GB",
+    help="What weights of callers may take on disk.",
+)
+@click.option(
+    "--weight-dir",
+    "folders",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    multiple=True,
+    metavar="DIR",
+    help="Read weights there that callers have in files of the same name; nothing else is opened. "
+    "May be given several times.",
+)
+@click.option(
+    "--onnx-ops",
+    is_flag=True,
+    help="Compute nodes of ONNX files, too, that no op of vksched expresses. Callers can then keep "
+    "this computer busy for ever, and take any memory.",
+)
+@click.option(
+    "--peers",
+    metavar="A,B",
+    help="Connect to these addresses alone for callers, as 10.0.0.0/24 or node2:7700; without it, "
+    "wherever a caller says that another node is.",
+)
+@click.option(
+    "--heartbeat-timeout",
+    "heartbeat_timeout_s",
+    type=click.FloatRange(1, 3600),
+    callback=_number,
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="After so long without a sign of life a caller or another node is lost.",
+)
+def worker(
+    listen: str,
+    name: str | None,
+    credentials: Path,
+    security: str,
+    devices: str | None,
+    cache_gb: int,
+    folders: tuple[Path, ...],
+    onnx_ops: bool,
+    peers: str | None,
+    heartbeat_timeout_s: float,
+) -> None:
+    """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
+
+    Whoever has the key may run graphs here. docs/guides/distributed-execution.md tells what to open
+    and what not.
+    """
+    from ...cluster.worker_process import ClusterNode
+    from ...distributed.wire.credentials import Credentials
+    from ...distributed.wire.heartbeat import PULSE
+
+    PULSE.silent_s = heartbeat_timeout_s
+    _allow_files()
+    ended: list[int] = []  # no event: a signal may come while this thread holds its lock
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    named = None if devices is None else [each.strip() for each in devices.split(",")]
+    made = ClusterNode(
+        name or socket.gethostname(),
+        listen,
+        Credentials.load(credentials),
+        security,
+        named,
+        cache_bytes=cache_gb * GB,
+        models=folders,
+        onnx_ops=onnx_ops,
+        peers=None if peers is None else peers.split(","),
+    )
+    try:
+        click.echo(f"{made.name} listens at {made.address} with {', '.join(made.devices)}")
+        while not ended:
+            time.sleep(LOOK_S)
+    finally:
+        made.close()
+
+
+def _allow_files() -> None:
+    """Lets this process open as many files as it may: each large weight and connection is one."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):  # some systems have less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
