@@ -43,9 +43,9 @@ This page shows the speed of prefill and decode of language models, next to {PEE
 [Benchmarks](../guides/benchmarks.md#language-models) describes the cases and how to measure your
 devices. `python benchmarks/language_models.py --run` measures and writes this page.
 
-- A time is the median of rounds in which vksched and {PEER} alternate. A ratio above 1 means that
-  vksched is faster. It is the median of the ratios of the rounds, and therefore holds on a machine
-  with other load.
+- A time is the median of rounds in which vksched and {PEER} alternate. A ratio above 1 means
+  that vksched is faster. It is the median of the ratios of the rounds, and therefore holds on a
+  machine with other load.
 - "prompt" is prefill, and "token" is decode after the given number of tokens.
 - GB/s counts the weights that a step reads, each once, with their size in the file. The share is
   relative to the device's copy, which reads and writes, in the same run.
