@@ -55,7 +55,7 @@ test-all: setup ## run every case, every set of devices and more random draws
 test-clients: setup ## run packages that use onnxruntime on vksched, unchanged, and compare both
 	@$(VENV)/bin/python scripts/clients.py --json build/clients.json $(CLIENTS_ARGS)
 
-bench: setup ## measure the devices beside other runtimes that are installed, and write docs/performance.md
+bench: setup ## measure the devices beside other runtimes that are installed, and store the results in docs/performance
 	@$(VENV)/bin/python -m pip install -q 'matplotlib>=3.8,<4'
 	@$(VENV)/bin/python benchmarks/report.py --run $(BENCH_ARGS)
 
@@ -68,10 +68,11 @@ lint: setup ## ruff, mypy, and whether the compiled shaders are current
 	@$(VENV)/bin/python -m mypy
 	@$(VENV)/bin/python build_shaders.py --check
 
-wheel: setup ## one file in dist/ that runs where there is no compiler (docs/wheels.md)
+wheel: setup ## one file in dist/ that runs where there is no compiler (docs/get-started/wheels.md)
 	@VKSCHED_WHEEL=native $(VENV)/bin/python -m hatchling build -t wheel -d dist
 
 docs: build/docs/made ## build the site of the documentation into build/site
+	@build/docs/bin/python scripts/docs_pages.py build/pages
 	@build/docs/bin/zensical build --strict --clean
 
 build/docs/made: pyproject.toml

@@ -409,7 +409,12 @@ def main() -> int:
     stats.add_argument("--json", action="store_true", help="everything, as JSON")
     cards = "some of vega10,navi10,navi21,navi31,ga102"
     stats.add_argument("--families", default="", help=cards)
-    stats.add_argument("--write", type=Path, metavar="PAGE", help="into docs/shaders.md")
+    stats.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write the tables of benchmarks/data/shaders.json",
+    )
     stats.add_argument("shaders", nargs="*", metavar="SHADER", help="variants, all their constants")
     arguments = parser.parse_args()
     of_stats = (arguments.json, arguments.families, arguments.write, arguments.shaders)

@@ -1,12 +1,12 @@
-"""Writes docs/performance/cards.md, of cards that are not at hand; `report.py --card` calls it.
+"""Writes docs/performance/gpu-results.md, of GPUs of other machines; `report.py --card` calls it.
 
     vksched bench --peers torch --output ops.json             # on the machine with the card
     vksched bench --suite models --peers torch --output models.json
     python benchmarks/report.py --card h100 ops.json models.json
 
 Results of a card are put together as those of this machine are, later ones win, and kept in
-docs/performance/cards, a file for each card. The page is written from all of them. NAME.txt beside
-the results of a card is what people wrote about it; it goes into the page as it is.
+docs/performance/data/cards, a file for each card. The page is written from all of them. NAME.txt
+beside the results of a card is what people wrote about it; it goes into the page as it is.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ from vksched.bench.report import DeviceReport, Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import fitting, specs_of
 
-PAGE = "cards.md"
+PAGE = "gpu-results.md"
 NOTES = ".txt"
 """The ending of the file, beside the results of a card, of what people wrote about it."""
 TOP = [
-    "# Cards",
+    "# GPU results",
     "",
-    "This page has figures of cards that are not at hand, for people who want to know how fast "
-    "vksched is on such a card, and beside what. `vksched bench --output` measured them on a "
-    "machine with the card ([Benchmarks](../benchmarks.md#cards-that-are-not-at-hand)). "
-    "[Performance](../performance.md) has the figures of the machine at hand.",
+    "This page shows how fast vksched is on GPUs of other machines, next to PyTorch and llama.cpp. "
+    "The results were measured there by `vksched bench --output` and added by "
+    "`python benchmarks/report.py --card` "
+    "([Benchmarks](../guides/benchmarks.md#gpus-of-other-machines)). "
+    "[Performance](index.md) has the results of the development machine.",
     "",
 ]
 READING = [
     "## How to read the tables",
     "",
-    "- A ratio says how many times as fast as the other one vksched is: above 1 vksched is faster. "
-    "It is the median of the rounds' own ratios. Columns named after a peer are such ratios.",
-    "- [Performance](../performance.md) tells what time and share are.",
-    "- Calls of a case are independent, and a card works on several at once. PyTorch's go one "
-    "after another, each launched from Python. So large ratios of small calls tell what a launch "
-    "costs, not how fast a kernel is; geometric means have them, too.",
-    "- Calls of a case share their weights, which may lie in the card's cache. So a share of bytes "
-    "may be above 100 %.",
-    "- Our kernels were tuned before they were measured, for as long as `--tune` said. PyTorch is "
-    "eager, and chooses algorithms as it does by itself: `cudnn.benchmark` is off.",
-    '- Cases "in mixed" or "in float16" have that [precision](../precision.md), and PyTorch is '
-    "under autocast to float16 in them. Cases that end in float16 hold their operands so. All "
-    "others are in full float32: TF32 is off.",
-    "- Copies over the bus are those of the device itself, from and to mapped memory; PyTorch has "
-    "pinned memory.",
+    "- A ratio is the speed of vksched relative to the other runtime: above 1, vksched is faster. "
+    "It is the median of the ratios of the rounds. Columns named after a runtime are ratios.",
+    "- [Performance](index.md#how-to-read-the-tables) defines time and share.",
+    "- Calls of a case are independent, and the GPU overlaps them. PyTorch launches its calls one "
+    "after another from Python. Large ratios of small calls therefore show launch overhead, not "
+    "kernel speed. Geometric means include them.",
+    "- Calls of a case share their weights, which may be in the cache of the GPU, so a share of "
+    "bandwidth may exceed 100 %.",
+    "- The kernels of vksched were tuned for as long as `--tune` allowed. PyTorch runs eagerly, "
+    "with its default algorithms: `cudnn.benchmark` is off.",
+    '- Cases "in mixed" or "in float16" use that [precision mode](../guides/precision-modes.md), '
+    "and PyTorch runs under autocast to float16. Cases that end in float16 store their operands "
+    "in float16. All others are in full float32: TF32 is off.",
+    "- Copies between host and device use mapped memory; PyTorch uses pinned memory.",
     "",
 ]
 SIZES = (1024, 2048, 4096, 8192)
 HIGHLIGHTS: tuple[tuple[str, tuple[str, ...], float | None], ...] = (
-    ("products in float32", tuple(f"matmul {n}" for n in SIZES), 0.8),
-    ("products of float16", tuple(f"matmul {n} float16" for n in SIZES), 0.7),
-    ("products in mixed precision", tuple(f"matmul {n} in mixed" for n in SIZES), None),
-    ("convolutions of 3 x 3 and 7 x 7", ("conv 3x3*[0-9]", "conv 7x7*[0-9]"), None),
+    ("float32 matmul", tuple(f"matmul {n}" for n in SIZES), 0.8),
+    ("float16 matmul", tuple(f"matmul {n} float16" for n in SIZES), 0.7),
+    ("mixed precision matmul", tuple(f"matmul {n} in mixed" for n in SIZES), None),
+    ("3 x 3 and 7 x 7 convolutions", ("conv 3x3*[0-9]", "conv 7x7*[0-9]"), None),
     ("attention", ("attention*[0-9]",), None),
-    ("passes over 4 to 16 M values", ("* 16 M", "softmax *[0-9]", "* norm *[0-9]"), None),
-    ("copies over the bus", ("copy of *",), None),
-    ("tiny ops, one by one", ("*[0-9] tiny ops",), None),
+    ("memory-bound ops on 4 to 16 M values", ("* 16 M", "softmax *[0-9]", "* norm *[0-9]"), None),
+    ("copies between host and device", ("copy of *",), None),
+    ("small ops, one by one", ("*[0-9] tiny ops",), None),
 )
 """What a card's chapter begins with: what it is, its cases, and the goal for each ratio."""
 LISTED = 4
@@ -102,13 +102,13 @@ def write_cards(docs: Path) -> Path | None:
     lines = [*TOP]
     for file in files:
         lines += _card(read([file])[0], file.with_suffix(NOTES))
-    page = _folder(docs).parent / PAGE
+    page = docs / "performance" / PAGE
     page.write_text("\n".join(wrapped([*lines, *READING])).rstrip() + "\n", "utf-8")
     return page
 
 
 def _folder(docs: Path) -> Path:
-    return docs / "performance" / "cards"
+    return docs / "performance" / "data" / "cards"
 
 
 def _card(report: Report, notes: Path) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _highlights(report: Report) -> Iterator[str]:
     whole = [(r.spec.name, [r], None) for r in report.results if r.spec.kind in (MODEL, LANGUAGE)]
     rows = [row for part in (*chosen, *whole) for row in _highlight(*part)]
     if rows:
-        yield "| what | times as fast | as | goal | reached |"
+        yield "| cases | ratio | relative to | goal | reached |"
         yield "|---" * 5 + "|"
         yield from rows
         yield ""
@@ -157,7 +157,7 @@ def _highlight(what: str, results: Sequence[Result], goal: float | None) -> Iter
     sizes = ", ".join(f"{n:,}" for n in SIZES if any(f" {n}" in name for name in found))
     reached = [] if goal is None else [x >= goal for x in ratios]
     verdict = "yes" if all(reached) else f"{sum(reached)} of {len(reached)}"
-    named = f"{what}: {sizes}" if what.startswith("products") else what
+    named = f"{what}: {sizes}" if "matmul" in what else what
     asked = "" if goal is None else f"{goal:g}"
     yield f"| {named} | {text} | {beside} | {asked} | {verdict if reached else ''} |"
 
@@ -172,10 +172,10 @@ def _ceiling(report: Report, device: DeviceReport) -> str:
     peers = ", ".join(f"{name} {version}".strip() for name, version in device.peers.items())
     return (
         f"vksched {report.version}, driver {device.driver}"
-        + (f", beside {peers}" if peers else "")
-        + f". Shares are of {c.flops_per_s / 1e12:.3g} TFLOP/s, which a loop of multiply-adds in "
-        f"float32 reaches here, or of {c.bytes_per_s / 1e9:,.0f} GB/s, which a copy reads and "
-        "writes."
+        + (f", next to {peers}" if peers else "")
+        + f". Shares are relative to {c.flops_per_s / 1e12:.3g} TFLOP/s, the rate of a float32 "
+        f"multiply-add loop, or {c.bytes_per_s / 1e9:,.0f} GB/s, the rate of a copy (reads and "
+        "writes)."
     )
 
 
@@ -190,10 +190,10 @@ def _not_measured(report: Report, device: DeviceReport) -> list[str]:
     return [f"Not measured: {', '.join(missing)}.", ""] if missing else []
 
 
-MODELS = "[Whole models](../performance.md#whole-models) tells what a run is and what is beside it."
+MODELS = "[Whole models](index.md#whole-models) describes the models and the columns."
 LANGUAGE_MODELS = (
-    "[Language models in figures](language-models.md) tells what the columns are, and "
-    "[Benchmarks](../benchmarks.md#language-models) what each case does."
+    "[Language model performance](language-model-performance.md) describes the columns, and "
+    "[Benchmarks](../guides/benchmarks.md#language-models) the cases."
 )
 
 

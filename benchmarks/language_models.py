@@ -1,4 +1,5 @@
-"""Writes docs/performance/language-models.md, from results of `vksched bench --suite llm`.
+"""Writes docs/performance/language-model-performance.md, from results of `vksched bench --suite
+llm`.
 
     python benchmarks/language_models.py --run --peer-python P   # measures first
     python benchmarks/language_models.py a.json b.json   # from these, too
@@ -33,27 +34,28 @@ from vksched.common.formatting import format_bytes, format_number, format_second
 from vksched.ir.precision import SINGLE
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "performance" / "language-models.md"
-KEPT = PAGE.with_suffix(".json")
+PAGE = ROOT / "docs" / "performance" / "language-model-performance.md"
+KEPT = PAGE.parent / "data" / "language-models.json"
 PEER = "llama.cpp"
-TOP = f"""# Language models in figures
+TOP = f"""# Language model performance
 
-This page is for people who want to know how fast language models answer, and beside what.
-[Benchmarks](../benchmarks.md#language-models) tells what each case does and how to measure it on
-your devices. `python benchmarks/language_models.py --run` measures and writes this page.
+This page shows the speed of prefill and decode of language models, next to {PEER}.
+[Benchmarks](../guides/benchmarks.md#language-models) describes the cases and how to measure your
+devices. `python benchmarks/language_models.py --run` measures and writes this page.
 
-- A figure is the median of rounds in which vksched and {PEER} took turns. A ratio above 1 means
-  that vksched is faster. It is the median of the rounds' own ratios, so it holds even where other
-  programs ran beside, and absolute figures do not.
-- GB/s counts the weights that a token or a prompt must read, each once, as they are in the file.
-  Its share is that of the device's own copy, which reads and writes, in the same run.
-- Memory of vksched is what its plans take on the device, weights and a cache of 4,096 tokens
-  included. That of {PEER} is what its log says.
-- On the CPU {PEER} has as many threads as vksched, or half as many where it is faster so.
-- vksched computes in float32, and in the cases named "int8" with activations that are rounded to
-  8 bits before products by weights of few bits ([precision](../precision.md)), as {PEER} does on
-  the CPU in all cases.
-- Every result was first compared with the logits that numpy computes in float32.
+- A time is the median of rounds in which vksched and {PEER} alternate. A ratio above 1 means
+  that vksched is faster. It is the median of the ratios of the rounds, and therefore holds on a
+  machine with other load.
+- "prompt" is prefill, and "token" is decode after the given number of tokens.
+- GB/s counts the weights that a step reads, each once, with their size in the file. The share is
+  relative to the device's copy, which reads and writes, in the same run.
+- The memory of vksched is that of its plans on the device, with weights and a KV cache of 4,096
+  tokens. That of {PEER} is taken from its log.
+- On the CPU {PEER} has as many threads as vksched, or half as many if that is faster.
+- vksched computes in float32. In the cases named "int8" it quantizes activations to 8 bits in
+  products with quantized weights ([Precision modes](../guides/precision-modes.md)), as {PEER}
+  always does on the CPU.
+- Every result was compared with the logits of the numpy backend in float32 before it was timed.
 """
 
 
@@ -68,15 +70,14 @@ def lines_of_page(report: Report) -> Iterator[str]:
             yield f"## {device.name}: {device.label.partition(' (')[0]}\n"
             picture = picture_of(device.name)
             if picture.exists():
-                yield f"![Times as fast as {PEER} on {device.name}]({picture.name})\n"
+                yield f"![Times as fast as {PEER} on {device.name}](pictures/{picture.name})\n"
             yield from tables_of(results, device)
     if report.facts:
-        yield "## Starts\n"
+        yield "## Startup time\n"
         yield (
-            "From opening the device and the file to the logits after one token, in a process of "
-            "its\nown; modules are imported before. The first start has an empty folder of caches. "
-            "Beside\nstands a plain read of the file by the same process. From disk: the system "
-            "has forgotten\nthe file before both, as after a boot.\n"
+            "The time from opening the device and the file to the logits after one token, in a\n"
+            "separate process after imports. The first start has empty caches. The next column is\n"
+            "a plain read of the file by the same process. From disk: with a cold page cache.\n"
         )
         rows = [[f.device, f.name.partition(",")[0], *f.cells(), f.note] for f in report.facts]
         yield _table(rows, ("device", "what", "time", "plain read", "ratio", ""))
@@ -90,7 +91,7 @@ def tables_of(results: Sequence[Result], device: DeviceReport) -> Iterator[str]:
 
 def picture_of(device: str) -> Path:
     """Returns where the picture of a device lies."""
-    return PAGE.with_name(f"{PAGE.stem}-{device.replace(':', '-')}.svg")
+    return PAGE.parent / "pictures" / f"language-models-{device.replace(':', '-')}.svg"
 
 
 def draw(report: Report) -> None:
@@ -99,6 +100,7 @@ def draw(report: Report) -> None:
         import matplotlib
     except ImportError:
         return
+    picture_of("").parent.mkdir(exist_ok=True)
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "vksched", "svg.fonttype": "none"})
     for device in report.devices:

@@ -29,7 +29,7 @@ from vksched.viz.svg import (
     save_picture,
 )
 
-PAGE = Path(__file__).parent.parent / "docs" / "language-models.md"
+PAGE = Path(__file__).parent.parent / "docs" / "guides" / "gguf-language-models.md"
 PICTURE = PAGE.parent / "pictures" / "model-sizes.svg"
 BEGIN = "<!-- python benchmarks/model_sizes.py --write -->"
 END = "<!-- end -->"

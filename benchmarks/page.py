@@ -1,10 +1,9 @@
-"""The text of docs/performance.md, from results; report.py beside this file writes it."""
+"""The tables of docs/performance/index.md, from results; scripts/docs_pages.py adds them."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vksched.bench.baselines.workloads import COPY, LANGUAGE, work_of
@@ -13,7 +12,6 @@ from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
 from vksched.bench.rounds import OURS, Figure, Result
 from vksched.common.formatting import format_bytes
 
-COMMAND = "python benchmarks/report.py"
 GPU_PRODUCTS = tuple(f"matmul {size}{kind}" for size in (2048, 4096) for kind in ("", " float16"))
 MODEL_PEERS = ("ncnn", "iree", "torch", "onnxruntime")
 MODEL_FACTS = ("a run", "compile and first run", "peak")
@@ -24,88 +22,40 @@ DISPATCH_S, DISPATCH_ON_CARDS_S = 100e-6, 10e-6
 DISPATCH = "dispatch"
 WIDTH = 100
 """Columns of prose; tables may be wider."""
-WRITTEN = {
-    "cards.md": "Cards that are not at hand",
-    "tried.md": "What bounds kernels, and what was tried",
-    "scheduler.md": "The scheduler",
-    "prediction.md": "Predictions",
-    "language-models.md": "Language models",
-}
-"""Other pages of figures, in docs/performance."""
 Extras = Mapping[str, list[dict[str, Any]]]
 """Rows of other benchmarks, by the script's name."""
-INTRODUCTION = [
-    "# Performance",
-    "",
-    "This page has figures of the machines at hand, beside other runtimes. "
-    f"`{COMMAND}` writes it from [results.json](performance/results.json), which "
-    "`vksched bench` measured.",
-    "",
-    "- **Time** is that of one call in a compiled graph that is replayed, with all data on the "
-    "device. It has dispatches, barriers, and its share of the graph's cost. It has no submission "
-    "and no fence.",
-    "- **Ratios**: above 1 vksched is faster. Rounds of all runtimes take turns in one run. So "
-    "ratios hold even where other programs ran beside and absolute figures do not. A ratio is the "
-    "median of the rounds' own ratios.",
-    "- **Share** is the share of the device's own ceiling in the same run: a loop of multiply-adds "
-    "for arithmetic, or a copy for bytes, whichever bounds the call. A call that dispatches bound "
-    "has no share, nor has arithmetic in float16.",
-    "- Every result was first compared with numpy's.",
-    "",
-]
-MODELS = """Each model is one network with the same random weights in every runtime, in float32. A
-run takes its inputs from the host and gives its result back to the host. A decoder's cache stays
-with the runtime, if that can keep one. Getting ready does not count, compilers and tuners included.
-"Its kernels" is the sum of our own kernels' time, each submitted alone, in turns with whole runs.
-IREE reads the ONNX file that onnxruntime reads. ncnn's layers are written from the same
-description, and products use the faster of its two layers. PyTorch runs eager functions. wgpu,
-hand-written Kompute and numpy have no such models here. Memory is the most that our plan takes on
-the device, weights included. Beside it stands how much a fresh process of onnxruntime grows, which
-computes on the CPU.""".replace("\n", " ")
-
-ELSEWHERE = (
-    "This machine has no card. [Cards](performance/cards.md) has the figures of those that were "
-    "measured on other machines."
-)
+ELSEWHERE = "No GPU was present. [GPU results](gpu-results.md) has results of other machines."
 PLANNING = (
-    "CPU time from a graph to a verified plan. A value is the time per node. Beside it stands the "
-    "time of the smallest graph of its kind. A ratio of 1 means that the time grows as the graph "
-    'does. Beside the time "by auto" stands that of the policy priority for the same graph.'
+    "CPU time per node from a graph to a verified plan, next to that of the smallest graph of its "
+    "kind: a ratio of 1 means linear growth. The time by auto is next to that of the policy "
+    "priority for the same graph."
 )
 
 TOGETHER = (
-    "`vksched bench --suite devices`: whole models on all devices by one plan, in turns with each "
-    "device alone. A ratio is the median of the rounds' own ratios. At most 1.05 is the goal: one "
-    "more device never makes a model slower."
+    "`vksched bench --suite devices`: whole models on all devices by one plan, alternating with "
+    "each device alone. A ratio is the median of the ratios of the rounds. The goal is at most "
+    "1.05: an additional device never makes a model slower."
 )
 
 
-def page(
-    report: Report, extras: Extras, parts: Path, drawn: Mapping[str, Mapping[str, str]]
-) -> str:
-    """Returns the page; parts: the folder of the pages that people wrote. drawn: files of plots by
-    caption, by the section that shows them.
-    """
+def page(report: Report, extras: Extras, drawn: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the tables of the page. drawn: files of plots by caption, by section."""
 
     def pictures(section: str) -> list[str]:
         found = drawn.get(section, {}).items()
-        return [x for c, f in found for x in (f"![{c}](performance/{f})", "", f"*{c}*", "")]
+        return [x for c, f in found for x in (f"![{c}](pictures/{f})", "", f"*{c}*", "")]
 
-    lines = [*INTRODUCTION, *ceilings(report), *_models(report)]
+    lines = ["## Devices", "", *ceilings(report), *_models(report)]
     for device in report.devices:
         calls = calls_of(report, device)
         if calls:
             lines += [f"## {device.name}: {device.label}", "", *pictures(device.name), *calls]
-    lines += _gpu(report, parts.parent / "shaders.md") + _loading(extras)
+    lines += _gpu(report) + _loading(extras)
     planner = [fact for fact in report.facts if fact.device == "planner"]
     if planner:
         lines += ["## Planning", "", PLANNING, "", *pictures("planning"), *_facts(planner)]
     together = [fact for fact in report.facts if " + " in fact.device]
     lines += _several(extras, pictures("devices"), together)
-    found = {name: title for name, title in WRITTEN.items() if (parts / name).exists()}
-    if found:
-        lines += ["## More figures", ""]
-        lines += [f"- [{title}]({parts.name}/{name})" for name, title in found.items()]
     return "\n".join(wrapped(lines)).rstrip() + "\n"
 
 
@@ -152,10 +102,10 @@ def _means(device: DeviceReport, results: Sequence[Result]) -> list[str]:
     if not peers:
         return []
     several = len(peers) > 1
-    head = [*peers, *["the fastest peer of each case"] * several]
-    floor = "; `kp` is hand-written Kompute, a measure of the device and no peer"
+    head = [*peers, *["the fastest baseline of each case"] * several]
+    floor = "; `kp` is plain Kompute, a reference for the device"
     lines = [
-        f"Times as fast as each peer, geometric means{floor if 'kp' in peers else ''}.",
+        f"Speed relative to each baseline, geometric means{floor if 'kp' in peers else ''}.",
         "",
         f"| cases | {' | '.join(head)} | least ratio{' to the fastest' * several} |",
         "|---" * (len(head) + 2) + "|",
@@ -242,7 +192,7 @@ def _of_model(fact: Fact) -> bool:
 def _models(report: Report) -> list[str]:
     """Returns the section of whole models, on all devices."""
     lines = models_table(report)
-    return ["## Whole models", "", MODELS, "", *lines] if lines else []
+    return ["## Model timings", "", *lines] if lines else []
 
 
 def models_table(report: Report) -> list[str]:
@@ -317,10 +267,9 @@ def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) 
         lines += [TOGETHER, "", *_facts(together)]
     if extras.get("overlap"):
         lines += [
-            "`benchmarks/overlap.py`: two equal branches that share nothing, on two devices. On "
-            "devices of their own both take no longer than 1.1 times the slower one; devices that "
-            "share the cores of the CPU cannot, and the time that both are busy, as the trace "
-            "shows it, bounds them: at most 1.1 times its sum.",
+            "`benchmarks/overlap.py`: two independent branches on two devices. On separate devices "
+            "both take at most 1.1 times as long as the slower one. Devices that share the cores "
+            "of the CPU are bound by the sum of their busy times: at most 1.1 times as long.",
             "",
             "| devices | each alone | both | busy at once | to the slower alone | to the sum of "
             "busy | within 1.1 of it |",
@@ -334,8 +283,8 @@ def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) 
         lines.append("")
     if extras.get("scaling"):
         lines += [
-            "`benchmarks/scaling.py`: equal branches in turns on the first devices, simulated ones "
-            "with a processor each, and those of this machine, which share its cores.",
+            "`benchmarks/scaling.py`: equal branches distributed over the first devices, for "
+            "simulated devices, and for those of this machine, which share its cores.",
             "",
             *pictures,
             "| devices | | time | speed-up |",
@@ -379,38 +328,14 @@ def _cell(key: str, value: Any) -> str:
 # -- GPUs ------------------------------------------------------------------------------------------
 
 
-def _loops(shaders: Path) -> list[str]:
-    """Returns the first table of docs/shaders.md, that of loops, and what it tells."""
-    if not shaders.exists():
-        return []
-    text = shaders.read_text("utf-8").partition("<!-- end -->")[0]
-    return [
-        "For each multiply-add of a loop, by that code: **cycles · shared reads · global reads**. "
-        "Cycles are those of a compute unit for 64 lanes, in brackets those of the whole loop with "
-        "both sides of its branches; a loop of nothing else takes 1.00.",
-        "",
-        *(line for line in text.splitlines() if line.startswith("|")),
-        "",
-    ]
-
-
-def _gpu(report: Report, shaders: Path) -> list[str]:
+def _gpu(report: Report) -> list[str]:
     gpus = [d for d in report.devices if d.type != SOFTWARE]
-    lines = [
-        "## GPUs",
-        "",
-        "What AMD's compiler makes of every kernel, for cards of four generations, with its "
-        "estimate of cycles: [shaders](shaders.md).",
-        "",
-        *_loops(shaders),
-    ]
-    if not gpus and (shaders.parent / "performance" / "cards.md").exists():
-        return [*lines, ELSEWHERE, ""]
+    lines = ["## GPUs", ""]
     if not gpus:
-        return [*lines, "No card was at hand, so there are no figures of one.", ""]
+        return [*lines, ELSEWHERE, ""]
     lines += [
-        "Products beside the vendor's library, as PyTorch calls it, in GFLOP/s; float16 is how "
-        "operands are stored, sums are float32.",
+        "Matrix products next to the vendor's library, called by PyTorch, in GFLOP/s; float16 "
+        "operands, float32 accumulation.",
         "",
         "| device | product | vksched | torch | ratio | copy, GB/s |",
         "|---|---|---|---|---|---|",

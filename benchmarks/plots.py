@@ -1,12 +1,15 @@
-"""The plots of docs/performance.md, drawn with matplotlib; report.py beside this file asks."""
+"""The tables and plots of docs/performance/index.md, from stored results."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from page import Extras  # beside this file
+from page import Extras, page  # beside this file
+from results import read
 
 from vksched.bench.report import Report
 from vksched.bench.rounds import OURS, Result
@@ -17,8 +20,70 @@ APART = 1.3
 Series = dict[str, list[tuple[int, float]]]
 
 
-def plots(report: Report, extras: Extras, folder: Path) -> dict[str, dict[str, str]]:
-    """Draws what there is; returns file names by caption, by section of the page."""
+@dataclass(frozen=True)
+class Chart:
+    """A plot of the page. section: the device or the part of the page that shows it. limit: the
+    dashed line, if there is one.
+    """
+
+    section: str
+    caption: str
+    name: str
+    series: Series
+    x: str
+    y: str
+    limit: float | None = None
+
+
+def charts(report: Report, extras: Extras) -> Iterator[Chart]:
+    """Yield the plots that the results allow."""
+    for device in report.devices:
+        results, suffix = report.results_of(device.name), device.name.replace(":", "-")
+        square = {r.spec["m"]: r for r in results if r.spec.group == "matmul square"}
+        if len(square) > 1:
+            caption = f"Products of square matrices on {device.name}; dashed: the ceiling"
+            peak = device.ceiling.flops_per_s / 1e9
+            axes = "size of square matrices", "GFLOP/s"
+            yield Chart(
+                device.name, caption, f"matmul-{suffix}.svg", _series(square, 2.0), *axes, peak
+            )
+        chains = {
+            r.spec["ops"]: r for r in results if r.spec.kind == "chain" and not r.spec.get("fused")
+        }
+        if len(chains) > 1:
+            caption = f"Time of one op over the ops of a replayed graph on {device.name}"
+            axes = "ops in the graph", "us per op"
+            yield Chart(device.name, caption, f"overhead-{suffix}.svg", _series(chains, 0.0), *axes)
+    if planning := _planning(report):
+        caption = "Planning time over the nodes of a graph; dashed: 60 us per node"
+        axes = "nodes", "planning, us per node"
+        yield Chart("planning", caption, "planning.svg", planning, *axes, 60.0)
+    if speed_up := _speed_up(extras):
+        caption = "Speed-up of equal branches over the number of devices"
+        yield Chart("devices", caption, "devices.svg", speed_up, "devices", "speed-up")
+
+
+def captions(report: Report, extras: Extras) -> dict[str, dict[str, str]]:
+    """Return the file names of the plots by caption, by section of the page."""
+    found: dict[str, dict[str, str]] = {}
+    for chart in charts(report, extras):
+        found.setdefault(chart.section, {})[chart.caption] = chart.name
+    return found
+
+
+def stored_results(docs: Path) -> Path:
+    """Return the file of results that the page is built from."""
+    return docs / "performance" / "data" / "results.json"
+
+
+def performance_tables(docs: Path) -> str:
+    """Return the tables of docs/performance/index.md from the stored results."""
+    report, extras = read([stored_results(docs)])
+    return page(report, extras, captions(report, extras))
+
+
+def draw_plots(report: Report, extras: Extras, folder: Path) -> None:
+    """Draw all plots into a folder."""
     try:
         import matplotlib
     except ImportError as error:
@@ -27,34 +92,8 @@ def plots(report: Report, extras: Extras, folder: Path) -> dict[str, dict[str, s
         ) from error
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "vksched", "svg.fonttype": "none"})
-    made: dict[str, dict[str, str]] = {}
-    for device in report.devices:
-        results, shown = report.results_of(device.name), made.setdefault(device.name, {})
-        square = {r.spec["m"]: r for r in results if r.spec.group == "matmul square"}
-        if len(square) > 1:
-            name = f"matmul-{device.name.replace(':', '-')}.svg"
-            ceiling = device.ceiling.flops_per_s / 1e9
-            _draw(
-                folder / name, _series(square, 2.0), "size of square matrices", "GFLOP/s", ceiling
-            )
-            shown[f"Products of square matrices on {device.name}; dashed: the ceiling"] = name
-        chains = {
-            r.spec["ops"]: r for r in results if r.spec.kind == "chain" and not r.spec.get("fused")
-        }
-        if len(chains) > 1:
-            name = f"overhead-{device.name.replace(':', '-')}.svg"
-            _draw(folder / name, _series(chains, 0.0), "ops in the graph", "us per op", None)
-            shown[f"Time of one op over the ops of a replayed graph on {device.name}"] = name
-    planning = _planning(report)
-    if planning:
-        _draw(folder / "planning.svg", planning, "nodes", "planning, us per node", 60.0)
-        caption = "Planning time over the nodes of a graph; dashed: 60 us per node"
-        made["planning"] = {caption: "planning.svg"}
-    speed_up = _speed_up(extras)
-    if speed_up:
-        _draw(folder / "devices.svg", speed_up, "devices", "speed-up", None)
-        made["devices"] = {"Speed-up of equal branches over the number of devices": "devices.svg"}
-    return made
+    for chart in charts(report, extras):
+        _draw(folder / chart.name, chart.series, chart.x, chart.y, chart.limit)
 
 
 def _planning(report: Report) -> Series:

@@ -4,8 +4,8 @@
     python benchmarks/prediction.py --page --results first.json,second.json
 
 Each device is calibrated with the calls of each model, 20 s at most. Then the model runs nine
-times. --page writes docs/performance/prediction.md. With --results nothing is measured: the page is
-that of earlier measurements, written by --json, so that they can be made one at a time.
+times. --page writes docs/performance/prediction-accuracy.md. With --results nothing is measured:
+the page is that of earlier measurements, written by --json, so that they can be made one at a time.
 """
 
 from __future__ import annotations
@@ -32,24 +32,23 @@ from vksched.bench.suites import matches, specs_of
 from vksched.common.dtypes import NDArray
 from vksched.common.formatting import format_seconds
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance" / "prediction.md"
+PAGE = Path(__file__).parent.parent / "docs" / "performance" / "prediction-accuracy.md"
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MODELS = {"two_cards.py": "build", "pipeline.py": "network"}
 """Examples whose model can be built alone, and the function that does."""
 COLUMNS = ("device", "model", "what", "predicted", "measured", "ratio")
-INTRODUCTION = """# Predictions in figures
+INTRODUCTION = """# Prediction accuracy
 
-This page is for people who change what plans count by. [Calibration](../calibration.md) tells how
-that is measured.
+This page compares predicted and measured times of runs, to show how far plans can be trusted.
+[Calibration](../guides/calibration.md) describes how costs are measured.
 
 `python benchmarks/prediction.py --page` writes this page. It calibrates each device with the calls
-of each model, predicts, and runs the model nine times. Figures are medians. A ratio is measured
-over predicted; the goal is a run within {goal:.0f} %. "Device" is the time on the device's own
-clock. Below it stand the ops that take the longest, each in a submission of its own.
+of each model, predicts, and runs the model nine times. Times are medians. The ratio is measured
+over predicted time; the goal for a run is {goal:.0f} %. "device" is the time on the device's own
+clock. The ops below it are the most expensive ones, each timed in its own submission.
 
-Calibration and runs must have the machine for themselves. Calibration goes through the calls in
-passes and takes medians, of what the device can do in a moment: the lower quartile of some rounds.
-Where other programs run beside, runs take longer than predicted.
+Calibration and runs must not share the machine with other programs. Calibration repeats its calls
+in passes and takes medians over passes of the lower quartile of some rounds.
 
 """
 

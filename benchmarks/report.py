@@ -1,16 +1,16 @@
-"""Writes docs/performance.md with its plots, from results of `vksched bench` and its neighbours.
+"""Writes the results and plots of docs/performance/, from `vksched bench` and other benchmarks.
 
-    python benchmarks/report.py                          # again, from docs/performance/results.json
-    python benchmarks/report.py a.json b.json            # from these; they are kept beside the page
+    python benchmarks/report.py                          # again, from the results in docs
+    python benchmarks/report.py a.json b.json            # from these; they join those in docs
     python benchmarks/report.py --run --peer-python P    # measures first: every suite and device
     python benchmarks/report.py --card h100 a.json b.json    # of a card elsewhere: its own page
     python benchmarks/report.py --run --under "nice -n -5" --case "matmul*" --devices vulkan:0
 
-Results of several runs are put together by device and case; later ones win, so a run with --case
-replaces only these. Those of a card that is not at hand are kept in docs/performance/cards, a file
-for each. A run that was stopped goes on where it was when it is started again: what was
-measured lies in build/bench until all is there. What people wrote is in docs/performance/*.md and
-goes into the page as it is. Plots need matplotlib (extra `bench`).
+Results of several runs are merged by device and case; later ones win, so a run with --case replaces
+only these. They are stored in docs/performance/data/results.json, and `make docs` builds the tables
+of docs/performance/index.md from it. Results of a GPU of another machine are stored in
+docs/performance/data/cards, a file for each. A run that was interrupted continues when it is
+started again: partial results are in build/bench. Plots need matplotlib (extra `bench`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 from cards import keep_card, write_cards  # beside this file
 from page import Extras, page, ratio_text, to_fastest
-from plots import plots
+from plots import draw_plots, performance_tables, stored_results
 from portions import Run, bench_options, devices_of, run_options
 from results import EXTRAS, SUITES, read, write_results
 
@@ -52,13 +52,13 @@ def run_all(run: Run, devices: Sequence[str], suites: Sequence[str], pattern: st
 
 
 def write(report: Report, extras: Extras, docs: Path) -> None:
-    """Writes the page, its plots and the results they show."""
-    folder = docs / "performance"
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the results and their plots, and the page of GPU results."""
+    data, pictures = stored_results(docs).parent, docs / "performance" / "pictures"
+    data.mkdir(parents=True, exist_ok=True)
+    pictures.mkdir(exist_ok=True)
     write_cards(docs)
-    text = page(report, extras, folder, plots(report, extras, folder))
-    write_results(report, extras, folder / "results.json")
-    (docs / "performance.md").write_text(text, "utf-8")
+    draw_plots(report, extras, pictures)
+    write_results(report, extras, stored_results(docs))
 
 
 def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iterator[Path]:
@@ -110,7 +110,7 @@ def main(
             raise click.ClickException(
                 f"[report] stopped; what is measured lies in {work}, and the same command goes on"
             ) from None
-    paths = list(_inputs(docs / "performance" / "results.json", files, run.results()))
+    paths = list(_inputs(stored_results(docs), files, run.results()))
     if not paths:
         raise click.ClickException(
             "[report] expected results; try --run, or files of vksched bench"
@@ -120,11 +120,12 @@ def main(
     if wanted and not run.unfinished:
         run.remove()
     overall = geometric_mean(x for x in map(to_fastest, report.results) if x is not None)
-    click.echo(
-        f"wrote {docs / 'performance.md'}; overall {ratio_text(overall)} of the fastest peers"
-    )
+    click.echo(f"wrote {stored_results(docs)}; overall {ratio_text(overall)} of the fastest peers")
     if run.unfinished:
         click.echo(f"{run.unfinished} cases are missing: the same command again goes on with them")
+
+
+__all__ = ["main", "page", "performance_tables", "read"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of schedules.py, for a terminal and for docs/scheduling/benchmark.md.
+"""The tables of schedules.py, for a terminal and for docs/performance/scheduling-benchmark.md.
 
 The page keeps what people wrote; only what stands between `BEGIN` and `END` is replaced.
 """
@@ -132,7 +132,7 @@ def markdown(
         "The fastest device is up to 30 times as fast as the slowest one. The mean transfer takes "
         "0.1 to 10 times the mean task. Every plan is checked by `verify`.",
         "",
-        "## What auto reaches",
+        "## Results of auto",
         "",
         *(f"- {line}" for line in goals(both)),
         "",
@@ -156,7 +156,7 @@ def markdown(
             "",
         ]
     lines += [
-        "## Where each policy loses",
+        "## Results by kind of instance",
         "",
         "The mean ratio by communication to computation (`ratio`), by how many times the fastest "
         "device is as fast as the slowest one (`speeds`), and by the number of devices:",
@@ -169,7 +169,7 @@ def markdown(
         *_markdown_table(*_by_family(both)),
     ]
     for caption, name in pictures.items():
-        lines += ["", f"![{caption}]({name})", "", f"*{caption}*"]
+        lines += ["", f"![{caption}](pictures/{name})", "", f"*{caption}*"]
     return "\n".join(wrapped([*lines, ""]))
 
 

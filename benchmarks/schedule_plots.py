@@ -1,4 +1,5 @@
-"""The pictures of schedules.py, for docs/scheduling/benchmark.md: SVG files, drawn by matplotlib.
+"""The pictures of schedules.py, for docs/performance/scheduling-benchmark.md: SVG files, drawn by
+matplotlib.
 
 The same rows give the same files: no date is in them, and names of parts are not drawn by chance.
 """
@@ -33,17 +34,19 @@ def plots(rows: Sequence[Row], folder: Path) -> dict[str, str]:
     matplotlib.rcParams.update({"svg.hashsalt": "vksched", "svg.fonttype": "none"})
     folder.mkdir(exist_ok=True)
     both = [row for row in rows if row.consistent]
-    _draw_families(both, folder / "families.svg")
-    _draw_ratios(both, folder / "ratios.svg")
-    _draw_times(both, folder / "times.svg")
+    _draw_families(both, folder / "scheduling-families.svg")
+    _draw_ratios(both, folder / "scheduling-ratios.svg")
+    _draw_times(both, folder / "scheduling-times.svg")
     return {
         "Where each policy loses: the mean ratio of its makespan to the best of saga's": (
-            "families.svg"
+            "scheduling-families.svg"
         ),
         "The mean ratio of makespans to the best of saga's, by communication to computation": (
-            "ratios.svg"
+            "scheduling-ratios.svg"
         ),
-        "CPU time of a plan over tasks times devices; grey: the median of saga's": "times.svg",
+        "CPU time of a plan over tasks times devices; grey: the median of saga's": (
+            "scheduling-times.svg"
+        ),
     }
 
 

@@ -34,7 +34,7 @@ from schedule_peers import PARAMETRIC, PLAIN, Peers, installed
 from schedule_plots import plots
 from schedule_workflows import families
 
-PAGE = Path(__file__).parent.parent / "docs" / "scheduling" / "benchmark.md"
+PAGE = Path(__file__).parent.parent / "docs" / "performance" / "scheduling-benchmark.md"
 MISSING = "anrg-saga is not installed: no comparison; try pip install '.[schedules]'"
 NO_JUDGE = "expected ortools for --judge, but it is not installed; try pip install '.[schedules]'"
 SHOWN = 20
@@ -178,7 +178,7 @@ def main(
         else:
             Path(json_path).write_text(text + "\n", "utf-8")
     if write:
-        pictures = plots(rows, PAGE.parent)
+        pictures = plots(rows, PAGE.parent / "pictures")
         sets: dict[str, list[Row]] = {}
         for name, path in also:
             sets.setdefault(name, []).extend(_read(path))

@@ -2,7 +2,7 @@
 
     python benchmarks/training.py [--devices vulkan:1,cpu] [--case MiniLM] [--json]
     python benchmarks/training.py --torch PYTHON            # a Python that has PyTorch
-    python benchmarks/training.py --torch PYTHON --page     # writes docs/performance/training.md
+    python benchmarks/training.py --torch PYTHON --page     # writes the page of the docs
 
 A step computes the loss, the gradients by all weights and their next values by SGD. Forward passes
 and steps, ours and those of PyTorch, take turns; medians of rounds count. Compile times are those
@@ -35,7 +35,7 @@ from vksched.bench.baselines.workloads import RATE, TRAINING, Spec
 from vksched.bench.networks_runner import Math
 from vksched.common.dtypes import NDArray
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance" / "training.md"
+PAGE = Path(__file__).parent.parent / "docs" / "performance" / "training-performance.md"
 ROUNDS, COMPILED = 5, 3
 MIN_S = 0.5
 """Rounds go on for at least so long."""
@@ -46,19 +46,21 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "ResNet-18, one image": {"model": "resnet18"},
 }
 PHASES = FORWARD, STEP = "forward", "step"
-TOP = """# Training in figures
+TOP = """# Training performance
 
-This page is for people who want to know what a training step costs. [Training](../training.md)
-tells how to write one.
+This page shows the cost of a training step relative to a forward pass, and next to PyTorch.
+[Training](../guides/training.md) describes how to write one.
 
 `python benchmarks/training.py --torch PYTHON --page` writes this page. A step computes the loss,
-the gradients by all weights and their next values by SGD. Figures are medians of runs that take
-turns. "Ratio" is a step over a forward pass. "PyTorch" is the step of PyTorch {version} on the
-CPU, with as many threads, and "beside" our step over it. "Compile" is the time to compile the
-step in a scheduler of its own, as your program does it, and its ratio to that of the forward pass.
-"Again" is the same ratio where the scheduler has compiled both before: parameters are there, and
-passes and planning are left. A step has three to four times the nodes of a forward pass.
-Absolute times are those of the machine that wrote the page, with two cores.
+the gradients of all weights, and an SGD update. Times are medians of alternating runs, on a machine
+with two cores.
+
+- **ratio**: a step over a forward pass. A step has three to four times the nodes of a forward pass.
+- **PyTorch**: the step of PyTorch {version} on the CPU, with the same number of threads.
+- **beside**: the step of vksched over that of PyTorch.
+- **compile**: compilation of a step in a new scheduler, and its ratio to that of a forward pass.
+- **again**: the same ratio if the scheduler has compiled both before, so that only passes and
+  planning remain.
 
 {devices}
 """

@@ -3,7 +3,7 @@
     python scripts/clients.py                           # all of them, on the CPU
     python scripts/clients.py magika nudenet            # some
     python scripts/clients.py --vulkan                  # vksched's sessions on the Vulkan devices
-    python scripts/clients.py --json build/clients.json --write     # docs/clients.md anew
+    python scripts/clients.py --json build/clients.json --write     # the table of the docs
     python scripts/clients.py --models         # just for `vksched bench --suite clients`
 
 Each package gets an environment of its own under build/clients, from the package index, at its
@@ -58,7 +58,7 @@ def main() -> int:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps([o.as_json() for o in outcomes], indent=1) + "\n")
     if args.write:
-        clients_page.write(ROOT / "docs" / "clients.md", outcomes)
+        clients_page.write(ROOT / "docs" / "guides" / "onnxruntime-drop-in.md", outcomes)
     return 0 if all(outcome.same for outcome in outcomes) else 1
 
 
@@ -180,7 +180,9 @@ def _arguments() -> argparse.Namespace:
         "--models", action="store_true", help="install the packages alone, for vksched bench"
     )
     parser.add_argument("--json", type=Path, help="a file for the results")
-    parser.add_argument("--write", action="store_true", help="write the table of docs/clients.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write the table of docs/guides/onnxruntime-drop-in.md"
+    )
     return parser.parse_args()
 
 

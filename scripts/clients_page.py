@@ -1,4 +1,6 @@
-"""Packages that use onnxruntime, how their results are compared, and docs/clients.md's table."""
+"""Packages that use onnxruntime, how their results are compared, and
+docs/guides/onnxruntime-drop-in.md's table.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python scripts/onnx_backend.py --only "reduce_*" --devices vulkan:0 -v
     python scripts/onnx_backend.py --op Conv --op "*Pool" --devices cpu,vulkan:0
-    python scripts/onnx_backend.py --write         # docs/onnx.md anew, from all tests
+    python scripts/onnx_backend.py --write         # the tables of the docs, from all tests
     python scripts/onnx_backend.py --reference     # tests/importers/data/onnx_reference.json anew
 
 Each --devices is one set of devices; devices joined by + are used at once (vulkan:0+vulkan:1).
@@ -77,7 +77,7 @@ def _run(
         print(f"{name}: {_text(totals[name])}")
         print(f"    node tests of float32, int32 and bool alone: {_text(plain[name])}")
     if args.write:
-        onnx_page.write_page(results)
+        onnx_page.write_data(results)
     return failed
 
 
@@ -110,7 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--devices", default="vulkan:0", help="sets of devices, by commas")
     parser.add_argument("-v", "--verbose", action="store_true", help="those that pass, too")
     parser.add_argument("--profile", action="store_true", help="where the time goes")
-    parser.add_argument("--write", action="store_true", help="write the page, from all tests")
+    parser.add_argument("--write", action="store_true", help="write the tables, from all tests")
     parser.add_argument("--reference", action="store_true", help="ask the evaluator anew")
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
 """The tests of onnx.backend.test that carry their data, run through vksched on sets of devices.
 
 Used by tests/onnxruntime_api/test_onnx_backend.py and by scripts/onnx_backend.py, which writes
-docs/onnx.md.
+docs/reference/onnx-support.md.
 """
 
 from __future__ import annotations

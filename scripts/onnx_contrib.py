@@ -1,4 +1,4 @@
-"""The part of docs/onnx.md about the ops that are onnxruntime's own.
+"""The table of docs/reference/onnx-support.md about the ops that are onnxruntime's own.
 
     python scripts/onnx_contrib.py      # writes it anew; needs onnxruntime
 
@@ -7,18 +7,19 @@ Tests compare its rows with the rules that there are (tests/importers/test_onnx_
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tables import Table, read_tables, write_tables
 
 from vksched.importers.onnx.nodes.contrib_cpu import HOST_OPS
 from vksched.importers.onnx.nodes.schemas import CONTRIB_DOMAINS, CONTRIB_OPS, EARLIER, MICROSOFT
 from vksched.importers.onnx.rules import find_rule, rules
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "onnx.md"
-TITLE = "## The ops of onnxruntime"
-HEAD = """| op | onnxruntime's CPU | here |
-| --- | --- | --- |"""
+DATA = Path(__file__).resolve().parent.parent / "docs" / "reference" / "data" / "onnx-support.json"
+COLUMNS = ("op", "onnxruntime's CPU", "here")
 YES, ON_HOST, NOWHERE = "y", "y, on the host", "no: onnxruntime's CPU has none either"
 
 GENERATION = "no: it is a loop of generation around a whole decoder; try the decoder in a loop"
@@ -61,32 +62,27 @@ class Row:
             return ON_HOST
         return REASONS.get(self.op, NOWHERE if not self.cpu else "no")
 
-    def __str__(self) -> str:
+    def cells(self) -> tuple[str, str, str]:
+        """Return the cells of the table."""
         domain = self.domain or "ai.onnx"
         name = self.op if domain == MICROSOFT else f"{domain}.{self.op}"
-        return f"| {name} | {'y' if self.cpu else ''} | {self.here} |"
+        return name, "y" if self.cpu else "", self.here
 
 
-def parse_rows(text: str) -> list[tuple[Row, str]]:
-    """Returns the rows of a page, each with what it says of the op here."""
+def stored_rows(path: Path = DATA) -> list[tuple[Row, str]]:
+    """Return the rows of the stored table, each with its last cell."""
     found = []
-    start = text.index(HEAD, text.index(TITLE)) + len(HEAD)
-    for line in text[start:].strip().splitlines():
-        if not line.startswith("|"):
-            break
-        name, cpu, here = (cell.strip() for cell in line.strip("|").split("|"))
+    (table,) = read_tables(path, "contrib")
+    for name, cpu, here in table.rows:
         domain, _, op = name.rpartition(".")
         domain = "" if domain == "ai.onnx" else domain or MICROSOFT
         found.append((Row(domain, op, cpu == "y"), here))
     return found
 
 
-def kept_section() -> list[str]:
-    """Returns the lines of the part that the page has."""
-    text = PAGE.read_text("utf-8")
-    start = text.index(TITLE)
-    end = text.find("\n## ", start)
-    return text[start : end if end >= 0 else None].rstrip().splitlines()
+def stored_version(path: Path = DATA) -> str:
+    """Return the version of onnxruntime that the stored table is of."""
+    return str(json.loads(path.read_text("utf-8"))["onnxruntime"])
 
 
 def known_rows() -> Iterator[Row]:
@@ -106,41 +102,19 @@ def known_rows() -> Iterator[Row]:
         yield Row(domain, op, (domain, op) in kernels)
 
 
-def section() -> list[str]:
-    """Returns the lines of the part, from what is installed."""
-    import onnxruntime
-
-    rows = list(known_rows())
-    own = [row for row in rows if row.cpu]
-    running = [row for row in own if row.here.startswith(YES)]
-    text = _TEXT.format(
-        title=TITLE, version=onnxruntime.__version__, running=len(running), own=len(own)
-    )
-    return [*text.splitlines(), "", *HEAD.splitlines(), *map(str, rows)]
-
-
-_TEXT = """{title}
-
-onnxruntime {version} has ops of its own. Exporters write some, its optimizer writes others,
-also into the default domain below the opset that has the op in ONNX. What its CPU provider runs is
-meant to run here: {running} of {own} do. Those without a domain below are of com.microsoft.
-Those of com.microsoft.nchwc are what `ORT_ENABLE_ALL` saves. Their weights lie in blocks of 8 or 16
-channels, by the processor that saved them. Where shapes do not tell which, this machine's are
-taken, with a warning.
-
-- **onnxruntime's CPU**: whether its CPU provider has a kernel.
-- **here**: y, or the reason."""
+def table() -> Table:
+    """Return the table of the installed onnxruntime."""
+    return Table(COLUMNS, tuple(row.cells() for row in known_rows()))
 
 
 def main() -> None:
-    text = PAGE.read_text("utf-8")
-    made = "\n".join(section())
-    if TITLE in text:
-        text = text.replace("\n".join(kept_section()), made)
-    else:
-        at = text.index("## The tests of the onnx package")
-        text = f"{text[:at]}{made}\n\n{text[at:]}"
-    PAGE.write_text(text, "utf-8")
+    import onnxruntime
+
+    stored = json.loads(DATA.read_text("utf-8"))
+    values = {key: value for key, value in stored.items() if not isinstance(value, list)}
+    values["onnxruntime"] = onnxruntime.__version__
+    tables = {key: read_tables(DATA, key) for key in stored if key not in values}
+    write_tables(DATA, {**tables, "contrib": [table()]}, **values)
 
 
 if __name__ == "__main__":

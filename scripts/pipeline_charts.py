@@ -1,4 +1,4 @@
-"""Draws the charts of docs/training.md: pipeline schedules, for equal phases.
+"""Draws the charts of docs/guides/training.md: pipeline schedules, for equal phases.
 
     python scripts/pipeline_charts.py
 
@@ -21,7 +21,7 @@ from vksched.parallel.pipeline import (
     zb_h2,
 )
 
-FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
+FOLDER = Path(__file__).parent.parent / "docs" / "guides" / "pictures"
 CHARTS: dict[str, PipelineSchedule] = {
     "gpipe": gpipe(4, 8),
     "1f1b": one_f_one_b(4, 8),

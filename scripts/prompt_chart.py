@@ -1,4 +1,5 @@
-"""Draws the picture of docs/language-models.md: two cards at a long prompt, whole and in parts.
+"""Draws the picture of docs/guides/gguf-language-models.md: two cards at a long prompt, whole and
+in parts.
 
     python scripts/prompt_chart.py
 
@@ -19,7 +20,7 @@ from vksched.topology.limits import Limits
 from vksched.viz.gantt import Bar, Row, draw_timeline
 from vksched.viz.svg import save_picture
 
-PICTURE = Path(__file__).parent.parent / "docs" / "pictures" / "prompt-parts.svg"
+PICTURE = Path(__file__).parent.parent / "docs" / "guides" / "pictures" / "prompt-parts.svg"
 SIZES = Sizes(layers=8, width=256, inner=768, vocabulary=512)
 CARDS = ("card 0", "card 1")
 TOKENS = 512

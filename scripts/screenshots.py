@@ -1,6 +1,6 @@
 """Makes the screenshots of the documentation from real runs: pages of timelines, and the notebook.
 
-    python scripts/screenshots.py docs/pictures
+    python scripts/screenshots.py docs/guides/pictures
 
 It needs Chromium or Chrome and the package websockets. Runs are on all Vulkan devices there are;
 those of the notebook on null devices.
@@ -83,7 +83,7 @@ def save(page: Page, path: Path) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "docs" / "pictures")
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "docs" / "guides" / "pictures")
     with tempfile.TemporaryDirectory() as made:
         runs, tour = Path(made) / "runs.html", Path(made) / "tour.html"
         record_runs().save(runs)

@@ -23,6 +23,7 @@ from setup_vulkan import ICD_FOLDERS
 from shader_cards import AMD, CARDS, COOPMAT, WITH_COOPMAT, Card, Maker, StatsError
 from shader_loops import Loop, busy_loops
 from shader_pipelines import COOPMAT_NAME, Pipeline, coopmat_pipelines, used_pipelines
+from tables import Table, write_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
@@ -36,10 +37,8 @@ CHILDREN = 2
 TIME_LIMIT_S = 900
 AT_ONCE = 40
 """Pipelines of a child: mesa-drm-shim of Mesa 26 gives nothing back, and ends after some 500."""
-BEGIN = (
-    "<!-- From here to the end mark: python build_shaders.py --stats --write docs/shaders.md -->"
-)
-END = "<!-- end -->"
+DATA = ROOT / "benchmarks" / "data" / "shaders.json"
+"""The tables of docs/development/shaders.md, written by `build_shaders.py --stats --write`."""
 
 
 @dataclass(frozen=True)
@@ -293,62 +292,49 @@ def as_text(report: Report, every: bool) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(report: Report) -> str:
-    """Returns the page's table, one row per variant."""
+def variants_table(report: Report) -> Table:
+    """Return one row per variant: its slowest constants on every card."""
     families = list(report.results)
-    lines = [
-        f"{len(report.slowest())} variants, {len(report.pipelines())} pipelines for each card.",
-        report.made_by(families),
-        "",
-        f"| variant (constants) | LDS | {' | '.join(families)} |",
-        "|---|--:|" + "--:|" * len(families),
-    ]
+    counts = f"{len(report.slowest())} variants, {len(report.pipelines())} pipelines for each card."
+    rows = []
     for variant, pipeline in report.slowest().items():
-        named = f"`{variant}`" + str(pipeline).removeprefix(variant)
         found = (_cell(f, report.results[f][pipeline]) for f in families)
-        cells = [" · ".join(filter(None, cell)) for cell in found]
-        lines.append(f"| {named} | {_shared(report, pipeline)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        cells = (" · ".join(filter(None, cell)) for cell in found)
+        rows.append((_kernel(pipeline), _shared(report, pipeline), *cells))
+        assert variant == pipeline.variant
+    notes = (counts, report.made_by(families))
+    return Table(("variant (constants)", "LDS", *families), tuple(rows), notes, numeric=True)
 
 
-def loops_as_markdown(report: Report) -> str:
-    """Returns a table of the loops of each variant, as AMD's assembly shows them, the pipelines
-    once that differ in them.
-    """
-    told = {f: results for f, results in report.results.items() if CARDS[f].maker is AMD}
-    lines = [
-        report.made_by(told),
-        "",
-        f"| kernel (constants) | {' | '.join(told)} |",
-        "|---|" + "--:|" * len(told),
-    ]
+def loops_table(report: Report) -> Table:
+    """Return the loops of each variant in AMD's assembly; equal pipelines of a variant once."""
+    amd = {f: results for f, results in report.results.items() if CARDS[f].maker is AMD}
+    rows = []
     seen = set()
     for pipeline in report.pipelines():
-        found = (results[pipeline] for results in told.values())
+        found = (results[pipeline] for results in amd.values())
         loops = [got.loops if isinstance(got, Statistics) else () for got in found]
-        cells = " | ".join(", ".join(map(str, of_card)) for of_card in loops)
+        cells = tuple(", ".join(map(str, of_card)) for of_card in loops)
         if any(loops) and (pipeline.variant, cells) not in seen:
             seen.add((pipeline.variant, cells))
-            named = f"`{pipeline.variant}`" + str(pipeline).removeprefix(pipeline.variant)
-            lines.append(f"| {named} | {cells} |")
-    return "\n".join(lines)
+            rows.append((_kernel(pipeline), *cells))
+    return Table(("kernel (constants)", *amd), tuple(rows), (report.made_by(amd),), numeric=True)
 
 
-def coopmat_as_markdown(report: Report) -> str:
-    """Returns a table of the kernels for cooperative matrices: registers of each card, and of AMD's
-    what the loop holds beside a product of matrices.
+def coopmat_table(report: Report) -> Table:
+    """Return the cooperative matrix kernels: registers of each card, and for AMD the other
+    instructions of the loop per matrix instruction.
     """
-    lines = [
-        report.made_by(report.results),
-        "",
-        f"| kernel (constants) | {' | '.join(report.results)} |",
-        "|---|" + "--:|" * len(report.results),
-    ]
-    for pipeline in report.pipelines():
-        cells = [_coopmat_cell(results[pipeline]) for results in report.results.values()]
-        named = f"`{pipeline.variant}`" + str(pipeline).removeprefix(pipeline.variant)
-        lines.append(f"| {named} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    rows = (
+        (_kernel(p), *(_coopmat_cell(results[p]) for results in report.results.values()))
+        for p in report.pipelines()
+    )
+    columns = ("kernel (constants)", *report.results)
+    return Table(columns, tuple(rows), (report.made_by(report.results),), numeric=True)
+
+
+def _kernel(pipeline: Pipeline) -> str:
+    return f"`{pipeline.variant}`" + str(pipeline).removeprefix(pipeline.variant)
 
 
 def _coopmat_cell(got: Statistics | str) -> str:
@@ -359,32 +345,25 @@ def _coopmat_cell(got: Statistics | str) -> str:
     return " · ".join([registers, *(loop.beside_matrices() for loop in inner)])
 
 
-def write_page(path: Path, *tables: str) -> None:
-    """Puts the tables between the page's marks, in order."""
-    before, *parts = (path.read_text() if path.exists() else "").split(BEGIN)
-    if len(parts) != len(tables) or not all(END in part for part in parts):
-        raise StatsError(
-            f"expected a page with the lines {BEGIN!r} and {END!r}, {len(tables)} times, as {path}"
-        )
-    for table, part in zip(tables, parts, strict=True):
-        before += f"{BEGIN}\n{table}\n{END}{part.partition(END)[2]}"
-    path.write_text(before)
-
-
-def main(variants: Sequence[str], families: str, json_too: bool, page: Path | None) -> int:
+def main(variants: Sequence[str], families: str, json_too: bool, path: Path | None) -> int:
     """Prints or writes the statistics; returns 1 when a pipeline failed or spills."""
     there = [name for name, card in CARDS.items() if card.exists()]
-    every = list(CARDS) if page or not there else there  # what is missing is told
+    every = list(CARDS) if path or not there else there  # what is missing is told
     chosen = families.split(",") if families else every
     try:
-        if page and (variants or families):
+        if path and (variants or families):
             raise StatsError("--write takes every variant and every family")
         report = measure(used_pipelines(variants), chosen)
-        if page:
-            units = (measure(coopmat_pipelines(*of), cards, WITH_COOPMAT) for *of, cards in COOPMAT)
-            of_coopmat = "\n\n".join(map(coopmat_as_markdown, units))
-            tables = (loops_as_markdown(report), of_coopmat, as_markdown(report))
-            write_page(page, *tables)
+        if path:
+            coopmat = [
+                measure(coopmat_pipelines(*of), cards, WITH_COOPMAT) for *of, cards in COOPMAT
+            ]
+            tables = {
+                "loops": [loops_table(report)],
+                "coopmat": [coopmat_table(part) for part in coopmat],
+                "variants": [variants_table(report)],
+            }
+            write_tables(path, tables)
         elif json_too:
             print(as_json(report))
         else:

@@ -1,4 +1,4 @@
-"""Draws the screen of docs/monitoring.md: `vksched top` while real programs run.
+"""Draws the screen of docs/guides/monitoring.md: `vksched top` while real programs run.
 
     python scripts/top_screen.py --run "-m vksched generate model.gguf -n 4000 --temp 0 --prompt A"
 
@@ -30,7 +30,7 @@ from vksched.monitor.top.snapshot import ProcessNow
 from vksched.monitor.top.state import State
 
 ROOT = Path(__file__).parent.parent
-PICTURE = ROOT / "docs" / "pictures" / "top.svg"
+PICTURE = ROOT / "docs" / "guides" / "pictures" / "top.svg"
 WINDOW = Window(80, 24)
 NAME = "minilm_stream.py"
 MORE: list[str] = []

@@ -4,7 +4,7 @@
     make wheel     shaders and vksched_native/ as well              cp311-cp311-linux_x86_64
 
 hatchling calls this for each wheel; only with VKSCHED_WHEEL=native it does anything. See
-docs/wheels.md.
+docs/get-started/wheels.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 //   raise_error()        the errors that vk_hooks/checked_calls.hpp recorded inside kp's module
 //
 // No lock is held while acquiring the GIL, and none is held for long with the GIL. Rationale:
-// docs/adr/0001-kompute-companion.md. Examples: tests/runtime/test_companion.py.
+// docs/development/adr/0001-kompute-companion.md. Examples: tests/runtime/test_companion.py.
 #include "companion/companion.hpp"
 
 py::object kp_trace, kp_debug, kp_info, kp_warning, kp_error; // named by kp's headers, unused

@@ -54,7 +54,7 @@ def few(op: str) -> list[OpSample]:
 
 def test_every_op_has_a_rule_or_a_reason() -> None:
     missing = [op for op, why in reasons().items() if not why]
-    assert missing == [], "see docs/adding-an-op.md"
+    assert missing == [], "see docs/development/adding-an-op.md"
 
 
 @pytest.mark.scales

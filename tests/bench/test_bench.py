@@ -283,23 +283,21 @@ def test_the_page_is_written_from_results(page: Any, tmp_path: Path) -> None:
     stored = tmp_path / "run.json"
     stored.write_text(json.dumps(sample().as_dict()))
     docs = tmp_path / "docs"
-    (docs / "performance").mkdir(parents=True)
-    (docs / "performance" / "tried.md").write_text("# What was tried\n")
     found = CliRunner().invoke(
         page.main, [str(stored), "--docs", str(docs)], catch_exceptions=False
     )
     assert found.exit_code == 0
-    text = (docs / "performance.md").read_text()
+    text = page.performance_tables(docs)
     assert "| matmul square | 1.25 | 0.50 | 1.25 | 1.25 |" in text
     assert "| product | 4 ms |" in text and "- ncnn: wrong result: product" in text
     assert "| a run of nothing | 200 us | 100 us | 2.00 | note |" in text
-    assert "(performance/tried.md)" in text and "overhead-vulkan-0.svg" in text
+    assert "overhead-vulkan-0.svg" in text
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(("|", "!")))
-    svg = (docs / "performance" / "overhead-vulkan-0.svg").read_bytes()
+    svg = (docs / "performance" / "pictures" / "overhead-vulkan-0.svg").read_bytes()
     first = text, svg
     CliRunner().invoke(page.main, ["--docs", str(docs)], catch_exceptions=False)
-    again = (docs / "performance" / "overhead-vulkan-0.svg").read_bytes()
-    assert ((docs / "performance.md").read_text(), again) == first
+    again = (docs / "performance" / "pictures" / "overhead-vulkan-0.svg").read_bytes()
+    assert (page.performance_tables(docs), again) == first
 
 
 def test_later_results_win_and_ceilings_only_rise(page: Any) -> None:
@@ -331,11 +329,11 @@ def test_a_report_needs_results_that_can_be_read(page: Any, tmp_path: Path) -> N
 
 
 def test_the_kept_results_make_the_page(page: Any, tmp_path: Path) -> None:
-    kept = BENCHMARKS.parent / "docs" / "performance" / "results.json"
+    kept = BENCHMARKS.parent / "docs" / "performance" / "data" / "results.json"
     if kept.exists():
         report, extras = page.read([kept])
         assert report.results
-        assert page.page(report, extras, kept.parent, {}).startswith("# Performance")
+        assert page.page(report, extras, {}).startswith("## Devices")
 
 
 MODEL = Spec("net", "model", "models", SMALL_MODELS[2].params)
@@ -384,16 +382,16 @@ def test_the_page_has_models_loading_and_several_devices(page: Any, tmp_path: Pa
     more.write_text(json.dumps(EXTRAS))
     for files in ([str(stored), str(more)], []):  # and once more from what was kept
         CliRunner().invoke(page.main, [*files, "--docs", str(docs)], catch_exceptions=False)
-        text = (docs / "performance.md").read_text()
+        text = page.performance_tables(docs)
         model = "| net | 200 ms | 0 % | 200 ms / 160 ms | 1.25 | 300 ms 1.50 |"
         assert f"{model} 3.0 MiB | 6.0 MiB | 0.50 | 1.5 s |" in text
         assert "- iree on vulkan:0: its compiler: failed: net" in text
         assert "| A card | matmul 2048 float16 | 17.18 | 8.59 | 2.00 | 1 |" in text
         assert "| a + b | 100 ms + 200 ms | 250 ms | 50 ms | 1.25 | 0.83 | yes |" in text
-        assert "| 2 | simulated | 500 ms | 2.00 |" in text and "performance/devices.svg" in text
+        assert "| 2 | simulated | 500 ms | 2.00 |" in text and "pictures/devices.svg" in text
         assert "| model | file | read | load to read |" in text
         assert "| net | 90 MB | 500 ms | 1.25 |" in text
-        assert "| planning: random, 1,000 nodes |" in text and "performance/planning.svg" in text
+        assert "| planning: random, 1,000 nodes |" in text and "pictures/planning.svg" in text
 
 
 def test_a_run_that_was_stopped_goes_on(

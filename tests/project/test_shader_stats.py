@@ -18,6 +18,7 @@ from conftest import THOROUGH
 from shader_cards import AMD, CARDS, COOPMAT, NVIDIA, WITH_COOPMAT, StatsError
 from shader_pipelines import COOPMAT_NAME, is_for_cards
 from shader_stats import Pipeline, Report, Statistics
+from tables import Table, read_tables, write_tables
 
 from vksched.runtime.vulkan.shaders import left_out, load_manifest, load_shader
 
@@ -176,16 +177,19 @@ def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:
         shader_stats.used_pipelines(["softmin"])
 
 
-def test_page_names_every_variant_and_no_other() -> None:
-    text = (ROOT / "docs" / "shaders.md").read_text()
-    parts = text.split(shader_stats.BEGIN)[1:]
-    loops, units, table = (part.partition(shader_stats.END)[0] for part in parts)
-    remedy = "run: python build_shaders.py --stats --write docs/shaders.md"
-    assert re.findall(r"^\| `(\w+)`", table, re.M) == sorted(on_cards()), remedy
-    for_coopmat = {n for n in load_manifest() if COOPMAT_NAME in n}
-    named = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
-    assert set(re.findall(r"^\| `(\w+)`", loops, re.M)) == named, remedy
-    assert set(re.findall(r"^\| `(\w+)`", units, re.M)) == for_coopmat, remedy
+def test_stored_tables_name_every_variant_and_no_other() -> None:
+    named = {name: _named(name) for name in ("loops", "coopmat", "variants")}
+    remedy = f"run: python build_shaders.py --stats --write {shader_stats.DATA.relative_to(ROOT)}"
+    assert sorted(named["variants"]) == sorted(on_cards()), remedy
+    with_loops = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
+    assert set(named["loops"]) == with_loops, remedy
+    assert set(named["coopmat"]) == {n for n in load_manifest() if COOPMAT_NAME in n}, remedy
+
+
+def _named(table: str) -> list[str]:
+    """Return the variants of each row of a stored table."""
+    rows = [row for part in read_tables(shader_stats.DATA, table) for row in part.rows]
+    return [name for row in rows for name in re.findall(r"^`(\w+)`", row[0])]
 
 
 @pytest.mark.skipif(bool(left_out()), reason="the shaders for cooperative matrices were left out")
@@ -214,20 +218,17 @@ def compile_without_spills(pipelines: list[Pipeline], cards: list[str]) -> None:
         for got in (results[pipeline] for results in report.results.values()):
             assert isinstance(got, Statistics) and got.scratch_bytes == 0, pipeline
             assert all(loop.shared_reads <= most * loop.multiply_adds for loop in got.loops)
-    assert shader_stats.coopmat_as_markdown(report).count("_coopmat") == len(report.pipelines())
+    assert len(shader_stats.coopmat_table(report).rows) == len(report.pipelines())
 
 
-def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("no marks\n")
-    with pytest.raises(StatsError, match="expected a page with the lines"):
-        shader_stats.write_page(page, "table")
-    marked = f"before\n{shader_stats.BEGIN}\n{{}}\n{shader_stats.END}\nafter\n" * 2
-    page.write_text(marked.format("old", "older"))
-    with pytest.raises(StatsError, match="1 times"):
-        shader_stats.write_page(page, "new")
-    shader_stats.write_page(page, "new", "newer")
-    assert page.read_text() == marked.format("new", "newer")
+def test_tables_are_stored_one_row_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    table = Table(("a", "b"), (("`x`", "1"), ("y",)), ("a note",), numeric=True)
+    write_tables(path, {"one": [table], "two": [table, Table(("c",), ())]}, version="1")
+    assert read_tables(path, "one") == [table] and len(read_tables(path, "two")) == 2
+    assert '\n   ["`x`", "1"],\n' in path.read_text()
+    expected = ["a note", "", "| a | b |", "|---|--:|", "| `x` | 1 |", "| y |"]
+    assert table.as_markdown().splitlines() == expected
 
 
 @pytest.fixture
@@ -296,7 +297,7 @@ def test_rows_are_the_slowest_constants_of_each_variant() -> None:
         refused: "vkCreateComputePipelines: -3",
     }
     report = Report({"vega10": "radv"}, {"vega10": results})
-    rows = shader_stats.as_markdown(report).splitlines()[-2:]
+    rows = shader_stats.variants_table(report).as_markdown().splitlines()[-2:]
     assert rows == ["| `one` | 0 | 8/32 · 10 · 100 |", "| `two` | 0 | failed |"]
     lines = shader_stats.as_text(report, True).splitlines()
     assert lines[-2].split() == ["one", "(N=3)", "0", "4/32!", "10", "50"]
@@ -316,7 +317,7 @@ def test_each_card_has_the_same_say_in_what_is_slowest() -> None:
     drivers = {"vega10": "radv", "navi21": "radv", "ga102": "NVK"}
     report = Report(drivers, results)
     assert report.slowest() == {"one": first}
-    lines = shader_stats.as_markdown(report).splitlines()
+    lines = shader_stats.variants_table(report).as_markdown().splitlines()
     assert lines[1] == "Compiled by radv (vega10, navi21), NVK (ga102)."
     assert lines[-1] == "| `one` | 0 | 8/0 · 0 · 100 | 8 · 0 · 40 | 8 · 0 · 9000 |"
 
@@ -337,7 +338,7 @@ def test_misuse_of_the_command_is_an_error(
 ) -> None:
     assert shader_stats.main(["softmin"], "", False, None) == 1
     assert "no shader variant is named softmin" in capsys.readouterr().err
-    assert shader_stats.main(["copy"], "", False, Path("page.md")) == 1
+    assert shader_stats.main(["copy"], "", False, Path("data.json")) == 1
     assert "--write takes every variant" in capsys.readouterr().err
     monkeypatch.setattr(sys, "argv", ["build_shaders.py", "--json"])
     with pytest.raises(SystemExit):

@@ -1,4 +1,6 @@
-"""The picture of docs/monitoring.md: made of a real run, and in need of nothing from elsewhere."""
+"""The picture of docs/guides/monitoring.md: made of a real run, and in need of nothing from
+elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ class name_scope:
 
 
 class signal(name_scope):
-    """A scope that a config may speak of (docs/config.md); without a config no more than that.
+    """A name scope that a config may refer to (docs/guides/sharding-and-pipelines.md); without a
+    config, a plain name scope.
 
     `with vs.signal("encoder.0"):` names a value "h" made inside "encoder.0.h". Signals nest, and
     may decorate a function.

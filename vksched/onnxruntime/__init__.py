@@ -8,8 +8,8 @@
     unchanged
 
 What is set here for onnxruntime's own machinery (threads, memory arenas, graph optimizations) is
-accepted and has no effect. The onnx package is needed once a session is made. docs/clients.md tells
-more.
+accepted and has no effect. The onnx package is needed once a session is made.
+docs/guides/onnxruntime-drop-in.md tells more.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@
     plan = schedule(tasks, where)
     plan.device["a"], plan.makespan_s, plan.lower_bound_s
 
-Nothing here knows of tensors, graphs or drivers. docs/scheduling.md tells what each policy does.
+Nothing here knows of tensors, graphs or drivers. docs/guides/scheduling.md tells what each policy
+does.
 """
 
 from __future__ import annotations

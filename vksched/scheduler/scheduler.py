@@ -67,13 +67,13 @@ class Scheduler(OfProcess):
         would end it first, or waits until an idle one takes it. States and observers need another.
     objective: what "auto" makes small: "latency" of one run, "throughput", the time between two
         results of a stream, "memory", the bytes on the device that holds most, "energy" of one run,
-        or a mix, as {"latency": 1, "energy": 0.5}; docs/plans.md tells what each one is.
+        or a mix, as {"latency": 1, "energy": 0.5}; docs/guides/plans.md tells what each one is.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one; for throughput as many as make a
         stream faster; fewer where there is no room, as `plan.explain()` says then.
     timeout_s: how long a run may wait for one submission before its device counts as failed.
     trace: a sink for the events of what happens, such as vs.Tape(), which keeps them, a list of
-        sinks, or a vs.Trace, which has a clock of its own; docs/traces.md. The variable
+        sinks, or a vs.Trace, which has a clock of its own; docs/guides/traces.md. The variable
         VKSCHED_TRACE names a file that a tape of all schedulers of the program is written to.
     submit_granularity: what a device is given at once: "split", all of a split; "level", nodes that do not depend
         on each other; "op", one node; with the latter two the host waits for each submission before
@@ -90,12 +90,12 @@ class Scheduler(OfProcess):
         second once. True or seconds: whatever is missing is measured, on CPU drivers too. False:
         the best guess, and nothing is read, measured or kept.
     config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
-        cut over several devices, and in which order; docs/config.md. It never changes the math.
-    precision: of products, convolutions and attention. "mixed": their operands may be rounded to
-        float16; "float16": sums and results, too; "bfloat16": operands to that; docs/precision.md.
+        sharded over devices, and in which order; see docs/guides/sharding-and-pipelines.md.
+    precision: of products, convolutions and attention: "float32", "mixed", "float16", "bfloat16" or
+        "int8"; see docs/guides/precision-modes.md.
     monitor: whether `vksched top` may look on; None: where the variable VKSCHED_MONITOR is 1.
-    cluster: other computers whose devices are used, too: a `vs.Cluster`, or "auto" for the Ray
-        cluster of this computer; docs/cluster.md. Devices there have names like "node1/vulkan:0".
+    cluster: other hosts whose devices are used, as "node1/vulkan:0": a `vs.Cluster`, or "auto" for
+        the Ray cluster of this host; see docs/guides/distributed-execution.md.
     """
 
     def __init__(

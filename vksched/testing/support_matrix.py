@@ -154,47 +154,39 @@ def find_functions() -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((name, tuple(sorted(used))) for name, used in sorted(made.items()))
 
 
-HEADER = """# All ops
-
-Written by `vksched ops support --write`; do not edit. A test compares it with the declarations.
-
-This page lists each op, its element types, and what runs where. [Writing graphs](graphs.md) sorts
-the functions by family.
-
-- numpy computes every op in every type listed. It is the fallback on every machine.
-- Only numpy computes float64. int64 is exact on numpy. On devices it has 32 bits, and runs where
-  its values are known to fit (`ops.input(..., bounds=...)`, constants, positions).
-- i8, u8, i16 and u16 are types of weights only, held in as many bits. `dequantize_linear` reads them.
-- float16 is stored in 16 bits and computed in float32, by the kernels of float32.
-- The last column is what the cases meet. Other calls may be too large for a device, or for the
-  buffers of one dispatch. `plan.explain()` says so.
-- "gradient" tells whether `ops.grad` goes through the op, and if not, why not.
-  [Training](training.md) is about gradients. `vksched ops grad` proves them on your devices.
-- "GPU", "CPU driver" and "Vulkan minimum" are limits as such devices have them. `vksched ops test`
-  proves each op on your devices.
-{types}
-
+LEGEND = """\
+numpy computes every op in every type listed. int64 has 32 bits on devices and runs there if its
+values are known to fit. float16 is stored in 16 bits and computed in float32. i8, u8, i16 and u16
+are types of weights. The last column holds the limits that the op cases meet.
 """
 
 
 def as_markdown() -> str:
-    """Returns the page docs/ops.md."""
+    """Return the tables of ops and functions, with a legend."""
     types = ", ".join(f"{short} {dtype}" for dtype, short in SHORT.items())
-    types = textwrap.fill(f"- Types: {types}.", 100, subsequent_indent="  ")
-    lines = [HEADER.format(types=types) + "## Ops", ""]
-    lines += ["| op | numpy | " + " | ".join(KINDS) + " | gradient | what goes to numpy |"]
+    types = textwrap.fill(f"Types: {types}.", 100)
+    return f"{LEGEND}{types}\n\n{ops_table()}\n\n{functions_table()}\n"
+
+
+def ops_table() -> str:
+    """Return the table of ops in Markdown."""
+    lines = ["| op | numpy | " + " | ".join(KINDS) + " | gradient | computed by numpy because |"]
     lines += ["|" + " --- |" * (len(KINDS) + 4)]
     for s in find_support():
         gradient = f"no: {s.no_gradient}" if s.no_gradient else "yes"
         cells = [_short(s.dtypes), *(_short(s.on[kind]) for kind in KINDS), gradient, _gaps(s)]
         lines.append(f"| {s.op} | " + " | ".join(cells) + " |")
-    lines += ["", "## Functions", "", "Graphs of the ops above.", ""]
-    lines += ["| function | ops that its cases come to |", "| --- | --- |"]
+    return "\n".join(lines)
+
+
+def functions_table() -> str:
+    """Return the table of functions that are graphs of ops, and the aliases, in Markdown."""
+    lines = ["| function | ops in its cases |", "| --- | --- |"]
     lines += [f"| {name} | {', '.join(used)} |" for name, used in find_functions()]
     aliases = sorted(set(ops.__all__) - set(dict(find_functions())) - set(all_ops()))
     if aliases:
-        lines += ["", "Other names: " + ", ".join(_alias(name) for name in aliases) + "."]
-    return "\n".join(lines) + "\n"
+        lines += ["", "Aliases: " + ", ".join(_alias(name) for name in aliases) + "."]
+    return "\n".join(lines)
 
 
 def _alias(name: str) -> str:

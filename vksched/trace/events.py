@@ -51,7 +51,7 @@ NAMES = (
     "tune",
     "calibrate",
 )
-"""Of all events; docs/traces.md says what each one tells."""
+"""Of all events; docs/guides/traces.md says what each one tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Event:
 
     device: where, or "host". start_s, end_s: by the scheduler's clock. run: the number of the run
     among those of its scheduler, or -1. plan: the number of the plan that was carried out, among
-    those of the process, or -1. fields: what the event tells besides, by docs/traces.md.
+    those of the process, or -1. fields: what the event tells besides, by docs/guides/traces.md.
     """
 
     name: str

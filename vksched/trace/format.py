@@ -145,7 +145,7 @@ FIELDS = {
     "failed": {"error": str, "message": str},
     "fault": {"error": str, "message": str, "during": str},
 }
-"""Of events, those that readers rely on; docs/traces.md tells what they mean."""
+"""Of events, those that readers rely on; docs/guides/traces.md tells what they mean."""
 OF_SPLITS = ("submit", "copy", "wait", "split", "transfer_queue", "send", "recv")
 """Events that name splits and nodes of a plan."""
 EVENT = Row((str, str, float, float, int, int, dict))

@@ -48,7 +48,7 @@ FACTORS = ("matmul", "conv", "attention", MODEL)
 ROUNDED_NMSE = {MIXED: 1e-5, HALF: 1e-4}
 ROUNDED_MODEL_NMSE = {MIXED: 1e-4, HALF: 2.5e-3}
 """Of a case and of a whole model with a precision; the latter are the squares of what
-docs/precision.md allows.
+docs/guides/precision-modes.md allows.
 """
 LANGUAGE = "language"
 """The kind of cases that read a text with a language model; language/cases.py tells of them."""

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable
 from contextlib import ExitStack
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,23 +36,14 @@ def ops() -> None:
 
 @ops.command()
 @_json
-@click.option("--write", is_flag=True, help="Write docs/ops.md of this clone.")
-def support(as_json: bool, write: bool) -> None:
+def support(as_json: bool) -> None:
     """Show op x element type x kind of device, and the reason for each gap."""
-    if as_json:
-        inputs.exclude("--json", {"--write": write})
-    from ...testing import support_matrix as found
+    from ...testing import support_matrix
 
     if as_json:
-        click.echo(json.dumps(found.as_dict(), indent=2))
-    elif write:
-        page = Path(__file__).parents[3] / "docs" / "ops.md"
-        if not page.parent.is_dir():
-            raise VkschedError(f"[ops support] expected a clone with {page.parent}; try without")
-        page.write_text(found.as_markdown(), encoding="utf-8")
-        click.echo(f"wrote {page}")
+        click.echo(json.dumps(support_matrix.as_dict(), indent=2))
     else:
-        click.echo(found.as_markdown())
+        click.echo(support_matrix.as_markdown())
 
 
 @ops.command(context_settings=_settings)

@@ -97,7 +97,8 @@ def worker(
 ) -> None:
     """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
 
-    Whoever has the key may run graphs here. docs/cluster.md tells what to open and what not.
+    Whoever has the key may run graphs here. docs/guides/distributed-execution.md tells what to open
+    and what not.
     """
     from ...cluster.worker_process import ClusterWorker
     from ...distributed.wire.credentials import Credentials

@@ -1,8 +1,8 @@
 """Kompute and its companion: loading them, asking them for devices, and their errors as ours.
 
 The only file that imports them to run graphs (native/build.py puts them into vksched_native;
-docs/adr/0001-kompute-companion.md says why). Without them `available()` tells what to do. Examples:
-tests/runtime/test_companion.py.
+docs/development/adr/0001-kompute-companion.md says why). Without them `available()` tells what to
+do. Examples: tests/runtime/test_companion.py.
 """
 
 from __future__ import annotations

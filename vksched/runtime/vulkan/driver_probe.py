@@ -40,7 +40,10 @@ _CHILD = (
 )
 _FILES = (".so", ".dll", ".dylib", ".json")
 _NVIDIA = "libGLX_nvidia"
-_NO_DISPLAY = "; without a display try libEGL_nvidia in its manifest (docs/platforms.md)"
+_NO_DISPLAY = (
+    "; without a display try libEGL_nvidia in its manifest "
+    "(docs/get-started/supported-platforms.md)"
+)
 _NOISE = ("Ignoring this JSON", "wrong ELF class", "wrong bit-type", "Found no drivers")
 
 RawDevice = dict[str, Any]
