@@ -2,7 +2,8 @@
 
     python examples/export_minilm.py minilm.onnx
     vksched info minilm.onnx
-    vksched run minilm.onnx --random-inputs --free-dim batch=8 --free-dim sequence=32 --check onnxruntime
+    vksched run minilm.onnx --random-inputs --free-dim batch=8 --free-dim sequence=32 --check
+    onnxruntime
 
 Inputs: input_ids and attention_mask, int64 (batch, sequence). Output: embedding (batch, hidden).
 """

@@ -53,8 +53,8 @@ def assert_same_values(got: NDArray, wanted: NDArray) -> None:
 
 
 def assert_valid(spirv: bytes, folder: Path) -> None:
-    """A module is valid, where spirv-val is installed: the set-up's, which knows cooperative matrices, or
-    the system's. folder: for its file.
+    """A module is valid, where spirv-val is installed: the set-up's, which knows cooperative
+    matrices, or the system's. folder: for its file.
     """
     own = shutil.which("spirv-val", path=str(Path(sys.executable).parent))
     validator = own or shutil.which("spirv-val")

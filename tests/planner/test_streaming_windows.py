@@ -1,4 +1,6 @@
-"""StreamingBuffers: weights that do not fit are streamed by plan, through staging buffers that they take in turn."""
+"""StreamingBuffers: weights that do not fit are streamed by plan, through staging buffers that they
+take in turn.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ def test_a_card_that_shares_the_computers_memory_streams_what_does_not_fit(mib: 
 
 @pytest.mark.parametrize("mib", [9, 16, 24])
 def test_a_placement_by_hand_helps_too(mib: int) -> None:
-    """Weights that the user leaves in host memory are streamed in two staging buffers, however many."""
+    """Weights that the user leaves in host memory are streamed in two staging buffers, however
+    many.
+    """
     graph, on = model(), topology(mib * MIB, False)
     chosen = planned(graph, on).metrics.latency_s
     for resident in (0, mib // 3, mib // 2):
@@ -195,7 +199,9 @@ def test_where_the_link_is_slower_than_the_work_streamed_weights_are_spread() ->
 
 
 def test_where_a_second_set_of_windows_does_not_fit_nothing_is_written_ahead() -> None:
-    """Values 2 MiB, their staging buffers 2 MiB, the weight 1 MiB, one or two staging buffers for it."""
+    """Values 2 MiB, their staging buffers 2 MiB, the weight 1 MiB, one or two staging buffers for
+    it.
+    """
     graph = model()
     for mib, streaming_buffers in ((7, 2), (6, 1)):
         plan = planned(graph, topology(mib * MIB, False), policy="priority")
@@ -205,8 +211,8 @@ def test_where_a_second_set_of_windows_does_not_fit_nothing_is_written_ahead() -
 
 
 def test_where_one_set_of_windows_just_fits_values_lie_as_close_as_can_be() -> None:
-    """Values 3 MiB and 256 KiB for columns, twice as much for these where they lie apart; staging buffers
-    for input, weight and result 3 MiB.
+    """Values 3 MiB and 256 KiB for columns, twice as much for these where they lie apart; staging
+    buffers for input, weight and result 3 MiB.
     """
     h = vs.input("x", (512, WIDTH))
     for i in range(4):

@@ -7,10 +7,10 @@ gradient is needed:
     x ── f ── y ── ... ── loss        forward: only x and y live on
     x' ─ f' ─ (values) ── dx          backward: x' is x after dy is there; f' is f on x'
 
-`optimization_barrier` (ops/layout/control.py) is what makes x' another value than x: equal calls of both are not
-made one, and none of f' starts before dy is known. Functions may nest: f' then holds recomputed
-values of inner functions only until these are recomputed once more. Time is linear in the nodes.
-Examples: tests/autograd/test_checkpoint.py.
+`optimization_barrier` (ops/layout/control.py) is what makes x' another value than x: equal calls of
+both are not made one, and none of f' starts before dy is known. Functions may nest: f' then holds
+recomputed values of inner functions only until these are recomputed once more. Time is linear in
+the nodes. Examples: tests/autograd/test_checkpoint.py.
 """
 
 from __future__ import annotations

@@ -127,9 +127,9 @@ def specs_of(
 ) -> list[Spec]:
     """Returns the cases of a suite that `matches` chooses; planning has none.
 
-    models: files of the suite "llm", instead of random models. cache_type: how it keeps keys and values.
-    precision: that of products, also of the suites of `PRECISE`, of which only such cases are left
-    that it changes something of. packages: folders with packages, for the suite "clients".
+    models: files of the suite "llm", instead of random models. cache_type: how it keeps keys and
+    values. precision: that of products, also of the suites of `PRECISE`, of which only such cases
+    are left that it changes something of. packages: folders with packages, for the suite "clients".
 
     Raises:
         GraphError: there is no such suite, case or precision. ModelFormatError: a file is no

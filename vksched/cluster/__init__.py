@@ -1,1 +1,3 @@
-"""Several computers as one: workers, which serve their devices, and how a scheduler comes to them."""
+"""Several computers as one: workers, which serve their devices, and how a scheduler comes to
+them.
+"""

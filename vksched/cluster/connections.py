@@ -1,7 +1,8 @@
 """ClusterConnections: the workers of a cluster that one scheduler is connected to.
 
     Cluster --join--> ClusterConnections --devices, hosts, transport, links--> engine
-                        '-- a thread looks after workers that are lost, and tells of those that return
+                        '-- a thread looks after workers that are lost, and tells of those that
+                        return
 
 Examples: tests/cluster/test_schedulers.py.
 """
@@ -55,7 +56,9 @@ class ClusterConnections:
         self._by_name: dict[str, RemoteWorker] = {}
         self._links: dict[tuple[str, str], Link] = {}
         self._waits: dict[str, int] = {}
-        """Of workers that are here and were out of use: after how many looks they are looked for."""
+        """Of workers that are here and were out of use: after how many looks they are looked
+        for.
+        """
         self._ended = threading.Event()
         self._watcher: threading.Thread | None = None
         self._turn = threading.Lock()
@@ -138,7 +141,9 @@ class ClusterConnections:
             missing = lost
 
     def _measure(self, names: Sequence[str] | Mapping[str, RemoteWorker]) -> None:
-        """Measures the links of some workers, one after the other, so that none disturbs another."""
+        """Measures the links of some workers, one after the other, so that none disturbs
+        another.
+        """
         others = self._here() if len(self._by_name) <= MAX_MEASURED else ()
         pairs = [(a, b) for a in names for b in others if a != b]
         apart = self._apart(pairs)

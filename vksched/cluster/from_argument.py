@@ -1,4 +1,6 @@
-"""What a scheduler is given as its cluster: workers by their addresses, or those of a Ray cluster."""
+"""What a scheduler is given as its cluster: workers by their addresses, or those of a Ray
+cluster.
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     find --addresses, key--> Cluster
 
 Ray starts the processes, keeps room for them, hands out the key, and says who is alive. Values
-go from worker to worker, not through Ray. Whoever may use the Ray cluster may ask an actor for the key.
-Examples: tests/cluster/test_on_ray.py.
+go from worker to worker, not through Ray. Whoever may use the Ray cluster may ask an actor for the
+key. Examples: tests/cluster/test_on_ray.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Node: the process that serves the devices of a computer to drivers elsewhere.
 
-    vksched worker --> ClusterWorker: devices opened, described as the tuner and calibration know them
+    vksched worker --> ClusterWorker: devices opened, described as the tuner and calibration know
+    them
                        '--> Server --sessions--> PlanRunner: parts of plans on these devices
 
 Examples: tests/cluster/test_node.py.

@@ -8,8 +8,8 @@
 
 Of a run that fails anywhere every host is told by `Worker.abort`; each part then waits for what its
 devices have under way, and says `failed`. Only when all have, the driver gives the slot to another
-run. `PlanRunner` in served.py carries parts out on the side of a host; who moves messages implements
-`Worker`, `TensorTransport` and `Driver`, as tests do in memory.
+run. `PlanRunner` in served.py carries parts out on the side of a host; who moves messages
+implements `Worker`, `TensorTransport` and `Driver`, as tests do in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ..trace import Event
 
 class RunKey(NamedTuple):
     """One run of one plan, the same on all hosts. plan: its number, by the driver's own counting.
-    slot: the set of memory that it has on every host. sequence_number: grows with each run of the plan.
+    slot: the set of memory that it has on every host. sequence_number: grows with each run of the
+    plan.
     """
 
     plan: int
@@ -119,8 +120,8 @@ class Worker(Protocol):
     ) -> None:
         """Starts a part's run and does not wait; the arrays may not change before `finish`.
 
-        feeds: the inputs of `HostPlan.inputs`, by node. failed: is called once, on any thread, as soon
-        as it is known that the part has failed or its host is lost; it must not wait. traced:
+        feeds: the inputs of `HostPlan.inputs`, by node. failed: is called once, on any thread, as
+        soon as it is known that the part has failed or its host is lost; it must not wait. traced:
         whether events are wanted.
 
         Raises:

@@ -77,7 +77,9 @@ class Function(OfProcess):
             self._release(key)
 
     def submit(self, /, **inputs: Any) -> Future[Result]:
-        """Starts a run and returns at once, as `CompiledGraph.submit` does; compiles first where needed."""
+        """Starts a run and returns at once, as `CompiledGraph.submit` does; compiles first where
+        needed.
+        """
         arrays = _as_arrays(inputs)
         key, run = self._take(arrays)
         try:
@@ -90,7 +92,9 @@ class Function(OfProcess):
 
     @property
     def trace(self) -> Tape:
-        """The events of all shapes so far, as the scheduler's tape has them; see `CompiledGraph.trace`."""
+        """The events of all shapes so far, as the scheduler's tape has them; see
+        `CompiledGraph.trace`.
+        """
         with self._lock:
             plans = [number for numbers in self._plan_numbers for number in numbers]
         return find_tape(self._graphs.preparing.trace).of_plans(plans)

@@ -52,9 +52,8 @@ class _Entry:
 class Graphs:
     """The compiled graphs of one scheduler.
 
-    configuring: applies the config of the scheduler, where there is one. warned: the fallbacks that a
-    warning was given for. lock: held while a graph is compiled, else
-    only for moments.
+    configuring: applies the config of the scheduler, where there is one. warned: the fallbacks that
+    a warning was given for. lock: held while a graph is compiled, else only for moments.
     """
 
     def __init__(self, preparing: Preparing, configuring: Configuring | None = None) -> None:

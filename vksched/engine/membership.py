@@ -1,7 +1,8 @@
 """Membership: computers that come back, and what that means for the graphs of a scheduler.
 
     a run: HostLost --faults.py--> all its devices in quarantine --> generation without them
-    all reach it again --restore_device--> out of quarantine --> the next run of each graph plans anew
+    all reach it again --restore_device--> out of quarantine --> the next run of each graph plans
+    anew
 
 Examples: tests/cluster/test_schedulers.py.
 """

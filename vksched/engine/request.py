@@ -79,10 +79,11 @@ def given_options(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]
 @dataclass(frozen=True, eq=False)
 class Request:
     """What is to be compiled. source: the request that passes made this one of, None where they
-    did not. device_profile: what they made it for. id_map: of another version of `source`, whose ids are
-    those of callers, the ids of inputs and observed values to the ids here. pipeline_order: names of nodes
-    to their positions in the order of a pipeline. notes: on what a config has done. all_reduce_nodes: names of
-    nodes that are terms or results of sums over devices. cached_plan: a plan of an earlier program.
+    did not. device_profile: what they made it for. id_map: of another version of `source`, whose
+    ids are those of callers, the ids of inputs and observed values to the ids here. pipeline_order:
+    names of nodes to their positions in the order of a pipeline. notes: on what a config has done.
+    all_reduce_nodes: names of nodes that are terms or results of sums over devices. cached_plan: a
+    plan of an earlier program.
     """
 
     graph: Graph

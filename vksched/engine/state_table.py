@@ -171,7 +171,8 @@ class StateTable:
         kept: Sequence[NDArray],
         failed: Mapping[int, str] | None = None,
     ) -> list[DeviceError]:
-        """Notes what a run has written. kept: copies of next values, as in `Graph.backed_up_states`.
+        """Notes what a run has written. kept: copies of next values, as in
+        `Graph.backed_up_states`.
 
         failed: devices, with the reason, on which the new values may not be in place. A copy is
         written there again, in case the device lives; a state without one is lost.

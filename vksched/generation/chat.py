@@ -79,8 +79,8 @@ class Chat(OfProcess):
     """A language model on the devices of a scheduler, with room for one text.
 
     model: of a GGUF file, by `vs.load`. ctx: how many tokens a prompt and its answer may have
-    together; at most, and without it, 4,096 or the model's context where that is less. cache_type: how the
-    keys and values of earlier tokens are kept: "f32", or "f16" in half the memory.
+    together; at most, and without it, 4,096 or the model's context where that is less. cache_type:
+    how the keys and values of earlier tokens are kept: "f32", or "f16" in half the memory.
     placement, progress: as for `Scheduler.compile`. precision: a word, as there; None: that of the
     scheduler; "auto": "int8" for the layers that the CPU has at first, as llama.cpp computes there,
     "float32" for all others.
@@ -121,8 +121,8 @@ class Chat(OfProcess):
         self._busy = threading.Lock()
 
     def prepare(self, prompt: Prompt | None = None) -> None:
-        """CompilingScheduler all steps now, or those that read a prompt; else steps are compiled when they
-        are first needed.
+        """CompilingScheduler all steps now, or those that read a prompt; else steps are compiled
+        when they are first needed.
 
         Raises:
             ShapeError: the prompt has no tokens, or more than ctx.

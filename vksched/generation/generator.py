@@ -155,7 +155,9 @@ class Generator:
         return None
 
     def prepare(self, tokens: int | None = None) -> None:
-        """CompilingScheduler steps now: all of them, or those that read a text of so many tokens."""
+        """CompilingScheduler steps now: all of them, or those that read a text of so many
+        tokens.
+        """
         self._retry_if_lost(lambda: self._prepare(tokens))
 
     def _prepare(self, tokens: int | None) -> None:

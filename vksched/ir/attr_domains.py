@@ -4,9 +4,9 @@
 
 `infer` checks each new call against them (checks.py), wherever the call comes from: builders,
 passes, files, other computers. A domain is about one attribute, maybe in the light of the operands;
-what several attributes have to do with each other is for the op's rule. Kernels, native programs and
-references take it that both hold. Domains hold the form that builders make: sorted axes that count
-from the front, one number for each spatial axis. Examples: tests/ir/test_attr_domains.py.
+what several attributes have to do with each other is for the op's rule. Kernels, native programs
+and references take it that both hold. Domains hold the form that builders make: sorted axes that
+count from the front, one number for each spatial axis. Examples: tests/ir/test_attr_domains.py.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ class Graph:
     """nodes: operands before users. outputs: (name, node id), in the caller's order.
 
     data: the arrays of weights and constants by node id. initial: what states start with. keys: for
-    each of all these an object that is the same, or equal, where two graphs share it. backed_up_states: next
-    values of states that the host keeps a copy of. aliases: names of nodes that a pass has made part
-    of another, or the same, to the node that stands for them.
+    each of all these an object that is the same, or equal, where two graphs share it.
+    backed_up_states: next values of states that the host keeps a copy of. aliases: names of nodes
+    that a pass has made part of another, or the same, to the node that stands for them.
     """
 
     nodes: tuple[Node, ...]

@@ -22,8 +22,8 @@ from .op import get_op
 
 @dataclass(frozen=True)
 class BuildResult:
-    """A new graph. pinned_devices: the device of nodes that have one. pipeline_order: likewise, by name. all_reduce_nodes: names
-    of nodes that are terms or results of sums over devices.
+    """A new graph. pinned_devices: the device of nodes that have one. pipeline_order: likewise, by
+    name. all_reduce_nodes: names of nodes that are terms or results of sums over devices.
     """
 
     graph: Graph

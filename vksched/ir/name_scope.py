@@ -34,8 +34,8 @@ def current_scope() -> str:
 class name_scope:
     """Prefixes the names of what is made inside, so that placement patterns can address it.
 
-    `with vs.name_scope("layer.0"):` names a weight "w" made inside "layer.0.w". A scope may be entered
-    again, and may decorate a function.
+    `with vs.name_scope("layer.0"):` names a weight "w" made inside "layer.0.w". A scope may be
+    entered again, and may decorate a function.
 
     Raises:
         VkschedError: the name is empty, or it decorates what makes nothing while it is called.

@@ -1,11 +1,11 @@
-"""Native programs: calls as native loops (native/cpu_kernels/program/table.cpp); many run in one call from
-Python.
+"""Native programs: calls as native loops (native/cpu_kernels/program/table.cpp); many run in one
+call from Python.
 
     registers   operands of the call | results of the loops, of which the last one is the call's
 
 A loop reads and writes values that lie without gaps, of float32 but where its op says otherwise.
-An op gives a native program where its loops compute what its CPU kernel does; without the native module
-there are no native programs. Examples: tests/ops/native/test_native_programs.py.
+An op gives a native program where its loops compute what its CPU kernel does; without the native
+module there are no native programs. Examples: tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class NativeProgram:
 
 
 NativeProgramRule = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], NativeProgram | None]
-"""(types of operands, result type, attributes) -> the call's native program, None where it has none."""
+"""(types of operands, result type, attributes) -> the call's native program, None where it has
+none.
+"""
 
 
 def one_loop(
@@ -67,9 +69,9 @@ def one_loop(
     float_params: tuple[float, ...] = (),
     rows: int = 1,
 ) -> NativeProgram | None:
-    """Returns the native program of a call on float32 that is one loop, None of one that is large: numpy
-    takes such a call in pieces, on several threads. rows: of the result, which pieces of the loop
-    share.
+    """Returns the native program of a call on float32 that is one loop, None of one that is large:
+    numpy takes such a call in pieces, on several threads. rows: of the result, which pieces of the
+    loop share.
     """
     if any(t.dtype != FLOAT32 or t.size > BLOCK for t in (*inputs, output)):
         return None
@@ -83,7 +85,9 @@ def one_loop(
 def with_native_epilogue(
     first: NativeProgram, epilogue: NativeProgram, own: int, count: int
 ) -> NativeProgram:
-    """Returns the native program of `own` operands and one of its result and the rest of `count` as one."""
+    """Returns the native program of `own` operands and one of its result and the rest of `count` as
+    one.
+    """
     result = count + len(first.loops) - 1
     of_first = [*range(own), *range(count, result)]
     of_epilogue = [result, *range(own, count), *range(result + 1, result + len(epilogue.loops))]

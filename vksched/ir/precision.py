@@ -9,8 +9,9 @@
               rounded to 8 bits in runs of 32 (vksched/ops/quantized/q8_activations.py)
 
 It is an attribute of a node, set by a pass (vksched/passes/set_precision.py); a node without it is
-float32. `Op.roundable_operands` names the operands that count. A word is a permission: a device that has no
-float16 computes in float32, which is nearer to the real numbers. Types of values stay as they are.
+float32. `Op.roundable_operands` names the operands that count. A word is a permission: a device
+that has no float16 computes in float32, which is nearer to the real numbers. Types of values stay
+as they are.
 
 Numpy does what a word allows, and no more than that: it rounds the operands to the nearest value,
 of two the even one, sums their products in float32, and for "float16" rounds the result. What

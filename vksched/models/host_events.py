@@ -1,6 +1,7 @@
 """Between: what is told of the host's work between the segments of a program.
 
-    segment 1 | Unique: a warning once per kind, an event with its time, a line in explain() | segment 2
+    segment 1 | Unique: a warning once per kind, an event with its time, a line in explain() |
+    segment 2
 
 Control flow is not warned of, nor is what the host does with a few numbers that no device had.
 Examples: tests/models/test_host_events.py.

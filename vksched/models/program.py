@@ -1,12 +1,13 @@
 """Program: an ONNX graph as segments on the scheduler, with steps of the host between them.
 
-    frame --lower for the types seen--> segment 1 --host step--> frame --> segment 2 --> ... --> results
+    frame --lower for the types seen--> segment 1 --host step--> frame --> segment 2 --> ... -->
+    results
                                          |  other types, or other elements of a guard
                                          +-> segment 1' ...
 
-A branch_point stands before each frame and keeps the segments lowered so far. A second run that meets the
-same types and guards lowers, plans and allocates nothing.
-Examples: tests/models/test_program.py.
+A branch_point stands before each frame and keeps the segments lowered so far. A second run that
+meets the same types and guards lowers, plans and allocates nothing. Examples:
+tests/models/test_program.py.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ class Program:
                 self.cache.release(segment)
 
     def _leave_to_cpu(self, wrong: WrongShape, segment: CompiledSegment) -> bool:
-        """Notes a node that inference is wrong about; returns whether a segment did not know that."""
+        """Notes a node that inference is wrong about; returns whether a segment did not know
+        that.
+        """
         if wrong.node is None:
             return False
         with self.cache.lock:
@@ -162,8 +165,8 @@ class Program:
         key: tuple[TypeKey, ...],
         held: Mapping[str, CpuValue] | None,
     ) -> CompiledSegment:
-        """Returns a segment, in use until it is given back. Others that are kept run meanwhile. key:
-        the types of the frame's slots.
+        """Returns a segment, in use until it is given back. Others that are kept run meanwhile.
+        key: the types of the frame's slots.
         """
         found = self.cache.find(branch_point, key, held or {})
         if found is not None:

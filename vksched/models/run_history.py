@@ -81,7 +81,9 @@ class RunHistoryRecorder:
 
     @property
     def trace(self) -> Tape:
-        """The events of the model's graphs and of the steps between them; see `CompiledGraph.trace`."""
+        """The events of the model's graphs and of the steps between them; see
+        `CompiledGraph.trace`.
+        """
         plans = [number for numbers in self._plans.copy() for number in numbers]
         return find_tape(self._trace).of_plans(plans)
 

@@ -122,8 +122,8 @@ class SegmentCache:
     """The segments of a model that are kept, the one not used for longest first.
 
     limit: how many times the compiled graphs of one run are kept. A run uses several where it has
-    several segments, or where shapes grow in a loop; the run that used most counts. Of segments without
-    a graph, LIGHTER times as many are kept. A segment in use stays.
+    several segments, or where shapes grow in a loop; the run that used most counts. Of segments
+    without a graph, LIGHTER times as many are kept. A segment in use stays.
     """
 
     def __init__(self, limit: int) -> None:

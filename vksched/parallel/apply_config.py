@@ -43,10 +43,10 @@ Pieces = Mapping[int, tuple[Devices, ShardedAxis] | None]
 
 @dataclass(frozen=True)
 class Applied:
-    """graph: what is to be planned. overrides: node id to device name. pipeline_order: by node name, their
-    position in the order of a pipeline. notes: what was done. warnings: by names of the config that
-    have no effect on this graph. all_reduce_nodes: names of nodes that are terms or results of sums over
-    devices.
+    """graph: what is to be planned. overrides: node id to device name. pipeline_order: by node
+    name, their position in the order of a pipeline. notes: what was done. warnings: by names of the
+    config that have no effect on this graph. all_reduce_nodes: names of nodes that are terms or
+    results of sums over devices.
     """
 
     graph: Graph

@@ -1,25 +1,26 @@
 """Passes: each takes a graph, and returns one of the same results that takes less work.
 
     simplify: folds constants, makes equal calls one, drops nodes without effect or readers
-    fuse_patterns: makes one op of small ones: attention, norms, activations, a bias; convolutions take
+    fuse_patterns: makes one op of small ones: attention, norms, activations, a bias; convolutions
+    take
         scale and shift of their channels into weights and bias
-    convert_weights_to_fp16: holds weights as float16 for products of few rows whose precision allows it
-    fuse_dequantize: lets products and look-ups read weights of few bits as they are
-    fuse_sibling_linears: makes one of products of one row that read the same, with what comes before them
-    convolve: gives convolutions with known weights the form that takes fewest products
-    fuse_chains: makes one node of elementwise ops behind each other
-    fuse_epilogues: makes elementwise ops behind a product or convolution a part of it
+    convert_weights_to_fp16: holds weights as float16 for products of few rows whose precision
+    allows it fuse_dequantize: lets products and look-ups read weights of few bits as they are
+    fuse_sibling_linears: makes one of products of one row that read the same, with what comes
+    before them convolve: gives convolutions with known weights the form that takes fewest products
+    fuse_chains: makes one node of elementwise ops behind each other fuse_epilogues: makes
+    elementwise ops behind a product or convolution a part of it
 
-A pass is a function (graph, constraints) -> graph. Each node of the new graph has the name of the node
-whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that
+A pass is a function (graph, constraints) -> graph. Each node of the new graph has the name of the
+node whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that
 overrides, `explain` and errors still find them. Time is linear in the nodes; of layers that are all
 alike only a few are looked at (layers.py).
 
 Results are those of the graph as it was written up to rounding, with two exceptions, in which they
-are nearer to the real numbers: a fused elementwise op of float16, or a product with what follows it, is computed
-in float32 and rounded once at its end, and recognised attention takes a hidden key, or one of
-weight 0, for not there, even if it is NaN or infinite. `Scheduler(optimize=False)` runs the graph
-as it was written.
+are nearer to the real numbers: a fused elementwise op of float16, or a product with what follows
+it, is computed in float32 and rounded once at its end, and recognised attention takes a hidden key,
+or one of weight 0, for not there, even if it is NaN or infinite. `Scheduler(optimize=False)` runs
+the graph as it was written.
 """
 
 from __future__ import annotations

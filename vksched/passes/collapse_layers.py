@@ -85,8 +85,8 @@ class CollapsedGraph:
         return range(self.first + 2, self.last - 1)
 
     def expand(self, made: Graph) -> Graph | None:
-        """Returns the whole graph as passes would make it, from what they made of the collapsed graph;
-        None where they did not treat layers alike.
+        """Returns the whole graph as passes would make it, from what they made of the collapsed
+        graph; None where they did not treat layers alike.
         """
         if made is self.graph:
             return self.whole

@@ -12,7 +12,8 @@ from ..topology.limits import Limits
 @dataclass(frozen=True)
 class RewriteConstraints:
     """observed: names of values that the user wants to see: each stays a value of its own.
-    pinned_devices: names of nodes that the user has put on a device to that device; only nodes pinned to one device
+    pinned_devices: names of nodes that the user has put on a device to that device; only nodes
+    pinned to one device
         become one. limits: what every device allows that may run the graph; None where that is
         numpy alone. memory_bytes: of the least of these devices.
     """

@@ -3,11 +3,12 @@
     a -> add -> gelu -> mul -> ...        a, b, c -> fused_elementwise -> ...
          b             c
 
-Problem: which nodes become one. Method: from the results backwards, a node joins the fused op of its
-readers where all of them are in one, so that nobody else needs its value; it has their shape and
-home, and the fused elementwise op then fits the shaders and the buffers of every device. What it reads and is no
-member is an operand, of any shape that broadcasts; single numbers are constants of the fused elementwise op.
-Values that are observed or outputs stay, and so do integers, whose bounds are known op by op.
+Problem: which nodes become one. Method: from the results backwards, a node joins the fused op of
+its readers where all of them are in one, so that nobody else needs its value; it has their shape
+and home, and the fused elementwise op then fits the shaders and the buffers of every device. What
+it reads and is no member is an operand, of any shape that broadcasts; single numbers are constants
+of the fused elementwise op. Values that are observed or outputs stay, and so do integers, whose
+bounds are known op by op.
 
 Complexity: O(nodes + edges). Examples: tests/passes/test_fuse_elementwise.py.
 """
@@ -38,21 +39,21 @@ from .constraints import RewriteConstraints
 from .rewrite import Rewriter, rewrite
 
 MIN_STEPS, MAX_VALUES = 8, 1 << 32
-"""A fused elementwise op is one dispatch, which drivers kill if it takes seconds: of large tensors it computes so
-many values at most, or so many steps.
+"""A fused elementwise op is one dispatch, which drivers kill if it takes seconds: of large tensors
+it computes so many values at most, or so many steps.
 """
 JUMPS = frozenset(
     "cast equal not_equal less less_equal greater greater_equal floor ceil round trunc sign".split()
 )
-"""Of float16 they are no part of a fused elementwise op: a difference in the last digit of what they read, which
-a fused elementwise op does not round, makes another result.
+"""Of float16 they are no part of a fused elementwise op: a difference in the last digit of what
+they read, which a fused elementwise op does not round, makes another result.
 """
 
 
 @dataclass
 class _Group:
-    """A fused elementwise op as it grows. dtype: of its floats. members: node ids, the last one first. inputs:
-    what they read and is no member.
+    """A fused elementwise op as it grows. dtype: of its floats. members: node ids, the last one
+    first. inputs: what they read and is no member.
     """
 
     dtype: str
@@ -92,10 +93,13 @@ class _Finder:
         self.dtypes = [dtypes[call] for call in graph.signatures]
 
     def find(self) -> Mapping[str, _Group]:
-        """Returns the fused ops of two ops or more and an operand, by the names of their last ones."""
+        """Returns the fused ops of two ops or more and an operand, by the names of their last
+        ones.
+        """
         nodes, found = self.graph.nodes, list[_Group]()
         reader: dict[int, _Group | None] = {}
-        # of each value the fused elementwise op that reads it; None where it is no fused elementwise op, or not one alone
+        # of each value the fused elementwise op that reads it; None where it is no fused
+        # elementwise op, or not one alone
         for node in reversed(nodes):
             group = reader.get(node.id) if node.id not in self.kept else None
             dtype, pinned_device = self.dtypes[node.id], self.pinned_devices.get(node.name)
@@ -153,7 +157,9 @@ def _most_inputs(limits: Limits | None) -> int:
 
 
 def _float_of(types: Sequence[TensorType], node: Node) -> str | None:
-    """Returns the float type in which a fused elementwise op computes a node, or None where it cannot."""
+    """Returns the float type in which a fused elementwise op computes a node, or None where it
+    cannot.
+    """
     if node.declaration.leaf or node.op == "chain" or not node.type.size:
         return None
     seen = {t.dtype for t in (*types, node.type)}
@@ -185,7 +191,9 @@ def _has_few_axes(inputs: Iterable[Shape], shape: Shape) -> bool:
 
 
 def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
-    """Returns the fused elementwise op of some nodes, which stand in the new graph by themselves by now."""
+    """Returns the fused elementwise op of some nodes, which stand in the new graph by themselves by
+    now.
+    """
     members = sorted(group.members)
     registers = {node_id: number for number, node_id in enumerate(group.inputs)}
     constants: dict[tuple[str, int], int] = {}

@@ -3,13 +3,13 @@
     conv -> add residual -> relu        is        conv(x, w, bias, residual) {epilogue: add, relu}
 
 Nobody but the first of these ops may read the product, which has their shape and home; what else
-they read is numbers, and one value of the result's own type. Fused elementwise ops and single ops are taken whole
-or not at all, so this comes behind `fuse_chains`. A residual takes one more buffer than the kernel
-has: where a device of the graph allows too few, only ops without one are taken. Every program with
-other numbers is a pipeline of its own, which CPU drivers compile for a second or two, so few are
-taken with numbers. numpy alone takes those that its native loops of convolutions know, and none
-without these: it would pass over the result just as often.
-Examples: tests/passes/test_epilogue.py.
+they read is numbers, and one value of the result's own type. Fused elementwise ops and single ops
+are taken whole or not at all, so this comes behind `fuse_chains`. A residual takes one more buffer
+than the kernel has: where a device of the graph allows too few, only ops without one are taken.
+Every program with other numbers is a pipeline of its own, which CPU drivers compile for a second or
+two, so few are taken with numbers. numpy alone takes those that its native loops of convolutions
+know, and none without these: it would pass over the result just as often. Examples:
+tests/passes/test_epilogue.py.
 """
 
 from __future__ import annotations

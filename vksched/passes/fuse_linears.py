@@ -221,8 +221,8 @@ class _Finder:
 def _rotary_runs(
     graph: Graph, products: Sequence[_LinearRun], constraints: RewriteConstraints
 ) -> Iterator[_RotaryRun]:
-    """Yields neighbouring parts of products that are turned alike, pinned to one device: as one they lie as
-    before.
+    """Yields neighbouring parts of products that are turned alike, pinned to one device: as one
+    they lie as before.
     """
     runs = {i: run for run in products if len(run.members) > 1 for i in run.members}
     alike: dict[tuple[object, ...], list[Node]] = defaultdict(list)

@@ -3,9 +3,9 @@
     matmul(x, w)  --{encoder.*: mixed}-->  matmul(x, w) {precision: mixed}
 
 It comes before all other passes, which keep the attribute where they make one product of another.
-Only nodes with a float32 result and factors (`Op.roundable_operands`) have a precision; float16 operands are
-summed in float32 whatever the word. "int8" means something for products by weights of few bits
-alone; others stay in float32. Complexity: O(nodes). Examples:
+Only nodes with a float32 result and factors (`Op.roundable_operands`) have a precision; float16
+operands are summed in float32 whatever the word. "int8" means something for products by weights of
+few bits alone; others stay in float32. Complexity: O(nodes). Examples:
 tests/passes/test_set_precision.py.
 """
 

@@ -1,17 +1,18 @@
 """Options of a graph: its pieces, and what each device records of them within its memory.
 
-Problem: nobody knows which pieces a device will run, nor in which order. Method: pieces are node groups
-of nodes, as for plans by cost. What nothing could run beside is not cut: a chain is one piece, as
-each cut would cost a submission and gain nothing. Values that go from piece to piece have a place
-of their own for the whole run. What lives inside of a piece shares its words with the insides of
-all others, as a queue does one after the other. Where a device has no room for all, pieces are
-smaller; it takes first what no other one has, so that together they have as much as they can.
+Problem: nobody knows which pieces a device will run, nor in which order. Method: pieces are node
+groups of nodes, as for plans by cost. What nothing could run beside is not cut: a chain is one
+piece, as each cut would cost a submission and gain nothing. Values that go from piece to piece have
+a place of their own for the whole run. What lives inside of a piece shares its words with the
+insides of all others, as a queue does one after the other. Where a device has no room for all,
+pieces are smaller; it takes first what no other one has, so that together they have as much as they
+can.
 
     pages of a device   | h0 | h1 | h2 | y |   inside of any piece   |
     staging buffers             | x in | h0 in | ...    h0 out | y out | ...
 
-Complexity: that of node groups and memory, times the logarithm of the pieces for a device that is too
-small. Examples: tests/planner/test_dynamic.py.
+Complexity: that of node groups and memory, times the logarithm of the pieces for a device that is
+too small. Examples: tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Op
 
 
 def _check_host(support: OpSupport, on: Mapping[int, Recorded]) -> None:
-    """Raises OutOfMemory where the computer cannot hold what CPU and staging buffers of devices take."""
+    """Raises OutOfMemory where the computer cannot hold what CPU and staging buffers of devices
+    take.
+    """
     topology, need = support.topology, 0
     for device, recorded in on.items():
         memory = recorded.plan.memory[device]
@@ -295,8 +298,8 @@ class _OptionsBuilder:
 
 
 def _joined(pieces: Sequence[Piece], node_groups: Sequence[NodeGroup]) -> list[NodeGroup]:
-    """Returns node groups of which two that follow each other became one where no third one could run
-    beside either of them. pieces: what the node groups are, in topological order.
+    """Returns node groups of which two that follow each other became one where no third one could
+    run beside either of them. pieces: what the node groups are, in topological order.
     """
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
     before = [0] * len(pieces)  # as bits: which ones it waits for

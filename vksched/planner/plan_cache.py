@@ -71,8 +71,8 @@ class DamagedPlan(PlanError):
 
 @dataclass(eq=False)
 class CachedPlan:
-    """A graph and its plan, as `serialize_cached_plan` made it; None where it was not kept. taken: whether
-    it was the answer to what was asked last.
+    """A graph and its plan, as `serialize_cached_plan` made it; None where it was not kept. taken:
+    whether it was the answer to what was asked last.
     """
 
     graph: Graph
@@ -80,7 +80,8 @@ class CachedPlan:
     taken: bool = False
 
     def answer(self, request: PlanRequest, topology: Topology) -> Plan | None:
-        """Returns what `PlanRequest.answer` would, of this graph; None where it may be another plan.
+        """Returns what `PlanRequest.answer` would, of this graph; None where it may be another
+        plan.
 
         Raises:
             DamagedPlan: the document makes no sense, which is told once.

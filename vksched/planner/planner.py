@@ -40,7 +40,9 @@ from .search.select import Chosen, choose, compare
 STATIC = ("priority", "auto")
 """priority: devices are filled in the order given. auto: what simulated runs find to be best."""
 POLICIES = (*STATIC, *dynamic.POLICIES)
-"""earliest-finish and work-stealing decide while a run goes on; their plans say what it is expected to do."""
+"""earliest-finish and work-stealing decide while a run goes on; their plans say what it is expected
+to do.
+"""
 
 
 def plan_graph(
@@ -58,21 +60,20 @@ def plan_graph(
 ) -> Plan:
     """Returns a verified plan that keeps every device within its memory.
 
-    policy: one of POLICIES; a plan of "earliest-finish" and "work-stealing" is a DynamicPlan, which says what a run
-    is expected to do. objective: what "auto" makes small: "latency" of one run, "throughput",
-    the time between two results of a stream, "memory", the bytes on the device that holds most,
-    "energy" of one run, or a mix as a mapping of these to weights; metrics.py says what each one
-    is. overrides: (node id or name pattern, device name); exact ids win, later patterns win over
-    earlier. copies: slots, sets of activations and staging buffers, so that as many runs
+    policy: one of POLICIES; a plan of "earliest-finish" and "work-stealing" is a DynamicPlan, which
+    says what a run is expected to do. objective: what "auto" makes small: "latency" of one run,
+    "throughput", the time between two results of a stream, "memory", the bytes on the device that
+    holds most, "energy" of one run, or a mix as a mapping of these to weights; metrics.py says what
+    each one is. overrides: (node id or name pattern, device name); exact ids win, later patterns
+    win over earlier. copies: slots, sets of activations and staging buffers, so that as many runs
     can be under way; fewer where the model leaves no room for them; "auto" means what the objective
     asks for: for latency two where the graph spans several devices, else one; one where it writes
     states, as each run reads what the one before it wrote. "least": one for each device that takes
-    whole runs, where memory was short. None means "auto" where throughput
-    counts, else 1.
-    resident: for a device the weights, constants and states, by node id, that are there already.
-    observed: node ids of computed values that are handed out as soon as they are there; what comes
-    after them waits. with_cpu: with "auto" the CPU competes with the others; else it takes only
-    what they cannot. pipeline_order: names of nodes to positions in an order that each device keeps, as far
+    whole runs, where memory was short. None means "auto" where throughput counts, else 1. resident:
+    for a device the weights, constants and states, by node id, that are there already. observed:
+    node ids of computed values that are handed out as soon as they are there; what comes after them
+    waits. with_cpu: with "auto" the CPU competes with the others; else it takes only what they
+    cannot. pipeline_order: names of nodes to positions in an order that each device keeps, as far
     as what nodes read allows; for policies that plan beforehand.
 
     Raises:

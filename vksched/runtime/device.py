@@ -45,9 +45,9 @@ class PreparedPlan(Closing, Protocol):
         """Puts a value where the next submission of this slot finds it. Host work only."""
 
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
-        """Starts a split, or leaves it to `wait`, and returns at once. sequence_number: a number that this
-        run has alone on this slot. Asked again with the same one, as after an interrupt, it starts
-        what has not begun.
+        """Starts a split, or leaves it to `wait`, and returns at once. sequence_number: a number
+        that this run has alone on this slot. Asked again with the same one, as after an interrupt,
+        it starts what has not begun.
         """
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:

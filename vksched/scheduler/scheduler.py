@@ -62,9 +62,10 @@ class Scheduler(OfProcess):
         device given twice, by one name or by two, is opened twice: two logical devices.
     policy: "auto", what a simulated run of the graph finds fastest: one device, or several where
         that pays for what crosses; the CPU competes where it is named or no device is. "priority":
-        the devices in the order given, the next one where one is full. "earliest-finish" and "work-stealing" decide
-        in each run, for devices whose speed changes: a part of a graph goes to the device that
-        would end it first, or waits until an idle one takes it. States and observers need another.
+        the devices in the order given, the next one where one is full. "earliest-finish" and
+        "work-stealing" decide in each run, for devices whose speed changes: a part of a graph goes
+        to the device that would end it first, or waits until an idle one takes it. States and
+        observers need another.
     objective: what "auto" makes small: "latency" of one run, "throughput", the time between two
         results of a stream, "memory", the bytes on the device that holds most, "energy" of one run,
         or a mix, as {"latency": 1, "energy": 0.5}; docs/guides/plans.md tells what each one is.
@@ -75,14 +76,17 @@ class Scheduler(OfProcess):
     trace: a sink for the events of what happens, such as vs.Tape(), which keeps them, a list of
         sinks, or a vs.Trace, which has a clock of its own; docs/guides/traces.md. The variable
         VKSCHED_TRACE names a file that a tape of all schedulers of the program is written to.
-    submit_granularity: what a device is given at once: "split", all of a split; "level", nodes that do not depend
+    submit_granularity: what a device is given at once: "split", all of a split; "level", nodes that
+    do not depend
         on each other; "op", one node; with the latter two the host waits for each submission before
         the next. For all GPUs, or a mapping of device names, the CPU's too, to these.
     offload: whether an op may run on a GPU while its weights stay in host memory, streamed in for
         each run, where its arithmetic pays for that.
-    on_device_failure: "retry" carries out a run that a device failed without that device, with a warning,
-        and leaves it out of all later plans (`failed_devices`); "raise" gives the error to the caller,
-        as measurements want it, and refuses to run or compile what would need another plan then.
+    on_device_failure: "retry" carries out a run that a device failed without that device, with a
+    warning,
+        and leaves it out of all later plans (`failed_devices`); "raise" gives the error to the
+        caller, as measurements want it, and refuses to run or compile what would need another plan
+        then.
     optimize: whether graphs are rewritten to take less work before they are planned; not so either
         where the variable VKSCHED_OPTIMIZE is 0.
     tune: which variants of kernels run calls, and what calls take. "auto": as was measured before;

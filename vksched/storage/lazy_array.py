@@ -38,8 +38,8 @@ def _unknown() -> Origin | None:
 
 class LazyArray:
     """An array of a 32-bit type with two axes or more. make: writes rows of it; to any memory, by
-    any threads, and the same ones each time. resident: returns all of it where it lies already, None
-    where it does not. origin: returns of which bytes of a file it is made.
+    any threads, and the same ones each time. resident: returns all of it where it lies already,
+    None where it does not. origin: returns of which bytes of a file it is made.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class LazyArray:
             return made
 
     def buffer(self, offered: NDArray | None = None) -> NDArray:
-        """Returns the array that `materialize` returns to those who have this one, with any content until
-        then. offered: it, where there is none yet.
+        """Returns the array that `materialize` returns to those who have this one, with any content
+        until then. offered: it, where there is none yet.
         """
         resident = self._resident()
         if resident is not None:
@@ -91,8 +91,8 @@ class LazyArray:
             return buffer
 
     def begin(self, help: Callable[[], object]) -> bool:
-        """Whether the caller is to fill the buffer, and to call `end`: nobody does, or did. help: has
-        the work done sooner, by who waits for it.
+        """Whether the caller is to fill the buffer, and to call `end`: nobody does, or did. help:
+        has the work done sooner, by who waits for it.
         """
         if not self._making.acquire(blocking=False):
             return False

@@ -1,4 +1,5 @@
-"""Weak maps: what is known of an object, as long as it lives, by what it is and not by what it holds.
+"""Weak maps: what is known of an object, as long as it lives, by what it is and not by what it
+holds.
 
 Arrays have no hash, and nobody may write to one of a graph, so a note about its bytes stays true.
 Examples: tests/storage/test_lazy_array.py.

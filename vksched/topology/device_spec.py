@@ -46,18 +46,18 @@ class DeviceSpec:
     """One device as the planner sees it.
 
     name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
-    it. driver: the driver's own name and version. memory_bytes: what plans may use. max_buffer_bytes: the
-    largest single buffer. flops_per_s, bytes_per_s, submit_s, launch_s: rough speeds, which count
-    until costs are measured: of arithmetic, of memory, of a submission, and of each call in one.
-    loop_latency_s: the time of one round of a loop that waits for memory; numpy does not loop that way.
-    slowdown: how many times longer than by these speeds everything takes, as measured.
-    memory_node: devices with the same name here share one memory, as a GPU opened twice does; of different
-    memory_bytes the least of those that take some counts. disable_aliasing: every value gets a buffer of
-    its own, shared with none that lives at the same time: synchronization validation sees whole
-    buffers, and can then judge every barrier.
+    it. driver: the driver's own name and version. memory_bytes: what plans may use.
+    max_buffer_bytes: the largest single buffer. flops_per_s, bytes_per_s, submit_s, launch_s: rough
+    speeds, which count until costs are measured: of arithmetic, of memory, of a submission, and of
+    each call in one. loop_latency_s: the time of one round of a loop that waits for memory; numpy
+    does not loop that way. slowdown: how many times longer than by these speeds everything takes,
+    as measured. memory_node: devices with the same name here share one memory, as a GPU opened
+    twice does; of different memory_bytes the least of those that take some counts.
+    disable_aliasing: every value gets a buffer of its own, shared with none that lives at the same
+    time: synchronization validation sees whole buffers, and can then judge every barrier.
     unified_memory: memory that the host can see is the device's own memory, in contrast to a
-    discrete card. submit_granularity: one of SYNC. offload_flops_per_byte: from how much arithmetic per
-    byte of its weights in host memory on an op runs here, the weights streamed in for each run;
+    discrete card. submit_granularity: one of SYNC. offload_flops_per_byte: from how much arithmetic
+    per byte of its weights in host memory on an op runs here, the weights streamed in for each run;
     inf, in files the word infinite: never. disabled_reason: why nothing may be placed here, as the
     device failed; "" for one that works. costs: what was measured of its speed;
     `plan/costs/node_cost.py` turns that into seconds. onnx_ops: whether it computes nodes of ONNX

@@ -27,8 +27,8 @@ GRAPH = {
     "states": [{"node": int}],
 }
 """weights: which nodes hold values, with a hash of these, and the least and largest of whole
-numbers where plans ask for them. states: nodes whose values runs change. backed_up_states, aliases: as in
-`Graph`.
+numbers where plans ask for them. states: nodes whose values runs change. backed_up_states, aliases:
+as in `Graph`.
 """
 ASKED = {
     "policy": str,
@@ -59,8 +59,8 @@ WORK = {
     "deferred_downloads?": [int],
     "refills?": bool,
 }
-"""uploads: node, split that it comes from or -1, place in the upload buffer, place in memory. downloads:
-node, place in the download buffer. The rest: as in `Split`.
+"""uploads: node, split that it comes from or -1, place in the upload buffer, place in memory.
+downloads: node, place in the download buffer. The rest: as in `Split`.
 """
 SPLIT = {**WORK, "fixed_s": float, "seconds": [float], "measured": [bool]}
 """fixed_s, seconds: predicted beside its nodes, and for each of its nodes. measured: whether the

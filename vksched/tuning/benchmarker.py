@@ -10,8 +10,8 @@ does not. So calls are measured with other calls between them, which take sets o
     call other call other call other   less   other other other
     set 0      set 1      set 0                                     more sets than a cache holds
 
-Numpy and simulated devices are measured so throughout. Vulkan devices have their own benchmarker for calls
-and transfers (rig_vulkan.py). Examples: tests/tuning/test_calibrate.py.
+Numpy and simulated devices are measured so throughout. Vulkan devices have their own benchmarker
+for calls and transfers (rig_vulkan.py). Examples: tests/tuning/test_calibrate.py.
 """
 
 from __future__ import annotations

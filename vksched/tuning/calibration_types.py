@@ -37,9 +37,9 @@ FASTEST_BYTES_PER_S = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured call. op: with the way it is called, as `node_cost.call_signature` gives it. bound: what
-    takes its time. size: log2 of the estimated seconds. factor: measured seconds, less the launch,
-    over estimated ones. shaders: a hash of what ran; "" on devices without any.
+    """One measured call. op: with the way it is called, as `node_cost.call_signature` gives it.
+    bound: what takes its time. size: log2 of the estimated seconds. factor: measured seconds, less
+    the launch, over estimated ones. shaders: a hash of what ran; "" on devices without any.
     """
 
     op: str

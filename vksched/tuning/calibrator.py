@@ -2,7 +2,8 @@
 
     compile --first_use.py--> overheads, links, calls
                                       |
-    next plans <--DeviceSpec.costs, Topology.links-- this scheduler <--+--> disk <--lessons.py-- runs
+    next plans <--DeviceSpec.costs, Topology.links-- this scheduler <--+--> disk <--lessons.py--
+    runs
 
 It does what the tuner's mode says (tuner.py). Nothing that goes wrong here breaks a compile, but a
 device that fails is reported, as it would fail the run. Examples: tests/tuning/test_calibrator.py.

@@ -1,4 +1,5 @@
-"""Benchmarker of a Vulkan device: calls in device memory by its own timestamps, transfers window by window.
+"""Benchmarker of a Vulkan device: calls in device memory by its own timestamps, transfers window by
+window.
 
     into   host: array -> window        device: window -> memory
     out    device: memory -> window     host: window -> new array

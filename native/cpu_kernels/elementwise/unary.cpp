@@ -55,7 +55,7 @@ struct GeluTanh {
 };
 
 // Computed for -|x|; the derivatives at x and -x add up to 1.
-struct GeluSlope {
+struct GeluBackward {
     INLINED float of(float x)
     {
         const float size = std::fabs(x), h = clipped(0.5f * size, 1e4f);
@@ -65,7 +65,7 @@ struct GeluSlope {
     }
 };
 
-struct GeluTanhSlope {
+struct GeluTanhBackward {
     INLINED float of(float x)
     {
         constexpr float k = 1.59576912f, cubic = 0.0713548163f;
@@ -145,8 +145,8 @@ const std::map<std::string, Versions> functions{
     {"erf", {apply<Erf>, apply_avx2<Erf>}},
     {"gelu", {apply<Gelu>, apply_avx2<Gelu>}},
     {"gelu_tanh", {apply<GeluTanh>, apply_avx2<GeluTanh>}},
-    {"gelu_backward", {apply<GeluSlope>, apply_avx2<GeluSlope>}},
-    {"gelu_tanh_backward", {apply<GeluTanhSlope>, apply_avx2<GeluTanhSlope>}},
+    {"gelu_backward", {apply<GeluBackward>, apply_avx2<GeluBackward>}},
+    {"gelu_tanh_backward", {apply<GeluTanhBackward>, apply_avx2<GeluTanhBackward>}},
     {"log", {apply<Log>, apply_avx2<Log>}},
     {"sigmoid", {apply<Sigmoid>, apply_avx2<Sigmoid>}},
     {"silu", {apply<Silu>, apply_avx2<Silu>}},

@@ -1,4 +1,6 @@
-"""Oracle of dequantize_linear: Python's integers, and a product of two float32, which float64 holds exactly."""
+"""Oracle of dequantize_linear: Python's integers, and a product of two float32, which float64 holds
+exactly.
+"""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ EXPERT = re.compile(r"\.ffn_\w+(_exps|\.\d+)\.weight$")
 def language_specs(
     files: Sequence[str | Path] = (), cache_type: str = "f32", precision: str = SINGLE
 ) -> Iterator[Spec]:
-    """Yields the cases of the user's files, or of random models of all element types. cache_type: how keys
-    and values are kept. precision: that of vksched.
+    """Yields the cases of the user's files, or of random models of all element types. cache_type:
+    how keys and values are kept. precision: that of vksched.
     """
     how = {"cache_type": cache_type, "precision": precision}
     for file in files:

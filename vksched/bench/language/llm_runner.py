@@ -56,8 +56,8 @@ class Noting:
 
 
 class Model:
-    """A language model on one device, with a reader. cache_type: how keys and values are kept. tune: of its
-    scheduler.
+    """A language model on one device, with a reader. cache_type: how keys and values are kept.
+    tune: of its scheduler.
     """
 
     def __init__(

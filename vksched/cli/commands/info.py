@@ -53,8 +53,9 @@ def info(
 ) -> None:
     """Tell what a model takes and gives, and where its ops would run; nothing is opened or run.
 
-    Of a GGUF model it tells what is in the file. With --ctx-size, --cache-type, --devices or --topology it tells
-    as well what of it fits where, and how fast it will be, with and without each device.
+    Of a GGUF model it tells what is in the file. With --ctx-size, --cache-type, --devices or
+    --topology it tells as well what of it fits where, and how fast it will be, with and without
+    each device.
     """
     from ...importers import is_gguf, load_onnx
 

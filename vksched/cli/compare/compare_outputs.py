@@ -123,7 +123,9 @@ def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Differ
 
 
 def _parting(case: ComparedRun) -> str:
-    """Returns the first node that the two references compute differently; "" where there is none."""
+    """Returns the first node that the two references compute differently; "" where there is
+    none.
+    """
     from ...importers.onnx.nodes.cpu_node import describe
 
     made_by = {str(o): describe(node) for node in case.model.nodes for o in node.output if o}

@@ -20,8 +20,8 @@ Source = Any
 
 @dataclass(frozen=True)
 class ReferenceRuntime:
-    """A runtime besides vksched. name: as --compare-with takes it. evaluate: runs a model once, given the
-    names of outputs. reads_files: it reads a model's file itself.
+    """A runtime besides vksched. name: as --compare-with takes it. evaluate: runs a model once,
+    given the names of outputs. reads_files: it reads a model's file itself.
     """
 
     name: str

@@ -58,7 +58,8 @@ def describe(
     """Returns what there is to say of a model on a machine, as plain data.
 
     places: devices by pattern, which in a model of several stages may name what comes later.
-    with_cpu: the CPU competes with the other devices. planning: how the plan is found, and what for.
+    with_cpu: the CPU competes with the other devices. planning: how the plan is found, and what
+    for.
     """
     from ...engine.request import Request, plan_request
     from ...importers.onnx.example_inputs import choose_shapes

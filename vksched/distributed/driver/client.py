@@ -1,7 +1,8 @@
 """Client: another computer as the driver sees it, and its devices.
 
-    RemoteWorkers --connect--> RemoteWorker, which is a `protocols.Worker`; RemoteWorker.devices: a RemoteDevice each
-    ClusterExecutor --prepare, start, ready, commit, finish--> RemoteWorker --messages--> Session there
+    RemoteWorkers --connect--> RemoteWorker, which is a `protocols.Worker`; RemoteWorker.devices: a
+    RemoteDevice each ClusterExecutor --prepare, start, ready, commit, finish--> RemoteWorker
+    --messages--> Session there
 
 Planner and states see remote devices like others; only parts run there. Examples:
 tests/distributed/test_node_server.py.
@@ -128,8 +129,8 @@ class RemoteWorkers:
         return worker
 
     def hosts(self, at: RemoteWorker, names: Iterable[str]) -> dict[str, list[str]]:
-        """Returns where some workers are, by name, and by what word each and the worker `at` know that
-        the other one is who it says; see `messages.HELLO`.
+        """Returns where some workers are, by name, and by what word each and the worker `at` know
+        that the other one is who it says; see `messages.HELLO`.
         """
         with self._lock:
             known = {name: self._workers[name] for name in names if name in self._workers}
@@ -199,7 +200,9 @@ class _Prepared(NamedTuple):
 
 
 class RemoteWorker:
-    """A worker that is connected; made by `RemoteWorkers.connect`. It implements `protocols.Worker`."""
+    """A worker that is connected; made by `RemoteWorkers.connect`. It implements
+    `protocols.Worker`.
+    """
 
     def __init__(self, workers: RemoteWorkers, name: str, address: str) -> None:
         self.name, self.address = name, address
@@ -293,7 +296,8 @@ class RemoteWorker:
                 error.host, error.device = host, ""
             raise
 
-    # -- protocols.Worker --------------------------------------------------------------------------------
+    # -- protocols.Worker
+    # --------------------------------------------------------------------------------
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         if number in self._prepared:
@@ -461,8 +465,8 @@ class RemoteWorker:
     # -- devices -----------------------------------------------------------------------------------
 
     def device_info(self, name: str) -> RemoteDeviceInfo:
-        """Returns what the worker tells of a device: asked anew after plans or states of this driver
-        came or went, and after FRESH_S, as other drivers take memory, too.
+        """Returns what the worker tells of a device: asked anew after plans or states of this
+        driver came or went, and after FRESH_S, as other drivers take memory, too.
         """
         old = time.monotonic() - self._asked_s > FRESH_S
         if (self._stale or old) and self._error is None:

@@ -226,8 +226,9 @@ class ClusterExecutor(BaseExecutor):
         run.over.add(name)
 
     def _finish(self, run: _Run) -> None:
-        """Waits for the hosts that have been events_of to commit. What they hold of the slot is not used
-        again, where one does not end: then its states are torn, and this executor is out of use.
+        """Waits for the hosts that have been events_of to commit. What they hold of the slot is not
+        used again, where one does not end: then its states are torn, and this executor is out of
+        use.
         """
         for name in [name for name in self._hosts if name not in run.over]:
             try:
@@ -350,7 +351,9 @@ class ClusterExecutor(BaseExecutor):
     # -- the end -----------------------------------------------------------------------------------
 
     def shutdown(self) -> tuple[Closing, ...]:
-        """Waits for the runs under way, and frees the plan on all hosts; see `BaseExecutor.shutdown`."""
+        """Waits for the runs under way, and frees the plan on all hosts; see
+        `BaseExecutor.shutdown`.
+        """
         super().shutdown()
         if self._threads:  # a run's own observer asks
             return (_Later(self._release),)

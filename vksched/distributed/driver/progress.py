@@ -1,4 +1,5 @@
-"""Progress: a function of the user's is called with the newest of what came, on a thread of its own.
+"""Progress: a function of the user's is called with the newest of what came, on a thread of its
+own.
 
     reader thread --put--> the newest of each kind --> thread: progress(what, done, total)
 

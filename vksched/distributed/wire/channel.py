@@ -214,7 +214,8 @@ class Channel:
                 with self._stream.lock:
                     self._stream.send(FRAME.pack(DATA, number, 0, len(chunk)), chunk)
 
-    # -- of the heartbeat ------------------------------------------------------------------------------
+    # -- of the heartbeat
+    # ------------------------------------------------------------------------------
 
     def send_heartbeat(self) -> None:
         try:

@@ -1,5 +1,5 @@
-"""Heartbeat: one thread of this process that tells all other ends that it lives, and hears whether they
-do.
+"""Heartbeat: one thread of this process that tells all other ends that it lives, and hears whether
+they do.
 
     every TICK_S, for each channel:  heard anything since? --no, for TIMEOUT_S--> lost
                                      but what is sent arrives? --> lost after PATIENCE times that

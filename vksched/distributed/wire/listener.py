@@ -1,6 +1,7 @@
 """Listener: who may come in.
 
-    connect --> ConnectionLimiter, a place --a thread of its own--> Security.accept --> hello --> equal?
+    connect --> ConnectionLimiter, a place --a thread of its own--> Security.accept --> hello -->
+    equal?
                                                                        '--> welcome(stream, hello)
 
 Strangers cost little: a few at a time, each for a few seconds. Where all places are taken, the

@@ -57,8 +57,8 @@ WEIGHT = {
         "blocks": str,
     },
 }
-"""A weight that a part needs. file: which bytes of a file it is made of, see `lazy_array.Origin`: the
-last parts of the file's path, and the bytes of all of it.
+"""A weight that a part needs. file: which bytes of a file it is made of, see `lazy_array.Origin`:
+the last parts of the file's path, and the bytes of all of it.
 """
 ERROR = {"error": str, "text": str, "device": str, "host": str}
 _NOTHING = Form()
@@ -73,8 +73,8 @@ HELLO: Fields = {
     "ops": str,
 }
 """Of the first message, see hello.py. role: driver or worker. driver: the random name of the driver
-who sends it, or whose part a worker carries out. pair: of a connection between two workers the word by
-which each knows that the other one is who it says. The driver gives it to these two alone, and
+who sends it, or whose part a worker carries out. pair: of a connection between two workers the word
+by which each knows that the other one is who it says. The driver gives it to these two alone, and
 makes another one when either of them connects again.
 """
 MESSAGES: dict[str, Form] = {

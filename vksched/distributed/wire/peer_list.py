@@ -2,9 +2,9 @@
 
     10.0.0.0/24   10.0.0.7:7700   [fd00::7]:7700   node2.lan
 
-A driver says where other workers are, and a worker connects there with what it can reach. Who must not
-look around with it lists the workers. Names are compared as they are written, never resolved, so that
-whoever answers for a name opens nothing. Examples: tests/distributed/test_peer_list.py.
+A driver says where other workers are, and a worker connects there with what it can reach. Who must
+not look around with it lists the workers. Names are compared as they are written, never resolved,
+so that whoever answers for a name opens nothing. Examples: tests/distributed/test_peer_list.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Stats codec: what hosts report of runs and of themselves, as plain data, checked by those who read it.
+"""Stats codec: what hosts report of runs and of themselves, as plain data, checked by those who
+read it.
 
     RunStats, events --encode_run_stats--> bytes --decode_run_stats--> again          devices: specs and links
 

@@ -1,6 +1,7 @@
 """Buffer pool: memory for what comes again and again, once whoever had the last of it has let go.
 
-    acquire(key) --filled by a message--> lend(key) --> an array --dropped, with all its views--> spare
+    acquire(key) --filled by a message--> lend(key) --> an array --dropped, with all its views-->
+    spare
 
 Fresh memory costs a page fault for each 4 KiB, which large messages on a fast link feel.
 Examples: tests/distributed/test_inbox.py.

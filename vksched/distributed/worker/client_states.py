@@ -27,7 +27,9 @@ At = tuple[str, str]
 
 
 class StateKey:
-    """A state of a driver, as the devices of this worker know it. homes: how many of them have it."""
+    """A state of a driver, as the devices of this worker know it. homes: how many of them have
+    it.
+    """
 
     __slots__ = ("homes", "name")
 

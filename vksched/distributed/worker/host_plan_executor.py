@@ -1,4 +1,5 @@
-"""Worker plan: carries out what one host does of a plan, in the slot and at the time that the driver says.
+"""Worker plan: carries out what one host does of a plan, in the slot and at the time that the
+driver says.
 
     before each split:  Send: what is complete: check, fetch --> TensorTransport
                         Take: TensorTransport --> a feed, which the splits find like an input

@@ -4,8 +4,8 @@
 
 Problem: values come before their run has started here, after it was given up, or never. Method: a
 plan says beforehand which values may come, from whom and of which type; all else is refused before
-memory is taken. A run that has ended is remembered by its sequence number: what comes later is read and
-dropped. Examples: tests/distributed/test_inbox.py.
+memory is taken. A run that has ended is remembered by its sequence number: what comes later is read
+and dropped. Examples: tests/distributed/test_inbox.py.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class Inbox:
         with self._changed:
             self._lost.pop(host, None)
 
-    # -- for parts, as `protocols.TensorTransport` says -----------------------------------------------------------
+    # -- for parts, as `protocols.TensorTransport` says
+    # -----------------------------------------------------------
 
     def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
         until_s = time.monotonic() + timeout_s

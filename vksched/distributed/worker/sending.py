@@ -46,8 +46,8 @@ class TensorSender:
         """Sends a value; it must not change before `wait`. alone: the walk has nothing else to do.
 
         Raises:
-            What `TensorTransport.send` does; where the run was given up as an earlier value could not be sent,
-            the reason of that.
+            What `TensorTransport.send` does; where the run was given up as an earlier value could
+            not be sent, the reason of that.
         """
         if alone or array.nbytes <= SMALL_BYTES:
             try:

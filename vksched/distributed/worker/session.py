@@ -104,8 +104,8 @@ class Documents(Protocol):
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all sessions of a worker share. device_infos: what drivers may know of the devices now. serve:
-    begins to carry out parts for a driver. allowed: the only addresses that it connects to.
+    """What all sessions of a worker share. device_infos: what drivers may know of the devices now.
+    serve: begins to carry out parts for a driver. allowed: the only addresses that it connects to.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""ChannelTransport: `protocols.TensorTransport` over channels: values go to other hosts at once, and come through an inbox.
+"""ChannelTransport: `protocols.TensorTransport` over channels: values go to other hosts at once,
+and come through an inbox.
 
     part --send--> channel of the host     inbox <-- channels of all hosts     part <--take-- inbox
 
@@ -59,8 +60,8 @@ class ChannelTransport(Inbox):
 class PeerHandler:
     """Handles the channel of another worker: takes its values, and answers what it measures by.
 
-    is_current: whether the other end is the worker that the driver means, in its current incarnation,
-    now. Only of that one values are taken; the end of an earlier one is no news.
+    is_current: whether the other end is the worker that the driver means, in its current
+    incarnation, now. Only of that one values are taken; the end of an earlier one is no news.
     """
 
     def __init__(self, inbox: Inbox, host: str, is_current: Callable[[], bool]) -> None:
@@ -128,8 +129,8 @@ def echo_of(message: Message) -> list[NDArray | bytes]:
 class Peers:
     """The channels to other workers of one driver, opened when they are first needed.
 
-    name: of this worker. driver: as in its hello. inbox: for the values that come. allowed: the only
-    addresses that are connected to; None: all.
+    name: of this worker. driver: as in its hello. inbox: for the values that come. allowed: the
+    only addresses that are connected to; None: all.
     """
 
     def __init__(
@@ -214,8 +215,8 @@ class Peers:
             each.close()
 
     def _connect(self, host: str, address: str, pair: str) -> Channel:
-        """Connects to a worker. Why that fails is for who owns this one: its drivers are not to look
-        around with it.
+        """Connects to a worker. Why that fails is for who owns this one: its drivers are not to
+        look around with it.
         """
         mine = hello("worker", self._name, self._driver, pair)
         try:

@@ -1,4 +1,5 @@
-"""Weight registry: the weights of one driver's plans on a worker, each as long as a plan there needs it.
+"""Weight registry: the weights of one driver's plans on a worker, each as long as a plan there
+needs it.
 
     missing(plan, hashes) --held? in a file? in the cache?--> what the driver has to send
     add(plan, hash, bytes)     require(plan, hash)     forget(plan)

@@ -1,8 +1,8 @@
 """Runs of a tape, carried out again on devices that compute nothing: the first event that differs.
 
 What a run does follows from its plan alone, in what order, on which device and with how many bytes,
-so one run on meta_array devices stands for all runs of a plan. A run that failed did the first part of
-it. One that began before the oldest event of a tape did the last part.
+so one run on meta_array devices stands for all runs of a plan. A run that failed did the first part
+of it. One that began before the oldest event of a tape did the last part.
 
     tape     copy x in | submit 0 | wait 0 | copy h out | ... | run     the same? which is the first
     replay   copy x in | submit 0 | wait 0 | copy h out | ... | run     that is not?
@@ -69,8 +69,8 @@ def deed_of(event: Event) -> Deed:
 
 
 def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
-    """Returns what a run of a plan does, carried out on meta_array devices. observed: by node how many
-    functions see its value.
+    """Returns what a run of a plan does, carried out on meta_array devices. observed: by node how
+    many functions see its value.
 
     Raises:
         PlanError: its results are too large to be made here.

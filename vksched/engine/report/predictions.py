@@ -1,8 +1,9 @@
-"""Prediction table: what was predicted for a run, its devices and its ops, beside what was measured.
+"""Prediction table: what was predicted for a run, its devices and its ops, beside what was
+measured.
 
 A device tells how long a split took, not each op in it. So the time of a split is shared out to its
-ops as predicted; with submit_granularity="op" every split is one op, and the times are each op's own.
-Complexity: O(splits * ops). Examples: tests/engine/test_report.py.
+ops as predicted; with submit_granularity="op" every split is one op, and the times are each op's
+own. Complexity: O(splits * ops). Examples: tests/engine/test_report.py.
 """
 
 from __future__ import annotations

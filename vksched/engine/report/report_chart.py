@@ -46,8 +46,9 @@ def draw_report(
 ) -> str:
     """Returns the picture as SVG text; the same for the same values.
 
-    subtitle: a line below the title. times: of all devices; those without spans have no lanes. pairs:
-    what is drawn as two bars: a name, the number of its device's colour if it has one, the line.
+    subtitle: a line below the title. times: of all devices; those without spans have no lanes.
+    pairs: what is drawn as two bars: a name, the number of its device's colour if it has one, the
+    line.
     """
     rows = _rows(times, spans)
     middle = TOP + ROW * len(rows) + 60

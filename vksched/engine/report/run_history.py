@@ -30,7 +30,8 @@ SPLITS = 20_000
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
     """What a plan was made with beside its policy; see `plan_graph`. copies: None for as
-    many as the plan has. all_reduce_nodes: names of nodes that are terms or results of sums over devices.
+    many as the plan has. all_reduce_nodes: names of nodes that are terms or results of sums over
+    devices.
     """
 
     overrides: tuple[tuple[str | int, str], ...] = ()

@@ -72,8 +72,8 @@ class TimeBreakdown:
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
     """A stretch of a run, in seconds from its start. kind: "busy" of a device; "copy" or "wait" of
-    the host, for a device; "host_op" of the host between two graphs. what: the split with its ops, or
-    the split that it was for.
+    the host, for a device; "host_op" of the host between two graphs. what: the split with its ops,
+    or the split that it was for.
     """
 
     kind: str

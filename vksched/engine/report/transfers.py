@@ -1,4 +1,5 @@
-"""Transfer volume: what each device hands on to others in a run, and how much of it for sums over devices.
+"""Transfer volume: what each device hands on to others in a run, and how much of it for sums over
+devices.
 
 A sum over n devices as `vksched.parallel` cuts it takes 2 (n - 1) / n of its bytes from each.
 Complexity: O(copies). Examples: tests/engine/test_config_run.py.

@@ -1,6 +1,7 @@
 """Forecast: what of a language model fits where, and how fast it will be, with nothing loaded.
 
-    model without content, machine --place.py--> layer_placement --plan of each step--> simulated runs
+    model without content, machine --place.py--> layer_placement --plan of each step--> simulated
+    runs
                                                            '--> bytes          '--> tokens a second
 
 Other machines, without a card or with that one alone, are asked about as `what_if.py` does it.
@@ -71,8 +72,8 @@ class Forecast:
 
 class Forecaster:
     """Tells of a model with a context of `ctx` tokens on any machine. sizes: of the steps that will
-    be compiled, in tokens, from 1 on. with_cpu: the CPU competes with other devices. cache_type: how keys
-    and values are kept.
+    be compiled, in tokens, from 1 on. with_cpu: the CPU competes with other devices. cache_type:
+    how keys and values are kept.
     """
 
     def __init__(

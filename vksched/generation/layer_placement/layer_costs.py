@@ -192,8 +192,8 @@ class _Step:
 
     @cached_property
     def _crossing_bytes(self) -> int:
-        """What a layer_range gets: hidden states, and what is of no layer and is read by all of them,
-        as angles are.
+        """What a layer_range gets: hidden states, and what is of no layer and is read by all of
+        them, as angles are.
         """
         mine = {node.id for nodes in self.layers.values() for node in nodes}
         read = {i for n in mine for i in self._support.operands[n] if i not in mine}

@@ -164,8 +164,8 @@ class _Tables:
         return self._known[device]
 
     def least(self, chosen: tuple[int, ...], with_host: bool) -> LayerPartition | None:
-        """Returns the fastest way in which each of some devices has a layer_range; None where no way
-        fits.
+        """Returns the fastest way in which each of some devices has a layer_range; None where no
+        way fits.
         """
         tables = [self.table(device) for device in chosen]
         hosts = [self.table(len(self.places) - 1)] if with_host else []
@@ -187,8 +187,8 @@ class _Tables:
 
 
 class _Table:
-    """cost: of a layer_range by its start and end, read_s: of that a part of a prompt, both infinite
-    where it has no room. experts: the first layer of it whose experts are on the host.
+    """cost: of a layer_range by its start and end, read_s: of that a part of a prompt, both
+    infinite where it has no room. experts: the first layer of it whose experts are on the host.
     """
 
     def __init__(

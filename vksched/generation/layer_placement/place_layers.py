@@ -71,7 +71,9 @@ class LayerPlacement:
         return sum(held.values()) - sum(experts.size_bytes for experts in self.away(layer_range))
 
     def away(self, layer_range: LayerRange) -> list[Experts]:
-        """Returns the experts of a layer_range that are on the host, of each layer that has some."""
+        """Returns the experts of a layer_range that are on the host, of each layer that has
+        some.
+        """
         layers = self.layers[layer_range.experts : layer_range.end]
         return [layer.experts for layer in layers if layer.experts]
 

@@ -164,7 +164,8 @@ class LanguageModel(ImportedModel):
     def cache(self, length: int, cache_type: str = "f32") -> KeyValueCache:
         """Returns room for the keys and values of a text of so many tokens, for `step`.
 
-        cache_type: how they are kept, "f32", or "f16" in half the memory, or "q8_0" in little over a
+        cache_type: how they are kept, "f32", or "f16" in half the memory, or "q8_0" in little over
+        a
             quarter.
         """
         if cache_type not in KINDS:

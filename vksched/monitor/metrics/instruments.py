@@ -1,6 +1,7 @@
 """Measures: which figures services get, and how events change them; the libraries are elsewhere.
 
-    Event --MetricsSink--> Instruments.add("runs", 1), .record("run_seconds", 0.003), .set("memory", ...)
+    Event --MetricsSink--> Instruments.add("runs", 1), .record("run_seconds", 0.003), .set("memory",
+    ...)
 
 Problem: a service that keeps a figure for each value of a label must not drown in them. Method: a
 label has at most VALUES values; what comes after these is "other". Examples:

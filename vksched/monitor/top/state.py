@@ -37,8 +37,8 @@ ORDERS: Mapping[str, Key] = {
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """order: one of ORDERS. selected_pid: the process that is marked, or None. solo: whether only its
-    devices are shown. first: so many devices are scrolled over.
+    """order: one of ORDERS. selected_pid: the process that is marked, or None. solo: whether only
+    its devices are shown. first: so many devices are scrolled over.
     """
 
     order: str = "name"

@@ -139,14 +139,13 @@ def attention(
     Where some of q, k and v are float16 and some float32, the result is float32.
     mask: broadcasts to (b, h, m, n); bool, true where a key is seen, or float32, added to the
     scores after the soft cap softcap * tanh(score / softcap).
-    causal: query i sees the keys up to i + past_len; window: and no more than so many to the left and
-    right of i + past_len. scale: by default 1 / sqrt(d).
-    kv_len: number of keys in use, the first of k and v: an int or (b,) ints; past_len is counted
-    from there. k_new, v_new: keys and values that follow them, of any length. The time grows with
-    kv_len, not with n. With kv_len, k and v may be float16, or `vs.dequantize_q8_0` of words: they
-    are read as they lie.
-    A hidden key, or one of weight 0, counts as not there, whatever k and v hold; the result of a
-    query that sees no key is 0.
+    causal: query i sees the keys up to i + past_len; window: and no more than so many to the left
+    and right of i + past_len. scale: by default 1 / sqrt(d). kv_len: number of keys in use, the
+    first of k and v: an int or (b,) ints; past_len is counted from there. k_new, v_new: keys and
+    values that follow them, of any length. The time grows with kv_len, not with n. With kv_len, k
+    and v may be float16, or `vs.dequantize_q8_0` of words: they are read as they lie. A hidden key,
+    or one of weight 0, counts as not there, whatever k and v hold; the result of a query that sees
+    no key is 0.
     """
     if (k_new is None) != (v_new is None):
         raise ShapeError("[attention] expected k_new and v_new, got one of the two")

@@ -6,8 +6,8 @@
 Those of the cache are floats, maybe of 16 bits, or rows in q8_0 (kv_q8_0.py); they are read as they
 are. Attribute `columns` says how many values a row of v has in q8_0; a row of k has those of q.
 The new ones need not be in the cache, so it can be written when all else of the run is done
-(`dynamic_update_slice`). How many are in use is known when the graph runs: the work grows with them, not with
-the cache.
+(`dynamic_update_slice`). How many are in use is known when the graph runs: the work grows with
+them, not with the cache.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     row     tile | tile | last tile, shorter     a tile holds 64 values
     tile    a word of two scales | 16 words of quantized values, four in each, the first in its lowest bits
 
-A value is code * scale: scales are float16, of 32 neighbours, quantized values are in -127 .. 127. Both are
-rounded as ggml does it. Weights of a file lie otherwise (quant_layout.py): they are read run by
-run, these four by four, and a row of 64 values takes 17 words here, 20 there.
+A value is code * scale: scales are float16, of 32 neighbours, quantized values are in -127 .. 127.
+Both are rounded as ggml does it. Weights of a file lie otherwise (quant_layout.py): they are read
+run by run, these four by four, and a row of 64 values takes 17 words here, 20 there.
 
 Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle.
 """
@@ -90,7 +90,8 @@ def check_words(op: str, words: TensorType, columns: int) -> None:
         )
 
 
-# -- quantize_q8_0 -------------------------------------------------------------------------------------
+# -- quantize_q8_0
+# -------------------------------------------------------------------------------------
 
 
 def _to_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -131,13 +132,15 @@ no_gradient("rounds to words, which are no numbers", "quantize_q8_0")
 def quantize_q8_0(x: TensorLike, *, name: str | None = None) -> Tensor:
     """Rows in 8.5 bits a value, as uint32 words: what a cache of keys and values keeps.
 
-    x: floats (..., n) -> uint32 (..., ceil(n / 64) + ceil(n / 4)). `vs.dequantize_q8_0` gives the values
-    back, rounded. Where one of 32 neighbours is not finite, all of these become NaN or infinite.
+    x: floats (..., n) -> uint32 (..., ceil(n / 64) + ceil(n / 4)). `vs.dequantize_q8_0` gives the
+    values back, rounded. Where one of 32 neighbours is not finite, all of these become NaN or
+    infinite.
     """
     return apply("quantize_q8_0", (as_tensor(x),), {}, name)
 
 
-# -- dequantize_q8_0 -----------------------------------------------------------------------------------
+# -- dequantize_q8_0
+# -----------------------------------------------------------------------------------
 
 
 def _from_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -172,7 +175,7 @@ no_gradient("reads words, which are no numbers", "dequantize_q8_0")
 def dequantize_q8_0(words: TensorLike, columns: int, *, name: str | None = None) -> Tensor:
     """The values of rows that `vs.quantize_q8_0` made.
 
-    words: uint32 (..., row words) -> float32 (..., columns). `vs.attention(..., kv_len=)` reads keys
-    and values from the words themselves; other ops get all values, made in each run.
+    words: uint32 (..., row words) -> float32 (..., columns). `vs.attention(..., kv_len=)` reads
+    keys and values from the words themselves; other ops get all values, made in each run.
     """
     return apply("dequantize_q8_0", (as_tensor(words),), {"columns": columns}, name)

@@ -6,7 +6,8 @@
                                       or, with steps of 1, a conv of dy with w turned round, for
                                       which devices have faster kernels
     by w: w[k] met x at steps of `stride`, one for each result y    -> products of dy with slices of
-                                      x; of depthwise ones sums of their own (depthwise_conv_weight_grad)
+                                      x; of depthwise ones sums of their own
+                                      (depthwise_conv_weight_grad)
     by the bias: it was added to all results of its channel         -> a sum
 
 Places of x that no window reads are cut off before the second, and are the output padding of the

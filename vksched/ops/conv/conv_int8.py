@@ -4,8 +4,8 @@
         -> the convolution of x - x_zero, which is 0 outside of x, and w - w_zero
 
 Codes of x are held as int32, of which 8 bits count. Words of w are those of a matrix of taps * C'
-rows, C' being C up to whole vec4: a window reads four channels of a place at once. How devices compute
-it: int8_matmul_kernels.py.
+rows, C' being C up to whole vec4: a window reads four channels of a place at once. How devices
+compute it: int8_matmul_kernels.py.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ def conv_integer(
     """The convolution of x - x_zero and w - w_zero, exact sums modulo 2**32, as ONNX ConvInteger.
 
     x: int8 values as int32 (N, C, spatial...), -128 .. 127 where they are `signed`, else 0 .. 255.
-    words: `vs.prepack_int8` of the weights as a matrix, taps after each other, of each tap C rows up
-    to a multiple of four, and `channels` columns. Zero points as in `vs.matmul_integer`; stride,
+    words: `vs.prepack_int8` of the weights as a matrix, taps after each other, of each tap C rows
+    up to a multiple of four, and `channels` columns. Zero points as in `vs.matmul_integer`; stride,
     padding, dilation as in `vs.conv` -> int32 (N, channels, spatial...).
     """
     axes, sizes = check_rank("conv_integer", x.shape), x.shape[2:]

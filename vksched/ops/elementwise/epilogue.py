@@ -84,7 +84,9 @@ def program_of(attrs: Attrs) -> EpilogueProgram | None:
 
 
 def attrs_text(attrs: Attrs) -> str:
-    """Returns attributes as people read them: of fused elementwise ops and epilogues the ops, or the first."""
+    """Returns attributes as people read them: of fused elementwise ops and epilogues the ops, or
+    the first.
+    """
     if attrs.keys() == program_attrs((), ()).keys():
         return f"steps {_ops_text(attrs['steps'])}"
     if EPILOGUE not in attrs:

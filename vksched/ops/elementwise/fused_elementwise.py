@@ -1,4 +1,5 @@
-"""Fused elementwise: several elementwise ops as one node, which reads its operands and writes its result once.
+"""Fused elementwise: several elementwise ops as one node, which reads its operands and writes its
+result once.
 
     registers   0..n-1 operands | constants | results of the steps; the last step's is the chain's
     steps       (op, registers, attributes), in order: ("add", (0, 1), ()), ("relu", (2,), ()), ...
@@ -7,8 +8,8 @@ Passes make them, users do not. On a device one shader runs them all: the runtim
 of the steps and the constants into its module (vksched/runtime/vulkan/spirv_patch.py). Each step is
 the op's own function, and every operation in it rounds by itself: a result may differ in its last
 digit from that of the op alone, where drivers join products and sums. numpy takes the steps on
-pieces that stay in its cache. Of float16 a fused elementwise op is computed in float32 from end to end and rounded
-once. Examples: tests/passes/test_fuse_elementwise.py.
+pieces that stay in its cache. Of float16 a fused elementwise op is computed in float32 from end to
+end and rounded once. Examples: tests/passes/test_fuse_elementwise.py.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ from .program_domains import PROGRAM
 MAX_INPUTS, MAX_AXES = REGISTERS, 4
 """What the shaders hold."""
 MAX_COST = 200
-"""Of the steps of a fused elementwise op together: SwiftShader takes a second or two to compile it, and that grows
-with the square of its length.
+"""Of the steps of a fused elementwise op together: SwiftShader takes a second or two to compile it,
+and that grows with the square of its length.
 """
 SHADER_INPUTS = (1, 2, 3, 6)
 """How many operands the shaders have; the others of a call are bound to the first one again."""
@@ -108,7 +109,9 @@ Instr = tuple[str, tuple[int, ...], StepAttrs]
 
 
 def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | None:
-    """Returns the shader function by which a fused elementwise op takes an op, or None where it takes none."""
+    """Returns the shader function by which a fused elementwise op takes an op, or None where it
+    takes none.
+    """
     if not types:
         return None
     dtype = types[-1].dtype if op == "where" else types[0].dtype
@@ -133,8 +136,8 @@ def program_attrs(
 
 @dataclass(frozen=True, eq=False)
 class FusedProgram:
-    """A fused elementwise op's attributes, taken apart. values: the constants as numpy has them. dead: behind each
-    step the registers that no later one reads.
+    """A fused elementwise op's attributes, taken apart. values: the constants as numpy has them.
+    dead: behind each step the registers that no later one reads.
     """
 
     steps: tuple[tuple[Op, tuple[int, ...], Attrs], ...]
@@ -253,8 +256,8 @@ def native_program_of(
 def loop_steps(
     inputs: Sequence[TensorType], attrs: Attrs
 ) -> tuple[tuple[float, ...], tuple[LoopInstr, ...]] | None:
-    """Returns the constants and steps of a fused elementwise op as native loops take them; None where they take
-    no such.
+    """Returns the constants and steps of a fused elementwise op as native loops take them; None
+    where they take no such.
     """
     program, types = program_of(attrs), _types(inputs, attrs)
     made = types[-len(program.steps) :]
@@ -315,7 +318,9 @@ def shader_program_of(call: Call) -> ShaderProgram:
 
 
 def shader_inputs(inputs: int, storage_buffers: int) -> int | None:
-    """Returns the operands of the shader that runs a fused elementwise op of so many, or None without one."""
+    """Returns the operands of the shader that runs a fused elementwise op of so many, or None
+    without one.
+    """
     fits = (n for n in SHADER_INPUTS if inputs <= n < storage_buffers)
     return next(fits, None)
 

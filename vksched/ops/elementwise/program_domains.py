@@ -1,5 +1,5 @@
-"""The domains of attributes that hold a program: the steps and constants of a fused elementwise op, and of an
-epilogue. Which registers and types steps have is for the rule of the fused op.
+"""The domains of attributes that hold a program: the steps and constants of a fused elementwise op,
+and of an epilogue. Which registers and types steps have is for the rule of the fused op.
 """
 
 from __future__ import annotations

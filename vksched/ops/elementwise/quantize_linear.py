@@ -1,10 +1,12 @@
-"""Quantize: values, or sums of products of quantized values, as quantized values of a scale and a zero point.
+"""Quantize: values, or sums of products of quantized values, as quantized values of a scale and a
+zero point.
 
     quantize_linear   clip(round(x / scale) + zero)             x float32
     requantize    clip(round((x + bias) * scale) + zero)    x int32
 
 One scale, zero point or bias is for all, or there is one for each position along an axis. Ties are
-rounded to even; NaN gives the least code. From quantized values to values is what other ops express.
+rounded to even; NaN gives the least code. From quantized values to values is what other ops
+express.
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         *(("low", attrs.as_int("low")), ("high", attrs.as_int("high"))),
         ("zero", attrs.as_int("zero") if of_sums else 0),
     )
-    shader = SHADERS["requantize" if of_sums else "quantize"]
+    shader = SHADERS["requantize" if of_sums else "quantize_linear"]
     return (Dispatch(shader, (0, 1, 2, OUTPUT), spread(x.size, call.limits), push),)
 
 
@@ -192,8 +194,8 @@ def requantize(
     axis: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """clip(round((x + bias) * scale) + zero, low, high): quantized values of what sums of products stand for,
-    as ONNX QLinearConv makes them.
+    """clip(round((x + bias) * scale) + zero, low, high): quantized values of what sums of products
+    stand for, as ONNX QLinearConv makes them.
 
     x: int32. scale: float32, bias: int32: one for all, or (n,) for the n positions along an axis ->
     int32 of x's shape.

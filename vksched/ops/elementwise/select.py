@@ -202,12 +202,12 @@ def reduce_precision(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Round to the nearest float of fewer mantissa bits, ties to even; the result is float32: bfloat16 is
-    reduce_precision(x, 7, -126, 3.3895313892515355e38).
+    """Round to the nearest float of fewer mantissa bits, ties to even; the result is float32:
+    bfloat16 is reduce_precision(x, 7, -126, 3.3895313892515355e38).
 
-    mantissa_bits: explicit bits of the mantissa. min_exponent: exponent of the smallest normal number;
-    below it the steps stay as they are there. max_finite: largest finite value. overflow: what stands for values over `max_finite`: "saturate"
-    for max_finite itself, "inf" or "nan".
+    mantissa_bits: explicit bits of the mantissa. min_exponent: exponent of the smallest normal
+    number; below it the steps stay as they are there. max_finite: largest finite value. overflow:
+    what stands for values over `max_finite`: "saturate" for max_finite itself, "inf" or "nan".
     """
     op = "reduce_precision"
     kept, least = (

@@ -162,8 +162,8 @@ def coopmat_tile(call: Call, of: str = MATMUL) -> CoopmatTile | None:
 def coopmat_variants(
     call: Call, rows: int, columns: int, of: str = MATMUL, across: bool = False
 ) -> tuple[str, ...]:
-    """Returns the variants that can compute a call as a product with such a result: of quantized values, or of
-    float16. across: whether the factors are float16 and one lies across k, in memory.
+    """Returns the variants that can compute a call as a product with such a result: of quantized
+    values, or of float16. across: whether the factors are float16 and one lies across k, in memory.
     """
     if min(rows, columns) < MIN_SIDE or not (of == INT8_MATMUL or rounds(call)):
         return ()

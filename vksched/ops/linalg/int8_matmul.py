@@ -47,7 +47,9 @@ def wrapped(sums: NDArray) -> NDArray:
 
 
 def subtract_zero_point(x: NDArray, zero: NDArray, attrs: Attrs) -> NDArray:
-    """Returns what quantized values stand for, in float64, which holds sums of their products exactly."""
+    """Returns what quantized values stand for, in float64, which holds sums of their products
+    exactly.
+    """
     own = x.astype(np.int8 if attrs.as_bool("signed") else np.uint8)
     return own.astype(np.float64) - zero.reshape(())
 
@@ -192,9 +194,9 @@ def matmul_integer(
     """(a - a_zero) @ (b - b_zero), exact sums modulo 2**32, as ONNX MatMulInteger.
 
     a: int8 values as int32 (..., m, k), -128 .. 127 where they are `signed`, else 0 .. 255; of
-    other integers the lowest bits count. words: `vs.prepack_int8` of b (..., k, columns). Zero points
-    are int32: one of a, in the range of its quantized values, one or (columns,) of b, less 128 where b's quantized values
-    were -> int32 (..., m, columns).
+    other integers the lowest bits count. words: `vs.prepack_int8` of b (..., k, columns). Zero
+    points are int32: one of a, in the range of its quantized values, one or (columns,) of b, less
+    128 where b's quantized values were -> int32 (..., m, columns).
     """
     zeros = (as_tensor(zero, like=a) for zero in (a_zero, b_zero))
     attrs = {"columns": columns, "signed": signed}

@@ -1,18 +1,19 @@
-"""How devices multiply integers of 8 bits: rows of a become words of four quantized values, which meet the
-words of the weights.
+"""How devices multiply integers of 8 bits: rows of a become words of four quantized values, which
+meet the words of the weights.
 
     x --int8_pack_activations--> scratch: zero point | words of each window, tap by tap
     scratch --int8_gemm_*--> result
 
-CPU drivers multiply float32 fastest, by the kernels of matmul: sums of 256 products of quantized values are
-exact there.
+CPU drivers multiply float32 fastest, by the kernels of matmul: sums of 256 products of quantized
+values are exact there.
 
     x, words --int8_unpack_activations, int8_unpack_weights--> scratch
     scratch --matmul--> sums --int8_row_sums--> result
 
 A matrix is an image whose places are its rows and whose channels are what is summed up. Devices
-with integer dot products take a word of each side at once, others its four quantized values, and those with
-cooperative matrices of int8 tiles of words, once the tuner has measured that (coopmat.py).
+with integer dot products take a word of each side at once, others its four quantized values, and
+those with cooperative matrices of int8 tiles of words, once the tuner has measured that
+(coopmat.py).
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ class Unfolded:
 
 
 def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
-    """Returns the kernel of an op that is a product of quantized values. unfolded: a call as such a product;
-    calls without results are not asked.
+    """Returns the kernel of an op that is a product of quantized values. unfolded: a call as such a
+    product; calls without results are not asked.
     """
 
     def lower(call: Call) -> tuple[Dispatch, ...]:
@@ -200,8 +201,8 @@ def _has_floats(call: Call, own: Unfolded) -> bool:
 
 
 def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
-    """Returns the dispatches of a product, or of a convolution, whose operands are quantized values, words,
-    and both zero points.
+    """Returns the dispatches of a product, or of a convolution, whose operands are quantized
+    values, words, and both zero points.
     """
     each = _rows_at_once(call, own)
     passes = [(i, row) for i in range(own.products) for row in range(0, own.rows, each)]

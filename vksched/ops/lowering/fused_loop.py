@@ -79,7 +79,9 @@ def elementwise_program(
     constants: Sequence[float],
     steps: Sequence[LoopInstr],
 ) -> NativeProgram | None:
-    """Returns the native program of steps on operands of float32 or int32 that broadcast to a shape."""
+    """Returns the native program of steps on operands of float32 or int32 that broadcast to a
+    shape.
+    """
     known = all(t.dtype in (FLOAT32, INT32) for t in inputs)
     if not known or not has_steps([name for name, *_ in steps]):
         return None

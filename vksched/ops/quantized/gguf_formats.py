@@ -280,8 +280,8 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
 
 
 def pack_u32(name: str, blocks: Any, shape: Shape) -> ArrayLike:
-    """Returns the same words, to be made where and when they are needed: `blocks`, bytes or FileSlice,
-    must stay as it is. Of floats, whose words are the file's bytes, a view of these.
+    """Returns the same words, to be made where and when they are needed: `blocks`, bytes or
+    FileSlice, must stay as it is. Of floats, whose words are the file's bytes, a view of these.
     """
     kind = format_of(name)
     if len(shape) < 2:

@@ -3,8 +3,8 @@
     x (rows, k), weight (matrices, n, k), expert_ids (rows, used)  ->  (rows, used, n)
 
 It is what layers of experts are made of: each expert is computed for its own tokens. The weight may
-be of few bits: a pass makes `quantized_moe_linear` of it (vksched/passes/fuse_dequantize.py). Kernels and
-how they bring rows together: moe_linear_kernels.py.
+be of few bits: a pass makes `quantized_moe_linear` of it (vksched/passes/fuse_dequantize.py).
+Kernels and how they bring rows together: moe_linear_kernels.py.
 """
 
 from __future__ import annotations
@@ -251,8 +251,8 @@ def moe_linear(
     """x @ weight[expert_ids].T: each row times the matrices that it chose, as experts are computed.
 
     x: (rows, k), or (rows, used, k) where each matrix has a row of its own. weight: (matrices, n,
-    k). expert_ids: int32 or int64 (rows, used), negative ones counted from the end -> (rows, used, n).
-    A number outside -matrices..matrices-1 raises IndexOutOfRange when the graph runs.
+    k). expert_ids: int32 or int64 (rows, used), negative ones counted from the end -> (rows, used,
+    n). A number outside -matrices..matrices-1 raises IndexOutOfRange when the graph runs.
     """
     left = as_tensor(x)
     given = left, as_tensor(weight, like=left), as_tensor(expert_ids)

@@ -1,10 +1,11 @@
 """Rounded: what a product by quantized weights reads of its other operand, at the precision int8.
 
-    x (..., 32 values)  ->  scale = largest magnitude / 127,  quantized values = round(x / scale) of 8 bits
+    x (..., 32 values)  ->  scale = largest magnitude / 127,  quantized values = round(x / scale) of
+    8 bits
 
-Products of int8 values are integers, which processors and devices multiply four at once; sums of a run
-are exact. Each run of 32 values has a scale. A run whose largest magnitude is under 1e-36 becomes
-0, and one with a value that is not finite becomes NaN. Examples:
+Products of int8 values are integers, which processors and devices multiply four at once; sums of a
+run are exact. Each run of 32 values has a scale. A run whose largest magnitude is under 1e-36
+becomes 0, and one with a value that is not finite becomes NaN. Examples:
 tests/ops/native/test_q8_native.py.
 """
 
@@ -34,7 +35,8 @@ def quantizes_x(attrs: Attrs) -> bool:
 
 
 def quantize_q8(x: NDArray) -> tuple[NDArray, NDArray]:
-    """Returns the quantized values of runs, int8 (..., runs, 32), and their scales, float32 (..., runs, 1).
+    """Returns the quantized values of runs, int8 (..., runs, 32), and their scales, float32 (...,
+    runs, 1).
 
     x: float32 (..., columns), of whole runs.
     """

@@ -43,7 +43,9 @@ _COLUMNS = {4: np.uint32, 8: np.uint64}
 """By the bits of an entry, what holds the eight entries of a column."""
 
 Parts = tuple[NDArray, NDArray]
-"""Of blocks, (..., bytes): the quantized values (..., values), and the head's words (..., words)."""
+"""Of blocks, (..., bytes): the quantized values (..., values), and the head's words (...,
+words).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,8 @@ class BlockFormat(Format):
 
     split: takes blocks apart. scales: the head's words (..., words) -> scale and shift of each half
     run, (..., 16); the shift is None where there is none. zero: what is subtracted from a code,
-    which is never negative. shifts: whether values have a shift. table: the values that quantized values stand
-    for, where they are not numbers themselves.
+    which is never negative. shifts: whether values have a shift. table: the values that quantized
+    values stand for, where they are not numbers themselves.
     """
 
     split: Callable[[NDArray], Parts]

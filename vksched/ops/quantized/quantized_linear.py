@@ -3,8 +3,8 @@
     words uint32, 4.5 bits a value -> dequantize -> float32 -> any op
     x, words -> quantized_linear -> x @ dequantize(words).T, without the float32 between
 
-`quantized_weight` makes such a weight a tensor of floats for all ops. A pass finds the products of one and
-makes each a `quantized_linear` (vksched/passes/fuse_dequantize.py). Layout of the words:
+`quantized_weight` makes such a weight a tensor of floats for all ops. A pass finds the products of
+one and makes each a `quantized_linear` (vksched/passes/fuse_dequantize.py). Layout of the words:
 quant_layout.py.
 """
 

@@ -170,7 +170,8 @@ def nonzero(
     """Indices of the values that are not 0, as numpy.nonzero, in a result of a fixed shape.
 
     x: any shape -> (rank, size), one column per value found, in row-major order. As in JAX, what is
-    found beyond `size` is left out, and columns without a value hold `fill_value`. size None: x.size.
+    found beyond `size` is left out, and columns without a value hold `fill_value`. size None:
+    x.size.
     """
     tensor = as_tensor(x)
     wanted = tensor.size if size is None else size

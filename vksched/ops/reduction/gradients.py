@@ -205,9 +205,9 @@ def _normed(x: Tensor, attrs: Attrs) -> Tensor:
 
 @gradient("layer_norm_backward")
 def _layer_norm_backward(call: VjpContext) -> VjpResult:
-    """With u, the gradient of the result y, and p(v) = layer_norm_backward(v, x), which is symmetric:
-    p(u) by h; by x -p(rate (u mean(h n) + h mean(u n))) - rate n mean(u y), as n and the rate
-    depend on x.
+    """With u, the gradient of the result y, and p(v) = layer_norm_backward(v, x), which is
+    symmetric: p(u) by h; by x -p(rate (u mean(h n) + h mean(u n))) - rate n mean(u y), as n and the
+    rate depend on x.
     """
     attrs, operands = call.attrs, (call.grad, call.output, *call.inputs)
     eps, scaled = attrs.as_float("eps"), attrs.as_bool("scaled")

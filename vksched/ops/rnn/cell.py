@@ -1,4 +1,5 @@
-"""What a recurrent layer does in each time step, as plain data: the attributes of the op `rnn_scan`.
+"""What a recurrent layer does in each time step, as plain data: the attributes of the op
+`rnn_scan`.
 
 op       gates                          activations of
 rnn      state                          the state
@@ -43,8 +44,8 @@ class Cell:
     activations: for each direction the names of its functions. clip: what goes into them lies
     within it, 0 for all. coupled: the forget gate of an lstm is what its input gate leaves. linear:
     the reset gate of a gru scales the product by h and not h. own: there is an operand that is
-    added within a time step, peepholes of an lstm or the recurrent bias of a gru's last gate. masked:
-    there is an operand with the lengths of sequences.
+    added within a time step, peepholes of an lstm or the recurrent bias of a gru's last gate.
+    masked: there is an operand with the lengths of sequences.
     """
 
     kind: str

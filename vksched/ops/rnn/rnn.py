@@ -144,7 +144,9 @@ class _Layer:
         return concat([made, nothing], 1)
 
     def _gates(self) -> Tensor:
-        """x times w of all time steps, with the biases -> (direction, time, batch, gates * hidden)."""
+        """x times w of all time steps, with the biases -> (direction, time, batch, gates *
+        hidden).
+        """
         x = reshape(self._x, (1, self._time * self._batch, self._x.shape[2]))
         bias = None if self._b is None else add(self._b[:, 0], self._b[:, 1])
         if self._count == 1:
@@ -164,7 +166,9 @@ class _Layer:
         coupled: bool = False,
         linear: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Returns the states of all time steps as (time, direction, batch, hidden), then the last."""
+        """Returns the states of all time steps as (time, direction, batch, hidden), then the
+        last.
+        """
         functions = _functions(self._op, activations, self._count)
         names = tuple(tuple(_NAMES.get(f, "") for f in each) for each in functions)
         cell = Cell(

@@ -106,7 +106,9 @@ def _write(cell: Cell, given: Operands[NDArray], out: NDArray) -> None:
 
 
 def rnn_scan_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Returns (time + states, direction, batch, hidden): h of each time step, then the last states."""
+    """Returns (time + states, direction, batch, hidden): h of each time step, then the last
+    states.
+    """
     cell = cell_of(attrs)
     given = operands_of(cell, inputs)
     states, *rest = given.state.shape

@@ -217,7 +217,8 @@ def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
         yield Dispatch(shader, operands, (groups, 1, 1), push, constants, barrier=True)
 
 
-# -- time steps -------------------------------------------------------------------------------------
+# -- time steps
+# -------------------------------------------------------------------------------------
 
 _WORK = SCRATCH
 

@@ -1,6 +1,7 @@
 """The op `rnn_scan`: all time steps of a recurrent layer, whose inputs were multiplied before.
 
-    gates, r, state -> (time + states, direction, batch, hidden): h of each time step, the last states
+    gates, r, state -> (time + states, direction, batch, hidden): h of each time step, the last
+    states
 
 Shapes of the operands: `Operands`; attributes: `Cell`. Examples: tests/ops/test_ops.py.
 """

@@ -53,9 +53,9 @@ def unrolled(
 
 @dataclass(frozen=True)
 class _Parts:
-    """gates: (time, gate, direction, batch, hidden), in the order of time steps. r: (gate, direction,
-    hidden, hidden). own: (gate, direction, 1, hidden), or None. alive: for each time step (direction,
-    batch, 1), whether a sequence is not over, or None.
+    """gates: (time, gate, direction, batch, hidden), in the order of time steps. r: (gate,
+    direction, hidden, hidden). own: (gate, direction, 1, hidden), or None. alive: for each time
+    step (direction, batch, 1), whether a sequence is not over, or None.
     """
 
     gates: Tensor

@@ -41,9 +41,9 @@ class _Value:
 
 @dataclass(frozen=True)
 class Batches:
-    """How a graph falls into microbatches. strategies: of each node that is computed in parts. added_up:
-    those of them whose results are added up. outers: of those whose parts are several runs, how
-    many. reads: likewise of what they read.
+    """How a graph falls into microbatches. strategies: of each node that is computed in parts.
+    added_up: those of them whose results are added up. outers: of those whose parts are several
+    runs, how many. reads: likewise of what they read.
     """
 
     count: int

@@ -1,4 +1,5 @@
-"""Sharded values: where each value of the graph as written lies in the new one, and how it gets elsewhere.
+"""Sharded values: where each value of the graph as written lies in the new one, and how it gets
+elsewhere.
 
     cut -> whole     each device puts the ranges behind each other
     whole -> cut     a range of it crosses to each device that has not all of it

@@ -83,8 +83,8 @@ def call_of(spec: DeviceSpec, graph: Graph, node: Node) -> Call:
 
 
 COPY_IN, COPY_OUT = COPIES = ("copy in", "copy out")
-"""The kinds of what a device itself does about a transfer: between its memory and the staging buffer that
-the host sees.
+"""The kinds of what a device itself does about a transfer: between its memory and the staging
+buffer that the host sees.
 """
 
 

@@ -1,5 +1,5 @@
-"""Op support: which devices can run which nodes, and how long they take, asked once per distinct call
-and device.
+"""Op support: which devices can run which nodes, and how long they take, asked once per distinct
+call and device.
 """
 
 from __future__ import annotations

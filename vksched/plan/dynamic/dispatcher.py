@@ -4,10 +4,10 @@ Problem: pieces of a graph become ready while devices work at speeds that nobody
 Method: the same decision is asked by the executor, with real devices, and by the simulator. It
 knows what was sent where, what has ended, and how long that took.
 
-"earliest-finish": one queue. The most urgent piece goes to the device that would finish it first, what
-must be moved included. If that one has its target full, the piece stays in the queue, as something
-may change until then, and counts as that device's next work when the following pieces are looked
-at.
+"earliest-finish": one queue. The most urgent piece goes to the device that would finish it first,
+what must be moved included. If that one has its target full, the piece stays in the queue, as
+something may change until then, and counts as that device's next work when the following pieces are
+looked at.
 
 "work-stealing": a queue per device. A ready piece stands with the device that has most of what it
 reads, and where none has any, with the one that would come to its end first. A device without work

@@ -1,6 +1,7 @@
 """Parts as plain data, and parts of plain data, to be carried out on another computer.
 
-    HostPlan --encode_host_plan--> JSON --> decode_host_plan(weight=...) --> the same HostPlan, verified
+    HostPlan --encode_host_plan--> JSON --> decode_host_plan(weight=...) --> the same HostPlan,
+    verified
 
 A weight is its type and the SHA-256 of its own bytes, as the graph holds it: blocks of a file stay
 blocks. Who reads the document is given it by that hash. A state is a name that both ends know it
@@ -62,7 +63,9 @@ WeightOf = Callable[[str], ArrayLike]
 
 
 def encode_host_plan(host_plan: HostPlan, state: Callable[[object], str]) -> dict[str, Any]:
-    """Returns a part as `HOST_PLAN` says. state: gives the name of a state by its key in the graph."""
+    """Returns a part as `HOST_PLAN` says. state: gives the name of a state by its key in the
+    graph.
+    """
     graph = host_plan.plan.graph
     there = (node for node in graph.nodes if node != blank(node.id))
     return {

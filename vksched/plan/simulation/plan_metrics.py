@@ -4,7 +4,8 @@
     period_s     time between two results of a stream that flows, as many runs under way as the plan
                  has copies
     peak_bytes   the most that the plan takes of one device's memory: weights, states, activations
-                 and staging buffers of all copies; of the CPU without weights, which are the caller's
+                 and staging buffers of all copies; of the CPU without weights, which are the
+                 caller's
     energy_j     joules of that one run: of each device its busy watts while it works, its idle
                  watts for the rest, whether it has work or not. A host's copies are work of its
                  CPU. A GPU that is opened twice is idle once.

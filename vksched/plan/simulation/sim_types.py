@@ -1,6 +1,7 @@
 """Simulated: what `simulate` reads and gives, as plain values.
 
-plan --> SimSplit of each split --> SplitTiming of each: Program --simulate.py--> Simulation: spans, ends
+plan --> SimSplit of each split --> SplitTiming of each: Program --simulate.py--> Simulation: spans,
+ends
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ LiveIn = Sequence[tuple[int, int]]
 class SimSplit:
     """A split before its times are known: what plans and drafts of plans both have.
 
-    commits: whether it gives states their next values. async_transfers, deferred_downloads, refills: as in `Split`.
-    after: the split whose work must have ended before copies in begin beside it, or HOST for none.
+    commits: whether it gives states their next values. async_transfers, deferred_downloads,
+    refills: as in `Split`. after: the split whose work must have ended before copies in begin
+    beside it, or HOST for none.
     """
 
     device: int
@@ -82,8 +84,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A stretch of time. kind: "split" on a device; "transfer_queue" on its copy queue; "copy" or "wait" of
-    the host, for a device.
+    """A stretch of time. kind: "split" on a device; "transfer_queue" on its copy queue; "copy" or
+    "wait" of the host, for a device.
 
     split: which one; of a wait the one waited for; None of results that are copied out.
     """

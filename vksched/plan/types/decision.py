@@ -54,12 +54,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """chosen: the candidate that became the plan. best_single_device: the best of those with one device. value,
-    best_single_device_value: what the objective asks for of both; of a mix relative to the best candidates.
-    margin: the share by which a less simple candidate has to be better. measured: whether costs of
-    devices were measured, or written down for a machine that is not here; estimates need the wider
-    margin. watts_assumed: whether watts of a device were. devices: those that competed. costs: how
-    the seconds are known, as text.
+    """chosen: the candidate that became the plan. best_single_device: the best of those with one
+    device. value, best_single_device_value: what the objective asks for of both; of a mix relative
+    to the best candidates. margin: the share by which a less simple candidate has to be better.
+    measured: whether costs of devices were measured, or written down for a machine that is not
+    here; estimates need the wider margin. watts_assumed: whether watts of a device were. devices:
+    those that competed. costs: how the seconds are known, as text.
     """
 
     objective: Objective

@@ -1,4 +1,5 @@
-"""Objective formatter: the number that an objective makes small, of plans beside each other, and its words.
+"""Objective formatter: the number that an objective makes small, of plans beside each other, and
+its words.
 
 Problem: "is that other plan better?" is asked of devices that come or go, in reports, and when a
 device changes its pace. The answer depends on what plans are for. Method: one gauge for all who

@@ -101,8 +101,8 @@ def _assign_by_birth(
 
 class FreeBlocks:
     """The free words of pages that grow as needed; a block is where it starts, all pages in one row
-    as in an IntervalSet, and its size. Complexity: O(log blocks) comparisons each, and O(pages) where
-    one grows that holds several blocks.
+    as in an IntervalSet, and its size. Complexity: O(log blocks) comparisons each, and O(pages)
+    where one grows that holds several blocks.
 
     whole: a page is one block, however little of it is asked for.
     """

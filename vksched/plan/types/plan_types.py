@@ -1,13 +1,14 @@
 """The values that a plan is made of, frozen and printable: what devices carry out to the letter.
 
     split 0  vulkan:0   copy in x; nodes ...; copy out h      (one recording, one submit, one fence)
-                |  host waits for 0, copies h from download buffer of vulkan:0 to upload buffer of vulkan:1
+                |  host waits for 0, copies h from download buffer of vulkan:0 to upload buffer of
+                vulkan:1
     split 1  vulkan:1   copy in h; nodes ...; copy out y
                 |  host waits for 1, gives y to the caller
 
 Memory of a device: weight pages (shared by all plans), and for each of `copies` slots activation
-pages, upload buffer pages that the host writes and download buffer pages that it reads. `Plan` in plan.py adds what
-people ask of a plan: explain, draw, verify. Examples: tests/plan/test_plan.py.
+pages, upload buffer pages that the host writes and download buffer pages that it reads. `Plan` in
+plan.py adds what people ask of a plan: explain, draw, verify. Examples: tests/plan/test_plan.py.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ class Placement:
 class Upload:
     """A value that enters a device: host memory -> upload buffer -> activation memory.
 
-    node: the value. source: the split whose download buffer (or CPU result) holds it, or HOST for an input.
-    staging, target: spans on the consuming device; unused (zero words) when that device is the CPU.
+    node: the value. source: the split whose download buffer (or CPU result) holds it, or HOST for
+    an input. staging, target: spans on the consuming device; unused (zero words) when that device
+    is the CPU.
     """
 
     node: int
@@ -58,7 +60,9 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A value that leaves a device: activation memory -> download buffer, where the host reads it."""
+    """A value that leaves a device: activation memory -> download buffer, where the host reads
+    it.
+    """
 
     node: int
     staging: Span
@@ -94,10 +98,12 @@ class Split:
     observed: values that the user sees once this split is complete; the next one waits for that.
     in_place: (value, state) for each value that is written into the memory of the state that it is
         the next value of; nothing is left to do for the state's own `assign`.
-    async_transfers: the stages that the copy queue of the device carries out, beside its work: UPLOAD and
+    async_transfers: the stages that the copy queue of the device carries out, beside its work:
+    UPLOAD and
         DOWNLOAD, one of them or none. All copies in, or out, of a split go the same way.
     stage_deps: what these stages, and the work, wait for beside the order of their own queue.
-    deferred_downloads: earlier splits whose copies out are submitted behind this one; all others are when
+    deferred_downloads: earlier splits whose copies out are submitted behind this one; all others
+    are when
         the host waits for their split.
     refills: the host writes the weights that are copied in from its memory in each run, once it has
         waited: their staging buffers held others before. Else they are there before the first run.
@@ -146,10 +152,11 @@ class DeviceMemory:
 
     weights: leaf nodes (weights and constants) that must be there. activation_pages, upload_pages,
     download_pages: page sizes of one slot. peak_bytes: weights, states and all slots together, less
-    staging buffers that lie apart (see DeviceSpec); of the CPU its activations, states and such staging buffers, as
-    its weights are the caller's arrays. resident_bytes: of the weights and states, what was on the
-    device already when the plan was made. states: those that live there, in memory that no slot has
-    for its own; as a page, a state's number is that of the activation pages and its position here.
+    staging buffers that lie apart (see DeviceSpec); of the CPU its activations, states and such
+    staging buffers, as its weights are the caller's arrays. resident_bytes: of the weights and
+    states, what was on the device already when the plan was made. states: those that live there, in
+    memory that no slot has for its own; as a page, a state's number is that of the activation pages
+    and its position here.
     """
 
     weights: tuple[int, ...]

@@ -21,9 +21,9 @@ class BufferSizes:
     weight_bytes: weights and constants, which plans share; on the CPU they are the caller's arrays.
     state_bytes: states, which plans share too. activation_bytes: results and scratch memory, on the
     CPU also the staging buffers of devices that have them in the computer's memory. upload_bytes,
-    download_bytes: the staging buffers through which values enter and leave. peak_bytes: what of all this
-    lies in the device's memory. resident_bytes: of that, what was there before. capacity_bytes:
-    what the plan may use.
+    download_bytes: the staging buffers through which values enter and leave. peak_bytes: what of
+    all this lies in the device's memory. resident_bytes: of that, what was there before.
+    capacity_bytes: what the plan may use.
     """
 
     weight_bytes: int

@@ -38,9 +38,9 @@ SUBMISSION_S = 0.5
 @dataclass(frozen=True, slots=True)
 class SplitDraft:
     """A split before memory is known. live_in: (value, source split or HOST). live_out: values.
-    observed: values that the user asked to see once it has run. in_place, async_transfers, deferred_downloads and
-    refills: see `Split`. free_at: the position, among the splits of the device, of the first one
-    that may write over what is copied out beside the work.
+    observed: values that the user asked to see once it has run. in_place, async_transfers,
+    deferred_downloads and refills: see `Split`. free_at: the position, among the splits of the
+    device, of the first one that may write over what is copied out beside the work.
     """
 
     device: int

@@ -185,7 +185,9 @@ class EventGenerator:
         return self._held[slot]
 
     def stage(self, slot: int, device: int, copy: Upload) -> Touch:
-        """The host moves a value from the caller or a download buffer to where its device finds it."""
+        """The host moves a value from the caller or a download buffer to where its device finds
+        it.
+        """
         reads = () if copy.source == HOST else (self._given_out(copy.node, copy.source),)
         write = self._words("upload", device, copy.staging, copy.node)
         if device == self._cpu:
@@ -321,8 +323,8 @@ class EventGenerator:
         )
 
     def _entered(self, split: Split, copy: Upload) -> Access:
-        """What a copy in reads: the staging buffer, in which a streamed weight is before the first run
-        where it has one of its own.
+        """What a copy in reads: the staging buffer, in which a streamed weight is before the first
+        run where it has one of its own.
         """
         if copy.node in self.plan.graph.data and not split.refills:
             return Access(("weight", split.device, copy.node), 0, 1, copy.node)

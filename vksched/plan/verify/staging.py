@@ -2,8 +2,8 @@
 
     staging buffer   | w0 for split 0 | w2 for split 2 |     split 2 starts once split 0 is complete
 
-A value has a staging buffer of its own, but for weights that the host writes in each run. Complexity:
-O(values * log(values)). Examples: tests/planner/test_streaming_windows.py,
+A value has a staging buffer of its own, but for weights that the host writes in each run.
+Complexity: O(values * log(values)). Examples: tests/planner/test_streaming_windows.py,
 tests/plan/test_plan_verify.py.
 """
 

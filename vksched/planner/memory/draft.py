@@ -44,9 +44,9 @@ NOWHERE = Span(0, 0, 0)
 class PlanDraft:
     """A placement with its splits and its memory, for one copy.
 
-    spans, upload_staging, download_staging: for each device where values lie there, in activation memory and staging buffers.
-    memory: for one copy. host_slot_bytes: what each slot takes of the memory of each CPU, the
-    staging buffers of devices that have them there included.
+    spans, upload_staging, download_staging: for each device where values lie there, in activation
+    memory and staging buffers. memory: for one copy. host_slot_bytes: what each slot takes of the
+    memory of each CPU, the staging buffers of devices that have them there included.
     """
 
     support: OpSupport

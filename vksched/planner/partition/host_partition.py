@@ -305,8 +305,8 @@ def _outputs_beside(
 
 def _with_waits(plan: Plan) -> Plan:
     """Returns a part's plan with what its host waits for: transfers between its own devices, what
-    had staging buffers that weights take, what observers see, and all else before states are written.
-    Steps may wait for some of it earlier.
+    had staging buffers that weights take, what observers see, and all else before states are
+    written. Steps may wait for some of it earlier.
     """
     done: dict[int, int] = {}  # of each device the last split that is complete
     device_of = [split.device for split in plan.splits]

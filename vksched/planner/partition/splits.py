@@ -6,10 +6,10 @@ largest number of transfers on a path to it. Nodes of one device and one depth f
 is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
 own, so that the other device can start. A split is cut in parts where it takes its device too long,
 where a weight is streamed in, so that this lies there no longer than needed, behind a value that
-the user wants to see, and where the device's `submit_granularity` asks for it. Where the caller gives nodes
-turns, those of one turn form splits of their own, and a device has its turns in order. The splits
-stand in the order in which what they wait for is done, by rough estimates; those that write states
-stand last.
+the user wants to see, and where the device's `submit_granularity` asks for it. Where the caller
+gives nodes turns, those of one turn form splits of their own, and a device has its turns in order.
+The splits stand in the order in which what they wait for is done, by rough estimates; those that
+write states stand last.
 
     gpu:0   a0 -> a1 ----------> a4        depth 0: {a0, a1} early, {a2} late     depth 2: {a4}
              \\-> a2     \\        ^
@@ -43,8 +43,8 @@ def split_graph(
     placements: Sequence[Placement],
     streaming_buffers: StreamingBuffers | None = None,
 ) -> tuple[tuple[SplitDraft, ...], tuple[int, ...]]:
-    """Returns the splits in submission order and the splits to wait for at the end. streaming_buffers: by
-    default those of the machine.
+    """Returns the splits in submission order and the splits to wait for at the end.
+    streaming_buffers: by default those of the machine.
     """
     graph, is_cpu = support.graph, support.topology.is_cpu
     roots = graph.view_bases
@@ -299,8 +299,8 @@ def _find_waits(
     run: int,
 ) -> list[tuple[int, ...]]:
     """Returns for each split, and last for the end, the splits that the host must still wait for:
-    those whose values it needs, or whose staging buffers it takes, and the one before where the device's
-    `submit_granularity` asks for it.
+    those whose values it needs, or whose staging buffers it takes, and the one before where the
+    device's `submit_granularity` asks for it.
 
     A wait covers all earlier splits of its device: queues run in order. run: how many splits stand
     before those that write states, which wait for all of them.

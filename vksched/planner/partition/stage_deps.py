@@ -1,4 +1,5 @@
-"""Stage dependencies: which stage of a split waits for which, where copies go to a queue of their own.
+"""Stage dependencies: which stage of a split waits for which, where copies go to a queue of their
+own.
 
 Problem: two queues of one device share its memory. Method: the work of a split waits for its copies
 in. Copies in wait for the last work that uses their memory for something else, which is found by

@@ -1,12 +1,13 @@
-"""Streaming buffers: which weights of host memory take turns in the memory through which the host hands them
-to a device.
+"""Streaming buffers: which weights of host memory take turns in the memory through which the host
+hands them to a device.
 
-Problem: a weight that is streamed in lies in a staging buffer, memory that the host sees. A staging buffer for each
-weight takes as much as the weights do. A card with memory of its own has its staging buffers in the
-computer's memory, and each weight has one there, written before the first run. Method: where
-staging buffers lie in the device's memory, or the computer's is too small, splits take turns in a few sets
-of staging buffers. In each run the host writes the weights of a split once the split that had the set
-before is complete. With two sets it writes those of the next split while the device works.
+Problem: a weight that is streamed in lies in a staging buffer, memory that the host sees. A staging
+buffer for each weight takes as much as the weights do. A card with memory of its own has its
+staging buffers in the computer's memory, and each weight has one there, written before the first
+run. Method: where staging buffers lie in the device's memory, or the computer's is too small,
+splits take turns in a few sets of staging buffers. In each run the host writes the weights of a
+split once the split that had the set before is complete. With two sets it writes those of the next
+split while the device works.
 
     device   [ split 0: w0 ][ split 1: w1 ][ split 2: w2 ][ split 3: w3 ]
     host     w0 | w1        | w2 over w0   | w3 over w1   |

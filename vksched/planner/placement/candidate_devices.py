@@ -101,8 +101,8 @@ class Placing:
         return self._near_cpu(node) if self._gpus and self._is_cpu(first) else first
 
     def _near_cpu(self, node: Node) -> int:
-        """Returns the CPU that takes what no other device supports: that of the host which has most of
-        what a node reads, else of one that reads its result.
+        """Returns the CPU that takes what no other device supports: that of the host which has most
+        of what a node reads, else of one that reads its result.
         """
         if len(self.topology.hosts) == 1:
             return self.topology.cpu

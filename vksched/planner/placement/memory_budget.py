@@ -1,4 +1,5 @@
-"""Memory budget: what weights and states have taken of each device's memory while placement goes on.
+"""Memory budget: what weights and states have taken of each device's memory while placement goes
+on.
 
     null:0  |#### w0 ####|## w1 ##|  |    w2 does not fit: closed, but for what would fill as much
 

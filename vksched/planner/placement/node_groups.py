@@ -1,10 +1,11 @@
 """Node groups: nodes that are placed as one, so that a plan by cost weighs few things.
 
 Problem: a schedule over single nodes takes long to find, and scatters small ops over devices whose
-submissions cost more than they save. Method: a node joins the node group that makes all its operands,
-as long as the node group stays small; then a node group joins the only one that reads it. Neither makes a
-cycle: all ways into the node, or all ways out of the node group, end in the other. Where many node groups
-are left, neighbours in topological order become one: parts of an order are free of cycles, too.
+submissions cost more than they save. Method: a node joins the node group that makes all its
+operands, as long as the node group stays small; then a node group joins the only one that reads it.
+Neither makes a cycle: all ways into the node, or all ways out of the node group, end in the other.
+Where many node groups are left, neighbours in topological order become one: parts of an order are
+free of cycles, too.
 
     x -> a -> b -> c        {a, b, c} --> {f}        {d, e} stays apart: it is large enough
           \\-> d -> e -> f           \\-> {d, e} -/     to be worth a device of its own
@@ -28,7 +29,9 @@ MOST = 256
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are placed as one, states among them. candidate_devices: devices that can run all of them."""
+    """Nodes that are placed as one, states among them. candidate_devices: devices that can run all
+    of them.
+    """
 
     nodes: tuple[int, ...]
     candidate_devices: tuple[int, ...]
@@ -42,9 +45,9 @@ def find_node_groups(
 ) -> tuple[NodeGroup, ...]:
     """Returns the node groups of a graph in topological order.
 
-    candidate_devices: the devices that may run a node. seconds: of each node to be placed, on the device that is
-    fastest at it; 0 of states, each of which some other node reads. grain_s: a node group takes no
-    further node from there on.
+    candidate_devices: the devices that may run a node. seconds: of each node to be placed, on the
+    device that is fastest at it; 0 of states, each of which some other node reads. grain_s: a node
+    group takes no further node from there on.
     """
     maker = _GroupBuilder(support, candidate_devices, seconds, grain_s)
     maker.join_operands()

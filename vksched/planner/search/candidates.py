@@ -3,10 +3,10 @@
     each device first, then the next ones --------------------------------> hints
     graph -> node groups -> cuts.py: tasks --> schedules, stages -> devices --> hints
 
-For latency alone: single devices, and schedules of node groups by a few policies. Other objectives ask
-for more: schedules that are made for them, balanced stages for a stream, and stages that spread the
-bytes of weights and states. For memory a graph is cut by bytes, too: node groups that are worth a
-submission may be too large to spread. Of large graphs there are fewer, as each is split and
+For latency alone: single devices, and schedules of node groups by a few policies. Other objectives
+ask for more: schedules that are made for them, balanced stages for a stream, and stages that spread
+the bytes of weights and states. For memory a graph is cut by bytes, too: node groups that are worth
+a submission may be too large to spread. Of large graphs there are fewer, as each is split and
 simulated.
 
 Complexity: O(edges) and that of the schedules. Examples: tests/planner/test_select.py,
@@ -38,7 +38,9 @@ from .pipeline_stages import find_stages
 from .task_graph import Cut
 
 LARGE = 2_000
-"""Nodes, from which on candidates are weighed as node groups first: a split of all nodes takes time."""
+"""Nodes, from which on candidates are weighed as node groups first: a split of all nodes takes
+time.
+"""
 POLICIES = ("auto", "heft", "etf")
 """Schedules of node groups whose plans are simulated; of a large graph the first one."""
 SEARCH = 0.4
@@ -78,8 +80,8 @@ class Candidates:
             self._take_fastest()
 
     def _take_fastest(self) -> None:
-        """Leaves the caller's own devices and the fastest of others, as many as there are node groups;
-        of equal ones the first, so that they are on few hosts.
+        """Leaves the caller's own devices and the fastest of others, as many as there are node
+        groups; of equal ones the first, so that they are on few hosts.
         """
         alike, host_of, all_devices = self.support.alike, self.topology.host_of, self.devices
         self.devices = tuple(dict.fromkeys(alike[d] for d in all_devices))
@@ -225,7 +227,8 @@ class Candidates:
             if found is not None:
                 yield name if count == len(ranked) else f"{name} of {count}", cut, found
 
-    # -- nodes and node groups -------------------------------------------------------------------------
+    # -- nodes and node groups
+    # -------------------------------------------------------------------------
 
     def free_nodes(self) -> list[Node]:
         """Returns the nodes to be placed: states and what writes them stay together elsewhere."""

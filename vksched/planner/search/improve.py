@@ -1,11 +1,11 @@
 """Moves: a candidate is improved against the simulator that judges all candidates.
 
-Problem: a schedule of node groups hands each result over when it is made, over parallel links. A split
-hands over at its end, through one host. So the best schedule is not the best plan. Method: descent.
-A node, or a run of nodes each of which reads the one before, moves to another device, or two
-devices swap all that they have. The graph is placed, split and simulated as each candidate is, and
-a move that saves time stays. Moves that save time by a rough account are tried first: the load of
-the fullest device, and what crosses.
+Problem: a schedule of node groups hands each result over when it is made, over parallel links. A
+split hands over at its end, through one host. So the best schedule is not the best plan. Method:
+descent. A node, or a run of nodes each of which reads the one before, moves to another device, or
+two devices swap all that they have. The graph is placed, split and simulated as each candidate is,
+and a move that saves time stays. Moves that save time by a rough account are tried first: the load
+of the fullest device, and what crosses.
 
     on a: n0 n1 n2 n3    on b: n4        account: {n1 n2} to b saves 2 ms, n3 to b saves 1 ms, ...
     try {n1 n2} to b: 5.6 ms, was 5.9 --> stays; account anew

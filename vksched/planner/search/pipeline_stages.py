@@ -1,18 +1,17 @@
 """Stages: a graph cut into stretches, one a device, so that a stream flows.
 
 Problem: in a stream each device works on another run. The period is the load of the fullest device,
-and each transfer costs the host. A schedule that only balances loads scatters node groups over devices.
-Method: node groups stay in topological order, and each device takes one stretch of them. For a given
-period each set of devices reaches as far as its last one gets from where the others end. The least
-period at which all devices reach the end is found by halving.
+and each transfer costs the host. A schedule that only balances loads scatters node groups over
+devices. Method: node groups stay in topological order, and each device takes one stretch of them.
+For a given period each set of devices reaches as far as its last one gets from where the others
+end. The least period at which all devices reach the end is found by halving.
 
     node groups   0 1 2 | 3 4 5 6 7 | 8 9        gpu:1 takes 0-2, gpu:0 the next five, gpu:2 the rest
 
 The same with bytes in the place of seconds spreads weights evenly over devices. Of many devices
-those that take the same of each node group count as a kind, of which only the number in use matters.
-Complexity: sets of kinds * kinds * log(node groups) for each of HALVINGS; of devices that are all
-unlike there are 2**devices sets, at most 2**MOST.
-Examples: tests/planner/test_stages.py.
+those that take the same of each node group count as a kind, of which only the number in use
+matters. Complexity: sets of kinds * kinds * log(node groups) for each of HALVINGS; of devices that
+are all unlike there are 2**devices sets, at most 2**MOST. Examples: tests/planner/test_stages.py.
 """
 
 from __future__ import annotations
@@ -71,7 +70,9 @@ def _kinds(loads: Sequence[Mapping[str, float]], ranked: Sequence[str]) -> list[
 
 
 class _Lane:
-    """What devices of a kind take of all node groups before each one, and where their next gap is."""
+    """What devices of a kind take of all node groups before each one, and where their next gap
+    is.
+    """
 
     def __init__(self, loads: Sequence[Mapping[str, float]], device: str, count: int) -> None:
         self.count = count

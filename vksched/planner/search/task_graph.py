@@ -31,8 +31,8 @@ RULE = "the best plan by simulation has it here"
 
 
 class Cut:
-    """The node groups of a graph. devices: those that compete. pinned_devices: the devices of states that have
-    one already.
+    """The node groups of a graph. devices: those that compete. pinned_devices: the devices of
+    states that have one already.
     """
 
     def __init__(
@@ -51,7 +51,9 @@ class Cut:
         """The nodes that are placed as one, in topological order."""
 
     def hints_for(self, devices: Sequence[str]) -> PlacementHints:
-        """Returns the wish for a device for each node group; states go to where their readers are."""
+        """Returns the wish for a device for each node group; states go to where their readers
+        are.
+        """
         index = {name: number for number, name in enumerate(self._names)}
         states = self._support.graph.states
         each = zip(self.node_groups, devices, strict=True)

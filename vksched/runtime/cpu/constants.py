@@ -1,5 +1,5 @@
-"""Constants of a prepared plan of the CPU: what weights alone make is computed once, when the plan is
-prepared, and not in each run.
+"""Constants of a prepared plan of the CPU: what weights alone make is computed once, when the plan
+is prepared, and not in each run.
 
     weight --transpose--> kept        input, kept --recurrent--> ...
 
@@ -18,8 +18,8 @@ from ...plan.types.plan_types import PlanValue, Split
 from .evaluate import CpuWeights, Values, evaluate_node
 
 MAX_BYTES = 1 << 26
-"""What a prepared plan makes of such values at most; those that would be more are made in each run. Those
-that only others of them read are not kept.
+"""What a prepared plan makes of such values at most; those that would be more are made in each run.
+Those that only others of them read are not kept.
 """
 
 

@@ -42,7 +42,9 @@ def writes_state(node: Node) -> bool:
 def native_programs_of(
     plan: PlanValue, split: Split, known: Mapping[int, NDArray]
 ) -> dict[int, NativeProgram]:
-    """Returns the native programs of the nodes of a split that native loops run. known: its weights."""
+    """Returns the native programs of the nodes of a split that native loops run. known: its
+    weights.
+    """
     graph, found = plan.graph, dict[int, NativeProgram]()
     if not native_kernels.has_programs():
         return found
@@ -58,8 +60,8 @@ def native_programs_of(
 
 
 def _native_program_of(node: Node, types: tuple[TensorType, ...]) -> NativeProgram | None:
-    """Returns the native program of all nodes that are the same call; none where numpy rounds factors, or
-    something has no elements.
+    """Returns the native program of all nodes that are the same call; none where numpy rounds
+    factors, or something has no elements.
     """
     native_program = node.declaration.native_program
     if native_program is None or rounds_operands(node.attrs):

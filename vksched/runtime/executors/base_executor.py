@@ -1,5 +1,5 @@
-"""BaseExecutor: what all executors have in common: slots that runs take in turn, prepared_plans of devices,
-and what happens when one fails.
+"""BaseExecutor: what all executors have in common: slots that runs take in turn, prepared_plans of
+devices, and what happens when one fails.
 
     run: wait for a slot -> carry out -> give it back          a device fails: no new runs, `shutdown`
 
@@ -37,8 +37,9 @@ class ExecutorClosed(Exception):
 
 @dataclass(slots=True)
 class RunResult:
-    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.backed_up_states`. plan_and_stats: the
-    plan of this run and its statistics, once it is done.
+    """outputs: as in `Graph.outputs`. kept: the next values of states, as in
+    `Graph.backed_up_states`. plan_and_stats: the plan of this run and its statistics, once it is
+    done.
     """
 
     outputs: tuple[NDArray, ...]
@@ -63,8 +64,8 @@ class BaseExecutor:
     """A plan made ready to run: memory allocated, weights uploaded, everything recorded.
 
     A run that a device fails takes it out of use: those that wait for a slot are turned away with
-    ExecutorClosed, those under way go on, and `close` waits for them. prepare: makes the prepared plan of a
-    device. working: the devices that take part. number: of the plan, for events.
+    ExecutorClosed, those under way go on, and `close` waits for them. prepare: makes the prepared
+    plan of a device. working: the devices that take part. number: of the plan, for events.
     """
 
     def __init__(
@@ -248,15 +249,17 @@ class BaseExecutor:
         return [each for run in runs for each in self._reporter.in_flight_splits(run)]
 
     def take_faults(self) -> list[DeviceError]:
-        """Returns the first failure of each device, each once; after `shutdown` there are no more."""
+        """Returns the first failure of each device, each once; after `shutdown` there are no
+        more.
+        """
         with self._state:
             faults, self._faults = self._faults, []
         return faults
 
     def shutdown(self) -> tuple[Closing, ...]:
-        """Takes no new runs, waits for those under way, and frees all but the prepared plans of devices
-        that may still work on their memory. Returns these, to be closed as late as can be: all,
-        where a run's own observer or sink asks, which cannot wait for the end of that run.
+        """Takes no new runs, waits for those under way, and frees all but the prepared plans of
+        devices that may still work on their memory. Returns these, to be closed as late as can be:
+        all, where a run's own observer or sink asks, which cannot wait for the end of that run.
         """
         me = threading.get_ident()
         if self.stream is not None:

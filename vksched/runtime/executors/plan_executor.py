@@ -1,9 +1,10 @@
 """Executor: carries out a Plan on devices, to the letter. It decides nothing.
 
     for each split, in plan order:  send and take what crosses from and to other hosts
-                                    -> write its inputs to the upload buffer -> wait for the transfers it
-                                    needs, and for windows that it takes -> move transfers from
-                                    download buffer to upload buffer, write weights there -> submit, without waiting
+                                    -> write its inputs to the upload buffer -> wait for the
+                                    transfers it needs, and for windows that it takes -> move
+                                    transfers from download buffer to upload buffer, write weights
+                                    there -> submit, without waiting
     after each wait:                check the sequence words of what has ended
     at the end:                     wait for the outputs, copy the results
 

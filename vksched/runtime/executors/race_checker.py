@@ -1,4 +1,5 @@
-"""The happens-before check at run time (VKSCHED_CHECK=1): prepared_plans that tell a checker all they do.
+"""The happens-before check at run time (VKSCHED_CHECK=1): prepared_plans that tell a checker all
+they do.
 
     executor --upload, submit, wait, check, fetch--> Watched --> the device's prepared plan
                                                        \\--> Log --> plan.happens.Checker

@@ -1,4 +1,5 @@
-"""SlowdownTracker: how much slower than planned a device proved to be, so that no submission takes long.
+"""SlowdownTracker: how much slower than planned a device proved to be, so that no submission takes
+long.
 
 Problem: many drivers end a submission after two seconds, and the device with it; plans cut long
 splits by rough speeds, which may be wrong by ten. Method: each run is measured. A submission over

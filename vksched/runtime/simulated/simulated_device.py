@@ -183,8 +183,8 @@ class SimulatedPreparedPlan:
         return seconds
 
     def _own_s(self, way: str, size_bytes: int, async_transfer: bool = False) -> float:
-        """Returns the device's own part of a transfer, as measured. async_transfer: its copy queue takes all
-        where nobody has measured it.
+        """Returns the device's own part of a transfer, as measured. async_transfer: its copy queue
+        takes all where nobody has measured it.
         """
         if self._link is HERE:
             return 0.0

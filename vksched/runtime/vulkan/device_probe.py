@@ -76,9 +76,9 @@ class DeviceInfo:
 
     name: "vulkan:N" in loader order, or "cpu". label: the driver's name for it. type: discrete,
     integrated, virtual, cpu or other. memory_free_bytes: the driver's budget less its usage, the
-    total where it keeps none. max_buffer_bytes: the largest single buffer. why_not: why it is not used by
-    default, "" when it is. duplicate_of: the name under which the same device is used. problem: why
-    it cannot be opened.
+    total where it keeps none. max_buffer_bytes: the largest single buffer. why_not: why it is not
+    used by default, "" when it is. duplicate_of: the name under which the same device is used.
+    problem: why it cannot be opened.
     """
 
     name: str

@@ -1,9 +1,12 @@
 """Splits of a plan as Vulkan commands.
 
-Recording of a split:  barrier | copies in (upload buffer -> activations) | nodes, with the plan's barriers
-                       | copies out (activations -> download buffer), sequence_number -> status word | barrier to host
+Recording of a split:  barrier | copies in (upload buffer -> activations) | nodes, with the plan's
+barriers
+                       | copies out (activations -> download buffer), sequence_number -> status word
+                       | barrier to host
 
-Copies that run beside the work are recordings of their own, each with its sequence number and its barriers.
+Copies that run beside the work are recordings of their own, each with its sequence number and its
+barriers.
 
 A barrier orders dispatches alone where no copy is near: then drivers need not wait for their copy
 engines. A node that alone takes longer than drivers allow is spread over several recordings.
@@ -46,8 +49,8 @@ TICKET, ECHO, FLAGS, STATUS_WORDS = 0, 1, 2, 4
 error bits.
 """
 ASIDE_ECHO, ASIDE_WORDS = {UPLOAD: 1, DOWNLOAD: 2}, 4
-"""Words of a split in its slot's buffer for copies beside the work: first the sequence number, then what
-each stage has written back. It is apart, as kernels bind all of the other one.
+"""Words of a split in its slot's buffer for copies beside the work: first the sequence number, then
+what each stage has written back. It is apart, as kernels bind all of the other one.
 """
 
 

@@ -45,11 +45,11 @@ Between = tuple[int, str, str]
 class Span(NamedTuple):
     """Something that took time, or is predicted to.
 
-    lane: its number; row: one of ROWS. kind: "run", "copy", "wait", "host_op", "split", "transfer_queue", "op",
-    or the name of any other event. start_s, end_s: seconds from the origin. run, plan, split, node:
-    which ones, -1 for none. bytes: that a copy moves. expected_s: what the plan expected of a
-    measured span; None where it says nothing. details: further text. between: of a
-    send or take.
+    lane: its number; row: one of ROWS. kind: "run", "copy", "wait", "host_op", "split",
+    "transfer_queue", "op", or the name of any other event. start_s, end_s: seconds from the origin.
+    run, plan, split, node: which ones, -1 for none. bytes: that a copy moves. expected_s: what the
+    plan expected of a measured span; None where it says nothing. details: further text. between: of
+    a send or take.
     """
 
     lane: int
@@ -134,8 +134,9 @@ class SplitView:
 
 @dataclass(frozen=True, slots=True)
 class PredictedSpan:
-    """A stretch of the simulated run of a plan. kind: "split", "transfer_queue", "copy" or "wait". lane: the
-    device it is for. split: -1 for results that are copied out. Times from the start of the run.
+    """A stretch of the simulated run of a plan. kind: "split", "transfer_queue", "copy" or "wait".
+    lane: the device it is for. split: -1 for results that are copied out. Times from the start of
+    the run.
     """
 
     kind: str

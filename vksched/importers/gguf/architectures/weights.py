@@ -30,8 +30,8 @@ Asked = tuple[str, tuple[int, ...], tuple[str, ...]]
 
 class Weights:
     """Makes weights of a file's tensors when they are asked for, by any thread; all graphs share
-    them. Matrices keep the type of the file where products read it (vs.quantized_weight); all else becomes
-    float32.
+    them. Matrices keep the type of the file where products read it (vs.quantized_weight); all else
+    becomes float32.
     """
 
     def __init__(self, file: GgufFile) -> None:

@@ -1,6 +1,7 @@
 """Rules for products of integers. Of 8 bits they are one op, which takes four products at a time.
 
-    quantized values, words of weights -> matmul_integer, conv_integer -> int32 -> requantize -> quantized values
+    quantized values, words of weights -> matmul_integer, conv_integer -> int32 -> requantize ->
+    quantized values
 
 Known weights become words once (ops/linalg/int8_weights.py). Wider integers, zero points for rows
 of a, and convolutions in groups are sums of int32.
@@ -168,7 +169,8 @@ def conv_integer(n: NodeContext) -> Value:
     return Value(T.INT32, tensor=_convolution(n, 0, 2, 1, 3))
 
 
-# -- back to quantized values -----------------------------------------------------------------------------
+# -- back to quantized values
+# -----------------------------------------------------------------------------
 
 
 def _requantized(

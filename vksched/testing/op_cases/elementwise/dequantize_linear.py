@@ -1,5 +1,6 @@
-"""Cases of dequantize_linear: all types, ends of their ranges, words that are not full, each axis, zero points
-and scales of one element and of many; and what moves such weights without widening them.
+"""Cases of dequantize_linear: all types, ends of their ranges, words that are not full, each axis,
+zero points and scales of one element and of many; and what moves such weights without widening
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Cases of chains: every function that a fused elementwise op holds, every kind of operand, long ones."""
+"""Cases of chains: every function that a fused elementwise op holds, every kind of operand, long
+ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Cases of dynamic_update_slice: any axis, starts of each batch, rows that lie outside, nothing to write."""
+"""Cases of dynamic_update_slice: any axis, starts of each batch, rows that lie outside, nothing to
+write.
+"""
 
 from __future__ import annotations
 

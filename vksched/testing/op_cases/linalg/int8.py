@@ -1,5 +1,6 @@
 """Cases of products and convolutions of integers of 8 bits, of what packs their weights, and of
-what makes quantized values: ends of ranges, sizes that fill no word and no tile, zero points of all kinds.
+what makes quantized values: ends of ranges, sizes that fill no word and no tile, zero points of all
+kinds.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ _ENDS = i32(0), i32(-128)
 _HALVES = np.arange(-40, 41, dtype=np.float32).reshape(9, 9) / 2
 _BETWEEN = np.arange(-126, 130, dtype=np.float32).reshape(32, 8) - np.float32(0.5)
 _ODD = f32(0.0123, 0.037, 0.31, 7.7, 1 / 3, 127, 1e-9, 3e20)
-"""Scales whose quotients lie between two quantized values, or next to there: a last place decides."""
+"""Scales whose quotients lie between two quantized values, or next to there: a last place
+decides.
+"""
 CASES: list[OpSample] = [
     *(
         OpSample(
