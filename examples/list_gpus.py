@@ -26,7 +26,8 @@ def main(devices: Sequence[str] | None = None) -> tuple[vs.DeviceInfo, tuple[str
         free, total = info.memory_free_bytes / GIB, info.memory_total_bytes / GIB
         print(f"{info.name}: {info.label} ({info.type}), driver {info.driver}")
         print(
-            f"    {free:.1f} of {total:.1f} GiB free, largest buffer {info.max_buffer_bytes >> 20} MiB"
+            f"    {free:.1f} of {total:.1f} GiB free, largest buffer "
+            f"{info.max_buffer_bytes >> 20} MiB"
         )
         if info.uuid:
             print(f"    vulkan:{info.uuid[:8]} names it even where the loader's order changes")

@@ -36,8 +36,9 @@ def test_a_step_is_warned_of_once_per_kind_at_the_line_that_runs(gpu: vs.Schedul
     with pytest.warns(vs.VkschedWarning) as said:
         np.testing.assert_array_equal(run(x=MANY)["y"], np.exp(-MANY[19::-1]))
     assert [str(w.message) for w in said] == [
-        "[fallback] the host runs Unique (node 'u') between two segments, as no vksched op expresses "
-        "Unique; the second one waits for it, and is planned for the shapes that come out; try "
+        "[fallback] the host runs Unique (node 'u') between two segments, as no vksched op "
+        "expresses Unique; the second one waits for it, and is planned for the shapes that "
+        "come out; try "
         "print(run.explain())"
     ]
     assert said[0].filename == __file__

@@ -260,9 +260,12 @@ MISTAKES = {
         "part.live_out if leaving_s is None else ()", "part.live_out",
     ),
     "nobody waits for copies out": (
-        "self._wait_until(max(self._async_downloads.pop(number) or 0.0 for number in now), split)", "pass",
+        "self._wait_until(max(self._async_downloads.pop(number) or 0.0 for number in now), "
+        "split)", "pass",
     ),
-    "the host makes the copies of a copy queue": ("\n    if async_transfer:\n", "\n    if False:\n"),
+    "the host makes the copies of a copy queue": (
+        "\n    if async_transfer:\n", "\n    if False:\n",
+    ),
     "a submission of copies takes the device no time": (
         "seconds = submission_s(machine.devices[device])\n", "seconds = 0.0\n",
     ),

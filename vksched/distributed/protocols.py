@@ -1,10 +1,10 @@
 """What the parts of a plan over several computers ask of each other and of the network.
 
-    driver --Worker.prepare(part)--> each host                      once per plan
-    driver --Worker.start(run, feeds)--> each host                  one message per host and run
-           host --TensorTransport.send--> host <--TensorTransport.recv--                one message per value that crosses
-    driver <--Driver.ready-- host   --Worker.commit--> host         only where a host has states
-    driver <--Driver.done-- host                                  times of its splits
+    driver --Worker.prepare(part)--> each host                       once per plan
+    driver --Worker.start(run, feeds)--> each host                   one message per host and run
+    host --TensorTransport.send--> host <--TensorTransport.recv--    one message per transfer
+    driver <--Driver.ready-- host   --Worker.commit--> host          only if a host has states
+    driver <--Driver.done-- host                                     times of its splits
 
 Of a run that fails anywhere every host is told by `Worker.abort`; each part then waits for what its
 devices have under way, and says `failed`. Only when all have, the driver gives the slot to another

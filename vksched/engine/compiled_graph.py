@@ -94,7 +94,7 @@ class GraphExecutionState:
         self._stale = ""  # or why the next run begins a generation: "slow", "restore_device"
         self._drift = Drift(preparing.paces.of)
         self._measured = False
-        """Whether the tuner had its turn; the runs that a fault repeats wait already."""
+        """True once kernels were tuned; runs that a fault repeats wait already."""
         self.plan_numbers: list[int] = []  # of all plans so far, for events
         self._faults = Faults(self._quarantine, self._states, preparing.trace, self.plan_numbers)
         self._unanswered: list[Closing] = []
@@ -104,17 +104,12 @@ class GraphExecutionState:
         self._callers: set[int] = set()  # threads in `run`, each of which alone takes itself out
         self._accepted: set[Future[Any]] = set()
         self._workers: set[int] = set()
-        self._closing = False
+        self._closing = self._closed = False
         self._closer = False  # whether somebody is closing it now
-        self._closed = False
         self._inside: set[int] = set()  # threads of the pool that carry out a run
         self._placed: list[Plan] = []  # plans that count as users of their states
-        self.graph = request.graph
-        """Whose ids callers give; a plan may have another version of it."""
-        asked = PlanOptions(
-            request.overrides, preparing.opened.with_cpu, preparing.copies, request.all_reduce_nodes
-        )
-        self.history = GraphHistory(partial(_asked, request, asked))
+        self.graph = request.graph  # whose ids callers give; a plan may have another version of it
+        self.history = _history(request, preparing)
         """What the last finished runs cost."""
         self.plan: Plan
         """Where everything runs now."""
@@ -345,9 +340,8 @@ class GraphExecutionState:
                     raise
                 finally:
                     now = self._executor
-                    warnings = self._faults.report(
-                        None if now is None else now.device_names, failed
-                    )
+                    names = None if now is None else now.device_names
+                    warnings = self._faults.report(names, failed)
         finally:
             failed = None  # else it and this frame hold each other
             for text in warnings:
@@ -377,6 +371,12 @@ class GraphExecutionState:
                 if failures > MAX_FAILURES or not self._faults.may_retry(error):
                     self._faults.forget_memory()  # the next run tries again
                     raise
+
+
+def _history(request: Request, preparing: Preparing) -> GraphHistory:
+    copies, with_cpu = preparing.copies, preparing.opened.with_cpu
+    asked = PlanOptions(request.overrides, with_cpu, copies, request.all_reduce_nodes)
+    return GraphHistory(partial(_asked, request, asked))
 
 
 def _works(executor: BaseExecutor | None, quarantine: Quarantine) -> TypeGuard[BaseExecutor]:

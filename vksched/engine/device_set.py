@@ -114,14 +114,16 @@ class DeviceSet:
             submit_granularity = dict.fromkeys(gpus, submit_granularity) or {"": submit_granularity}
         if not isinstance(submit_granularity, Mapping):
             raise PlanError(
-                f"[Scheduler] expected submit_granularity as a str or a mapping, got {submit_granularity!r}"
+                "[Scheduler] expected submit_granularity as a str or a mapping, got "
+                f"{submit_granularity!r}"
             )
         out: dict[str, str] = {}
         for name, value in submit_granularity.items():
             if value not in GRANULARITIES:
                 where = f" for {name}" if name else ""
                 raise PlanError(
-                    f"[Scheduler] expected a submit_granularity of {', '.join(GRANULARITIES)}{where}, got {value!r}"
+                    "[Scheduler] expected a submit_granularity of "
+                    f"{', '.join(GRANULARITIES)}{where}, got {value!r}"
                 )
             known = self.resolve(name) if name else name
             if known and known not in names:

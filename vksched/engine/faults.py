@@ -64,7 +64,8 @@ class Quarantine:
             host = host_of(name)
             remedy = f"try sched.restore_device({host!r})" if host else "make a new Scheduler"
             error = DeviceError(
-                f'[fault] {name} failed earlier: {reason}; {remedy}, or try on_device_failure="retry"'
+                f"[fault] {name} failed earlier: {reason}; {remedy}, or try "
+                'on_device_failure="retry"'
             )
             error.device = name
             raise error

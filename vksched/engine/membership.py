@@ -42,8 +42,8 @@ class Membership:
         names = [each for each in known if name in (each, host_of(each))]
         if self._hosts is None or not names:
             raise DeviceError(
-                f"[restore_device] expected one of {', '.join(known) or 'no device of a cluster'}, or "
-                f"its computer, got {name!r}; try a new Scheduler for devices of this computer"
+                f"[restore_device] expected one of {', '.join(known) or 'no device of a cluster'}, "
+                f"or its computer, got {name!r}; try a new Scheduler for devices of this computer"
             )
         with self._lock:
             there = {device.name: device for device in self._hosts.rejoin(host)}

@@ -70,7 +70,8 @@ def check_settings(
         raise PlanError(f"[Scheduler] expected a timeout_s above 0, got {timeout_s!r}")
     if on_device_failure not in ON_DEVICE_FAILURE:
         raise PlanError(
-            f"[Scheduler] expected on_device_failure of {ON_DEVICE_FAILURE}, got {on_device_failure!r}"
+            f"[Scheduler] expected on_device_failure of {ON_DEVICE_FAILURE}, got "
+            f"{on_device_failure!r}"
         )
 
 
@@ -97,7 +98,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.policy not in STATIC and set(self.submit_granularity.values()) - {"split"}:
             raise PlanError(
-                f'[Scheduler] expected submit_granularity of "split" with policy={self.policy!r}, got '
+                '[Scheduler] expected submit_granularity of "split" with '
+                f"policy={self.policy!r}, got "
                 f'{dict(self.submit_granularity)!r}; try policy="auto"'
             )
 

@@ -1,7 +1,7 @@
 """The other computers of a scheduler, as the engine sees them: devices, links, and who carries out
 their parts of a plan.
 
-    vksched/cluster --join--> Hosts --devices--> DeviceSet        --host, transport--> ClusterExecutor
+    vksched/cluster --join--> Hosts --devices--> DeviceSet      --host, transport--> ClusterExecutor
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ class ReplanReason:
         phrases = formatter.phrases
         return (
             f"planned again after run {self.runs}: {self.device} takes {self.ratio:.2g} times as "
-            f"long as before; {phrases.what} {phrases.does} about {formatter.text(self.after)}, with the "
-            f"plan before it {formatter.text(self.before)}"
+            f"long as before; {phrases.what} {phrases.does} about {formatter.text(self.after)}, "
+            f"with the plan before it {formatter.text(self.before)}"
         )
 
 

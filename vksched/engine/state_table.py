@@ -103,8 +103,8 @@ class StateTable:
         with self._lock:
             if self._is_used(state):
                 raise PlanError(
-                    f"[delete_state] expected a state that no compiled graph uses, got {state.name!r}; try "
-                    "run.close() first"
+                    f"[delete_state] expected a state that no compiled graph uses, got "
+                    f"{state.name!r}; try run.close() first"
                 )
             self._forget(state)
 

@@ -78,7 +78,8 @@ def _check_host(support: OpSupport, on: Mapping[int, Recorded]) -> None:
     if need > topology.devices[topology.cpu].memory_bytes:
         raise OutOfMemory(
             f"[plan] expected at most {topology.devices[topology.cpu].memory_bytes} bytes of free "
-            f"memory to be needed, got {need} for the CPU and for staging buffers; try smaller batches"
+            f"memory to be needed, got {need} for the CPU and for staging buffers; try "
+            "smaller batches"
         )
 
 

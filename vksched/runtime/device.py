@@ -1,7 +1,7 @@
 """What the executor asks of a device. `vulkan`, `cpu` and `null` implement it; tests may too.
 
     Device --prepare(plan, index)--> PreparedPlan               (memory, uploads, recordings: once)
-    PreparedPlan: upload inputs -> submit split -> wait -> check -> fetch results     (per run, in one
+    PreparedPlan: upload inputs -> submit split -> wait -> check -> fetch results   (per run, in one
     slot)
 
 A slot is one of the plan's `copies` sets of memory; a slot carries one run at a time.

@@ -147,15 +147,10 @@ class Scheduler(OfProcess):
             )
             names = [d.name for d in self._opened.devices[:-1]]
             self._quarantine = Quarantine(names, on_device_failure)
+            tools = Tuner(mode, Store()), FirstUse(mode, Calibrator(mode, CostStore()))
             self._preparing = Preparing(
-                self._opened,
-                settings,
-                self._quarantine,
-                self._states,
-                Tuner(mode, Store()),
-                FirstUse(mode, Calibrator(mode, CostStore())),
-                SlowdownTracker(self.trace),
-                self.trace,
+                *(self._opened, settings, self._quarantine, self._states),
+                *(*tools, SlowdownTracker(self.trace), self.trace),
             )
             configured = _configuring(parsed, self._preparing, self._states, policy)
             self.graphs = Graphs(self._preparing, configured)

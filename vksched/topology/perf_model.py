@@ -151,8 +151,8 @@ class PerfModel:
         known = {*_NUMBERS, "when", "curves", "paces"}
         if not isinstance(data, Mapping) or set(data) - known:
             raise PlanError(
-                f"[topology] expected a mapping with some of {', '.join(sorted(known))} as {where}, "
-                f"got {data!r}"
+                f"[topology] expected a mapping with some of {', '.join(sorted(known))} as {where},"
+                f" got {data!r}"
             )
         given: dict[str, Any] = {}
         try:

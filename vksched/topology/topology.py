@@ -85,8 +85,8 @@ class Topology:
             check_name(device.name)
             if device.submit_granularity not in GRANULARITIES:
                 raise PlanError(
-                    f"[topology] expected a submit_granularity of {', '.join(GRANULARITIES)} for {device.name}, "
-                    f"got {device.submit_granularity!r}"
+                    f"[topology] expected a submit_granularity of {', '.join(GRANULARITIES)} for "
+                    f"{device.name}, got {device.submit_granularity!r}"
                 )
         if len(set(names)) != len(names):
             raise PlanError(f"[topology] expected distinct device names, got {names}")

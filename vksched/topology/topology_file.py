@@ -189,8 +189,8 @@ def _ends(links: Iterable[object]) -> set[tuple[str, str]]:
             pair = str(ends[0]), str(ends[1])
             if pair in out:
                 raise PlanError(
-                    f"[topology] expected one link from {pair[0]} to {pair[1]}, got two; try one of "
-                    "them, or change its ends for the way back"
+                    f"[topology] expected one link from {pair[0]} to {pair[1]}, got two; try one of"
+                    " them, or change its ends for the way back"
                 )
             out.add(pair)
     return out
@@ -202,8 +202,8 @@ def _link(given: object, where: str) -> Link:
         return way(given)
     if not isinstance(given, Mapping):
         raise PlanError(
-            f"[topology] expected the name of a link, as pcie4x16, or its bytes_per_s and latency_s "
-            f"for {where}, got {given!r}"
+            f"[topology] expected the name of a link, as pcie4x16, or its bytes_per_s and latency_s"
+            f" for {where}, got {given!r}"
         )
     _check_keys(given, LINK_KEYS, f"the link of {where}")
     figures = _in_units(given, f"the link of {where}")

@@ -395,22 +395,14 @@ class RemoteWorker:
                 )
             if found.error is not None:
                 self._runs.pop(run, None)
-                self._raise(found.error, found.torn)
+                _raise(found.error, found.torn)
             return found
-
-    def _raise(self, error: BaseException, torn: frozenset[int] | None) -> NoReturn:
-        if torn is not None:
-            raise CommitFailed(error, RunResult(()), torn) from error
-        raise error
 
     # -- of the channel ----------------------------------------------------------------------------
 
     def place(self, message: Message, size: int) -> memoryview | None:
-        return (
-            self._workers.transport.place(message, size, self.name)
-            if message.kind == "value"
-            else None
-        )
+        transport = self._workers.transport if message.kind == "value" else None
+        return None if transport is None else transport.place(message, size, self.name)
 
     def received(self, channel: Channel, message: Message) -> None:
         fields = message.fields
@@ -432,9 +424,8 @@ class RemoteWorker:
             torn = None if fields["torn"] is None else frozenset(fields["torn"])
             error = error_of(fields, self.name)
             if isinstance(error, DeviceError) and error.host:
-                error.host = (
-                    fields["host"] or self.name
-                )  # what it says of another, `FirstError` weighs
+                # what it says of another, `FirstError` weighs
+                error.host = fields["host"] or self.name
             self._note(run_of(fields), error=error, torn=torn)
         else:
             raise Wrong(f"a worker does not say {message.kind}")
@@ -491,14 +482,10 @@ class RemoteWorker:
         except DeviceError as error:  # else each plan would ask again, and fail
             raise self._mark_lost(str(error)) from error
         infos = {each.spec.name: each for each in devices}
-        here = {
-            name
-            for name in infos.keys() & self._device_infos
-            if infos[name].spec.kind == self._device_infos[name].spec.kind
-        }
-        if not here >= self._device_infos.keys():
-            gone = ", ".join(self._device_infos.keys() - here)
-            self.channel.mark_lost(f"it tells no more of {gone}, which it had")
+        kinds = {name: each.spec.kind for name, each in infos.items()}
+        gone = [n for n, old in self._device_infos.items() if kinds.get(n) != old.spec.kind]
+        if gone:
+            self.channel.mark_lost(f"it tells no more of {', '.join(gone)}, which it had")
             return
         self._device_infos = infos
 
@@ -512,3 +499,9 @@ class RemoteWorker:
         there = self.channel.ask("clock", {}, (), ANSWER_S).fields
         after_s = self._workers.clock.now()
         self._clock.note(before_s, there["came_s"], there["left_s"], after_s)
+
+
+def _raise(error: BaseException, torn: frozenset[int] | None) -> NoReturn:
+    if torn is not None:
+        raise CommitFailed(error, RunResult(()), torn) from error
+    raise error

@@ -47,7 +47,8 @@ def _place_of(text: str) -> tuple[Network | str, int | None]:
     network = _network(host)
     if not host or (network is None and ("/" in host or ":" in host)):
         raise VkschedError(
-            f"[worker] expected HOST, HOST:PORT or a network as a peer, got {text!r}; try 10.0.0.0/24"
+            f"[worker] expected HOST, HOST:PORT or a network as a peer, got {text!r}; try "
+            "10.0.0.0/24"
         )
     return network or host, port
 

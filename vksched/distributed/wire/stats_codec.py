@@ -1,7 +1,7 @@
 """Stats codec: what hosts report of runs and of themselves, as plain data, checked by those who
 read it.
 
-    RunStats, events --encode_run_stats--> bytes --decode_run_stats--> again          devices: specs and links
+    RunStats, events --encode_run_stats--> bytes --decode_run_stats--> RunStats, events
 
 Examples: tests/distributed/test_stats_codec.py.
 """
@@ -169,7 +169,8 @@ def _device_info(each: dict[str, Any]) -> RemoteDeviceInfo:
         raise PlanError(f"expected the name of a device, got {spec.name[:64]!r}")
     if spec.submit_granularity not in GRANULARITIES:
         raise PlanError(
-            f"expected a submit_granularity of {', '.join(GRANULARITIES)}, got {spec.submit_granularity[:64]!r}"
+            f"expected a submit_granularity of {', '.join(GRANULARITIES)}, got "
+            f"{spec.submit_granularity[:64]!r}"
         )
     return RemoteDeviceInfo(spec, made)
 

@@ -77,8 +77,8 @@ class Security:
             return self._secured(own, server=False)
         except Closed as error:
             raise DeviceError(
-                f"[cluster] expected a worker of this cluster at {place_text(address)}, got another "
-                f"one, or one with other credentials or security: {error}; try the same file and "
+                f"[cluster] expected a worker of this cluster at {place_text(address)}, got another"
+                f" one, or one with other credentials or security: {error}; try the same file and "
                 f"security ({self.kind}) at both ends"
             ) from None
 

@@ -1,6 +1,6 @@
 """TensorSender: values of a part on their way to other hosts, while its walk goes on.
 
-    walk: wait, check, fetch --small--> TensorTransport            --large--> a thread --> TensorTransport
+    walk: wait, check, fetch --small--> TensorTransport      --large--> a thread --> TensorTransport
     end:  wait until all are sent: their memory is the slot's
 
 Problem: a large value takes a network long, and the devices need the walk meanwhile. Method: as

@@ -95,8 +95,9 @@ class Advice:
             return [f"{text} {phrases.smaller}, by simulation"]
         now = formatter.text(self.value(self.now) or 0.0)
         return [
-            f"{each.what}: {phrases.what} would {phrases.do} {formatter.text(self.value(each) or 0.0)} "
-            f"instead of {now} ({percent(self.gain(each))} less), by simulation"
+            f"{each.what}: {phrases.what} would {phrases.do} "
+            f"{formatter.text(self.value(each) or 0.0)} instead of {now} "
+            f"({percent(self.gain(each))} less), by simulation"
             + "".join(f"; {doubt}" for doubt in self._doubts(each))
             for each in found
         ]

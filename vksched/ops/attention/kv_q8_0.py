@@ -1,7 +1,7 @@
 """Rows in q8_0, 8.5 bits a value, as keys and values are kept: made on the device, read in place.
 
     row     tile | tile | last tile, shorter     a tile holds 64 values
-    tile    a word of two scales | 16 words of quantized values, four in each, the first in its lowest bits
+    tile   a word of two scales | 16 words of four quantized values, the first in the lowest bits
 
 A value is code * scale: scales are float16, of 32 neighbours, quantized values are in -127 .. 127.
 Both are rounded as ggml does it. Weights of a file lie otherwise (quant_layout.py): they are read

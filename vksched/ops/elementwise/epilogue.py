@@ -1,6 +1,6 @@
 """Epilogue: elementwise steps on what a product or convolution makes, before it is stored.
 
-    matmul(a, b, bias) -> add residual -> gelu     is     matmul(a, b, bias, residual) {epilogue: ...}
+    matmul(a, b, bias) -> add residual -> gelu   is     matmul(a, b, bias, residual) {epilogue: ...}
 
 A pass makes it (vksched/passes/fuse_epilogues.py), users do not. The attribute `epilogue` says
 (operands, steps, constants): a fused op's program, whose first operand is the op's own result; the

@@ -6,8 +6,8 @@ knew. Of each word the last write and the reads since are kept. Two accesses of 
 neither of which knows of the other, are a race, whatever order they came in this time. What is read
 must also be what this run wrote, and not the leftover of another.
 
-    host of slot 0   write upload buffer | submit ------------------------> wait | read download buffer
-    queue of gpu:0                  \\-> copy in | barrier | nodes -/       without the wait: race
+    host of slot 0   write upload | submit ---------------------> wait | read download
+    queue of gpu:0           \\-> copy in | barrier | nodes -/       without the wait: race
 
 A device may have a second queue, for copies beside its work; who waits for a semaphore learns what
 the queue that signals it knew then, as do all later submissions to its own queue.

@@ -36,8 +36,8 @@ class Turns:
                     raise _fail(f"two values share words of the upload buffer, one of them {name}")
                 if not is_complete(other):
                     raise _fail(
-                        f"{name} is written for split {split.id} over a staging buffer that split {other} "
-                        "may still read"
+                        f"{name} is written for split {split.id} over a staging buffer that split "
+                        f"{other} may still read"
                     )
 
 

@@ -1,6 +1,6 @@
 """Inbox: where values lie that cross between a device and the host, in memory that both see.
 
-    upload buffer   | x | h from split 2 | w0, then w2 | w1, then w3 |     windows.py: who takes turns
+    upload buffer   | x | h from split 2 | w0, then w2 | w1, then w3 |   windows.py: who takes turns
 
 Complexity: O(values * log(values)). Examples: tests/planner/test_streaming_windows.py,
 tests/plan/test_plan.py.

@@ -15,6 +15,7 @@ tests/planner/test_plan_objectives.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -318,22 +319,19 @@ class Candidates:
         """
         graph, found = self.support.graph, dict(self.support.state_devices)
         for state in graph.initial.keys() - found.keys():
-            candidate_devices = self.candidate_devices(state)
-            if len(candidate_devices) == 1:
-                found[state] = candidate_devices[0]
+            devices = self.candidate_devices(state)
+            if len(devices) == 1:
+                found[state] = devices[0]
         return found
 
     def platform(self, limited: bool = True) -> Platform:
-        """Returns the devices as `schedule` sees them: a value goes from device to host to device,
-        and where it arrives one more submission begins. limited: with the memory that they have
-        beside states whose homes are given.
+        """Return the devices as `schedule` sees them: a value goes from device to host to device,
+        and a submission begins at its end. limited: with the memory that pinned states leave.
         """
         specs, used, links = self.topology.devices, self._used, self._links
-        held_bytes = dict.fromkeys(used, 0)
-        for state, pinned_device in self._state_placement.items():
-            held_bytes[pinned_device] = held_bytes.get(
-                pinned_device, 0
-            ) + self.support.missing_bytes(state, pinned_device)
+        held_bytes: Counter[int] = Counter()
+        for state, device in self._state_placement.items():
+            held_bytes[device] += self.support.missing_bytes(state, device)
         memory = {
             specs[d].name: max(0, specs[d].memory_bytes - held_bytes[d])
             for d in used

@@ -6,7 +6,7 @@ devices. Method: node groups stay in topological order, and each device takes on
 For a given period each set of devices reaches as far as its last one gets from where the others
 end. The least period at which all devices reach the end is found by halving.
 
-    node groups   0 1 2 | 3 4 5 6 7 | 8 9        gpu:1 takes 0-2, gpu:0 the next five, gpu:2 the rest
+    node groups   0 1 2 | 3 4 5 6 7 | 8 9       gpu:1 takes 0-2, gpu:0 the next five, gpu:2 the rest
 
 The same with bytes in the place of seconds spreads weights evenly over devices. Of many devices
 those that take the same of each node group count as a kind, of which only the number in use

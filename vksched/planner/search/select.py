@@ -274,7 +274,10 @@ def _note(decision: Decision) -> str:
     text = f"auto: {chosen.label}{goal} takes about {takes} by simulation"
     if decision.value < decision.best_single_device_value:
         how = "fast" if objective.word in ("latency", "throughput") else "good"
-        return f"{text}, {decision.gain:.3g} times as {how} as {decision.best_single_device.single} alone"
+        return (
+            f"{text}, {decision.gain:.3g} times as {how} as {decision.best_single_device.single} "
+            "alone"
+        )
     others = len(decision.devices) - 1
     if not others:
         return text

@@ -1,6 +1,6 @@
 """Where the CPU's program of a split keeps what it makes: in memory that it has once and for all.
 
-    fixed   x y z     made and read in one split: in the prepared plan's memory, reused as values die
+    fixed   x y z    made and read in one split: in the prepared plan's memory, reused as values die
     fresh   result    what leaves the split, or may: of memory of its own in each run
 
 A value lives from the step that makes it to the last one that reads it, both included: no result

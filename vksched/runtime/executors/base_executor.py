@@ -1,7 +1,7 @@
 """BaseExecutor: what all executors have in common: slots that runs take in turn, prepared_plans of
 devices, and what happens when one fails.
 
-    run: wait for a slot -> carry out -> give it back          a device fails: no new runs, `shutdown`
+    run: wait for a slot -> carry out -> give it back        a device fails: no new runs, `shutdown`
 
 Examples: tests/runtime/test_executor.py, tests/scheduler/test_closing.py.
 """

@@ -1,7 +1,7 @@
 """Wrapped: a device around another one, for those that fail or slow down on purpose.
 
-    executor --> WrappedDevice  --> the device inside       a subclass changes some of the calls;
-             --> WrappedPreparedPlan --> the prepared plan inside      all others go through as they are
+    executor --> WrappedDevice ------> the device inside       a subclass changes some calls;
+             --> WrappedPreparedPlan --> the prepared plan     all others pass unchanged
 
 Examples: tests/engine/test_faults.py, tests/engine/test_dynamic_runs.py.
 """

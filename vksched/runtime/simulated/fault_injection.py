@@ -1,6 +1,6 @@
 """A device that fails on purpose, for tests and drills: what does my program do when a GPU dies?
 
-    FaultInjectionDevice(device, at=3, kind="lost")     submission 0, 1, 2: normal       3 and later: lost
+    FaultInjectionDevice(device, at=3, kind="lost")   submission 0, 1, 2: normal   3 and later: lost
 
 Everything else is the wrapped device's own work, so that a failure comes with real memory held and
 real submissions under way. Examples: tests/engine/test_faults.py, examples/device_loss.py.
@@ -112,7 +112,8 @@ def _count(number: int | None, word: str) -> int | None:
     if number is None or (isinstance(number, int) and number >= 0):
         return number
     raise DeviceError(
-        f"[FaultInjectionDevice] expected a whole number of 0 or more, or None, as {word}, got {number!r}; "
+        f"[FaultInjectionDevice] expected a whole number of 0 or more, or None, as {word}, "
+        f"got {number!r}; "
         'try at=3, kind="lost"'
     )
 

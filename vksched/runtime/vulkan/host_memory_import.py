@@ -1,6 +1,6 @@
 """Import: large inputs that a device copies from where the caller has them.
 
-    caller's array --its pages, imported--> copy queue --> memory of the device      no upload buffer
+    caller's array --its pages, imported--> copy queue --> memory of the device     no upload buffer
 
 It spares the host's own copy, which costs a large input more than the bus does. The pages are given
 back before the run ends. The array must stay as it is until then. What cannot be imported goes the

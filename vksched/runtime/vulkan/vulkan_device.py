@@ -338,8 +338,8 @@ class VulkanPreparedPlan:
             echo = next((each for each in echoes if each != sequence_number), echo)
         if echo != sequence_number:
             raise DeviceLost(
-                f"[check] {self._device.name}: expected sequence word {sequence_number} after split "
-                f"{split}, got {echo}: the driver dropped the submission; try another "
+                f"[check] {self._device.name}: expected sequence word {sequence_number} after split"
+                f" {split}, got {echo}: the driver dropped the submission; try another "
                 f"device or driver"
             )
         if flags:
