@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_folders import BENCHMARKS, add_benchmarks
 from click.testing import CliRunner
 from click.testing import Result as Called
 from conftest import vulkan_names
@@ -41,7 +42,6 @@ from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 
 pytestmark = pytest.mark.one_set
 
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 DEVICES = ["cpu", *vulkan_names()]
 SPEC = Spec("product", "matmul", "matmul square", {"m": 100, "k": 100, "n": 100})
 LARGER = Spec("larger", "matmul", "matmul square", {"m": 200, "k": 200, "n": 200})
@@ -272,7 +272,7 @@ def test_what_cannot_be_measured_is_said(
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    add_benchmarks(monkeypatch)
     import report
 
     return report

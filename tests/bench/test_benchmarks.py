@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_folders import add_benchmarks
 from click.testing import CliRunner
-
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    add_benchmarks(monkeypatch)
     return CliRunner()
 
 
@@ -272,9 +271,8 @@ def test_the_page_has_the_table_that_is_computed(runner: CliRunner) -> None:
 
 
 def test_the_picture_of_parts_shows_each_part_on_each_card(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS.parent / "scripts"))
     import prompt_chart
 
     prompt_chart.main(tmp_path / "parts.svg")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_folders import add_benchmarks
 from click.testing import CliRunner
 from click.testing import Result as Called
 from test_bench import SMALL_MODELS, SPEC, figure, sample
@@ -19,14 +20,13 @@ from vksched.bench.report import Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import specs_of
 
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 TOKEN = {"phase": "token", "tokens": 128, "type": "Q8_0", "flops": 4e6, "bytes": 2e6}
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Calls benchmarks/report.py with docs of its own."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    """Calls benchmarks/report/report.py with docs of its own."""
+    add_benchmarks(monkeypatch)
     pytest.importorskip("matplotlib")
     import report
 

@@ -107,7 +107,7 @@ def test_what_the_evaluator_passes_passes_here(
         written = page.parse_rows(page.PAGE.read_text()).get(op)
         row = page.make_row(op, chosen, results)
         assert written and page.only(written, whole) == row, (
-            "docs/onnx.md is not current; try python scripts/onnx_backend.py --write"
+            "docs/onnx.md is not current; try python scripts/checks/onnx_backend.py --write"
         )
 
 

@@ -25,7 +25,7 @@ from ..scheduler.scheduler import Scheduler
 from .baselines.workloads import FILE, Arrays, Spec, arrays_of, joined
 
 FOLDER = Path("build") / "clients" / "models"
-"""Where `python scripts/clients.py --models` leaves packages."""
+"""Where `python scripts/checks/clients.py --models` leaves packages."""
 Feed = tuple[str, tuple[int, ...], float, float]
 """What an input is fed with: element type, shape, and the range that numbers are drawn from."""
 
@@ -247,7 +247,7 @@ def client_specs(folders: Sequence[Path] = ()) -> tuple[list[Spec], list[str]]:
 def advice(missing: Collection[str]) -> str:
     """Returns how to get packages, for people."""
     return (
-        "try `python scripts/clients.py --models` in a checkout, or `pip install --no-deps "
+        "try `python scripts/checks/clients.py --models` in a checkout, or `pip install --no-deps "
         f"--target FOLDER {' '.join(missing)}` and --packages FOLDER"
     )
 

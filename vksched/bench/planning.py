@@ -1,4 +1,4 @@
-"""Planning time per node for graphs of growing size; benchmarks/planning.py shows all of it.
+"""Planning time per node for graphs of growing size; benchmarks/overheads/planning.py has a table.
 
 Four kinds of graphs: the layers of a transformer on one device, the same spread over two devices, a
 random graph over two devices, and a random graph that nobody has placed on two slow devices, where

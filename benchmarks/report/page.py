@@ -1,0 +1,452 @@
+"""The text of docs/performance.md, from results; report.py beside this file writes it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vksched.bench.baselines.workloads import COPY, LANGUAGE, work_of
+from vksched.bench.extra_metrics import Fact
+from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
+from vksched.bench.rounds import OURS, Figure, Result
+from vksched.common.formatting import format_bytes
+
+COMMAND = "python benchmarks/report/report.py"
+GPU_PRODUCTS = tuple(f"matmul {size}{kind}" for size in (2048, 4096) for kind in ("", " float16"))
+MODEL_PEERS = ("ncnn", "iree", "torch", "onnxruntime")
+MODEL_FACTS = ("a run", "compile and first run", "peak")
+SOFTWARE = "cpu"
+"""The type of devices that are no cards."""
+DISPATCH_S, DISPATCH_ON_CARDS_S = 100e-6, 10e-6
+"""Calls that take less are bound by what a dispatch costs rather than by their work."""
+DISPATCH = "dispatch"
+WIDTH = 100
+"""Columns of prose; tables may be wider."""
+WRITTEN = {
+    "cards.md": "Cards that are not at hand",
+    "tried.md": "What bounds kernels, and what was tried",
+    "scheduler.md": "The scheduler",
+    "prediction.md": "Predictions",
+    "language-models.md": "Language models",
+}
+"""Other pages of figures, in docs/performance."""
+Extras = Mapping[str, list[dict[str, Any]]]
+"""Rows of other benchmarks, by the script's name."""
+INTRODUCTION = [
+    "# Performance",
+    "",
+    "This page has figures of the machines at hand, beside other runtimes. "
+    f"`{COMMAND}` writes it from [results.json](performance/results.json), which "
+    "`vksched bench` measured.",
+    "",
+    "- **Time** is that of one call in a compiled graph that is replayed, with all data on the "
+    "device. It has dispatches, barriers, and its share of the graph's cost. It has no submission "
+    "and no fence.",
+    "- **Ratios**: above 1 vksched is faster. Rounds of all runtimes take turns in one run. So "
+    "ratios hold even where other programs ran beside and absolute figures do not. A ratio is the "
+    "median of the rounds' own ratios.",
+    "- **Share** is the share of the device's own ceiling in the same run: a loop of multiply-adds "
+    "for arithmetic, or a copy for bytes, whichever bounds the call. A call that dispatches bound "
+    "has no share, nor has arithmetic in float16.",
+    "- Every result was first compared with numpy's.",
+    "",
+]
+MODELS = """Each model is one network with the same random weights in every runtime, in float32. A
+run takes its inputs from the host and gives its result back to the host. A decoder's cache stays
+with the runtime, if that can keep one. Getting ready does not count, compilers and tuners included.
+"Its kernels" is the sum of our own kernels' time, each submitted alone, in turns with whole runs.
+IREE reads the ONNX file that onnxruntime reads. ncnn's layers are written from the same
+description, and products use the faster of its two layers. PyTorch runs eager functions. wgpu,
+hand-written Kompute and numpy have no such models here. Memory is the most that our plan takes on
+the device, weights included. Beside it stands how much a fresh process of onnxruntime grows, which
+computes on the CPU.""".replace("\n", " ")
+
+ELSEWHERE = (
+    "This machine has no card. [Cards](performance/cards.md) has the figures of those that were "
+    "measured on other machines."
+)
+PLANNING = (
+    "CPU time from a graph to a verified plan. A value is the time per node. Beside it stands the "
+    "time of the smallest graph of its kind. A ratio of 1 means that the time grows as the graph "
+    'does. Beside the time "by auto" stands that of the policy priority for the same graph.'
+)
+
+TOGETHER = (
+    "`vksched bench --suite devices`: whole models on all devices by one plan, in turns with each "
+    "device alone. A ratio is the median of the rounds' own ratios. At most 1.05 is the goal: one "
+    "more device never makes a model slower."
+)
+
+
+def page(
+    report: Report, extras: Extras, parts: Path, drawn: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Returns the page; parts: the folder of the pages that people wrote. drawn: files of plots by
+    caption, by the section that shows them.
+    """
+
+    def pictures(section: str) -> list[str]:
+        found = drawn.get(section, {}).items()
+        return [x for c, f in found for x in (f"![{c}](performance/{f})", "", f"*{c}*", "")]
+
+    lines = [*INTRODUCTION, *ceilings(report), *_models(report)]
+    for device in report.devices:
+        calls = calls_of(report, device)
+        if calls:
+            lines += [f"## {device.name}: {device.label}", "", *pictures(device.name), *calls]
+    lines += _gpu(report, parts.parent / "shaders.md") + _loading(extras)
+    planner = [fact for fact in report.facts if fact.device == "planner"]
+    if planner:
+        lines += ["## Planning", "", PLANNING, "", *pictures("planning"), *_facts(planner)]
+    together = [fact for fact in report.facts if " + " in fact.device]
+    lines += _several(extras, pictures("devices"), together)
+    found = {name: title for name, title in WRITTEN.items() if (parts / name).exists()}
+    if found:
+        lines += ["## More figures", ""]
+        lines += [f"- [{title}]({parts.name}/{name})" for name, title in found.items()]
+    return "\n".join(wrapped(lines)).rstrip() + "\n"
+
+
+def calls_of(report: Report, device: DeviceReport) -> list[str]:
+    """Returns the tables of a device's calls, and of what was measured beside them."""
+    whole = ("model", LANGUAGE)
+    results = [r for r in report.results_of(device.name) if r.spec.kind not in whole]
+    facts = [f for f in report.facts if f.device == device.name and not _of_model(f)]
+    tables = _means(device, results) + _cases(device, results) + _no_figures(results)
+    return tables + _facts(facts)
+
+
+def wrapped(lines: Iterable[str]) -> Iterator[str]:
+    """Yields lines with their prose at `WIDTH` columns; tables, pictures and headings stay."""
+    for line in lines:
+        if len(line) <= WIDTH or line.startswith(("|", "!", "#")):
+            yield line
+            continue
+        indent = "  " if line.startswith("- ") else ""
+        yield from textwrap.wrap(
+            line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+
+
+def ceilings(report: Report) -> list[str]:
+    """Returns the table of devices, with what they can do at most."""
+    lines = [
+        "| device | type | driver | arithmetic, GFLOP/s | by | copy, GB/s | by | peers |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for d in report.devices:
+        peers = ", ".join(f"{name} {version}".strip() for name, version in d.peers.items())
+        c = d.ceiling
+        lines.append(
+            f"| {d.name}: {d.label} | {d.type} | {d.driver} | {c.flops_per_s / 1e9:.3g} | "
+            f"{c.arithmetic} | {c.bytes_per_s / 1e9:.3g} | {c.copy} | {peers} |"
+        )
+    return [*lines, ""]
+
+
+def _means(device: DeviceReport, results: Sequence[Result]) -> list[str]:
+    peers = [p for p in device.peers if any(r.ratio(p) for r in results)]
+    found = means(results)
+    if not peers:
+        return []
+    several = len(peers) > 1
+    head = [*peers, *["the fastest peer of each case"] * several]
+    floor = "; `kp` is hand-written Kompute, a measure of the device and no peer"
+    lines = [
+        f"Times as fast as each peer, geometric means{floor if 'kp' in peers else ''}.",
+        "",
+        f"| cases | {' | '.join(head)} | least ratio{' to the fastest' * several} |",
+        "|---" * (len(head) + 2) + "|",
+    ]
+    for group, by_peer in found.items():
+        cells = [ratio_text(by_peer.get(peer)) for peer in (*peers, *["fastest"] * several)]
+        own = [r for r in results if r.spec.group == group]
+        least = min((x for x in map(to_fastest, own) if x is not None), default=None)
+        lines.append(f"| {group} | {' | '.join(cells)} | {ratio_text(least)} |")
+    return [*lines, ""]
+
+
+def to_fastest(result: Result) -> float | None:
+    fastest = result.fastest_peer(FLOORS)
+    return result.ratio(fastest.runner) if fastest else None
+
+
+def _cases(device: DeviceReport, results: Sequence[Result]) -> list[str]:
+    if not results:
+        return []
+    peers = [p for p in device.peers if any(r.ratio(p) for r in results)]
+    head = "".join(f" {peer} |" for peer in peers)
+    lines = [
+        f"| case | time | spread | GFLOP/s | GB/s | share | bound by |{head}",
+        "|---" * (7 + len(peers)) + "|",
+    ]
+    for result in results:
+        ours = result.ours
+        ratios = "".join(f" {ratio_text(result.ratio(peer))} |" for peer in peers)
+        if ours is None or ours.seconds is None:
+            why = "wrong" if ours and ours.wrong else "none"
+            lines.append(f"| {result.spec.name} | {why} | | | | | |{ratios}")
+            continue
+        flops, moved, share = rates(result.spec, ours.seconds, device.ceiling)
+        bound = bound_of(device, result)
+        of_ceiling = "" if share is None or bound == DISPATCH else f"{100 * share:.0f} %"
+        lines.append(
+            f"| {result.spec.name} | {_time(ours.seconds)} | {100 * ours.spread:.0f} % | "
+            f"{_rate(flops)} | {_rate(moved)} | {of_ceiling} | {bound} |{ratios}"
+        )
+    return [*lines, ""]
+
+
+def bound_of(device: DeviceReport, result: Result) -> str:
+    """Returns what bounds our time of a case: arithmetic, bytes, or the cost of dispatches."""
+    work = work_of(result.spec)
+    seconds = result.ours.seconds if result.ours else None
+    least = DISPATCH_S if device.type == SOFTWARE else DISPATCH_ON_CARDS_S
+    ideal = device.ceiling.share(*work, 1.0)
+    if result.spec.kind == COPY:
+        return "bus"
+    if result.spec.kind == "chain" or (seconds and seconds < least and ideal < seconds / 4):
+        return DISPATCH
+    return device.ceiling.bound(*work)
+
+
+def _no_figures(results: Sequence[Result]) -> list[str]:
+    why: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        for figure in result.figures:
+            if figure.reason:
+                why.setdefault((figure.runner, figure.reason), []).append(result.spec.name)
+    lines = [f"- {runner}: {reason}: {', '.join(c)}" for (runner, reason), c in why.items()]
+    return ["No figures:", "", *lines, ""] if lines else []
+
+
+def _facts(found: Sequence[Fact]) -> list[str]:
+    if not found:
+        return []
+    lines = ["| what | value | beside | ratio | |", "|---|---|---|---|---|"]
+    for fact in found:
+        value, beside, ratio = fact.cells()
+        lines.append(f"| {fact.name} | {value} | {beside} | {ratio} | {fact.note} |")
+    return [*lines, ""]
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def _of_model(fact: Fact) -> bool:
+    return ": " in fact.name and fact.name.split(": ")[1].split(",")[0] in MODEL_FACTS
+
+
+def _models(report: Report) -> list[str]:
+    """Returns the section of whole models, on all devices."""
+    lines = models_table(report)
+    return ["## Whole models", "", MODELS, "", *lines] if lines else []
+
+
+def models_table(report: Report) -> list[str]:
+    """Returns the table of whole models, and why some have no figures. It names devices where there
+    are several.
+    """
+    results = [r for r in report.results if r.spec.kind == "model"]
+    if not results:
+        return []
+    facts = {(f.device, f.name): f for f in report.facts}
+    peers = [p for p in MODEL_PEERS if any(r.ratio(p) for r in results)]
+    head = ["model", "device", "time", "spread", "a run / its kernels", "ratio"]
+    head += [f"{p}: time, ratio" for p in peers]
+    head += ["memory", "onnxruntime's", "ratio", "compile, first run"]
+    rows: list[list[str]] = []
+    labels = {d.name: d.label.split(" (")[0] for d in report.devices}
+    for result in sorted(results, key=lambda r: (r.spec.name, r.device)):
+        name = result.spec.name
+        run, peak, first = (
+            facts.get((result.device, f"{name}: {kind}"))
+            for kind in (
+                "a run, beside its kernels",
+                "peak, beside onnxruntime",
+                "compile and first run",
+            )
+        )
+        ours = result.ours
+        device = f"{result.device}: {labels.get(result.device, '')}"
+        cells = [name, device if len(labels) > 1 else ""]
+        cells += [_seconds(ours), f"{100 * ours.spread:.0f} %" if ours and ours.rounds_s else ""]
+        cells += ["{} / {}".format(*run.cells()), ratio_text(run.ratio)] if run else ["", ""]
+        for peer in peers:
+            figure = next((f for f in result.figures if f.runner == peer), None)
+            cells.append(f"{_seconds(figure)} {ratio_text(result.ratio(peer))}".strip())
+        memory = ours.memory_bytes if ours else None
+        cells.append(format_bytes(int(memory)) if memory else "")
+        cells += [peak.cells()[1], ratio_text(peak.ratio)] if peak else ["", ""]
+        rows.append([*cells, first.cells()[0] if first else ""])
+    why = [
+        f"- {f.runner} on {r.device}: {f.reason}: {r.spec.name}"
+        for r in results
+        for f in r.figures
+        if f.reason and f.runner in (OURS, *MODEL_PEERS)
+    ]
+    return [*_table(head, rows), "", *(["No figures:", "", *why, ""] if why else [])]
+
+
+def _seconds(figure: Figure | None) -> str:
+    return "" if figure is None or figure.seconds is None else _time(figure.seconds)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a table without the columns that are empty in all rows."""
+    kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    lines = [_row(row[i] for i in kept) for row in (head, *rows)]
+    return [lines[0], "|---" * len(kept) + "|", *lines[1:]]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+# -- several devices, loading ----------------------------------------------------------------------
+
+
+def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) -> list[str]:
+    """Returns the section of models over all devices, of branches on two devices, and of speed-up
+    by their number.
+    """
+    lines: list[str] = []
+    if together:
+        lines += [TOGETHER, "", *_facts(together)]
+    if extras.get("overlap"):
+        lines += [
+            "`benchmarks/workloads/overlap.py`: two equal branches that share nothing, on two "
+            "devices. On devices of their own both take no longer than 1.1 times the slower one; "
+            "devices that share the cores of the CPU cannot, and the time that both are busy, as the "
+            "trace shows it, bounds them: at most 1.1 times its sum.",
+            "",
+            "| devices | each alone | both | busy at once | to the slower alone | to the sum of "
+            "busy | within 1.1 of it |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for row in extras["overlap"]:
+            cells = [" + ".join(row["devices"]), " + ".join(map(_time, row["alone"].values()))]
+            cells += [_time(row["both"]), _time(row["overlap"])]
+            cells += [ratio_text(row[key]) for key in ("to_one", "to_busy")]
+            lines.append(_row([*cells, "yes" if row["to_busy"] <= 1.1 else "no"]))
+        lines.append("")
+    if extras.get("scaling"):
+        lines += [
+            "`benchmarks/workloads/scaling.py`: equal branches in turns on the first devices, "
+            "simulated ones with a processor each, and those of this machine, which share its "
+            "cores.",
+            "",
+            *pictures,
+            "| devices | | time | speed-up |",
+            "|---|---|---|---|",
+        ]
+        for row in extras["scaling"]:
+            cells = [str(row["devices"]), row["kind"], _time(row["run_s"])]
+            lines.append(_row([*cells, ratio_text(row["speed_up"])]))
+        lines.append("")
+    return ["## Several devices", "", *lines] if lines else []
+
+
+def _loading(extras: Extras) -> list[str]:
+    """Returns the section of loading: a column for each key of the rows, by the unit in it."""
+    rows = extras.get("loading")
+    if not rows:
+        return []
+    keys = list(rows[0])
+    lines = [
+        "## Loading a model",
+        "",
+        "`benchmarks/workloads/loading.py`, medians; 1 MB is a million bytes.",
+    ]
+    lines += ["", _row(_heading(key) for key in keys), "|---" * len(keys) + "|"]
+    lines += [_row(_cell(key, row.get(key)) for key in keys) for row in rows]
+    return [*lines, ""]
+
+
+def _heading(key: str) -> str:
+    for unit in ("_bytes_per_s", "_bytes", "_s"):
+        key = key.removesuffix(unit)
+    return key.replace("_", " ")
+
+
+def _cell(key: str, value: Any) -> str:
+    if not isinstance(value, (int, float)):
+        return "" if value is None else str(value)
+    if key.endswith("_bytes_per_s"):
+        return f"{value / 1e9:.3g} GB/s"
+    if key.endswith("_bytes"):
+        return f"{value / 1e6:.3g} MB"
+    return _time(value) if key.endswith("_s") else f"{value:.3g}"
+
+
+# -- GPUs ------------------------------------------------------------------------------------------
+
+
+def _loops(shaders: Path) -> list[str]:
+    """Returns the first table of docs/shaders.md, that of loops, and what it tells."""
+    if not shaders.exists():
+        return []
+    text = shaders.read_text("utf-8").partition("<!-- end -->")[0]
+    return [
+        "For each multiply-add of a loop, by that code: **cycles · shared reads · global reads**. "
+        "Cycles are those of a compute unit for 64 lanes, in brackets those of the whole loop with "
+        "both sides of its branches; a loop of nothing else takes 1.00.",
+        "",
+        *(line for line in text.splitlines() if line.startswith("|")),
+        "",
+    ]
+
+
+def _gpu(report: Report, shaders: Path) -> list[str]:
+    gpus = [d for d in report.devices if d.type != SOFTWARE]
+    lines = [
+        "## GPUs",
+        "",
+        "What AMD's compiler makes of every kernel, for cards of four generations, with its "
+        "estimate of cycles: [shaders](shaders.md).",
+        "",
+        *_loops(shaders),
+    ]
+    if not gpus and (shaders.parent / "performance" / "cards.md").exists():
+        return [*lines, ELSEWHERE, ""]
+    if not gpus:
+        return [*lines, "No card was at hand, so there are no figures of one.", ""]
+    lines += [
+        "Products beside the vendor's library, as PyTorch calls it, in GFLOP/s; float16 is how "
+        "operands are stored, sums are float32.",
+        "",
+        "| device | product | vksched | torch | ratio | copy, GB/s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for device in gpus:
+        for result in report.results_of(device.name):
+            if result.spec.name not in GPU_PRODUCTS:
+                continue
+            flops, _ = work_of(result.spec)
+            figures = {f.runner: f.seconds for f in result.figures}
+            cells = [device.label, result.spec.name]
+            for runner in (OURS, "torch"):
+                seconds = figures.get(runner)
+                cells.append(f"{flops / seconds / 1e9:.4g}" if seconds else "")
+            cells += [ratio_text(result.ratio("torch")), f"{device.ceiling.bytes_per_s / 1e9:.4g}"]
+            lines.append(_row(cells))
+    return [*lines, ""]
+
+
+def _rate(value: float) -> str:
+    """Returns a rate with three digits; nothing for 0."""
+    short = float(f"{value:.3g}")
+    return "" if not value else f"{short:,.0f}" if short >= 1000 else f"{value:.3g}"
+
+
+def ratio_text(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,113 @@
+"""The plots of docs/performance.md, drawn with matplotlib; report.py beside this file asks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+from page import Extras
+
+from vksched.bench.report import Report
+from vksched.bench.rounds import OURS, Result
+
+MOST_TICKS = 9
+APART = 1.3
+"""How many times the one before a labelled size is, so that labels do not touch."""
+Series = dict[str, list[tuple[int, float]]]
+
+
+def plots(report: Report, extras: Extras, folder: Path) -> dict[str, dict[str, str]]:
+    """Draws what there is; returns file names by caption, by section of the page."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise click.ClickException(
+            f"[report] expected matplotlib, got {error}; try pip install .[bench]"
+        ) from error
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "vksched", "svg.fonttype": "none"})
+    made: dict[str, dict[str, str]] = {}
+    for device in report.devices:
+        results, shown = report.results_of(device.name), made.setdefault(device.name, {})
+        square = {r.spec["m"]: r for r in results if r.spec.group == "matmul square"}
+        if len(square) > 1:
+            name = f"matmul-{device.name.replace(':', '-')}.svg"
+            ceiling = device.ceiling.flops_per_s / 1e9
+            _draw(
+                folder / name, _series(square, 2.0), "size of square matrices", "GFLOP/s", ceiling
+            )
+            shown[f"Products of square matrices on {device.name}; dashed: the ceiling"] = name
+        chains = {
+            r.spec["ops"]: r for r in results if r.spec.kind == "chain" and not r.spec.get("fused")
+        }
+        if len(chains) > 1:
+            name = f"overhead-{device.name.replace(':', '-')}.svg"
+            _draw(folder / name, _series(chains, 0.0), "ops in the graph", "us per op", None)
+            shown[f"Time of one op over the ops of a replayed graph on {device.name}"] = name
+    planning = _planning(report)
+    if planning:
+        _draw(folder / "planning.svg", planning, "nodes", "planning, us per node", 60.0)
+        caption = "Planning time over the nodes of a graph; dashed: 60 us per node"
+        made["planning"] = {caption: "planning.svg"}
+    speed_up = _speed_up(extras)
+    if speed_up:
+        _draw(folder / "devices.svg", speed_up, "devices", "speed-up", None)
+        made["devices"] = {"Speed-up of equal branches over the number of devices": "devices.svg"}
+    return made
+
+
+def _planning(report: Report) -> Series:
+    """Returns by kind of graph points of nodes and microseconds per node."""
+    out: Series = {}
+    for fact in report.facts:
+        found = re.fullmatch(r"planning( by auto)?: (.*), ([\d,]+) nodes", fact.name)
+        if found:
+            nodes = int(found[3].replace(",", ""))
+            out.setdefault(f"{found[2]}{found[1] or ''}", []).append((nodes, fact.value))
+    return {kind: sorted(points) for kind, points in out.items() if len(points) > 1}
+
+
+def _speed_up(extras: Extras) -> Series:
+    """Returns points of devices and speed-up: simulated, of this machine, and the ideal."""
+    out: Series = {}
+    for row in extras.get("scaling", ()):
+        kind = "simulated" if row["kind"] == "simulated" else "this machine's"
+        out.setdefault(kind, []).append((row["devices"], row["speed_up"]))
+    most = max((count for points in out.values() for count, _ in points), default=0)
+    if out:
+        out["ideal"] = [(count, float(count)) for count in (1, most)]
+    return out
+
+
+def _series(results: dict[int, Result], power: float) -> Series:
+    """Returns by runner points of size and rate (power 2: products), or us per op (0)."""
+    out: Series = {}
+    for size, result in sorted(results.items()):
+        for figure in result.figures:
+            if figure.seconds:
+                value = 2 * size**3 / figure.seconds / 1e9 if power else 1e6 * figure.seconds
+                out.setdefault(figure.runner, []).append((size, value))
+    return out
+
+
+def _draw(path: Path, series: Series, x: str, y: str, line: float | None) -> None:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
+    for name, points in series.items():
+        width = 2.5 if name == OURS else 1.2
+        axes.plot(*zip(*points, strict=True), "o-", label=name, linewidth=width, markersize=4)
+    if line is not None:
+        axes.axhline(line, color="grey", linestyle="--", linewidth=1)
+    axes.set(xscale="log", xlabel=x, ylabel=y, ylim=(0, None))
+    ticks: list[int] = []
+    for tick in sorted({point[0] for points in series.values() for point in points}):
+        if not ticks or tick >= APART * ticks[-1]:
+            ticks.append(tick)
+    if len(ticks) < MOST_TICKS:
+        axes.set_xticks(ticks, [str(t) for t in ticks])
+    axes.minorticks_off()
+    axes.legend(fontsize="small")
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
