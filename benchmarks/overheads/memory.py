@@ -51,7 +51,7 @@ def measure(name: str, devices: Sequence[str]) -> list[Row]:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         path = make_model(name, folder)
-        peer = growth_of(path, example_inputs(name, 0, **dimensions(name)))
+        baseline = growth_of(path, example_inputs(name, 0, **dimensions(name)))
         for device in devices:
             with vs.Scheduler([d for d in [device] if d != "cpu"] or ["cpu"]) as sched:
                 run = sched.compile(vs.load(path))
@@ -66,7 +66,7 @@ def measure(name: str, devices: Sequence[str]) -> list[Row]:
                     sum(s.activation_bytes for s in sizes),
                     sum(s.inbox_bytes + s.outbox_bytes for s in sizes),
                     sum(s.peak_bytes for s in sizes),
-                    peer,
+                    baseline,
                 )
             )
     return rows

@@ -1,7 +1,7 @@
 """Writes docs/performance/cards.md, of cards that are not at hand; `report.py --card` calls it.
 
-    vksched bench --peers torch --output ops.json             # on the machine with the card
-    vksched bench --suite models --peers torch --output models.json
+    vksched bench --baselines torch --output ops.json             # on the machine with the card
+    vksched bench --suite models --baselines torch --output models.json
     python benchmarks/report/report.py --card h100 ops.json models.json
 
 Results of a card are put together as those of this machine are, later ones win, and kept in
@@ -44,7 +44,7 @@ READING = [
     "## How to read the tables",
     "",
     "- A ratio says how many times as fast as the other one vksched is: above 1 vksched is faster. "
-    "It is the median of the rounds' own ratios. Columns named after a peer are such ratios.",
+    "It is the median of the rounds' own ratios. Columns named after a baseline are such ratios.",
     "- [Performance](../performance.md) tells what time and share are.",
     "- Calls of a case are independent, and a card works on several at once. PyTorch's go one "
     "after another, each launched from Python. So large ratios of small calls tell what a launch "
@@ -148,7 +148,7 @@ def _highlights(report: Report) -> Iterator[str]:
 
 
 def _highlight(what: str, results: Sequence[Result], goal: float | None) -> Iterator[str]:
-    """Yields a row of the table; none without a ratio to the peer."""
+    """Yields a row of the table; none without a ratio to the baseline."""
     beside = "llama.cpp" if any(r.spec.kind == LANGUAGE for r in results) else "torch"
     found = {r.spec.name: x for r in results if (x := r.ratio(beside)) is not None}
     if not found:
@@ -172,10 +172,10 @@ def _ratio(value: float) -> str:
 def _ceiling(report: Report, device: DeviceReport) -> str:
     """Returns what a device can do at most, and with what it was measured."""
     c = device.ceiling
-    peers = ", ".join(f"{name} {version}".strip() for name, version in device.peers.items())
+    baselines = ", ".join(f"{name} {version}".strip() for name, version in device.baselines.items())
     return (
         f"vksched {report.version}, driver {device.driver}"
-        + (f", beside {peers}" if peers else "")
+        + (f", beside {baselines}" if baselines else "")
         + f". Shares are of {c.flops_per_s / 1e12:.3g} TFLOP/s, which a loop of multiply-adds in "
         f"float32 reaches here, or of {c.bytes_per_s / 1e9:,.0f} GB/s, which a copy reads and "
         "writes."

@@ -15,7 +15,7 @@ from vksched.common.formatting import format_bytes
 
 COMMAND = "python benchmarks/report/report.py"
 GPU_PRODUCTS = tuple(f"matmul {size}{kind}" for size in (2048, 4096) for kind in ("", " float16"))
-MODEL_PEERS = ("ncnn", "iree", "torch", "onnxruntime")
+MODEL_BASELINES = ("ncnn", "iree", "torch", "onnxruntime")
 MODEL_FACTS = ("a run", "compile and first run", "peak")
 SOFTWARE = "cpu"
 """The type of devices that are no cards."""
@@ -133,35 +133,38 @@ def wrapped(lines: Iterable[str]) -> Iterator[str]:
 def ceilings(report: Report) -> list[str]:
     """Returns the table of devices, with what they can do at most."""
     lines = [
-        "| device | type | driver | arithmetic, GFLOP/s | by | copy, GB/s | by | peers |",
+        "| device | type | driver | arithmetic, GFLOP/s | by | copy, GB/s | by | baselines |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for d in report.devices:
-        peers = ", ".join(f"{name} {version}".strip() for name, version in d.peers.items())
+        baselines = ", ".join(f"{name} {version}".strip() for name, version in d.baselines.items())
         c = d.ceiling
         lines.append(
             f"| {d.name}: {d.label} | {d.type} | {d.driver} | {c.flops_per_s / 1e9:.3g} | "
-            f"{c.arithmetic} | {c.bytes_per_s / 1e9:.3g} | {c.copy} | {peers} |"
+            f"{c.arithmetic} | {c.bytes_per_s / 1e9:.3g} | {c.copy} | {baselines} |"
         )
     return [*lines, ""]
 
 
 def _means(device: DeviceReport, results: Sequence[Result]) -> list[str]:
-    peers = [p for p in device.peers if any(r.ratio(p) for r in results)]
+    baselines = [p for p in device.baselines if any(r.ratio(p) for r in results)]
     found = means(results)
-    if not peers:
+    if not baselines:
         return []
-    several = len(peers) > 1
-    head = [*peers, *["the fastest peer of each case"] * several]
-    floor = "; `kp` is hand-written Kompute, a measure of the device and no peer"
+    several = len(baselines) > 1
+    head = [*baselines, *["the fastest baseline of each case"] * several]
+    floor = "; `kp` is hand-written Kompute, a measure of the device and no baseline"
     lines = [
-        f"Times as fast as each peer, geometric means{floor if 'kp' in peers else ''}.",
+        f"Times as fast as each baseline, geometric means{floor if 'kp' in baselines else ''}.",
         "",
         f"| cases | {' | '.join(head)} | least ratio{' to the fastest' * several} |",
         "|---" * (len(head) + 2) + "|",
     ]
-    for group, by_peer in found.items():
-        cells = [ratio_text(by_peer.get(peer)) for peer in (*peers, *["fastest"] * several)]
+    for group, by_baseline in found.items():
+        cells = [
+            ratio_text(by_baseline.get(baseline))
+            for baseline in (*baselines, *["fastest"] * several)
+        ]
         own = [r for r in results if r.spec.group == group]
         least = min((x for x in map(to_fastest, own) if x is not None), default=None)
         lines.append(f"| {group} | {' | '.join(cells)} | {ratio_text(least)} |")
@@ -169,22 +172,22 @@ def _means(device: DeviceReport, results: Sequence[Result]) -> list[str]:
 
 
 def to_fastest(result: Result) -> float | None:
-    fastest = result.fastest_peer(FLOORS)
+    fastest = result.fastest_baseline(FLOORS)
     return result.ratio(fastest.runner) if fastest else None
 
 
 def _cases(device: DeviceReport, results: Sequence[Result]) -> list[str]:
     if not results:
         return []
-    peers = [p for p in device.peers if any(r.ratio(p) for r in results)]
-    head = "".join(f" {peer} |" for peer in peers)
+    baselines = [p for p in device.baselines if any(r.ratio(p) for r in results)]
+    head = "".join(f" {baseline} |" for baseline in baselines)
     lines = [
         f"| case | time | spread | GFLOP/s | GB/s | share | bound by |{head}",
-        "|---" * (7 + len(peers)) + "|",
+        "|---" * (7 + len(baselines)) + "|",
     ]
     for result in results:
         ours = result.ours
-        ratios = "".join(f" {ratio_text(result.ratio(peer))} |" for peer in peers)
+        ratios = "".join(f" {ratio_text(result.ratio(baseline))} |" for baseline in baselines)
         if ours is None or ours.seconds is None:
             why = "wrong" if ours and ours.wrong else "none"
             lines.append(f"| {result.spec.name} | {why} | | | | | |{ratios}")
@@ -253,9 +256,9 @@ def models_table(report: Report) -> list[str]:
     if not results:
         return []
     facts = {(f.device, f.name): f for f in report.facts}
-    peers = [p for p in MODEL_PEERS if any(r.ratio(p) for r in results)]
+    baselines = [p for p in MODEL_BASELINES if any(r.ratio(p) for r in results)]
     head = ["model", "device", "time", "spread", "a run / its kernels", "ratio"]
-    head += [f"{p}: time, ratio" for p in peers]
+    head += [f"{p}: time, ratio" for p in baselines]
     head += ["memory", "onnxruntime's", "ratio", "compile, first run"]
     rows: list[list[str]] = []
     labels = {d.name: d.label.split(" (")[0] for d in report.devices}
@@ -274,9 +277,9 @@ def models_table(report: Report) -> list[str]:
         cells = [name, device if len(labels) > 1 else ""]
         cells += [_seconds(ours), f"{100 * ours.spread:.0f} %" if ours and ours.rounds_s else ""]
         cells += ["{} / {}".format(*run.cells()), ratio_text(run.ratio)] if run else ["", ""]
-        for peer in peers:
-            figure = next((f for f in result.figures if f.runner == peer), None)
-            cells.append(f"{_seconds(figure)} {ratio_text(result.ratio(peer))}".strip())
+        for baseline in baselines:
+            figure = next((f for f in result.figures if f.runner == baseline), None)
+            cells.append(f"{_seconds(figure)} {ratio_text(result.ratio(baseline))}".strip())
         memory = ours.memory_bytes if ours else None
         cells.append(format_bytes(int(memory)) if memory else "")
         cells += [peak.cells()[1], ratio_text(peak.ratio)] if peak else ["", ""]
@@ -285,7 +288,7 @@ def models_table(report: Report) -> list[str]:
         f"- {f.runner} on {r.device}: {f.reason}: {r.spec.name}"
         for r in results
         for f in r.figures
-        if f.reason and f.runner in (OURS, *MODEL_PEERS)
+        if f.reason and f.runner in (OURS, *MODEL_BASELINES)
     ]
     return [*_table(head, rows), "", *(["No figures:", "", *why, ""] if why else [])]
 
@@ -319,8 +322,8 @@ def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) 
         lines += [
             "`benchmarks/workloads/overlap.py`: two equal branches that share nothing, on two "
             "devices. On devices of their own both take no longer than 1.1 times the slower one; "
-            "devices that share the cores of the CPU cannot, and the time that both are busy, as the "
-            "trace shows it, bounds them: at most 1.1 times its sum.",
+            "devices that share the cores of the CPU cannot, and the time that both are busy, as "
+            "the trace shows it, bounds them: at most 1.1 times its sum.",
             "",
             "| devices | each alone | both | busy at once | to the slower alone | to the sum of "
             "busy | within 1.1 of it |",

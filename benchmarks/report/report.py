@@ -2,7 +2,7 @@
 
     python benchmarks/report/report.py  # again, from docs/performance/results.json
     python benchmarks/report/report.py a.json b.json  # from these; they are kept beside the page
-    python benchmarks/report/report.py --run --peer-python P  # measures first, everything
+    python benchmarks/report/report.py --run --baseline-python P  # measures first, everything
     python benchmarks/report/report.py --card h100 a.json b.json  # a page for a card elsewhere
     python benchmarks/report/report.py --run --under "nice -n -5" --case "matmul*" --devices cpu
 
@@ -124,7 +124,7 @@ def main(
         run.remove()
     overall = geometric_mean(x for x in map(to_fastest, report.results) if x is not None)
     click.echo(
-        f"wrote {docs / 'performance.md'}; overall {ratio_text(overall)} of the fastest peers"
+        f"wrote {docs / 'performance.md'}; overall {ratio_text(overall)} of the fastest baselines"
     )
     if run.unfinished:
         click.echo(f"{run.unfinished} cases are missing: the same command again goes on with them")

@@ -36,11 +36,13 @@ def merge(reports: Iterable[Report]) -> Report:
             flops = max(known.ceiling, device.ceiling, key=lambda c: c.flops_per_s)
             moved = max(known.ceiling, device.ceiling, key=lambda c: c.bytes_per_s)
             ceiling = replace(flops, bytes_per_s=moved.bytes_per_s, copy=moved.copy)
-            peers = {**known.peers, **device.peers}
+            baselines = {**known.baselines, **device.baselines}
             missing = {
-                n: r for n, r in {**known.missing, **device.missing}.items() if n not in peers
+                n: r for n, r in {**known.missing, **device.missing}.items() if n not in baselines
             }
-            devices[device.name] = replace(device, ceiling=ceiling, peers=peers, missing=missing)
+            devices[device.name] = replace(
+                device, ceiling=ceiling, baselines=baselines, missing=missing
+            )
         for result in report.results:
             results[result.device, result.spec.name] = result
         for fact in report.facts:

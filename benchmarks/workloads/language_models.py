@@ -1,6 +1,6 @@
 """Writes docs/performance/language-models.md, from results of `vksched bench --suite llm`.
 
-    python benchmarks/workloads/language_models.py --run --peer-python P   # measures first
+    python benchmarks/workloads/language_models.py --run --baseline-python P   # measures first
     python benchmarks/workloads/language_models.py a.json b.json   # from these, too
     python benchmarks/workloads/language_models.py                 # again, from what is beside it
 
@@ -38,24 +38,24 @@ from results import merge, read
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "performance" / "language-models.md"
 KEPT = PAGE.with_suffix(".json")
-PEER = "llama.cpp"
+BASELINE = "llama.cpp"
 TOP = f"""# Language models in figures
 
 This page is for people who want to know how fast language models answer, and beside what.
 [Benchmarks](../benchmarks.md#language-models) tells what each case does and how to measure it on
 your devices. `python benchmarks/workloads/language_models.py --run` measures and writes this page.
 
-- A figure is the median of rounds in which vksched and {PEER} took turns. A ratio above 1 means
+- A figure is the median of rounds in which vksched and {BASELINE} took turns. A ratio above 1 means
   that vksched is faster. It is the median of the rounds' own ratios, so it holds even where other
   programs ran beside, and absolute figures do not.
 - GB/s counts the weights that a token or a prompt must read, each once, as they are in the file.
   Its share is that of the device's own copy, which reads and writes, in the same run.
 - Memory of vksched is what its plans take on the device, weights and a cache of 4,096 tokens
-  included. That of {PEER} is what its log says.
-- On the CPU {PEER} has as many threads as vksched, or half as many where it is faster so.
+  included. That of {BASELINE} is what its log says.
+- On the CPU {BASELINE} has as many threads as vksched, or half as many where it is faster so.
 - vksched computes in float32, and in the cases named "int8" with activations that are rounded to
-  8 bits before products by weights of few bits ([precision](../precision.md)), as {PEER} does on
-  the CPU in all cases.
+  8 bits before products by weights of few bits ([precision](../precision.md)), as {BASELINE} does
+  on the CPU in all cases.
 - Every result was first compared with the logits that numpy computes in float32.
 """
 
@@ -71,7 +71,7 @@ def lines_of_page(report: Report) -> Iterator[str]:
             yield f"## {device.name}: {device.label.partition(' (')[0]}\n"
             picture = picture_of(device.name)
             if picture.exists():
-                yield f"![Times as fast as {PEER} on {device.name}]({picture.name})\n"
+                yield f"![Times as fast as {BASELINE} on {device.name}]({picture.name})\n"
             yield from tables_of(results, device)
     if report.facts:
         yield "## Starts\n"
@@ -97,7 +97,7 @@ def picture_of(device: str) -> Path:
 
 
 def draw(report: Report) -> None:
-    """Draws for each device how many times as fast as the peer each case is, by element type."""
+    """Draw for each device how many times as fast as the baseline each case is, by type."""
     try:
         import matplotlib
     except ImportError:
@@ -107,7 +107,7 @@ def draw(report: Report) -> None:
     for device in report.devices:
         bars: dict[str, dict[str, float]] = {}
         for result in report.results_of(device.name):
-            ratio = result.ratio(PEER)
+            ratio = result.ratio(BASELINE)
             if ratio is not None and result.spec["phase"] != "load":
                 label = f"{result.spec['phase']}, {result.spec['tokens']}"
                 name = result.spec.name.partition(f" {result.spec['phase']} ")[0]
@@ -133,7 +133,7 @@ def _draw_bars(bars: Mapping[str, Mapping[str, float]], path: Path) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel(f"times as fast as {PEER}")
+    axes.set_ylabel(f"times as fast as {BASELINE}")
     axes.legend(fontsize=7)
     picture.savefig(path, metadata={"Date": None})
 
@@ -141,18 +141,18 @@ def _draw_bars(bars: Mapping[str, Mapping[str, float]], path: Path) -> None:
 def _devices(devices: Sequence[DeviceReport]) -> str:
     rows = []
     for device in devices:
-        peer = device.peers.get(PEER) or device.missing.get(PEER, "not asked for")
+        baseline = device.baselines.get(BASELINE) or device.missing.get(BASELINE, "not asked for")
         copy = f"{device.ceiling.bytes_per_s / 1e9:.3g}"
-        rows.append([f"{device.name}: {device.label}", device.driver, copy, peer])
-    return _table(rows, ("device", "driver", "copy, GB/s", PEER))
+        rows.append([f"{device.name}: {device.label}", device.driver, copy, baseline])
+    return _table(rows, ("device", "driver", "copy, GB/s", BASELINE))
 
 
 def _summary(report: Report) -> str:
-    """How many times as fast as the peer: geometric means by device, type and phase."""
+    """How many times as fast as the baseline: geometric means by device, type and phase."""
     phases = ("load", "prompt", "token")
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for result in report.results:
-        ratio = result.ratio(PEER)
+        ratio = result.ratio(BASELINE)
         if ratio is not None:
             precision = result.spec.get("precision", SINGLE)
             kind = result.spec["type"] + f", {precision}" * (precision != SINGLE)
@@ -164,31 +164,31 @@ def _summary(report: Report) -> str:
         rows.append([device, kind, *map(_ratio, means)])
     if not rows:
         return ""
-    text = f"Times as fast as {PEER}, geometric means of the cases below:\n\n"
+    text = f"Times as fast as {BASELINE}, geometric means of the cases below:\n\n"
     return text + _table(rows, ("device", "type", *phases))
 
 
 ROWS = (
-    *("case", "tokens/s", f"{PEER}'s", "ratio", "time", "spread", "GB/s", "share of copy"),
-    *("memory", f"{PEER}'s"),
+    *("case", "tokens/s", f"{BASELINE}'s", "ratio", "time", "spread", "GB/s", "share of copy"),
+    *("memory", f"{BASELINE}'s"),
 )
 
 
 def _row(result: Result, device: DeviceReport) -> list[str]:
-    ours, peer = result.ours, next((f for f in result.figures if f.runner == PEER), None)
-    ratio = result.ratio(PEER)
+    ours, baseline = result.ours, next((f for f in result.figures if f.runner == BASELINE), None)
+    ratio = result.ratio(BASELINE)
     rate = work_of(result.spec)[1] / ours.seconds if ours and ours.seconds else None
     share = None if rate is None else f"{100 * rate / device.ceiling.bytes_per_s:.1f} %"
     return [
         result.spec.name,
         _tokens(result, ours),
-        _tokens(result, peer),
+        _tokens(result, baseline),
         _ratio(ratio),
         format_seconds(ours.seconds) if ours and ours.seconds else "-",
         f"{100 * ours.spread:.0f} %" if ours and ours.seconds else "",
         "" if rate is None else f"{rate / 1e9:.3g}",
         share or "",
-        *(_memory(figure) for figure in (ours, peer)),
+        *(_memory(figure) for figure in (ours, baseline)),
     ]
 
 
@@ -230,7 +230,7 @@ def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
 # -- measuring -------------------------------------------------------------------------------------
 
 LONG = ("F32", "F16", "Q8_0", "Q4_K")
-"""Types of which long prompts are measured, too; on software devices a peer takes 10 s for one."""
+"""Types of which long prompts are measured, too; on software one takes a baseline 10 s."""
 CODES = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")
 """Types that are also measured with activations of 8 bits, on the CPU."""
 FEW = ",".join(
@@ -292,7 +292,7 @@ def main(
     budget: float,
     work: Path,
 ) -> None:
-    run = Run(work, bench_options([PEER], budget, pythons), [], False)
+    run = Run(work, bench_options([BASELINE], budget, pythons), [], False)
     chosen = devices_of(devices) if wanted else []
     if wanted:
         run.require_same()

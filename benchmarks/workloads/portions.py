@@ -55,7 +55,7 @@ def run_options(folder: str) -> Callable[[Command], Command]:
     options = (
         click.option("--run", "wanted", is_flag=True, help="Measure first, or go on with it."),
         click.option("--devices", help=f"{given}; all there are when not given."),
-        click.option("--peer-python", "pythons", multiple=True, help=f"{given}."),
+        click.option("--baseline-python", "pythons", multiple=True, help=f"{given}."),
         click.option(
             "--budget", default=1.0, show_default=True, help="With --run: seconds per case."
         ),
@@ -75,12 +75,12 @@ def run_options(folder: str) -> Callable[[Command], Command]:
     return add
 
 
-def bench_options(peers: Sequence[str], budget: float, pythons: Sequence[str]) -> list[str]:
-    """Returns the options of `vksched bench` that all portions of a run have. peers: all there are
-    where none is named.
+def bench_options(baselines: Sequence[str], budget: float, pythons: Sequence[str]) -> list[str]:
+    """Returns the options of `vksched bench` that all portions of a run have. baselines: all there
+    are where none is named.
     """
-    found = [word for python in pythons for word in ("--peer-python", python)]
-    return ["--peers", *peers, "--budget", str(budget), *found]
+    found = [word for python in pythons for word in ("--baseline-python", python)]
+    return ["--baselines", *baselines, "--budget", str(budget), *found]
 
 
 def devices_of(given: str | None) -> list[str]:

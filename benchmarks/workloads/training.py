@@ -29,7 +29,7 @@ from rich.progress import track
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.baseline_process import PeerProcess
+from vksched.bench.baseline_process import BaselineProcess
 from vksched.bench.baselines.networks import build
 from vksched.bench.baselines.workloads import RATE, TRAINING, Spec
 from vksched.bench.networks_runner import Math
@@ -149,11 +149,11 @@ def measure(device: str, name: str, params: dict[str, Any], python: str) -> Meas
                     )
                 else:
                     compiled.close()
-        peers = torch_runs(stack, device, params, python)
-        taken: list[list[float]] = [[] for _ in (*runs, *peers)]
+        baselines = torch_runs(stack, device, params, python)
+        taken: list[list[float]] = [[] for _ in (*runs, *baselines)]
         until = time.perf_counter() + LEAST_S
         while len(taken[0]) < ROUNDS or time.perf_counter() < until:
-            for seconds, run in zip(taken, (*runs, *peers), strict=True):
+            for seconds, run in zip(taken, (*runs, *baselines), strict=True):
                 seconds.append(run())
         if device != "cpu" and any(s.device for s in compiled.plan.splits):
             print(f"a part of the step of {name} runs on numpy")
@@ -173,12 +173,12 @@ def torch_runs(
     out: list[Callable[[], float]] = []
     for phase in PHASES:
         about = {"name": info.label if gpu else "numpy", "index": 0, "type": info.type, "uuid": ""}
-        peer = PeerProcess("torch", about, [python])
-        stack.callback(peer.close)
-        told = peer.prepare(Spec(phase, TRAINING, "", params | {"phase": phase}))
+        baseline = BaselineProcess("torch", about, [python])
+        stack.callback(baseline.close)
+        told = baseline.prepare(Spec(phase, TRAINING, "", params | {"phase": phase}))
         if not told.get("nmse", 1.0) < 1e-6:
             raise SystemExit(f"PyTorch computes another loss of {params['model']}: {told}")
-        out.append(lambda peer=peer: statistics.median(peer.measure(0.0)))  # type: ignore[misc]
+        out.append(lambda baseline=baseline: statistics.median(baseline.measure(0.0)))  # type: ignore[misc]
     return out
 
 

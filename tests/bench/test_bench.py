@@ -17,7 +17,7 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.bench import networks_runner, peak_throughput, planning
-from vksched.bench.baseline_process import PeerProcess
+from vksched.bench.baseline_process import BaselineProcess
 from vksched.bench.baselines.ncnnfile import NcnnFile
 from vksched.bench.baselines.networks import build
 from vksched.bench.baselines.workloads import (
@@ -64,7 +64,7 @@ def figure(runner: str, *rounds_s: float, **more: Any) -> Figure:
 
 
 def sample() -> Report:
-    """A run with two peers, of which one is wrong."""
+    """A run with two baselines, of which one is wrong."""
     top = Ceiling(1e9, 1e9, "a loop", "a copy")
     device = DeviceReport(
         "vulkan:0", "A card", "discrete", "driver 1", top, {"ncnn": "1", "kp": ""}
@@ -120,9 +120,9 @@ def test_words_of_64_bits_are_copied_where_kernels_move_them(device: str, quick:
     }
 
 
-def test_the_fastest_peer_is_no_floor_and_not_wrong() -> None:
+def test_the_fastest_baseline_is_no_floor_and_not_wrong() -> None:
     first, second, *_ = sample().results
-    assert first.fastest_peer(["kp"]) is None and first.ratio("ncnn") is None
+    assert first.fastest_baseline(["kp"]) is None and first.ratio("ncnn") is None
     assert first.ratio("kp") == 0.5 and second.ratio("ncnn") == pytest.approx(1.25)
     assert means([first, second])["matmul square"] == pytest.approx(
         {"kp": 0.5, "ncnn": 1.25, "fastest": 1.25}
@@ -136,7 +136,7 @@ def test_a_report_survives_json() -> None:
     assert (
         data["results"][0]["flops"] == 2e6 and data["results"][0]["figures"][0]["seconds"] == 4e-3
     )
-    with pytest.raises(Exception, match="expected results of format 1, got 0"):
+    with pytest.raises(Exception, match="expected results of format 2, got 0"):
         Report.from_dict({**data, "format": 0})
 
 
@@ -147,7 +147,7 @@ def test_a_report_survives_json() -> None:
 def test_every_kind_of_case_is_right_on_every_device(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from test_bench_peers import SPECS
+    from test_baselines import SPECS
 
     monkeypatch.setattr("vksched.bench.vksched_runner.repeats", lambda _: 2)
     ours = Ours(device)
@@ -164,7 +164,7 @@ def test_every_kind_of_case_is_right_on_every_device(
 def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     options = ["--devices", device, "--case", "matmul 64", "--budget", "0.01"]
-    options += ["--peers", "numpy"] if device == "cpu" else []
+    options += ["--baselines", "numpy"] if device == "cpu" else []
     shown = call(*options, "--output", str(kept))
     assert shown.exit_code == 0, shown.output
     assert "matmul 64" in shown.output and "of ceiling" in shown.output
@@ -172,7 +172,7 @@ def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path:
     (result,) = found.results
     assert result.device == device and result.ours is not None
     if device == "cpu":
-        assert "times as fast as" in shown.output and found.devices[0].peers["numpy"]
+        assert "times as fast as" in shown.output and found.devices[0].baselines["numpy"]
         printed = json.loads(call(*options, "--json").output)
         assert printed["results"][0]["spec"]["name"] == "matmul 64"
         assert printed["devices"][0]["ceiling"]["flops_per_s"] > 0
@@ -208,7 +208,7 @@ def test_what_is_done_when_it_is_stopped_is_printed(
     assert f"expected a folder for {gone}" in call("--output", str(gone)).output
 
 
-def test_missing_peers_and_missing_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_baselines_and_missing_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     from vksched.cli.commands.bench import show
 
     report = sample()
@@ -252,7 +252,7 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
             "clients, got 'songs'",
         ),
         (("--case", "riddle"), "no case of suite ops matches 'riddle'"),
-        (("--peers", "nobody"), "expected peers of ncnn"),
+        (("--baselines", "nobody"), "expected baselines of ncnn"),
         (("--budget", "0"), "expected a budget of more than 0 seconds"),
         (
             ("--devices", "cpu", "--case", "matmul 64", "--output", "/no/such/x.json"),
@@ -364,8 +364,8 @@ def test_the_page_has_models_loading_and_several_devices(page: Any, tmp_path: Pa
     pytest.importorskip("matplotlib")
     report = sample()
     ours = figure("vksched", 0.2, memory_bytes=float(3 << 20))
-    peers = [figure("ncnn", 0.3), figure("iree", reason="its compiler: failed")]
-    report.results.append(Result("vulkan:0", MODEL, [ours, *peers]))
+    baselines = [figure("ncnn", 0.3), figure("iree", reason="its compiler: failed")]
+    report.results.append(Result("vulkan:0", MODEL, [ours, *baselines]))
     report.facts += [
         Fact("vulkan:0", "net: a run, beside its kernels", 0.2, "s", 0.16),
         Fact("vulkan:0", "net: peak, beside onnxruntime", 3 << 20, "bytes", 6 << 20),
@@ -399,7 +399,7 @@ def test_the_page_has_models_loading_and_several_devices(page: Any, tmp_path: Pa
 def test_a_run_that_was_stopped_goes_on(
     page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = page.Run(tmp_path / "work", ["--peers"], [], False)
+    run = page.Run(tmp_path / "work", ["--baselines"], [], False)
     asked: list[list[str]] = []
 
     def call(self: Any, command: list[str]) -> str:
@@ -453,24 +453,24 @@ def test_a_precision_is_that_of_the_case(device: str, word: str) -> None:
                 assert found.nmse > 1e-9
     finally:
         ours.close()
-    peer = PeerProcess("numpy", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
+    baseline = BaselineProcess("numpy", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
     try:
-        assert f"not in {word}" in peer.prepare(made)["skip"]
+        assert f"not in {word}" in baseline.prepare(made)["skip"]
     finally:
-        peer.close()
+        baseline.close()
 
 
 @pytest.mark.parametrize("word", ["mixed", "float16"])
 def test_torch_rounds_to_float16(word: str) -> None:
     pytest.importorskip("torch")
-    from vksched.bench.baselines.torch_baseline import open_peer
+    from vksched.bench.baselines.torch_baseline import open_baseline
 
-    peer = open_peer({"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
+    baseline = open_baseline({"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
     for spec in (SPEC, *SMALL_MODELS):
         made = in_precision(spec, word)
         assert made is not None
         arrays = arrays_of(made)
-        far = error_of(made, arrays, peer.prepare(made, arrays).result())
+        far = error_of(made, arrays, baseline.prepare(made, arrays).result())
         assert 1e-9 < far < most_error(made)
 
 
@@ -519,7 +519,9 @@ def test_models_are_right_and_tell_time_and_memory(device: str) -> None:
 def test_the_same_networks_are_right_as_onnx_files() -> None:
     """The files that onnxruntime and IREE read."""
     pytest.importorskip("onnxruntime")
-    worker = PeerProcess("onnxruntime", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
+    worker = BaselineProcess(
+        "onnxruntime", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
+    )
     try:
         for spec in SMALL_MODELS:
             answer = worker.prepare(spec)
@@ -533,10 +535,10 @@ def test_the_same_networks_are_right_as_onnx_files() -> None:
 @pytest.mark.parametrize("spec", SMALL_MODELS, ids=lambda spec: spec.name)
 def test_the_same_networks_are_right_in_torch(spec: Spec) -> None:
     pytest.importorskip("torch")
-    from vksched.bench.baselines.torch_baseline import open_peer
+    from vksched.bench.baselines.torch_baseline import open_baseline
 
     cpu = {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
-    job = open_peer(cpu).prepare(spec, arrays_of(spec))
+    job = open_baseline(cpu).prepare(spec, arrays_of(spec))
     first, second = (error_of(spec, {}, job.result()) for _ in range(2))  # a cache stays the same
     assert first == second < 1e-10 and job.sample() > 0
 

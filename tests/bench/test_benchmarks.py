@@ -298,7 +298,7 @@ def test_the_page_of_language_models_is_written_from_results(
     refused = runner.invoke(language_models.main)
     assert refused.exit_code == 1 and "try --run" in refused.output
     card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", Ceiling(1e9, 4e9, "", ""))
-    card.peers["llama.cpp"] = "0.5"
+    card.baselines["llama.cpp"] = "0.5"
     params = {"phase": "prompt", "tokens": 100, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
     spec = Spec("m Q4_K prompt 100", "language", "prompt", params)
     wrong = Figure("llama.cpp", reason="wrong result", wrong=True)

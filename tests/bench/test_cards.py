@@ -52,7 +52,7 @@ def of_card() -> Report:
     report.results.append(
         Result("vulkan:0", read, [figure("vksched", 1e-3), figure("llama.cpp", 2e-3)])
     )
-    report.devices[0].peers["torch"] = "2"
+    report.devices[0].baselines["torch"] = "2"
     report.facts.append(Fact("vulkan:0", "net: compile and first run", 1.5, "s"))
     return report
 
@@ -92,7 +92,7 @@ def test_later_results_of_a_card_win_and_others_stay(run: Any, tmp_path: Path) -
 def products(*ratios: float) -> Report:
     """Results of products of 1,024, 2,048, ... beside PyTorch's, on a card."""
     report = sample()
-    device = replace(report.devices[0], peers={"torch": "2"}, missing={})
+    device = replace(report.devices[0], baselines={"torch": "2"}, missing={})
     pairs = [[figure("vksched", 1e-3), figure("torch", x * 1e-3)] for x in ratios]
     specs = [spec for spec in specs_of("ops") if spec.name in ("matmul 1024", "matmul 2048")]
     results = [Result("vulkan:0", spec, pair) for spec, pair in zip(specs, pairs, strict=True)]
@@ -116,7 +116,7 @@ def test_a_chapter_begins_with_what_reaches_its_goal(
     assert found.exit_code == 0, found.output
     text = (tmp_path / "performance" / "cards.md").read_text()
     assert f"| products in float32: {row}\n\n- what people wrote\n\n### Calls" in text
-    assert "| cases | torch | least ratio |" in text  # no column for the fastest of one peer
+    assert "| cases | torch | least ratio |" in text  # no column for the fastest of one baseline
     missing = text.partition("Not measured: ")[2].partition("\n\n")[0].replace("\n", " ")
     assert "matmul 4096," in missing and "matmul 1024," not in missing
     assert "tiny ops" not in missing  # of a suite that was not measured at all

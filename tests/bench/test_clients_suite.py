@@ -81,7 +81,8 @@ def test_a_package_is_found_where_python_would_and_not_imported(
 
 def test_operands_are_drawn_from_their_ranges_and_the_result_is_numpys(packages: Path) -> None:
     (spec,), _ = client_specs([packages])
-    feeds = arrays_of(Spec.from_dict(json.loads(json.dumps(spec.as_dict()))))  # as a peer gets it
+    sent = json.loads(json.dumps(spec.as_dict()))  # as a baseline gets it
+    feeds = arrays_of(Spec.from_dict(sent))
     assert feeds["n"].dtype == np.int64 and feeds["n"].shape == () and feeds["n"] == 4
     assert feeds["x"].dtype == np.float32 and feeds["x"].shape == (2, 3)
     assert np.abs(feeds["x"]).max() <= 1 and feeds["x"].std() > 0
@@ -105,8 +106,8 @@ def test_every_output_counts_as_much_as_the_others() -> None:
 
 def test_the_command_prints_times_and_how_to_get_the_rest(packages: Path, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
-    peers = ["--peers", "onnxruntime"] if find_spec("onnxruntime") else []
-    given = ["--packages", str(packages), "--devices", "cpu", "--budget", "0.05", *peers]
+    baselines = ["--baselines", "onnxruntime"] if find_spec("onnxruntime") else []
+    given = ["--packages", str(packages), "--devices", "cpu", "--budget", "0.05", *baselines]
     found = CliRunner().invoke(
         main, ["bench", "--suite", "clients", *given, "--output", str(file)], catch_exceptions=False
     )
@@ -116,11 +117,11 @@ def test_the_command_prints_times_and_how_to_get_the_rest(packages: Path, tmp_pa
         line for line in found.stdout.splitlines() if line.startswith("first-package: halves")
     )
     (result,) = json.loads(file.read_text())["results"]
-    runners = ["vksched", *(["onnxruntime"] if peers else [])]
+    runners = ["vksched", *(["onnxruntime"] if baselines else [])]
     assert [figure["runner"] for figure in result["figures"]] == runners
     assert all(figure["seconds"] > 0 for figure in result["figures"])
     assert "file" not in result["spec"]["params"]
-    if peers:
+    if baselines:
         ours, theirs = (figure["rounds_s"] for figure in result["figures"])
         times_as_fast = paired_ratio(theirs, ours)
         assert times_as_fast is not None and f"{1 / times_as_fast:.2f}" in row

@@ -240,7 +240,10 @@ class FakeContext:
 
 
 def fake_llama_cpp(takes: bool = True) -> Any:
-    """The calls of the package llama_cpp that the peer makes. takes: what another context read."""
+    """The calls of the package llama_cpp that the baseline makes.
+
+    takes: what another context read.
+    """
     devices = [b"A processor", b"A card"]
     ggml = SimpleNamespace(
         ggml_backend_dev_count=lambda: len(devices),
@@ -287,14 +290,14 @@ def test_llama_cpp_reads_what_vksched_reads(
 ) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", fake_llama_cpp(takes))
     monkeypatch.setenv(llama_cpp_baseline.VISIBLE, "")
-    peer = llama_cpp_baseline.open_peer(
+    baseline = llama_cpp_baseline.open_baseline(
         {"name": "A card" if index >= 0 else "numpy", "index": index}
     )
     params = {"phase": phase, "tokens": 4, "vocabulary": 300, "file": "m.gguf", "context": 64}
     spec = Spec("m", "language", phase, params)
     text = text_of(300, 4 + GENERATED)
     arrays = {"ids": text}
-    job = peer.prepare(spec, arrays)
+    job = baseline.prepare(spec, arrays)
     for _ in range(3):  # the same again: each time, all is read, or the text goes on
         assert job.result().tolist() == [read, text[:read].sum()]
         read += phase == "token"
@@ -305,14 +308,14 @@ def test_llama_cpp_reads_what_vksched_reads(
     if phase == "token":
         assert lengths == [*range(8, 5 + GENERATED), 5, 6, 7]
     with pytest.raises(protocol.Skip):
-        peer.prepare(replace(spec, kind="matmul"), arrays)
+        baseline.prepare(replace(spec, kind="matmul"), arrays)
 
 
 def test_llama_cpp_says_which_devices_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", fake_llama_cpp())
     monkeypatch.setenv(llama_cpp_baseline.VISIBLE, "")
     with pytest.raises(LookupError, match="takes no Other, only A processor, A card"):
-        llama_cpp_baseline.open_peer({"name": "Other", "index": 0})
+        llama_cpp_baseline.open_baseline({"name": "Other", "index": 0})
 
 
 def test_what_llama_cpp_allocates_is_read_from_its_log() -> None:
@@ -329,7 +332,7 @@ def test_what_llama_cpp_allocates_is_read_from_its_log() -> None:
     assert library.allocated_bytes(host=True) is None
 
 
-def test_a_peer_that_is_rough_has_a_bound_of_its_own() -> None:
+def test_a_baseline_that_is_rough_has_a_bound_of_its_own() -> None:
     spec = Spec("m", "language", "token", {})
     assert most_error(spec, OURS) == LANGUAGE_NMSE < most_error(spec, "llama.cpp") < 0.2
     assert most_error(replace(spec, kind="model"), "llama.cpp") == most_error(

@@ -11,7 +11,7 @@ from typing import Any
 from ..common.errors import DeviceError, GraphError, PlanError, VkschedError
 from ..common.user_warning import warn_user
 from ..runtime.vulkan import device_probe
-from .baseline_process import PeerFailed, PeerProcess
+from .baseline_process import BaselineFailed, BaselineProcess
 from .baselines.workloads import COPY, HALF, MIXED, Spec, reported, work_of
 from .extra_metrics import Fact
 from .llm_start_time import start_facts
@@ -25,15 +25,15 @@ from .suites import fitting
 from .together import together_facts
 from .vksched_runner import Ours, Tune
 
-FORMAT = 1
+FORMAT = 2
 TUNE_S = 60.0
-VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
-CPU_PEERS = ("numpy", "torch", "onnxruntime")
-LANGUAGE_PEERS = ("llama.cpp",)
+VULKAN_BASELINES = ("ncnn", "iree", "wgpu", "kp", "torch")
+CPU_BASELINES = ("numpy", "torch", "onnxruntime")
+LANGUAGE_BASELINES = ("llama.cpp",)
 """Of language models, on all devices."""
-OWN_PEERS = {"llm": LANGUAGE_PEERS, "clients": ("onnxruntime",)}
-"""Of suites whose cases have the same peers on all devices."""
-PEERS = tuple(dict.fromkeys((*VULKAN_PEERS, *CPU_PEERS, *LANGUAGE_PEERS)))
+OWN_BASELINES = {"llm": LANGUAGE_BASELINES, "clients": ("onnxruntime",)}
+"""Of suites whose cases have the same baselines on all devices."""
+BASELINES = tuple(dict.fromkeys((*VULKAN_BASELINES, *CPU_BASELINES, *LANGUAGE_BASELINES)))
 FLOORS = ("kp",)
 """No runtimes but the device's own measure: shown, and not among those to beat."""
 INSTALL = {
@@ -52,14 +52,14 @@ Tell = Callable[[str], None]
 
 @dataclass
 class DeviceReport:
-    """One device of a run. peers: their versions; missing: why a peer has no figures."""
+    """One device of a run. baselines: their versions; missing: why a baseline has no figures."""
 
     name: str
     label: str
     type: str
     driver: str
     ceiling: Ceiling
-    peers: dict[str, str] = field(default_factory=dict)
+    baselines: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -114,9 +114,9 @@ class Report:
 
 
 def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Returns by group of cases, then peer, the geometric mean of the ratios to it.
+    """Returns by group of cases, then baseline, the geometric mean of the ratios to it.
 
-    "fastest" stands for the fastest peer of each case.
+    "fastest" stands for the fastest baseline of each case.
     """
     ratios: dict[str, dict[str, list[float]]] = {}
     for result in results:
@@ -125,13 +125,13 @@ def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
             ratio = result.ratio(figure.runner) if figure.runner != OURS else None
             if ratio is not None:
                 mine.setdefault(figure.runner, []).append(ratio)
-        fastest = result.fastest_peer(FLOORS)
+        fastest = result.fastest_baseline(FLOORS)
         ratio = result.ratio(fastest.runner) if fastest else None
         if ratio is not None:
             mine.setdefault("fastest", []).append(ratio)
     return {
-        group: {peer: geometric_mean(values) or 0.0 for peer, values in peers.items()}
-        for group, peers in ratios.items()
+        group: {baseline: geometric_mean(values) or 0.0 for baseline, values in baselines.items()}
+        for group, baselines in ratios.items()
     }
 
 
@@ -163,7 +163,7 @@ def run_suite(
     suite: str,
     specs: Sequence[Spec],
     infos: Sequence[device_probe.DeviceInfo],
-    peers: Sequence[str],
+    baselines: Sequence[str],
     pythons: Sequence[str],
     budget_s: float,
     tell: Tell = lambda _: None,
@@ -200,7 +200,7 @@ def run_suite(
         return report
     with _readiness(suite, specs) as ready:
         for info in infos:
-            found = [name for name in peers if name in _peers_of(suite, info)]
+            found = [name for name in baselines if name in _baselines_of(suite, info)]
             tune = tune_s if tune_s and info.type != "cpu" else "auto"
             with _runners(info, found, pythons, tell, tune) as (device, runners):
                 report.devices.append(device)
@@ -215,7 +215,7 @@ def run_suite(
                     result = measure_case(info.name, made, runners, budget_s, tell=tell)
                     report.results.append(replace(result, spec=reported(made)))
                     advance(report)
-            known = pythons if "onnxruntime" in peers else ()
+            known = pythons if "onnxruntime" in baselines else ()
             for name, facts in _facts_of(suite, info.name, there, known, ready).items():
                 tell(f"{info.name} {name}")
                 report.facts += facts
@@ -223,10 +223,10 @@ def run_suite(
     return report
 
 
-def _peers_of(suite: str, info: device_probe.DeviceInfo) -> Sequence[str]:
-    if suite in OWN_PEERS:
-        return OWN_PEERS[suite]
-    return CPU_PEERS if info.name == "cpu" else VULKAN_PEERS
+def _baselines_of(suite: str, info: device_probe.DeviceInfo) -> Sequence[str]:
+    if suite in OWN_BASELINES:
+        return OWN_BASELINES[suite]
+    return CPU_BASELINES if info.name == "cpu" else VULKAN_BASELINES
 
 
 @contextmanager
@@ -266,7 +266,7 @@ def _facts_of(
 @contextmanager
 def _runners(
     info: device_probe.DeviceInfo,
-    peers: Sequence[str],
+    baselines: Sequence[str],
     pythons: Sequence[str],
     tell: Tell,
     tune: Tune,
@@ -279,14 +279,14 @@ def _runners(
         device = DeviceReport(info.name, info.label, info.type, info.driver, ceiling)
         runners: list[Runner] = [ours]
         about = {"name": info.label, "uuid": info.uuid, "index": info.index, "type": info.type}
-        for name in peers:
+        for name in baselines:
             tell(f"{info.name} starts {name}")
             try:
-                peer = PeerProcess(name, about, (*pythons, sys.executable))
-            except PeerFailed as error:
+                baseline = BaselineProcess(name, about, (*pythons, sys.executable))
+            except BaselineFailed as error:
                 device.missing[name] = str(error)
                 continue
-            stack.callback(peer.close)
-            device.peers[name] = peer.version
-            runners.append(peer)
+            stack.callback(baseline.close)
+            device.baselines[name] = baseline.version
+            runners.append(baseline)
         yield device, runners

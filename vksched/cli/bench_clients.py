@@ -1,4 +1,6 @@
-"""`vksched bench --suite clients` as text: models of packages, as multiples of a peer's time."""
+"""`vksched bench --suite clients` as text: models of packages, as multiples of a baseline's
+time.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,25 @@ if TYPE_CHECKING:
 
 
 def client_table(results: Sequence[Result], device: DeviceReport) -> Any:
-    """Returns a table with a row for each model: what a run takes here and in each peer, and how
-    many times as long as in the peer.
+    """Returns a table with a row for each model: what a run takes here and in each baseline, and
+    how many times as long as in the baseline.
     """
     from ..bench.report import means
     from ..bench.rounds import OURS
 
-    peers = list(device.peers)
-    ratios = [f"times {peer}" for peer in peers]
-    table = inputs.table("model", OURS, "spread", *peers, *ratios, "", left=1)
+    baselines = list(device.baselines)
+    ratios = [f"times {baseline}" for baseline in baselines]
+    table = inputs.table("model", OURS, "spread", *baselines, *ratios, "", left=1)
     for result in results:
         by_name = {figure.runner: figure for figure in result.figures}
         ours = by_name[OURS]
-        times = [_multiple(result.ratio(peer)) for peer in peers]
-        others = [_time(by_name.get(peer)) for peer in peers]
+        times = [_multiple(result.ratio(baseline)) for baseline in baselines]
+        others = [_time(by_name.get(baseline)) for baseline in baselines]
         spread = f"{100 * ours.spread:.0f} %" if ours.seconds is not None else ""
         table.add_row(result.spec.name, _time(ours), spread, *others, *times, ours.note)
     for found in means(results).values():
-        cells = [_multiple(found.get(peer)) for peer in peers]
-        blank = [""] * (2 + len(peers))
+        cells = [_multiple(found.get(baseline)) for baseline in baselines]
+        blank = [""] * (2 + len(baselines))
         table.add_row("geometric mean", *blank, *cells, "", style="bold")
     return table
 

@@ -16,7 +16,7 @@ def _module(name: str) -> Any:
 
 def main() -> None:
     name, device = sys.argv[1], json.loads(sys.argv[2])
-    serve(lambda: _module(name).open_peer(device))
+    serve(lambda: _module(name).open_baseline(device))
 
 
 if __name__ == "__main__":

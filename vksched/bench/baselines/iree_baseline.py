@@ -33,7 +33,7 @@ _ELEMENTS = {
 }
 
 
-class IreePeer:
+class IreeBaseline:
     """IREE on the device with that UUID, or else that name."""
 
     def __init__(self, device: Mapping[str, Any]) -> None:
@@ -181,5 +181,5 @@ def _args(spec: Spec, arrays: Arrays) -> list[Array]:
     return [np.ascontiguousarray(a) for a in values]
 
 
-def open_peer(device: Mapping[str, Any]) -> IreePeer:
-    return IreePeer(device)
+def open_baseline(device: Mapping[str, Any]) -> IreeBaseline:
+    return IreeBaseline(device)

@@ -28,7 +28,7 @@ BLOCKS = ((8, 2, 8, 4), (8, 4, 8, 4))
 NONE = np.array([], np.uint32)
 
 
-class KomputePeer:
+class KomputeBaseline:
     """The kp package on the device of that number."""
 
     def __init__(self, device: Mapping[str, Any]) -> None:
@@ -173,5 +173,5 @@ def _product(m: int, k: int, n: int, tm: int, tn: int, wx: int, wy: int) -> _Ste
     return _step((wx, wy), ("x0", "w0", "r"), "vec4", "\n".join(body), groups)
 
 
-def open_peer(device: Mapping[str, Any]) -> KomputePeer:
-    return KomputePeer(device)
+def open_baseline(device: Mapping[str, Any]) -> KomputeBaseline:
+    return KomputeBaseline(device)

@@ -140,7 +140,7 @@ class _Slope:
         return max((middle - start) - (end - middle), 1e-9) / self._layers
 
 
-class NcnnPeer:
+class NcnnBaseline:
     """ncnn on the device of that name."""
 
     def __init__(self, device: Mapping[str, Any]) -> None:
@@ -245,5 +245,5 @@ def _reduction(spec: Spec) -> int:
     return {"sum": 0, "max": 4}[spec["op"]]
 
 
-def open_peer(device: Mapping[str, Any]) -> NcnnPeer:
-    return NcnnPeer(device)
+def open_baseline(device: Mapping[str, Any]) -> NcnnBaseline:
+    return NcnnBaseline(device)

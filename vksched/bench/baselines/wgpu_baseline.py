@@ -30,7 +30,7 @@ _UNARY = {
 }
 
 
-class WgpuPeer:
+class WgpuBaseline:
     """wgpu on the Vulkan device of that name."""
 
     def __init__(self, device: Mapping[str, Any]) -> None:
@@ -183,5 +183,5 @@ def _attention(spec: Spec) -> list[list[Kernel]]:
     return [list(form) for form in product(scores[:2], softmax, mixed[:3:2])]
 
 
-def open_peer(device: Mapping[str, Any]) -> WgpuPeer:
-    return WgpuPeer(device)
+def open_baseline(device: Mapping[str, Any]) -> WgpuBaseline:
+    return WgpuBaseline(device)

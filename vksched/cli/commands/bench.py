@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 @inputs.devices_option
 @aim_options
 @click.option(
-    "--peers",
+    "--baselines",
     is_flag=False,
     flag_value="all",
     metavar="[A,B]",
     help="Measure these runtimes in the same rounds, or all there are.",
 )
 @click.option(
-    "--peer-python",
+    "--baseline-python",
     "pythons",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
     metavar="PATH",
-    help="A Python that has peers, tried before this one; may be repeated.",
+    help="A Python that has baselines, tried before this one; may be repeated.",
 )
 @click.option(
     "--model",
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 def bench(
     suite: str,
     devices: str | None,
-    peers: str | None,
+    baselines: str | None,
     pythons: tuple[str, ...],
     models: tuple[str, ...],
     kv: str | None,
@@ -132,18 +132,18 @@ def bench(
     if packages and suite != "clients":
         raise click.UsageError("--packages needs --suite clients.")
     if suite == "planning":
-        inputs.exclude("--suite planning", {"--devices": devices, "--peers": peers})
+        inputs.exclude("--suite planning", {"--devices": devices, "--baselines": baselines})
     if list_only:
         inputs.exclude("--list", {"--output": output, "--json": as_json})
-    if peers is None:
-        inputs.need({"--peer-python": pythons}, "--peers")
+    if baselines is None:
+        inputs.need({"--baseline-python": pythons}, "--baselines")
     from ...bench.report import find_devices, run_suite
     from ...bench.suites import specs_of
     from ...common.version import __version__
 
     if output is not None:
         inputs.check_folder(output)
-    wanted = _parse_peers(peers)
+    wanted = _parse_baselines(baselines)
     named = inputs.parse_devices(devices)
     with inputs.collected_warnings() as notes:
         specs = specs_of(suite, pattern, models, kv or "f32", packages, precision or SINGLE)
@@ -195,15 +195,15 @@ def _write(path: str, report: Report) -> None:
         raise VkschedError(f"[bench] cannot write {path}: {inputs.said(error)}") from error
 
 
-def _parse_peers(given: str | None) -> Sequence[str]:
-    from ...bench.report import PEERS
+def _parse_baselines(given: str | None) -> Sequence[str]:
+    from ...bench.report import BASELINES
 
     if given is None:
         return ()
-    names = PEERS if given == "all" else [name.strip() for name in given.split(",")]
+    names = BASELINES if given == "all" else [name.strip() for name in given.split(",")]
     for name in names:
-        if name not in PEERS:
-            raise GraphError(f"[bench] expected peers of {', '.join(PEERS)}, got {name!r}")
+        if name not in BASELINES:
+            raise GraphError(f"[bench] expected baselines of {', '.join(BASELINES)}, got {name!r}")
     return names
 
 
@@ -252,7 +252,7 @@ def show(report: Report) -> None:
             _print(client_table(results, device))
         elif results:
             _print(_figures(results, device))
-            if device.peers:
+            if device.baselines:
                 _print(_ratios(results, device))
         for result in results:
             for figure in result.figures:
@@ -336,15 +336,15 @@ def _time(figure: Figure) -> str:
 def _ratios(results: Sequence[Result], device: DeviceReport) -> Any:
     from ...bench.report import FLOORS, means
 
-    peers = list(device.peers)
-    table = inputs.table("times as fast as", *peers, "fastest peer")
+    baselines = list(device.baselines)
+    table = inputs.table("times as fast as", *baselines, "fastest baseline")
     for result in results:
-        fastest = result.fastest_peer(FLOORS)
+        fastest = result.fastest_baseline(FLOORS)
         best = result.ratio(fastest.runner) if fastest else None
-        cells = [result.ratio(peer) for peer in peers] + [best]
+        cells = [result.ratio(baseline) for baseline in baselines] + [best]
         table.add_row(result.spec.name, *map(_ratio, cells))
     for group, found in means(results).items():
-        cells = [found.get(peer) for peer in (*peers, "fastest")]
+        cells = [found.get(baseline) for baseline in (*baselines, "fastest")]
         table.add_row(f"geometric mean: {group}", *map(_ratio, cells), style="bold")
     return table
 

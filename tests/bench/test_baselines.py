@@ -1,4 +1,4 @@
-"""Peers of the bench: what they compute, and processes that die, hang or answer rubbish."""
+"""Baselines of the bench: what they compute, and processes that die, hang or answer rubbish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from vksched.bench import baseline_process
-from vksched.bench.baseline_process import PeerFailed, PeerMissing, PeerProcess
+from vksched.bench.baseline_process import BaselineFailed, BaselineMissing, BaselineProcess
 from vksched.bench.baselines import protocol, workloads
 from vksched.bench.baselines.mlir import module_of
 from vksched.bench.baselines.workloads import (
@@ -55,7 +55,7 @@ SMALL = SPECS[0]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_peers_of_the_cpu_compute_what_is_expected(spec: Spec) -> None:
+def test_baselines_of_the_cpu_compute_what_is_expected(spec: Spec) -> None:
     arrays = arrays_of(spec)
     expected = expected_of(spec, arrays)
     assert expected.shape == result_shape(spec)
@@ -63,9 +63,11 @@ def test_peers_of_the_cpu_compute_what_is_expected(spec: Spec) -> None:
     for name in ("numpy", "onnxruntime", "torch"):
         if importlib.util.find_spec(name) is None:
             continue
-        peer = importlib.import_module(f"vksched.bench.baselines.{name}_baseline").open_peer(CPU)
+        baseline = importlib.import_module(
+            f"vksched.bench.baselines.{name}_baseline"
+        ).open_baseline(CPU)
         try:
-            job = peer.prepare(spec, arrays)
+            job = baseline.prepare(spec, arrays)
         except protocol.Skip:
             assert name == "onnxruntime" and spec.kind == "attention"
             continue
@@ -124,16 +126,16 @@ ANSWERS = {
 
 
 @pytest.fixture
-def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], PeerProcess]]:
+def baseline(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], BaselineProcess]]:
     """Starts a worker that answers so, and ends it."""
     monkeypatch.setattr(baseline_process, "PREPARE_LIMIT_S", 10.0)
     started = []
 
-    def start(answer: str) -> PeerProcess:
+    def start(answer: str) -> BaselineProcess:
         if answer == "hangs":
             monkeypatch.setattr(baseline_process, "PREPARE_LIMIT_S", 0.2)
         command = [sys.executable, "-c", HELLO + LOOP + ANSWERS[answer]]
-        started.append(PeerProcess("fake", CPU, command=command))
+        started.append(BaselineProcess("fake", CPU, command=command))
         return started[-1]
 
     yield start
@@ -141,8 +143,8 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], PeerProces
         one.close()
 
 
-def test_a_good_peer_gets_a_figure(peer: Callable[[str], PeerProcess]) -> None:
-    result = measure_case("cpu", SMALL, [peer("good")], 0.01, rounds=2)
+def test_a_good_baseline_gets_a_figure(baseline: Callable[[str], BaselineProcess]) -> None:
+    result = measure_case("cpu", SMALL, [baseline("good")], 0.01, rounds=2)
     (figure,) = result.figures
     assert figure.seconds == 0.375 and figure.rounds_s == [0.375, 0.375]
     assert figure.note == "x" and figure.reason == "" and figure.spread > 0
@@ -163,29 +165,31 @@ def test_a_good_peer_gets_a_figure(peer: Callable[[str], PeerProcess]) -> None:
     ],
 )
 def test_no_figure_without_a_right_result(
-    peer: Callable[[str], PeerProcess], answer: str, reason: str
+    baseline: Callable[[str], BaselineProcess], answer: str, reason: str
 ) -> None:
-    result = measure_case("cpu", SMALL, [peer(answer)], 0.01, rounds=2)
+    result = measure_case("cpu", SMALL, [baseline(answer)], 0.01, rounds=2)
     (figure,) = result.figures
     assert figure.seconds is None and reason in figure.reason
     assert figure.wrong == answer.startswith(("wrong", "nan"))
 
 
-def test_a_dead_peer_starts_again_a_few_times(peer: Callable[[str], PeerProcess]) -> None:
-    dying = peer("dies")
+def test_a_dead_baseline_starts_again_a_few_times(
+    baseline: Callable[[str], BaselineProcess],
+) -> None:
+    dying = baseline("dies")
     reasons = [measure_case("cpu", SMALL, [dying], 0.01, 1).figures[0].reason for _ in range(5)]
     assert "ended" in reasons[2] and reasons[-1] == "its process failed too often"
 
 
-def test_a_peer_that_is_not_there_is_missing() -> None:
-    with pytest.raises(PeerMissing, match="No module named .baselines.nobody_baseline."):
-        PeerProcess("nobody", CPU)
-    with pytest.raises(PeerFailed, match="no_such_python"):
-        PeerProcess("numpy", CPU, ["no_such_python"])
+def test_a_baseline_that_is_not_there_is_missing() -> None:
+    with pytest.raises(BaselineMissing, match="No module named .baselines.nobody_baseline."):
+        BaselineProcess("nobody", CPU)
+    with pytest.raises(BaselineFailed, match="no_such_python"):
+        BaselineProcess("numpy", CPU, ["no_such_python"])
 
 
 def test_a_real_worker_measures() -> None:
-    worker = PeerProcess("numpy", CPU)
+    worker = BaselineProcess("numpy", CPU)
     try:
         assert worker.version == np.__version__
         assert worker.prepare(SMALL)["nmse"] < 1e-10
@@ -194,7 +198,7 @@ def test_a_real_worker_measures() -> None:
         assert "float16" in worker.prepare(half)["skip"]
         odd = Spec("odd", "riddle", "riddles")
         assert "expected a known kind" in worker.prepare(odd)["error"]
-        with pytest.raises(PeerFailed):
+        with pytest.raises(BaselineFailed):
             worker.measure(0.001)
     finally:
         worker.close()
@@ -203,10 +207,10 @@ def test_a_real_worker_measures() -> None:
 OWNER = f"""
 import sys
 from vksched.bench.baselines.workloads import Spec
-from vksched.bench.baseline_process import PeerProcess
-peer = PeerProcess("numpy", {CPU})
-peer.prepare(Spec.from_dict({SMALL.as_dict()}))
-print(peer._process.pid, flush=True)
+from vksched.bench.baseline_process import BaselineProcess
+baseline = BaselineProcess("numpy", {CPU})
+baseline.prepare(Spec.from_dict({SMALL.as_dict()}))
+print(baseline._process.pid, flush=True)
 sys.stdin.read()
 """
 
@@ -230,7 +234,7 @@ def test_a_stopped_worker_ends_with_its_killed_parent() -> None:
 
 def test_a_worker_of_a_thread_outlives_it() -> None:
     with ThreadPoolExecutor(1) as pool:
-        worker = pool.submit(PeerProcess, "numpy", CPU).result()
+        worker = pool.submit(BaselineProcess, "numpy", CPU).result()
     try:
         assert worker.prepare(SMALL)["nmse"] < 1e-10
     finally:
