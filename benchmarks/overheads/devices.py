@@ -3,15 +3,17 @@
     python benchmarks/overheads/devices.py --devices vulkan:0,vulkan:1 [--case ResNet] [--json]
 
 The models are those of the bench and of the examples. Each device is calibrated with the calls of
-each model, 20 s at most. Then all take turns, nine rounds at least. `vksched bench --suite devices`
-does the same for the models of the bench.
+each model, 20 s at most. Then all take turns, nine rounds at least. `vksched bench --suite devices
+--suite-dir benchmarks/suites` does it for the models of the bench.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from options import make_parser
 from prediction import models_of
@@ -21,7 +23,9 @@ from rich.table import Table
 
 import vksched as vs
 from vksched.bench.extra_metrics import Fact
-from vksched.bench.together import facts_of, measure
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "suites"))
+from multi_device import facts_of, measure
 
 
 def measure_all(devices: Sequence[str], pattern: str | None, budget_s: float) -> list[Fact]:

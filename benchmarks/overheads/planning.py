@@ -2,7 +2,7 @@
 
     python benchmarks/overheads/planning.py --json - --plot planning.png
 
-The graphs and what is measured are in vksched/bench/planning.py, as `vksched bench` has them too.
+The graphs are those of the suite planning: benchmarks/suites/planning_time.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from vksched.bench.planning import KINDS, POLICIES, SIZES, STAGES, Row, measure_all
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "suites"))
+from planning_time import KINDS, POLICIES, SIZES, STAGES, Row, measure_all
 
 
 def as_table(rows: Sequence[Row]) -> Table:

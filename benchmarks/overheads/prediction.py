@@ -28,10 +28,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.prediction import GOAL, LISTED, Model, Predicted, measure
 from vksched.bench.suites import matches, specs_of
 from vksched.common.dtypes import NDArray
 from vksched.common.formatting import format_seconds
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "suites"))
+from prediction_facts import GOAL, LISTED, SUITE, Model, Predicted, measure
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance" / "prediction.md"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -78,7 +80,7 @@ def models_of(pattern: str | None) -> list[Model]:
     Raises:
         GraphError: there is none.
     """
-    every = [Model.of(spec) for spec in specs_of("prediction")]
+    every = [Model.of(spec) for spec in specs_of(SUITE)]
     every += [Model(name, partial(_load, name)) for name in MODELS]
     names = {model.name for model in every}
     found = [model for model in every if matches(model.name, pattern, names)]

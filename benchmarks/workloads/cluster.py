@@ -19,9 +19,11 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,6 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.planning import transformer
 from vksched.common.dtypes import NDArray
 from vksched.engine.apply_config import Costs
 from vksched.parallel.apply_config import apply_config
@@ -41,6 +42,9 @@ from vksched.topology.link_presets import way
 from vksched.topology.links import Links
 from vksched.topology.presets import card
 from vksched.topology.topology import Machine
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "suites"))
+from planning_time import transformer
 
 WIDTH, TOKENS, LAYERS = 4096, 2048, 4
 """Of the pipeline's layers and of the trained network, whose layers are products with a square."""

@@ -27,6 +27,7 @@ from vksched.bench.baselines.workloads import tokens_of, work_of
 from vksched.bench.language.random_models import TYPES
 from vksched.bench.report import DeviceReport, Report, find_devices
 from vksched.bench.rounds import Figure, Result, geometric_mean
+from vksched.bench.suite_loader import SuiteOptions
 from vksched.bench.suites import specs_of
 from vksched.common.formatting import format_bytes, format_number, format_seconds
 from vksched.ir.precision import SINGLE
@@ -261,7 +262,7 @@ def measure(run: Run, devices: Sequence[str], few: Sequence[str], models: Sequen
 
 
 def _names(cases: str, models: Sequence[Path] = (), precision: str = SINGLE) -> list[str]:
-    return [spec.name for spec in specs_of("llm", cases, models, precision=precision)]
+    return [spec.name for spec in specs_of("llm", cases, SuiteOptions(models, precision=precision))]
 
 
 def _without(report: Report, devices: Sequence[str]) -> Report:

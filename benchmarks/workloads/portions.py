@@ -26,7 +26,8 @@ from vksched.storage.disk_cache import PACKAGE
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "report"))
 from results import EXTRAS, read
 
-BUILD = Path(__file__).resolve().parents[2] / "build"
+BENCHMARKS = Path(__file__).resolve().parents[1]
+BUILD = BENCHMARKS.parent / "build"
 PORTION = 6
 """Cases measured by one process."""
 LAST_FACT = {"overhead": "a trivial run", "models": "{}: a run, beside its kernels"}
@@ -80,6 +81,7 @@ def bench_options(baselines: Sequence[str], budget: float, pythons: Sequence[str
     are where none is named.
     """
     found = [word for python in pythons for word in ("--baseline-python", python)]
+    found += ["--baseline-dir", str(BENCHMARKS / "baselines")]
     return ["--baselines", *baselines, "--budget", str(budget), *found]
 
 
@@ -140,7 +142,11 @@ class Run:
         left = list(names) if self.again else self._left(suite, device, names)
         for start in range(0, len(left), PORTION):
             part = left[start : start + PORTION]
-            command = ["-m", "vksched", "bench", "--suite", suite, *self.options, *more]
+            command = ["-m", "vksched", "bench", "--suite", suite, *more]
+            if suite == "planning":
+                command += ["--suite-dir", str(BENCHMARKS / "suites")]
+            else:
+                command += self.options
             command += ["--devices", device, "--case", ",".join(part)] if device else []
             self._call([*command, "--output", str(self._file())])
             self.unfinished += len(self._left(suite, device, part))

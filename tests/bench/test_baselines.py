@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from benchmark_folders import import_baseline
 
 from vksched.bench import baseline_process
 from vksched.bench.baseline_process import BaselineFailed, BaselineMissing, BaselineProcess
 from vksched.bench.baselines import protocol, workloads
-from vksched.bench.baselines.mlir import module_of
 from vksched.bench.baselines.workloads import (
     Spec,
     arrays_of,
@@ -77,7 +77,7 @@ def test_baselines_of_the_cpu_compute_what_is_expected(spec: Spec) -> None:
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_mlir_names_each_value_once(spec: Spec) -> None:
-    text = module_of(spec, 2)
+    text = import_baseline("mlir").module_of(spec, 2)
     made = [line.split("=")[0].strip() for line in text.splitlines() if line.startswith("  %")]
     outside = [name for name in made if name[1:2] in "rx" or name.startswith("%in")]
     assert {"%r0", "%r1", "%in0", "%in1"} <= set(outside) and len(set(outside)) == len(outside)

@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import planning_time
 import pytest
-from benchmark_folders import BENCHMARKS, add_benchmarks
+from benchmark_folders import BENCHMARKS, SUITES, add_benchmarks, import_baseline
 from click.testing import CliRunner
 from click.testing import Result as Called
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.bench import networks_runner, peak_throughput, planning
+from vksched.bench import networks_runner, peak_throughput
 from vksched.bench.baseline_process import BaselineProcess
-from vksched.bench.baselines.ncnnfile import NcnnFile
 from vksched.bench.baselines.networks import build
 from vksched.bench.baselines.workloads import (
     Spec,
@@ -29,10 +29,13 @@ from vksched.bench.baselines.workloads import (
     work_of,
 )
 from vksched.bench.extra_metrics import Fact
+from vksched.bench.find_baselines import BASELINES
 from vksched.bench.overhead import overhead_facts
 from vksched.bench.peak_throughput import Ceiling
 from vksched.bench.report import DeviceReport, Report, find_devices, means, rates, run_suite
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
+from vksched.bench.suite_loader import SuiteOptions
+from vksched.bench.suites import SUITES as OWN
 from vksched.bench.suites import fitting, specs_of
 from vksched.bench.vksched_runner import Ours
 from vksched.cli import main
@@ -56,6 +59,7 @@ SMALL_MODELS = [
         "small image": {"model": "mobilenet", "size": 32},
     }.items()
 ]
+MIXED = SuiteOptions(precision="mixed")
 CHAINS = [Spec(f"{n} ops", "chain", "overhead", {"count": 8, "ops": n}) for n in (10, 200)]
 
 
@@ -212,10 +216,10 @@ def test_missing_baselines_and_missing_figures_are_told(capsys: pytest.CaptureFi
     from vksched.cli.commands.bench import show
 
     report = sample()
-    report.devices[0].missing["wgpu"] = "no module"
-    show(report)
+    report.devices[0].missing["torch"] = "no module"
+    show(report, OWN["ops"], BASELINES)
     text = capsys.readouterr().out
-    assert "wgpu is missing: no module; try pip install wgpu" in text
+    assert "torch is missing: no module; try pip install torch" in text
     assert "ncnn: product: wrong result" in text and "geometric mean: matmul square" in text
 
 
@@ -248,11 +252,10 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
     [
         (
             ("--suite", "songs"),
-            "expected a suite of ops, models, overhead, planning, prediction, devices, llm, "
-            "clients, got 'songs'",
+            "expected a suite of ops, models, overhead, llm, got 'songs'; --suite-dir names",
         ),
         (("--case", "riddle"), "no case of suite ops matches 'riddle'"),
-        (("--baselines", "nobody"), "expected baselines of ncnn"),
+        (("--baselines", "nobody"), "expected baselines of torch, numpy, onnxruntime, llama.cpp"),
         (("--budget", "0"), "expected a budget of more than 0 seconds"),
         (
             ("--devices", "cpu", "--case", "matmul 64", "--output", "/no/such/x.json"),
@@ -426,13 +429,15 @@ def test_a_run_that_was_stopped_goes_on(
 
 
 def test_cases_have_a_precision_where_it_changes_something() -> None:
-    names = [spec.name for spec in specs_of("ops", precision="mixed")]
+    names = [spec.name for spec in specs_of("ops", options=MIXED)]
     assert "matmul 64 in mixed" in names and "attention 12 x 512 x 64 in mixed" in names
     assert not any(word in name for name in names for word in ("softmax", "16 in mixed", "add"))
     for asked in ("matmul 64", "matmul 64 in mixed"):
-        (one,) = specs_of("ops", asked, precision="mixed")
+        (one,) = specs_of("ops", asked, MIXED)
         assert one.name == "matmul 64 in mixed"
-    found = {spec["precision"] for spec in specs_of("models", precision="float16")}
+    found = {
+        spec["precision"] for spec in specs_of("models", options=SuiteOptions(precision="float16"))
+    }
     assert found == {"float16"}
     assert "got 'int8'" in call("--list", "--precision", "int8").output
     refused = call("--list", "--suite", "overhead", "--precision", "mixed")
@@ -484,7 +489,7 @@ def test_hardware_alone_is_tuned_first(quick: None, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("vksched.bench.report.Ours", opened)
     (info,) = find_devices(["cpu"])
     for type_, tune_s in (("cpu", 60.0), ("discrete", 60.0), ("discrete", 0.0)):
-        run_suite("ops", [], [replace(info, type=type_)], [], [], 0.01, tune_s=tune_s)
+        run_suite(OWN["ops"], [], [replace(info, type=type_)], tune_s=tune_s)
     assert given == ["auto", 60.0, "auto"]
 
 
@@ -546,7 +551,7 @@ def test_the_same_networks_are_right_in_torch(spec: Spec) -> None:
 def test_the_same_networks_as_layers_of_ncnn_read_each_blob_once() -> None:
     for spec in SMALL_MODELS:
         for gemm in (False, True):
-            file = NcnnFile(spec.params, gemm)
+            file = import_baseline("ncnnfile").NcnnFile(spec.params, gemm)
             build(spec.params, file)
             text, weights = file.finish()
             magic, counts, *lines = text.splitlines()
@@ -578,13 +583,13 @@ def test_overhead_is_told_beside_plain_copies(device: str) -> None:
 
 
 def test_planning_is_told_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = list(planning.planning_facts((30, 60)))
-    assert [fact.ratio for fact in facts[::4]] == [1.0] * len(planning.KINDS)
+    facts = list(planning_time.planning_facts((30, 60)))
+    assert [fact.ratio for fact in facts[::4]] == [1.0] * len(planning_time.KINDS)
     assert ["by auto" in fact.name for fact in facts[:4]] == [False, False, True, True]
     assert all(
         a.beside == pytest.approx(b.value) for a, b in zip(facts[2::4], facts[::4], strict=True)
     )
     shown = [fact.cells() for fact in facts]
     assert all(value.endswith("us/node") for value, *_ in shown)
-    monkeypatch.setattr("vksched.bench.report.planning_facts", lambda: facts)
-    assert facts[0].name in call("--suite", "planning").output
+    monkeypatch.setattr(planning_time, "planning_facts", lambda: facts)
+    assert facts[0].name in call("--suite", "planning", "--suite-dir", str(SUITES)).output

@@ -143,8 +143,7 @@ def test_models_are_measured_on_all_devices_beside_each_alone(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import devices
-
-    from vksched.bench.together import Together
+    from multi_device import Together
 
     found = Together({"a": [2.0], "b": [3.0]}, [1.5], ["a", "b"])
     monkeypatch.setattr(devices, "measure", lambda names, model, budget_s: found)
@@ -161,8 +160,7 @@ def test_predictions_become_a_page_and_a_table(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import prediction
-
-    from vksched.bench.prediction import Predicted
+    from prediction_facts import Predicted
 
     found = {
         "ResNet-18": Predicted((0.1, 0.11), (0.09, 0.1), {"conv": (0.08, 0.09), "relu": (0, 1e-4)}),
@@ -189,8 +187,7 @@ def test_a_page_of_predictions_is_made_of_earlier_results(
 ) -> None:
     """One model in each file, and on the page device by device."""
     import prediction
-
-    from vksched.bench.prediction import Predicted
+    from prediction_facts import Predicted
 
     def measured(device: str, model: Any) -> Predicted:
         number = 1 + len(model.name) + 100 * (device == "b")
@@ -213,12 +210,13 @@ def test_a_page_of_predictions_is_made_of_earlier_results(
 
 
 def test_a_prediction_that_is_far_off_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vksched.bench import prediction
+    import prediction_facts as prediction
+
     from vksched.bench.suites import specs_of
 
     found = prediction.Predicted((0.1, 0.2), (0.09, 0.09), {"conv": (0.08, 0.09)})
     monkeypatch.setattr(prediction, "measure", lambda device, spec: found)
-    spec = specs_of("prediction", "ResNet-18")[0]
+    spec = specs_of(prediction.SUITE, "ResNet-18")[0]
     run, device, conv = prediction.prediction_facts("cpu", spec)
     assert run.ratio == 2.0 and run.note == "over 20 % off"
     assert device.ratio == 1.0 and conv.name == "ResNet-18: conv"

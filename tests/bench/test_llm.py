@@ -36,11 +36,13 @@ from vksched.bench.language.random_models import TYPES, Sizes, write_model
 from vksched.bench.llm_start_time import start_facts
 from vksched.bench.report import Report
 from vksched.bench.rounds import OURS, measure_case
+from vksched.bench.suite_loader import SuiteOptions
 from vksched.bench.suites import specs_of
 from vksched.bench.vksched_runner import Ours
 from vksched.cli import main
 from vksched.importers import load_gguf
 
+INT8 = SuiteOptions(precision="int8")
 DEVICES = ["cpu", *vulkan_names()]
 SMALL = Sizes(layers=2, width=256, heads=4, kv_heads=2, inner=512, vocabulary=300, context=256)
 SHAPES = Tiny(
@@ -109,9 +111,9 @@ def test_cases_are_of_random_models_or_of_files(small: Path) -> None:
         "random 27M Q6_K prompt 128",
         "random 27M Q6_K prompt 512",
     ]
-    codes = [spec.name for spec in specs_of("llm", "*q8_0*128", precision="int8")]
+    codes = [spec.name for spec in specs_of("llm", "*q8_0*128", INT8)]
     assert codes == ["random 27M Q8_0 int8 prompt 128", "random 27M Q8_0 int8 token at 128"]
-    found = specs_of("llm", None, [small])
+    found = specs_of("llm", None, SuiteOptions([small]))
     # 512 tokens and 2,048 are more than the model's context
     assert [s.name.removeprefix("small-q4_k ") for s in found] == [
         "load",
@@ -154,7 +156,7 @@ def test_every_case_is_right_on_every_device(device: str, quick: None) -> None:
 
 
 def test_codes_of_8_bits_are_near_enough(small: Path, quick: None) -> None:
-    specs = specs_of("llm", "*prompt*,*token*", [small], precision="int8")
+    specs = specs_of("llm", "*prompt*,*token*", replace(INT8, models=[small]))
     made, ours = Cases(specs), Ours("cpu")
     try:
         for spec in specs:

@@ -28,8 +28,8 @@ from .baselines.workloads import LANGUAGE, Spec
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
 SLOW_LIMITS_S = {"model": 240.0, LANGUAGE: 900.0}
-"""By kind of case. Some compile models for minutes, once for all devices
-(baselines/iree_baseline.py). A prompt of 512 tokens takes a software device minutes.
+"""By kind of case. Some, such as IREE, compile models for minutes, once for all devices. A prompt
+of 512 tokens takes a software device minutes.
 """
 RESTARTS = 3
 _START = (
@@ -47,7 +47,10 @@ class BaselineMissing(BaselineFailed):
 
 
 class BaselineProcess:
-    """One baseline on one device; see `rounds.Runner`. pythons: tried in turn."""
+    """One baseline on one device; see `rounds.Runner`.
+
+    pythons: tried in turn. folder: of its file, if it is none of the package.
+    """
 
     def __init__(
         self,
@@ -55,10 +58,12 @@ class BaselineProcess:
         device: Mapping[str, Any],
         pythons: Sequence[str] = (sys.executable,),
         command: Sequence[str] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.name = name
         self.version = ""
         self._device = dict(device)
+        self._folder = folder
         self._commands = [list(command)] if command else [self._command(p) for p in pythons]
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -72,7 +77,8 @@ class BaselineProcess:
             raise
 
     def _command(self, python: str) -> list[str]:
-        return [python, "-c", _START, str(FOLDER), self.name, json.dumps(self._device)]
+        own = [] if self._folder is None else [str(self._folder)]
+        return [python, "-c", _START, str(FOLDER), self.name, json.dumps(self._device), *own]
 
     def start(self) -> None:
         """Starts a worker.

@@ -7,7 +7,7 @@ The plan over all devices is that of "auto", so it may leave a device without wo
 at most `GOAL` times what the fastest device takes alone. All take turns, so that noise hits all
 alike. Threads of a software device look for work for some milliseconds after a run, and slow the
 next one. So the order changes, and a turn of short runs has several, of which the median counts.
-Examples: tests/bench/test_together.py.
+Examples: tests/bench/test_multi_device.py.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ..common.errors import GraphError
-from ..schedule import Objective
-from ..scheduler.scheduler import Scheduler
-from .baselines.workloads import Spec
-from .extra_metrics import Fact
-from .prediction import Loaded, Model, calibrate
+from prediction_facts import Loaded, Model, calibrate, software_models
+
+from vksched.bench.baselines.workloads import Spec
+from vksched.bench.extra_metrics import Fact
+from vksched.bench.suite_loader import Facts, Suite, SuiteOptions
+from vksched.common.errors import GraphError
+from vksched.schedule import Objective
+from vksched.scheduler.scheduler import Scheduler
 
 ROUNDS = 9
 """At least so many, whatever the budget."""
@@ -154,3 +156,11 @@ def _stream_seconds(network: Loaded) -> float:
     for future in [network.compiled.submit(**network.feeds) for _ in range(STREAM)]:
         future.result()
     return (time.perf_counter() - start) / STREAM
+
+
+def _run_facts(devices: Sequence[str], specs: Sequence[Spec], options: SuiteOptions) -> Facts:
+    aim = options.budget_s, options.policy, options.objective
+    return {spec.name: together_facts(devices, spec, *aim) for spec in specs}
+
+
+SUITE = Suite("devices", software_models, plans=True, run_facts=_run_facts)

@@ -14,22 +14,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..common.dtypes import NDArray
-from ..engine.executable import Run
-from ..engine.report.build_report import make_report
-from ..engine.report.run_history import GraphRun, run_of
-from ..engine.report.run_report import RunReport
-from ..plan.simulation.predict import predict
-from ..scheduler.scheduler import Scheduler
-from ..trace import SystemClock
-from ..tuning.autotuner import Mode, Tuner
-from ..tuning.calibration_samples import wanted_of
-from ..tuning.calibrator import Calibrator
-from ..tuning.cost_cache import CostStore
-from ..tuning.variant_cache import Store
-from .baselines.workloads import Spec
-from .extra_metrics import Fact
-from .networks_runner import NetworkRun
+from vksched.bench.baselines.workloads import Spec
+from vksched.bench.extra_metrics import Fact
+from vksched.bench.networks_runner import NetworkRun
+from vksched.bench.suite_loader import Facts, Suite, SuiteOptions
+from vksched.bench.suites import fitting, specs_of
+from vksched.common.dtypes import NDArray
+from vksched.engine.executable import Run
+from vksched.engine.report.build_report import make_report
+from vksched.engine.report.run_history import GraphRun, run_of
+from vksched.engine.report.run_report import RunReport
+from vksched.plan.simulation.predict import predict
+from vksched.scheduler.scheduler import Scheduler
+from vksched.trace import SystemClock
+from vksched.tuning.autotuner import Mode, Tuner
+from vksched.tuning.calibration_samples import wanted_of
+from vksched.tuning.calibrator import Calibrator
+from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.variant_cache import Store
 
 ROUNDS = 9
 BUDGET_S = 20.0
@@ -150,3 +152,15 @@ def _on_devices(report: RunReport) -> tuple[float, float]:
 
 def _medians(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+def software_models(_: SuiteOptions) -> list[Spec]:
+    """Return the cases of the suite "models" that a CPU driver takes, too."""
+    return fitting(specs_of("models"), "cpu")
+
+
+def _device_facts(device: str, specs: Sequence[Spec], *_: object) -> Facts:
+    return {f"{spec.name}: predicted": prediction_facts(device, spec) for spec in specs}
+
+
+SUITE = Suite("prediction", software_models, measures_cases=False, device_facts=_device_facts)

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 import vksched as vs
-
-from ..planner import planner
-from ..planner.memory import draft
-from ..planner.search import evaluate
-from ..topology.device_spec import DeviceSpec
-from ..topology.topology import Machine
-from .extra_metrics import Fact
+from vksched.bench.extra_metrics import Fact
+from vksched.bench.suite_loader import Suite
+from vksched.planner import planner
+from vksched.planner.memory import draft
+from vksched.planner.search import evaluate
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.topology import Machine
 
 SIZES = (1_000, 10_000, 100_000)
 FACT_SIZES = (1_000, 3_000, 10_000, 30_000)
@@ -268,3 +268,12 @@ def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[Fact]:
         by, ratio = ("", row.ratio) if row.policy == POLICIES[0] else (" by auto", row.to_first)
         name = f"planning{by}: {row.kind}, {row.nodes:,} nodes"
         yield Fact("planner", name, row.us_per_node, "us/node", row.us_per_node / ratio, note)
+
+
+SUITE = Suite(
+    "planning",
+    lambda _: (),
+    may_be_empty=True,
+    uses_devices=False,
+    run_facts=lambda *_: {"planning": planning_facts()},
+)

@@ -24,6 +24,8 @@ from .onnx_writer import network_file
 from .protocol import Job, Skip, Timed, repeats
 from .workloads import Array, Arrays, Spec, result_shape
 
+INSTALL = "pip install iree-base-compiler iree-base-runtime"
+DEVICES = ("vulkan",)
 COMPILE_LIMIT_S, COMPILE_MODEL_LIMIT_S = 100, 180
 MOST_BYTES = 1 << 28
 _ELEMENTS = {

@@ -7,19 +7,21 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import client_models as clients
 import numpy as np
 import pytest
+from benchmark_folders import SUITES
 from click.testing import CliRunner
+from client_models import CARRIERS, Carrier, Network, client_specs, find_folder
 
 import vksched as vs
-from vksched.bench import clients
 from vksched.bench.baselines.workloads import FILE, Spec, arrays_of, expected_of, joined, nmse_of
-from vksched.bench.clients import CARRIERS, Carrier, Network, client_specs, find_folder
 from vksched.bench.rounds import paired_ratio
 from vksched.cli import main
 
 onnx = pytest.importorskip("onnx")
 HALF = np.full((3,), 0.5, np.float32)
+HERE = ["--suite-dir", str(SUITES), "--suite-option"]
 FEEDS = {"x": ("float32", (2, 3), -1.0, 1.0), "n": ("int64", (), 4, 4)}
 
 
@@ -107,7 +109,7 @@ def test_every_output_counts_as_much_as_the_others() -> None:
 def test_the_command_prints_times_and_how_to_get_the_rest(packages: Path, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     baselines = ["--baselines", "onnxruntime"] if find_spec("onnxruntime") else []
-    given = ["--packages", str(packages), "--devices", "cpu", "--budget", "0.05", *baselines]
+    given = [*HERE, f"packages={packages}", "--devices", "cpu", "--budget", "0.05", *baselines]
     found = CliRunner().invoke(
         main, ["bench", "--suite", "clients", *given, "--output", str(file)], catch_exceptions=False
     )
@@ -130,15 +132,21 @@ def test_the_command_prints_times_and_how_to_get_the_rest(packages: Path, tmp_pa
 @pytest.mark.filterwarnings("default")
 def test_a_model_that_numpy_cannot_run_is_left_out_with_the_reason(packages: Path) -> None:
     write_model(packages / "first_package" / "data" / "half.onnx", "NoSuchOp")
-    given = ["--packages", str(packages), "--devices", "cpu", "--budget", "0.05"]
+    given = [*HERE, f"packages={packages}", "--devices", "cpu", "--budget", "0.05"]
     found = CliRunner().invoke(main, ["bench", "--suite", "clients", *given])
     assert found.exit_code == 0
     assert "first-package: halves is left out: " in found.stderr and "NoSuchOp" in found.stderr
 
 
 def test_packages_are_for_this_suite_alone(tmp_path: Path) -> None:
-    found = CliRunner().invoke(main, ["bench", "--packages", str(tmp_path)])
-    assert found.exit_code == 2 and "--packages needs --suite clients" in found.output
+    refused = CliRunner().invoke(main, ["bench", "--suite-option", f"packages={tmp_path}"])
+    assert refused.exit_code == 2 and "of suite ops: expected none, got pack" in refused.output
+    for given, code, reason in (
+        ("songs=1", 2, "expected packages=VALUE, got songs=1"),
+        (f"packages={tmp_path / 'none'}", 1, "expected a folder with packages, got"),
+    ):
+        refused = CliRunner().invoke(main, ["bench", "--suite", "clients", *HERE, given])
+        assert refused.exit_code == code and reason in refused.output
 
 
 def test_the_table_of_packages_names_each_model_once() -> None:

@@ -23,6 +23,8 @@ from .networks import build
 from .protocol import Job, Skip, Timed, fastest, repeats
 from .workloads import Array, Arrays, Spec, result_shape
 
+INSTALL = "pip install ncnn"
+DEVICES = ("vulkan",)
 MOST_LAYER_BYTES = 1 << 28
 CHAIN = 20
 LONG_S = 0.5

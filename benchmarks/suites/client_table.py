@@ -7,19 +7,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .options import inputs
+from vksched.cli.options import inputs
 
 if TYPE_CHECKING:
-    from ..bench.report import DeviceReport
-    from ..bench.rounds import Figure, Result
+    from vksched.bench.report import DeviceReport
+    from vksched.bench.rounds import Figure, Result
 
 
 def client_table(results: Sequence[Result], device: DeviceReport) -> Any:
     """Returns a table with a row for each model: what a run takes here and in each baseline, and
     how many times as long as in the baseline.
     """
-    from ..bench.report import means
-    from ..bench.rounds import OURS
+    from vksched.bench.report import means
+    from vksched.bench.rounds import OURS
 
     baselines = list(device.baselines)
     ratios = [f"times {baseline}" for baseline in baselines]
@@ -43,7 +43,7 @@ def _multiple(times_as_fast: float | None) -> str:
 
 
 def _time(figure: Figure | None) -> str:
-    from ..common.formatting import format_seconds
+    from vksched.common.formatting import format_seconds
 
     if figure is None or figure.seconds is None:
         return "wrong" if figure is not None and figure.wrong else "-"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 
+import multi_device
 import numpy as np
 import pytest
+from benchmark_folders import SUITES
 from click.testing import CliRunner
 from conftest import DEVICE_SETS
+from multi_device import Together, measure, together_facts
+from prediction_facts import Model
 
 import vksched as vs
-from vksched.bench import report, together
+from vksched.bench import report
 from vksched.bench.baselines.workloads import Spec
-from vksched.bench.prediction import Model
-from vksched.bench.together import Together, measure, together_facts
 from vksched.cli import main
 from vksched.common.dtypes import NDArray
 from vksched.engine.executable import Run
@@ -30,7 +32,7 @@ def test_the_fastest_device_is_that_of_medians_and_the_ratio_that_of_rounds() ->
 
 def test_facts_tell_each_device_and_what_all_of_them_take(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Together({"a": [2.0], "b": [3.0]}, [2.2], ["a", "b"])
-    monkeypatch.setattr(together, "measure", lambda *_, **__: found)
+    monkeypatch.setattr(multi_device, "measure", lambda *_, **__: found)
     alone, other, whole = together_facts(["a", "b"], SMALL, 0.0)
     assert (alone.value, other.value, whole.value) == (2.0, 3.0, 2.2)
     assert whole.name == "decoder: all by one plan, beside a alone" and whole.device == "a + b"
@@ -42,7 +44,9 @@ def test_facts_tell_each_device_and_what_all_of_them_take(monkeypatch: pytest.Mo
 def test_a_small_model_is_measured_in_turns() -> None:
     found = measure(TWO, Model.of(SMALL), 0.0, calibrates=False)
     assert [*found.alone_s] == TWO and set(found.used) <= {*TWO}
-    assert {len(rounds) for rounds in (*found.alone_s.values(), found.all_s)} == {together.ROUNDS}
+    assert {len(rounds) for rounds in (*found.alone_s.values(), found.all_s)} == {
+        multi_device.ROUNDS
+    }
     assert found.ratio > 0
 
 
@@ -50,8 +54,8 @@ def test_a_small_model_is_measured_in_turns() -> None:
 def test_a_stream_is_measured_where_plans_are_for_throughput(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(together, "_seconds", None)
-    monkeypatch.setattr(together, "ROUNDS", 1)
+    monkeypatch.setattr(multi_device, "_seconds", None)
+    monkeypatch.setattr(multi_device, "ROUNDS", 1)
     found = measure(TWO, Model.of(SMALL), 0.0, False, objective="throughput=2")
     assert len(found.all_s) == 1 and found.ratio > 0
 
@@ -84,17 +88,17 @@ def test_a_turn_of_short_runs_has_several(
     monkeypatch: pytest.MonkeyPatch, taken_s: tuple[float, ...], expected_s: float, left: int
 ) -> None:
     network = Timed(*taken_s)
-    monkeypatch.setattr(together.time, "perf_counter", lambda: network.now_s)
-    assert together._turn(network, together._seconds) == pytest.approx(expected_s)
+    monkeypatch.setattr(multi_device.time, "perf_counter", lambda: network.now_s)
+    assert multi_device._turn(network, multi_device._seconds) == pytest.approx(expected_s)
     assert abs(len(network.taken_s) - left) <= 1  # sums of a twentieth are not exact
 
 
 @pytest.mark.skipif(len(TWO) < 2, reason="no Vulkan device here")
 def test_the_order_of_turns_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(together, "_turn", lambda network, _: asked.append(network) or 1.0)
+    monkeypatch.setattr(multi_device, "_turn", lambda network, _: asked.append(network) or 1.0)
     measure(TWO, Model.of(SMALL), 0.0, calibrates=False)
-    assert len({*asked}) == 3 and len(asked) == 3 * together.ROUNDS
+    assert len({*asked}) == 3 and len(asked) == 3 * multi_device.ROUNDS
     rounds = [asked[at : at + 3] for at in range(0, len(asked), 3)]
     assert rounds[1] == rounds[0][::-1] and rounds[2] == rounds[0]
 
@@ -106,9 +110,10 @@ def test_one_device_is_not_enough() -> None:
 
 def test_the_command_prints_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Together({"cpu": [2.0], "other": [3.0]}, [2.0], ["cpu"])
-    monkeypatch.setattr(together, "measure", lambda *_, **__: found)
+    monkeypatch.setattr(multi_device, "measure", lambda *_, **__: found)
     monkeypatch.setattr(report, "measure_ceiling", lambda *_: pytest.fail("no ceilings are needed"))
-    options = ["bench", "--suite", "devices", "--devices", "cpu", "--case", "ResNet-18"]
+    options = ["bench", "--suite-dir", str(SUITES), "--suite", "devices", "--devices", "cpu"]
+    options += ["--case", "ResNet-18"]
     said = CliRunner().invoke(main, options, catch_exceptions=False)
     assert said.exit_code == 0 and "all by one plan" in " ".join(said.output.split())
     data = json.loads(CliRunner().invoke(main, [*options, "--json"]).output)

@@ -5,24 +5,28 @@ they were made.
 
 Nothing is installed here, and nothing of a package is imported: a model is a file in its folder,
 fed with random numbers of the shapes that the package feeds it. What should come is computed by
-numpy, one op after the other, as the file has them. Examples: tests/bench/test_clients_suite.py.
+numpy, one op after the other, as the file has them. Examples: tests/bench/test_client_models.py.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from client_table import client_table
 
-from ..common.errors import GraphError
-from ..importers import load_onnx
-from ..scheduler.scheduler import Scheduler
-from .baselines.workloads import FILE, Arrays, Spec, arrays_of, joined
+from vksched.bench.baselines.workloads import FILE, Arrays, Spec, arrays_of, joined
+from vksched.bench.suite_loader import Ready, Suite, SuiteOptions
+from vksched.common.errors import GraphError
+from vksched.common.user_warning import warn_user
+from vksched.importers import load_onnx
+from vksched.scheduler.scheduler import Scheduler
 
 FOLDER = Path("build") / "clients" / "models"
 """Where `python scripts/checks/clients.py --models` leaves packages."""
@@ -248,7 +252,7 @@ def advice(missing: Collection[str]) -> str:
     """Returns how to get packages, for people."""
     return (
         "try `python scripts/checks/clients.py --models` in a checkout, or `pip install --no-deps "
-        f"--target FOLDER {' '.join(missing)}` and --packages FOLDER"
+        f"--target FOLDER {' '.join(missing)}` and --suite-option packages=FOLDER"
     )
 
 
@@ -286,3 +290,33 @@ def expected_result(file: str, feeds: Arrays) -> Any:
     with Scheduler(["cpu"], on_fault="raise", optimize=False) as sched:
         run = sched.compile(load_onnx(file))
         return joined(list(run(**feeds).values()))
+
+
+# -- the suite -------------------------------------------------------------------------------------
+
+
+def _cases(options: SuiteOptions) -> list[Spec]:
+    folders = [Path(folder) for folder in options.more.get("packages", ())]
+    for folder in folders:
+        if not folder.is_dir():
+            raise GraphError(f"[bench] expected a folder with packages, got {folder}")
+    specs, missing = client_specs(folders)
+    if missing:
+        warn_user(f"[bench] no models of {', '.join(missing)}; {advice(missing)}")
+    return specs
+
+
+@contextmanager
+def _ready(_: Sequence[Spec]) -> Iterator[Ready]:
+    with closing(Cases()) as cases:
+        yield cases.ready
+
+
+SUITE = Suite(
+    "clients",
+    _cases,
+    ("onnxruntime",),
+    option_names=("packages",),
+    ready=_ready,
+    table=client_table,
+)

@@ -24,6 +24,8 @@ try:
 except ImportError:  # as native/build.py of vksched installs it
     kp = importlib.import_module("vksched_native.kp")
 
+INSTALL = "make setup, and glslangValidator"
+DEVICES = ("vulkan",)
 BLOCKS = ((8, 2, 8, 4), (8, 4, 8, 4))
 NONE = np.array([], np.uint32)
 

@@ -15,6 +15,8 @@ from .protocol import Job, Skip, Timed, fastest, repeats
 from .wgsl import Kernel, Product
 from .workloads import Array, Arrays, Spec, result_shape
 
+INSTALL = "pip install wgpu"
+DEVICES = ("vulkan",)
 _LIMITS = (
     "max-storage-buffer-binding-size",
     "max-buffer-size",
