@@ -1,6 +1,4 @@
-"""`vksched bench --suite clients` as text: models of packages, as multiples of a baseline's
-time.
-"""
+"""The table of the suite clients: models of packages, as multiples of a baseline's time."""
 
 from __future__ import annotations
 

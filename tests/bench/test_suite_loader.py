@@ -67,3 +67,7 @@ def test_a_folder_without_a_suite_is_refused(tmp_path: Path, folder: Path) -> No
     (none / "suite_that_fails.py").write_text("import no_such_module\n")
     with pytest.raises(vs.GraphError, match=r"cannot load the suite .*no_such_module"):
         find_suite("songs", [none])
+    (none / "suite_that_fails.py").unlink()
+    (none / "json.py").write_text("")
+    with pytest.raises(vs.GraphError, match=r"json.py has the name of another module"):
+        find_suite("songs", [none])

@@ -99,9 +99,14 @@ def load_suites(folders: Iterable[str | Path]) -> dict[str, Suite]:
 
 def _suite_of(file: Path) -> Suite | None:
     try:
-        suite = getattr(importlib.import_module(file.stem), "SUITE", None)
+        module = importlib.import_module(file.stem)
     except Exception as error:
         raise GraphError(
             f"[bench] cannot load the suite {file}: {type(error).__name__}: {error}"
         ) from error
+    if (loaded := getattr(module, "__file__", None)) is None or Path(loaded).resolve() != file:
+        raise GraphError(
+            f"[bench] {file} has the name of another module, {loaded or 'of Python itself'}"
+        )
+    suite = getattr(module, "SUITE", None)
     return suite if isinstance(suite, Suite) else None
