@@ -3,8 +3,8 @@
     python benchmarks/overheads/devices.py --devices vulkan:0,vulkan:1 [--case ResNet] [--json]
 
 The models are those of the bench and of the examples. Each device is calibrated with the calls of
-each model, 20 s at most. Then all take turns, nine rounds at least. `vksched bench --suite devices
---suite-dir benchmarks/suites` does it for the models of the bench.
+each model, 20 s at most. Then all take turns, nine rounds at least. The suite devices
+(benchmarks/suites/multi_device.py) does it for the models of the bench.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ PLANNING = (
 )
 
 TOGETHER = (
-    "`vksched bench --suite devices`: whole models on all devices by one plan, in turns with each "
-    "device alone. A ratio is the median of the rounds' own ratios. At most 1.05 is the goal: one "
+    "The suite `devices`: whole models on all devices by one plan, in turns with each device "
+    "alone. A ratio is the median of the rounds' own ratios. At most 1.05 is the goal: one "
     "more device never makes a model slower."
 )
 
