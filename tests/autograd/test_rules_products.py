@@ -11,6 +11,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import AttrValue
 from vksched.ir.build_graph import build_graph
+from vksched.ir.tensor import apply
 from vksched.ops.rnn.cell import GATES
 from vksched.testing.numeric_gradient import compare, function_of
 from vksched.testing.op_cases.linalg.attention import attention, by_length, rotary
@@ -142,7 +143,7 @@ def gradients(
     arrays = [a.astype(given_as).astype(dtype) if a.dtype.kind == "f" else a for a in case.inputs]
     names = ["q", "k", "v", "mask"][: len(arrays)]
     given = {n: vs.input(n, a.shape, str(a.dtype)) for n, a in zip(names, arrays, strict=True)}
-    out = vs.ops.core.tensor.apply("attention", list(given.values()), case.attrs)
+    out = apply("attention", list(given.values()), case.attrs)
     smooth = {n: t for n, t in given.items() if t.dtype == dtype}
     pulled = vs.vjp(out, floats(*out.shape, seed=9).astype(dtype), smooth)
     with vs.Scheduler(["cpu"]) as sched:

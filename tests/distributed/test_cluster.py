@@ -392,7 +392,9 @@ def test_data_that_is_at_fault_on_one_host_leaves_all_slots_usable() -> None:
 
 
 def test_an_interrupted_run_leaves_its_slot_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vs.runtime.remote.cluster, "INTERRUPTED_S", 30.0)  # on a busy machine, too
+    monkeypatch.setattr(
+        "vksched.distributed.driver.cluster_executor.INTERRUPTED_S", 30.0
+    )  # on a busy machine, too
     plan = spread(make_plan(*chain([A, B, C])), ("node1", "node2", ""))
     with Cluster(plan, null_devices(plan)) as cluster:
         start = cluster.hosts["node2"].start

@@ -163,8 +163,8 @@ PATCHES: dict[str, Change] = {
     "python": lambda patch: patch.setattr(sys, "version", "other"),
     "numpy": lambda patch: patch.setattr(np, "__version__", "other"),
     "processor": lambda patch: patch.setattr("platform.machine", lambda: "other"),
-    "native": lambda patch: patch.setattr(graph_cache.loops, "native", os),
-    "no native": lambda patch: patch.setattr(graph_cache.loops, "native", None),
+    "native": lambda patch: patch.setattr(graph_cache.native_kernels, "native", os),
+    "no native": lambda patch: patch.setattr(graph_cache.native_kernels, "native", None),
     "variable": lambda patch: patch.setenv("VKSCHED_NARROW", "0"),
 }
 

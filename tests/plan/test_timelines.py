@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +161,29 @@ def test_plans_and_reports_are_pictures_in_a_notebook() -> None:
         page = shown._repr_html_()
         assert "<svg" in page and "<?xml" not in page and f"{text}" in page
         assert "<script" not in page
+
+
+def test_a_tape_draws_living_plans_as_its_file_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape = vs.Tape()
+    with vs.Scheduler(null_devices(), trace=tape) as sched:
+        run = sched.compile(**graph_of_two_devices())
+        for _ in range(2):
+            run(x=X)
+        tape.save(tmp_path / "t.json")
+        with monkeypatch.context() as patch:
+            patch.setattr("vksched.plan.serialize.trace_timeline.planned_of", None)
+            drawn = vs.timeline(tape)
+        expected = vs.timeline(tmp_path / "t.json")
+        assert (drawn.spans, drawn.plans, drawn.lanes) == (
+            expected.spans,
+            expected.plans,
+            expected.lanes,
+        )
+    del run, sched
+    gc.collect()
+    tape.save(tmp_path / "t.json")
+    assert vs.timeline(tape).spans == vs.timeline(tmp_path / "t.json").spans, (
+        "of a plan that is gone"
+    )

@@ -29,6 +29,7 @@ from vksched.plan.dynamic.options import DynamicPlan, Options, Piece
 from vksched.plan.dynamic.plan_of_run import plan_of
 from vksched.plan.dynamic.simulate_options import simulate_options
 from vksched.plan.dynamic.solo_selector import Company
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.plan.types.plan_types import HOST
 from vksched.plan.verify.happens_before import check_plan
 from vksched.plan.verify.verify_plan import verify_plan
@@ -515,7 +516,7 @@ def test_a_stream_ends_within_a_third_more_than_the_plans_that_knew(
     knew_s = 0.0
     for each in (where, replace(where, devices=(hot, *where.devices[1:]))):
         plan = vs.plan_graph(graph, each, policy="auto")
-        knew_s += runs * vs.plan.simulate.simulate(plan).seconds
+        knew_s += runs * simulate(plan).seconds
     assert took_s <= 4 / 3 * knew_s
 
 

@@ -34,9 +34,9 @@ from selection import examples
 
 import vksched as vs
 from vksched.plan.plan import Plan
+from vksched.plan.types import offsets
 from vksched.plan.types.offsets import ALIGN_WORDS, Lifetime, assign_spans, largest_live_set
-from vksched.plan.types.plan_types import Split, scratch_of
-from vksched.planner.memory import allocate
+from vksched.plan.types.plan_types import Span, Split, scratch_of
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 RANDOM = settings(deadline=None, max_examples=examples(60))
@@ -174,8 +174,8 @@ def test_values_that_live_together_never_overlap(
     """many: as if there were too many values to search for better places."""
     with pytest.MonkeyPatch.context() as patch:
         if many:
-            patch.setattr(allocate, "MOST_PAIRS", -1)
-            patch.setattr(allocate, "MOST_PAIRS_EACH", 0)
+            patch.setattr(offsets, "MOST_PAIRS", -1)
+            patch.setattr(offsets, "MOST_PAIRS_EACH", 0)
         spans, pages = assign_spans(lives, page_words, own_buffers)
     assert spans.keys() == {life.value for life in lives}
     assert all(0 < size <= page_words for size in pages)
@@ -218,7 +218,7 @@ def test_scratch_memory_and_own_buffers_never_overlap(
         assert_window([c.outbox for s in here for c in s.copies_out], held.outbox_pages)
 
 
-def assert_window(spans: list[vs.plan.plan.Span], pages: tuple[int, ...]) -> None:
+def assert_window(spans: list[Span], pages: tuple[int, ...]) -> None:
     """No two values share a word of a window."""
     ordered = sorted((s.page, s.offset, s.offset + s.words) for s in spans)
     assert all(end <= pages[page] for page, _, end in ordered)

@@ -95,7 +95,7 @@ def _renew_cached_properties() -> None:
     if sys.version_info >= (3, 12):
         return
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] != __package__:
+        if name.partition(".")[0] != __name__.partition(".")[0]:
             continue
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == name:

@@ -280,6 +280,9 @@ class Preparing:
                 decides = isinstance(own, DynamicPlan)
                 planned = Planned(own, question, cause, decides, replica)
                 self._tell_plan(planned, start_s, number)
+        for own in every:
+            self.paces.expect(own)
+            self.lessons.expect(own, self.opened.devices)
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:

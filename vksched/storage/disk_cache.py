@@ -292,7 +292,8 @@ def _while_busy(call: Callable[[], Result]) -> Result:
         time.sleep(0.01)
 
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
+TOP = PACKAGE.name
 LOADED_NS = time.time_ns()
 """When this process began to load the package."""
 
@@ -302,7 +303,7 @@ def loaded_code() -> list[tuple[str, int, int]] | None:
     was computed so far changes with one of them. None where a file is gone or was written since
     this process began: it may have loaded another one.
     """
-    own = [module for name, module in list(sys.modules.items()) if name.startswith(__package__)]
+    own = [module for name, module in list(sys.modules.items()) if name.startswith(TOP)]
     files = {str(file) for module in own if (file := getattr(module, "__file__", None))}
     folder = f"{PACKAGE}{os.sep}"  # beside it are native modules, whose names begin alike
     inside = [file for file in sorted(files) if file.startswith(folder)]

@@ -17,13 +17,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
 from typing import Protocol, runtime_checkable
 
 from ..common.errors import PlanError
 from ..common.fork_guard import in_child
+from .event_fields import fields_of
 from .events import Event, Trace
 from .read import TapeFile, tape_of
 from .write import Document, document, pack, save_tape
@@ -41,6 +42,13 @@ class Documented(Protocol):
     def as_document(self) -> tuple[Document, Document]:
         """Returns the graph and the plan as plain data."""
         ...
+
+    def as_reference(self) -> Reference:
+        """Return a function that gives the plan again while it lives, and None afterwards."""
+        ...
+
+
+Reference = Callable[[], Documented | None]
 
 
 class Tape:
@@ -65,6 +73,8 @@ class Tape:
         """Packed documents of graphs, by a number of their own."""
         self._plans: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
         """By the number of a plan that of its graph, and its packed document."""
+        self._living: dict[int, Reference] = {}
+        """By the number of a plan."""
         self._lock = threading.Lock()
         _TAPES.add(self)
 
@@ -90,6 +100,7 @@ class Tape:
             for number in plans & self._plans.keys():
                 out._plans[number] = self._plans[number]
                 out._graphs[self._plans[number][0]] = self._graphs[self._plans[number][0]]
+                out._living[number] = self._living[number]
         return out
 
     def clear(self) -> None:
@@ -111,6 +122,19 @@ class Tape:
         """Returns what a file would tell that was saved now."""
         return tape_of({"vksched": document(*self._all())})
 
+    def recorded(self) -> tuple[list[Event], list[Documented | TapeFile]]:
+        """Return the events and the plans they belong to: each plan that lives as it is, any other
+        as the file of this plan alone. `Event.plan` is a position among these plans, or -1.
+        """
+        with self._lock:
+            events, living = list(self.events), {n: self._living[n]() for n in self._plans}
+        plans = [
+            self.of_plans([number]).contents() if plan is None else plan
+            for number, plan in living.items()
+        ]
+        at = {number: position for position, number in enumerate(living)}
+        return [replace(e, plan=at.get(e.plan, -1), fields=fields_of(e)) for e in events], plans
+
     def _all(self) -> _All:
         with self._lock:
             events, plans = list(self.events), list(self._plans.items())
@@ -131,8 +155,9 @@ class Tape:
                 number = next(known, event.plan)
                 self._graphs[number] = graph
                 self._plans[event.plan] = number, plan
+                self._living[event.plan] = about.as_reference()
                 while len(self._plans) > PLANS:
-                    self._plans.popitem(last=False)
+                    del self._living[self._plans.popitem(last=False)[0]]
                     self.dropped_plans += 1
                 used = {of for of, _ in self._plans.values()}
                 self._graphs = {of: text for of, text in self._graphs.items() if of in used}

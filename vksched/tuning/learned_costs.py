@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -72,16 +73,24 @@ class Lessons:
         self._owner = Owner()
         self._calls: dict[str, dict[Place, Seen]] = {}
         self._specs: dict[str, DeviceSpec] = {}
+        self._expected: weakref.WeakKeyDictionary[PlanValue, dict[int, dict[Place, Seen]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def expect(self, plan: PlanValue, devices: Sequence[Device]) -> None:
+        """Find the calls of a plan before it runs. devices: as its machine has them."""
+        self._expected[plan] = {
+            index: _calls_of(plan, index)
+            for index, device in enumerate(devices)
+            if _learns(plan.machine.devices[index], device)
+        }
 
     def note(self, plan: PlanValue, devices: Sequence[Device]) -> None:
         """Take in the calls of a plan whose runs are measured. devices: as its machine has them."""
-        for index, device in enumerate(devices):
-            spec = plan.machine.devices[index]
-            ours = host_of(spec.name) == CALLER and not isinstance(device, WrappedDevice)
-            if ours and kept_as(spec) is not None:
-                calls = self._calls.setdefault(spec.name, {})
-                self._specs[spec.name] = device.spec
-                calls.update(_calls_of(plan, index))
+        for index, calls in self._expected.pop(plan, {}).items():
+            name = plan.machine.devices[index].name
+            self._specs[name] = devices[index].spec
+            self._calls.setdefault(name, {}).update(calls)
 
     def keep(self) -> None:
         """Keep costs that differ from the known ones; in a forked child nothing."""
@@ -94,6 +103,12 @@ class Lessons:
                 lesson = lesson_of(self._specs[name], known, dict(calls), *usual)
                 if lesson is not None:
                     self._calibrator.teach(self._specs[name], lesson)
+
+
+def _learns(spec: DeviceSpec, device: Device) -> bool:
+    """Return True if costs of a device are kept: a real one of this host."""
+    ours = host_of(spec.name) == CALLER and not isinstance(device, WrappedDevice)
+    return ours and kept_as(spec) is not None
 
 
 def lesson_of(

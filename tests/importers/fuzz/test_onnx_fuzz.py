@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import THOROUGH, needs_linux
-from mutants import TESTS, read_mutants
+from mutants import SCRIPTS, read_mutants
 
 MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000" if THOROUGH else "150"))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
@@ -44,6 +44,6 @@ def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
         "assert left_behind(folder).count('in') == 2  # the map and its descriptor\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path.resolve())]
-    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    env = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert not done.returncode, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import references
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.op_sample import Case
 

@@ -47,7 +47,7 @@ def support(as_json: bool, write: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))
     elif write:
-        page = Path(__file__).parents[2] / "docs" / "ops.md"
+        page = Path(__file__).parents[3] / "docs" / "ops.md"
         if not page.parent.is_dir():
             raise VkschedError(f"[ops support] expected a clone with {page.parent}; try without")
         page.write_text(found.as_markdown(), encoding="utf-8")

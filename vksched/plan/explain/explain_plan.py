@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from ...common.formatting import count_of, format_bytes
+from ...storage.weak_map import Notes
 from ...topology.device_spec import DeviceSpec
 from ..types.plan_types import COMING, HOST, LEAVING, WORK, CopyIn, PlanValue, Span, Split
 from ..types.query import (
@@ -58,8 +59,21 @@ PYTHON = Asking('plan.explain("name")', 'placement={"PATTERN": "DEVICE"}')
 COMMAND = Asking("--node NAME", "--place PATTERN=DEVICE")
 
 
+_TEXTS: Notes[dict[Asking, str]] = Notes()
+
+
 def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
-    """Returns the plan as text."""
+    """Return the plan as text, which is made once in the plan's life."""
+    known = _TEXTS.of(plan)
+    if known is None:
+        known = {}
+        _TEXTS.note(plan, known)
+    if asking not in known:
+        known[asking] = _explain(plan, asking)
+    return known[asking]
+
+
+def _explain(plan: PlanValue, asking: Asking) -> str:
     lines = [_totals(plan), "", *_device_rows(plan)]
     choice = choice_lines(plan)
     if choice:

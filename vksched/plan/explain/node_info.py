@@ -8,7 +8,7 @@ Complexity: O(nodes) for the first node asked. Examples: tests/plan/test_explain
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...common.dtypes import TensorType
@@ -16,6 +16,7 @@ from ...common.formatting import count_of, format_bytes, format_seconds
 from ...ir.graph import Node
 from ...ops.elementwise.epilogue import attrs_text
 from ...ops.lowering.variants import Choice
+from ...storage.weak_map import Notes
 from ..costs import node_cost
 from ..costs.op_support import Support
 from ..types.plan_types import HOST, PlanValue
@@ -114,8 +115,29 @@ class About:
     stands_for: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class _Known:
+    """What was asked of a plan before: plans do not change."""
+
+    support: Support
+    nodes: dict[int, About] = field(default_factory=dict)
+
+
+_KNOWN: Notes[_Known] = Notes()
+
+
 def describe_node(plan: PlanValue, node_id: int) -> About:
-    """Returns all that the plan knows of one node."""
+    """Return all that the plan knows of one node. Each node is looked at once in a plan's life."""
+    known = _KNOWN.of(plan)
+    if known is None:
+        known = _Known(Support(plan.graph, plan.machine))
+        _KNOWN.note(plan, known)
+    if node_id not in known.nodes:
+        known.nodes[node_id] = _describe(plan, node_id, known.support)
+    return known.nodes[node_id]
+
+
+def _describe(plan: PlanValue, node_id: int, support: Support) -> About:
     graph, devices = plan.graph, plan.machine.devices
     node = graph.nodes[node_id]
     root = graph.nodes[graph.root(node_id)]
@@ -140,7 +162,7 @@ def describe_node(plan: PlanValue, node_id: int) -> About:
         views=tuple(graph.nodes[v].name for v in graph.views if _views(plan, v, node_id)),
         copies=_copies(plan, root),
         crossings=_crossings(plan, node, root),
-        devices=_verdicts(plan, node) if runs else (),
+        devices=_verdicts(plan, node, support) if runs else (),
         variant=choice.variant,
         why_variant=choice.why if choice.variant else "",
         variants=choice.of,
@@ -246,9 +268,8 @@ def _crossings(plan: PlanValue, node: Node, root: Node) -> tuple[Crossing, ...]:
     return tuple(out)
 
 
-def _verdicts(plan: PlanValue, node: Node) -> tuple[Verdict, ...]:
+def _verdicts(plan: PlanValue, node: Node, support: Support) -> tuple[Verdict, ...]:
     """Asks every device anew: a plan keeps its reasons only for the device that was chosen."""
-    support = Support(plan.graph, plan.machine)
     runs_on = {n: s.device for s in plan.splits for n in s.nodes}
     readers = [runs_on[reader] for reader in support.readers[node.id] if reader in runs_on]
     out: list[Verdict] = []

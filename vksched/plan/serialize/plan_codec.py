@@ -11,7 +11,8 @@ Complexity: O(nodes + splits). Examples: tests/plan/test_serialize.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -56,6 +57,17 @@ class Planned:
     def as_document(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the graph and the plan as `trace.schema.GRAPH` and `PLAN` say."""
         return graph_document(self.plan.graph), self._plan_document()
+
+    def as_reference(self) -> Callable[[], Planned | None]:
+        """Return a function that gives this again while the plan lives, and None afterwards."""
+        plan = weakref.ref(self.plan)
+        rest = self.question, self.cause, self.decides, self.replica
+
+        def living() -> Planned | None:
+            found = plan()
+            return None if found is None else Planned(found, *rest)
+
+        return living
 
     def _plan_document(self) -> dict[str, Any]:
         plan = self.plan

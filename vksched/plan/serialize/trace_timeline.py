@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
+from typing import cast
 
 from ...common.errors import PlanError, VkschedError
 from ...trace import Tape, TapeFile, load_tape
@@ -36,18 +37,25 @@ def timeline(source: Source) -> Timeline:
     if isinstance(source, PlanValue):
         return timeline_of(source)
     if isinstance(source, Tape):
-        source = source.contents()
-    file = source if isinstance(source, TapeFile) else load_tape(source)
-    if not file.events:
+        events, plans = source.recorded()
+        made = [p if isinstance(p, Planned) else _planned(cast(TapeFile, p))[0] for p in plans]
+    else:
+        file = source if isinstance(source, TapeFile) else load_tape(source)
+        events, made = [*file.events], _planned(file)
+    if not events:
         raise VkschedError("[timeline] expected events, got none; try it after a run")
-    made = [planned_of(file.graphs[each["graph"]], each) for each in file.plans]
     lanes = lanes_of(planned.plan for planned in made)
     told = []
     room = MOST_TEXTS
     for at, planned in enumerate(made):
         told.append(_tell(planned, lanes, _name(at, made), room))
         room -= len(planned.plan.graph.nodes)
-    return run_timeline(file.events, told, lanes)
+    return run_timeline(events, told, lanes)
+
+
+def _planned(file: TapeFile) -> list[Planned]:
+    """Return the plans of a file, each verified."""
+    return [planned_of(file.graphs[each["graph"]], each) for each in file.plans]
 
 
 def _tell(planned: Planned, lanes: Sequence[Lane], name: str, room: int) -> PlanTold:

@@ -145,10 +145,12 @@ class _Split:
 
 @dataclass(slots=True)
 class _Plan:
-    """The splits of a plan that tell something, and when they may be looked at again."""
+    """The splits of a plan that tell something, and when they may be looked at again. first: its
+    first run, once that has ended.
+    """
 
-    first: RunStats
-    splits: tuple[_Split | None, ...] = ()
+    splits: tuple[_Split | None, ...]
+    first: RunStats | None = None
     next_s: float = -math.inf
     looks: int = 0
     due: bool = False
@@ -216,6 +218,12 @@ class Paces:
             known = self._devices.get(name)
             return None if known is None else (statistics.median(known.late), dict(known.ops))
 
+    def expect(self, plan: PlanValue) -> None:
+        """Predict the times of a plan's splits before it runs, so that no run has to."""
+        splits = tuple(_expected(plan))
+        with self._lock:
+            self._plans.setdefault(plan, _Plan(splits))
+
     def see(self, plan: PlanValue, stats: RunStats) -> bool:
         """Takes in what a run measured; returns whether it is the first one that tells of its
         plan.
@@ -229,7 +237,9 @@ class Paces:
         with self._lock:
             known = self._plans.get(plan)
             if known is None:
-                self._plans[plan] = _Plan(stats)
+                known = self._plans[plan] = _Plan(tuple(_expected(plan)))
+            if known.first is None:
+                known.first = stats
                 return False
             if stats.start_s < known.next_s:
                 return False
@@ -238,8 +248,7 @@ class Paces:
                 return False
             known.looks += 1
             if known.looks == 1:
-                known.splits = tuple(_expected(plan))
-                _add_first(plan, known)
+                _add_first(plan, known, known.first)
             if known.looks >= EARLY:
                 known.next_s = now_s + EVERY_S
                 self._newest = id(plan), known.next_s
@@ -277,9 +286,9 @@ def _within(pace: float) -> float:
     return max(-MOST, min(MOST, pace))
 
 
-def _add_first(plan: PlanValue, known: _Plan) -> None:
+def _add_first(plan: PlanValue, known: _Plan, first: RunStats) -> None:
     """Takes in the first run of a plan, where a split's costs are a guess."""
-    for measured in known.first.splits:
+    for measured in first.splits:
         split = known.splits[measured.split]
         if split is not None and not split.expected.beside_known and _tells(plan, measured):
             split.see(measured.device_s)
