@@ -1,5 +1,5 @@
 # vksched: `make demo` and `make test` are all you need; both set up what is missing first.
-# Set-up takes minutes once and nothing afterwards; scripts/setup.py tells how it works.
+# Set-up takes minutes once and nothing afterwards; scripts/setup/setup.py tells how it works.
 
 DEMO_ARGS ?=
 CHAT_ARGS ?=
@@ -25,10 +25,10 @@ help: ## show this list
 	@echo "           PYTHON=python3.13, VKSCHED_NO_NATIVE=1 (no compiler and no Vulkan: all runs on numpy)"
 
 setup: ## get everything the other commands need (they call it)
-	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py
+	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup/setup.py
 
 setup-demo: # the same without what only tests and lint need
-	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py --for demo
+	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup/setup.py --for demo
 
 demo: setup-demo ## search a text with a sentence encoder spread over all Vulkan devices
 	@if grep -qs software $(VENV)/share/vksched/devices; then \
@@ -53,15 +53,15 @@ test-all: setup ## run every case, every set of devices and more random draws
 	@VKSCHED_TESTS=all $(PYTEST) $(PARALLEL) $(PYTEST_ARGS)
 
 test-clients: setup ## run packages that use onnxruntime on vksched, unchanged, and compare both
-	@$(VENV)/bin/python scripts/clients.py --json build/clients.json $(CLIENTS_ARGS)
+	@$(VENV)/bin/python scripts/checks/clients.py --json build/clients.json $(CLIENTS_ARGS)
 
 bench: setup ## measure the devices beside other runtimes that are installed, and store the results in docs/performance
 	@$(VENV)/bin/python -m pip install -q 'matplotlib>=3.8,<4'
-	@$(VENV)/bin/python benchmarks/report.py --run $(BENCH_ARGS)
+	@$(VENV)/bin/python benchmarks/report/report.py --run $(BENCH_ARGS)
 
 validate: ## run the device tests under the Khronos validation layer; no message may come
-	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py --validation
-	@$(VENV)/bin/python scripts/validate.py $(PYTEST_ARGS)
+	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup/setup.py --validation
+	@$(VENV)/bin/python scripts/checks/validate.py $(PYTEST_ARGS)
 
 lint: setup ## ruff, mypy, and whether the compiled shaders are current
 	@$(VENV)/bin/python -m ruff check .
@@ -72,7 +72,7 @@ wheel: setup ## one file in dist/ that runs where there is no compiler (docs/get
 	@VKSCHED_WHEEL=native $(VENV)/bin/python -m hatchling build -t wheel -d dist
 
 docs: build/docs/made ## build the site of the documentation into build/site
-	@build/docs/bin/python scripts/docs_pages.py build/pages
+	@build/docs/bin/python scripts/docs/docs_pages.py build/pages
 	@build/docs/bin/zensical build --strict --clean
 
 build/docs/made: pyproject.toml

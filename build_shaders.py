@@ -23,7 +23,7 @@ its push block and its constants; it is read from the source by a strict parser.
 build_shaders.py [--check] [--force]
 
 `--stats [SHADER...]` builds, then shows what Mesa makes of the variants on AMD and NVIDIA
-cards that need not be there: registers, memory, occupancy, time; see scripts/shader_stats.py.
+cards that need not be there: registers, memory, occupancy, time; see scripts/shaders.
 """
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ def main() -> int:
         parser.error("--json, --families, --write and names of shaders go with --stats")
     try:
         if arguments.stats:
-            sys.path.insert(0, str(ROOT / "scripts"))
+            sys.path.insert(0, str(ROOT / "scripts" / "shaders"))
             import shader_stats
 
             with contextlib.redirect_stdout(sys.stderr):

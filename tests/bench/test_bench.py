@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import planning_time
 import pytest
+from benchmark_folders import BENCHMARKS, SUITES, add_benchmarks, import_baseline
 from click.testing import CliRunner
 from click.testing import Result as Called
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.bench import networks_runner, peak_throughput, planning
-from vksched.bench.baseline_process import PeerProcess
-from vksched.bench.baselines.ncnnfile import NcnnFile
+from vksched.bench import networks_runner, peak_throughput
+from vksched.bench.baseline_process import BaselineProcess
 from vksched.bench.baselines.networks import build
 from vksched.bench.baselines.workloads import (
     Spec,
@@ -28,10 +29,13 @@ from vksched.bench.baselines.workloads import (
     work_of,
 )
 from vksched.bench.extra_metrics import Fact
+from vksched.bench.find_baselines import BASELINES
 from vksched.bench.overhead import overhead_facts
 from vksched.bench.peak_throughput import Ceiling
 from vksched.bench.report import DeviceReport, Report, find_devices, means, rates, run_suite
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
+from vksched.bench.suite_loader import SuiteOptions
+from vksched.bench.suites import SUITES as OWN
 from vksched.bench.suites import fitting, specs_of
 from vksched.bench.vksched_runner import Ours
 from vksched.cli import main
@@ -41,7 +45,6 @@ from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 
 pytestmark = pytest.mark.one_set
 
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 DEVICES = ["cpu", *vulkan_names()]
 SPEC = Spec("product", "matmul", "matmul square", {"m": 100, "k": 100, "n": 100})
 LARGER = Spec("larger", "matmul", "matmul square", {"m": 200, "k": 200, "n": 200})
@@ -56,6 +59,7 @@ SMALL_MODELS = [
         "small image": {"model": "mobilenet", "size": 32},
     }.items()
 ]
+MIXED = SuiteOptions(precision="mixed")
 CHAINS = [Spec(f"{n} ops", "chain", "overhead", {"count": 8, "ops": n}) for n in (10, 200)]
 
 
@@ -64,7 +68,7 @@ def figure(runner: str, *rounds_s: float, **more: Any) -> Figure:
 
 
 def sample() -> Report:
-    """A run with two peers, of which one is wrong."""
+    """A run with two baselines, of which one is wrong."""
     top = Ceiling(1e9, 1e9, "a loop", "a copy")
     device = DeviceReport(
         "vulkan:0", "A card", "discrete", "driver 1", top, {"ncnn": "1", "kp": ""}
@@ -120,9 +124,9 @@ def test_words_of_64_bits_are_copied_where_kernels_move_them(device: str, quick:
     }
 
 
-def test_the_fastest_peer_is_no_floor_and_not_wrong() -> None:
+def test_the_fastest_baseline_is_no_floor_and_not_wrong() -> None:
     first, second, *_ = sample().results
-    assert first.fastest_peer(["kp"]) is None and first.ratio("ncnn") is None
+    assert first.fastest_baseline(["kp"]) is None and first.ratio("ncnn") is None
     assert first.ratio("kp") == 0.5 and second.ratio("ncnn") == pytest.approx(1.25)
     assert means([first, second])["matmul square"] == pytest.approx(
         {"kp": 0.5, "ncnn": 1.25, "fastest": 1.25}
@@ -136,7 +140,7 @@ def test_a_report_survives_json() -> None:
     assert (
         data["results"][0]["flops"] == 2e6 and data["results"][0]["figures"][0]["seconds"] == 4e-3
     )
-    with pytest.raises(Exception, match="expected results of format 1, got 0"):
+    with pytest.raises(Exception, match="expected results of format 2, got 0"):
         Report.from_dict({**data, "format": 0})
 
 
@@ -147,7 +151,7 @@ def test_a_report_survives_json() -> None:
 def test_every_kind_of_case_is_right_on_every_device(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from test_bench_peers import SPECS
+    from test_baselines import SPECS
 
     monkeypatch.setattr("vksched.bench.vksched_runner.repeats", lambda _: 2)
     ours = Ours(device)
@@ -164,7 +168,7 @@ def test_every_kind_of_case_is_right_on_every_device(
 def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     options = ["--devices", device, "--case", "matmul 64", "--time-budget", "0.01"]
-    options += ["--peers", "numpy"] if device == "cpu" else []
+    options += ["--baselines", "numpy"] if device == "cpu" else []
     shown = call(*options, "--output", str(kept))
     assert shown.exit_code == 0, shown.output
     assert "matmul 64" in shown.output and "of ceiling" in shown.output
@@ -172,7 +176,7 @@ def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path:
     (result,) = found.results
     assert result.device == device and result.ours is not None
     if device == "cpu":
-        assert "times as fast as" in shown.output and found.devices[0].peers["numpy"]
+        assert "times as fast as" in shown.output and found.devices[0].baselines["numpy"]
         printed = json.loads(call(*options, "--json").output)
         assert printed["results"][0]["spec"]["name"] == "matmul 64"
         assert printed["devices"][0]["ceiling"]["flops_per_s"] > 0
@@ -208,14 +212,14 @@ def test_what_is_done_when_it_is_stopped_is_printed(
     assert f"expected a folder for {gone}" in call("--output", str(gone)).output
 
 
-def test_missing_peers_and_missing_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_baselines_and_missing_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     from vksched.cli.commands.bench import show
 
     report = sample()
-    report.devices[0].missing["wgpu"] = "no module"
-    show(report)
+    report.devices[0].missing["torch"] = "no module"
+    show(report, OWN["ops"], BASELINES)
     text = capsys.readouterr().out
-    assert "wgpu is missing: no module; try pip install wgpu" in text
+    assert "torch is missing: no module; try pip install torch" in text
     assert "ncnn: product: wrong result" in text and "geometric mean: matmul square" in text
 
 
@@ -248,11 +252,10 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
     [
         (
             ("--suite", "songs"),
-            "expected a suite of ops, models, overhead, planning, prediction, devices, llm, "
-            "clients, got 'songs'",
+            "expected a suite of ops, models, overhead, llm, got 'songs'; --suite-dir names",
         ),
         (("--case", "riddle"), "no case of suite ops matches 'riddle'"),
-        (("--peers", "nobody"), "expected peers of ncnn"),
+        (("--baselines", "nobody"), "expected baselines of torch, numpy, onnxruntime, llama.cpp"),
         (("--time-budget", "0"), "expected a budget of more than 0 seconds"),
         (
             ("--devices", "cpu", "--case", "matmul 64", "--output", "/no/such/x.json"),
@@ -272,7 +275,7 @@ def test_what_cannot_be_measured_is_said(
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    add_benchmarks(monkeypatch)
     import report
 
     return report
@@ -362,8 +365,8 @@ def test_the_page_has_models_loading_and_several_devices(page: Any, tmp_path: Pa
     pytest.importorskip("matplotlib")
     report = sample()
     ours = figure("vksched", 0.2, memory_bytes=float(3 << 20))
-    peers = [figure("ncnn", 0.3), figure("iree", reason="its compiler: failed")]
-    report.results.append(Result("vulkan:0", MODEL, [ours, *peers]))
+    baselines = [figure("ncnn", 0.3), figure("iree", reason="its compiler: failed")]
+    report.results.append(Result("vulkan:0", MODEL, [ours, *baselines]))
     report.facts += [
         Fact("vulkan:0", "net: a run, beside its kernels", 0.2, "s", 0.16),
         Fact("vulkan:0", "net: peak, beside onnxruntime", 3 << 20, "bytes", 6 << 20),
@@ -397,7 +400,7 @@ def test_the_page_has_models_loading_and_several_devices(page: Any, tmp_path: Pa
 def test_a_run_that_was_stopped_goes_on(
     page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = page.Run(tmp_path / "work", ["--peers"], [], False)
+    run = page.Run(tmp_path / "work", ["--baselines"], [], False)
     asked: list[list[str]] = []
 
     def call(self: Any, command: list[str]) -> str:
@@ -424,13 +427,15 @@ def test_a_run_that_was_stopped_goes_on(
 
 
 def test_cases_have_a_precision_where_it_changes_something() -> None:
-    names = [spec.name for spec in specs_of("ops", precision="mixed")]
+    names = [spec.name for spec in specs_of("ops", options=MIXED)]
     assert "matmul 64 in mixed" in names and "attention 12 x 512 x 64 in mixed" in names
     assert not any(word in name for name in names for word in ("softmax", "16 in mixed", "add"))
     for asked in ("matmul 64", "matmul 64 in mixed"):
-        (one,) = specs_of("ops", asked, precision="mixed")
+        (one,) = specs_of("ops", asked, MIXED)
         assert one.name == "matmul 64 in mixed"
-    found = {spec["precision"] for spec in specs_of("models", precision="float16")}
+    found = {
+        spec["precision"] for spec in specs_of("models", options=SuiteOptions(precision="float16"))
+    }
     assert found == {"float16"}
     assert "got 'int8'" in call("--list", "--precision", "int8").output
     refused = call("--list", "--suite", "overhead", "--precision", "mixed")
@@ -451,24 +456,24 @@ def test_a_precision_is_that_of_the_case(device: str, word: str) -> None:
                 assert found.nmse > 1e-9
     finally:
         ours.close()
-    peer = PeerProcess("numpy", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
+    baseline = BaselineProcess("numpy", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
     try:
-        assert f"not in {word}" in peer.prepare(made)["skip"]
+        assert f"not in {word}" in baseline.prepare(made)["skip"]
     finally:
-        peer.close()
+        baseline.close()
 
 
 @pytest.mark.parametrize("word", ["mixed", "float16"])
 def test_torch_rounds_to_float16(word: str) -> None:
     pytest.importorskip("torch")
-    from vksched.bench.baselines.torch_baseline import open_peer
+    from vksched.bench.baselines.torch_baseline import open_baseline
 
-    peer = open_peer({"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
+    baseline = open_baseline({"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
     for spec in (SPEC, *SMALL_MODELS):
         made = in_precision(spec, word)
         assert made is not None
         arrays = arrays_of(made)
-        far = error_of(made, arrays, peer.prepare(made, arrays).result())
+        far = error_of(made, arrays, baseline.prepare(made, arrays).result())
         assert 1e-9 < far < most_error(made)
 
 
@@ -482,7 +487,7 @@ def test_hardware_alone_is_tuned_first(quick: None, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("vksched.bench.report.Ours", opened)
     (info,) = find_devices(["cpu"])
     for type_, tune_s in (("cpu", 60.0), ("discrete", 60.0), ("discrete", 0.0)):
-        run_suite("ops", [], [replace(info, type=type_)], [], [], 0.01, tune_s=tune_s)
+        run_suite(OWN["ops"], [], [replace(info, type=type_)], tune_s=tune_s)
     assert given == ["auto", 60.0, "auto"]
 
 
@@ -517,7 +522,9 @@ def test_models_are_right_and_tell_time_and_memory(device: str) -> None:
 def test_the_same_networks_are_right_as_onnx_files() -> None:
     """The files that onnxruntime and IREE read."""
     pytest.importorskip("onnxruntime")
-    worker = PeerProcess("onnxruntime", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
+    worker = BaselineProcess(
+        "onnxruntime", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
+    )
     try:
         for spec in SMALL_MODELS:
             answer = worker.prepare(spec)
@@ -531,10 +538,10 @@ def test_the_same_networks_are_right_as_onnx_files() -> None:
 @pytest.mark.parametrize("spec", SMALL_MODELS, ids=lambda spec: spec.name)
 def test_the_same_networks_are_right_in_torch(spec: Spec) -> None:
     pytest.importorskip("torch")
-    from vksched.bench.baselines.torch_baseline import open_peer
+    from vksched.bench.baselines.torch_baseline import open_baseline
 
     cpu = {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
-    job = open_peer(cpu).prepare(spec, arrays_of(spec))
+    job = open_baseline(cpu).prepare(spec, arrays_of(spec))
     first, second = (error_of(spec, {}, job.result()) for _ in range(2))  # a cache stays the same
     assert first == second < 1e-10 and job.sample() > 0
 
@@ -542,7 +549,7 @@ def test_the_same_networks_are_right_in_torch(spec: Spec) -> None:
 def test_the_same_networks_as_layers_of_ncnn_read_each_blob_once() -> None:
     for spec in SMALL_MODELS:
         for gemm in (False, True):
-            file = NcnnFile(spec.params, gemm)
+            file = import_baseline("ncnnfile").NcnnFile(spec.params, gemm)
             build(spec.params, file)
             text, weights = file.finish()
             magic, counts, *lines = text.splitlines()
@@ -574,13 +581,13 @@ def test_overhead_is_told_beside_plain_copies(device: str) -> None:
 
 
 def test_planning_is_told_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = list(planning.planning_facts((30, 60)))
-    assert [fact.ratio for fact in facts[::4]] == [1.0] * len(planning.KINDS)
+    facts = list(planning_time.planning_facts((30, 60)))
+    assert [fact.ratio for fact in facts[::4]] == [1.0] * len(planning_time.KINDS)
     assert ["by auto" in fact.name for fact in facts[:4]] == [False, False, True, True]
     assert all(
         a.beside == pytest.approx(b.value) for a, b in zip(facts[2::4], facts[::4], strict=True)
     )
     shown = [fact.cells() for fact in facts]
     assert all(value.endswith("us/node") for value, *_ in shown)
-    monkeypatch.setattr("vksched.bench.report.planning_facts", lambda: facts)
-    assert facts[0].name in call("--suite", "planning").output
+    monkeypatch.setattr(planning_time, "planning_facts", lambda: facts)
+    assert facts[0].name in call("--suite", "planning", "--suite-dir", str(SUITES)).output

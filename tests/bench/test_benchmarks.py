@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_folders import add_benchmarks
 from click.testing import CliRunner
-
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    add_benchmarks(monkeypatch)
     return CliRunner()
 
 
@@ -144,8 +143,7 @@ def test_models_are_measured_on_all_devices_beside_each_alone(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import devices
-
-    from vksched.bench.together import Together
+    from multi_device import Together
 
     found = Together({"a": [2.0], "b": [3.0]}, [1.5], ["a", "b"])
     monkeypatch.setattr(devices, "measure", lambda names, model, budget_s: found)
@@ -162,8 +160,7 @@ def test_predictions_become_a_page_and_a_table(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import prediction
-
-    from vksched.bench.prediction import Predicted
+    from prediction_facts import Predicted
 
     found = {
         "ResNet-18": Predicted((0.1, 0.11), (0.09, 0.1), {"conv": (0.08, 0.09), "relu": (0, 1e-4)}),
@@ -190,8 +187,7 @@ def test_a_page_of_predictions_is_made_of_earlier_results(
 ) -> None:
     """One model in each file, and on the page device by device."""
     import prediction
-
-    from vksched.bench.prediction import Predicted
+    from prediction_facts import Predicted
 
     def measured(device: str, model: Any) -> Predicted:
         number = 1 + len(model.name) + 100 * (device == "b")
@@ -214,12 +210,13 @@ def test_a_page_of_predictions_is_made_of_earlier_results(
 
 
 def test_a_prediction_that_is_far_off_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vksched.bench import prediction
+    import prediction_facts as prediction
+
     from vksched.bench.suites import specs_of
 
     found = prediction.Predicted((0.1, 0.2), (0.09, 0.09), {"conv": (0.08, 0.09)})
     monkeypatch.setattr(prediction, "measure", lambda device, spec: found)
-    spec = specs_of("prediction", "ResNet-18")[0]
+    spec = specs_of(prediction.SUITE, "ResNet-18")[0]
     run, device, conv = prediction.prediction_facts("cpu", spec)
     assert run.ratio == 2.0 and run.note == "over 20 % off"
     assert device.ratio == 1.0 and conv.name == "ResNet-18: conv"
@@ -272,9 +269,8 @@ def test_the_page_has_the_table_that_is_computed(runner: CliRunner) -> None:
 
 
 def test_the_picture_of_parts_shows_each_part_on_each_card(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS.parent / "scripts"))
     import prompt_chart
 
     prompt_chart.main(tmp_path / "parts.svg")
@@ -300,7 +296,7 @@ def test_the_page_of_language_models_is_written_from_results(
     refused = runner.invoke(language_models.main)
     assert refused.exit_code == 1 and "try --run" in refused.output
     card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", Ceiling(1e9, 4e9, "", ""))
-    card.peers["llama.cpp"] = "0.5"
+    card.baselines["llama.cpp"] = "0.5"
     params = {"phase": "prompt", "tokens": 100, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
     spec = Spec("m Q4_K prompt 100", "language", "prompt", params)
     wrong = Figure("llama.cpp", reason="wrong result", wrong=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_folders import add_benchmarks
 from click.testing import CliRunner
 from click.testing import Result as Called
 from test_bench import SMALL_MODELS, SPEC, figure, sample
@@ -19,14 +20,13 @@ from vksched.bench.report import Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import specs_of
 
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 TOKEN = {"phase": "token", "tokens": 128, "type": "Q8_0", "flops": 4e6, "bytes": 2e6}
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Calls benchmarks/report.py with docs of its own."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    """Calls benchmarks/report/report.py with docs of its own."""
+    add_benchmarks(monkeypatch)
     pytest.importorskip("matplotlib")
     import report
 
@@ -52,7 +52,7 @@ def of_card() -> Report:
     report.results.append(
         Result("vulkan:0", read, [figure("vksched", 1e-3), figure("llama.cpp", 2e-3)])
     )
-    report.devices[0].peers["torch"] = "2"
+    report.devices[0].baselines["torch"] = "2"
     report.facts.append(Fact("vulkan:0", "net: compile and first run", 1.5, "s"))
     return report
 
@@ -92,7 +92,7 @@ def test_later_results_of_a_card_win_and_others_stay(run: Any, tmp_path: Path) -
 def products(*ratios: float) -> Report:
     """Results of products of 1,024, 2,048, ... beside PyTorch's, on a card."""
     report = sample()
-    device = replace(report.devices[0], peers={"torch": "2"}, missing={})
+    device = replace(report.devices[0], baselines={"torch": "2"}, missing={})
     pairs = [[figure("vksched", 1e-3), figure("torch", x * 1e-3)] for x in ratios]
     specs = [spec for spec in specs_of("ops") if spec.name in ("matmul 1024", "matmul 2048")]
     results = [Result("vulkan:0", spec, pair) for spec, pair in zip(specs, pairs, strict=True)]

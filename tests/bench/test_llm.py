@@ -36,11 +36,13 @@ from vksched.bench.language.random_models import TYPES, Sizes, write_model
 from vksched.bench.llm_start_time import start_facts
 from vksched.bench.report import Report
 from vksched.bench.rounds import OURS, measure_case
+from vksched.bench.suite_loader import SuiteOptions
 from vksched.bench.suites import specs_of
 from vksched.bench.vksched_runner import Ours
 from vksched.cli import main
 from vksched.importers import load_gguf
 
+INT8 = SuiteOptions(precision="int8")
 DEVICES = ["cpu", *vulkan_names()]
 SMALL = Sizes(layers=2, width=256, heads=4, kv_heads=2, inner=512, vocabulary=300, context=256)
 SHAPES = Tiny(
@@ -109,9 +111,9 @@ def test_cases_are_of_random_models_or_of_files(small: Path) -> None:
         "random 27M Q6_K prompt 128",
         "random 27M Q6_K prompt 512",
     ]
-    codes = [spec.name for spec in specs_of("llm", "*q8_0*128", precision="int8")]
+    codes = [spec.name for spec in specs_of("llm", "*q8_0*128", INT8)]
     assert codes == ["random 27M Q8_0 int8 prompt 128", "random 27M Q8_0 int8 token at 128"]
-    found = specs_of("llm", None, [small])
+    found = specs_of("llm", None, SuiteOptions([small]))
     # 512 tokens and 2,048 are more than the model's context
     assert [s.name.removeprefix("small-q4_k ") for s in found] == [
         "load",
@@ -154,7 +156,7 @@ def test_every_case_is_right_on_every_device(device: str, quick: None) -> None:
 
 
 def test_codes_of_8_bits_are_near_enough(small: Path, quick: None) -> None:
-    specs = specs_of("llm", "*prompt*,*token*", [small], precision="int8")
+    specs = specs_of("llm", "*prompt*,*token*", replace(INT8, models=[small]))
     made, ours = Cases(specs), Ours("cpu")
     try:
         for spec in specs:
@@ -240,7 +242,10 @@ class FakeContext:
 
 
 def fake_llama_cpp(takes: bool = True) -> Any:
-    """The calls of the package llama_cpp that the peer makes. takes: what another context read."""
+    """The calls of the package llama_cpp that the baseline makes.
+
+    takes: what another context read.
+    """
     devices = [b"A processor", b"A card"]
     ggml = SimpleNamespace(
         ggml_backend_dev_count=lambda: len(devices),
@@ -287,14 +292,14 @@ def test_llama_cpp_reads_what_vksched_reads(
 ) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", fake_llama_cpp(takes))
     monkeypatch.setenv(llama_cpp_baseline.VISIBLE, "")
-    peer = llama_cpp_baseline.open_peer(
+    baseline = llama_cpp_baseline.open_baseline(
         {"name": "A card" if index >= 0 else "numpy", "index": index}
     )
     params = {"phase": phase, "tokens": 4, "vocabulary": 300, "file": "m.gguf", "context": 64}
     spec = Spec("m", "language", phase, params)
     text = text_of(300, 4 + GENERATED)
     arrays = {"ids": text}
-    job = peer.prepare(spec, arrays)
+    job = baseline.prepare(spec, arrays)
     for _ in range(3):  # the same again: each time, all is read, or the text goes on
         assert job.result().tolist() == [read, text[:read].sum()]
         read += phase == "token"
@@ -305,14 +310,14 @@ def test_llama_cpp_reads_what_vksched_reads(
     if phase == "token":
         assert lengths == [*range(8, 5 + GENERATED), 5, 6, 7]
     with pytest.raises(protocol.Skip):
-        peer.prepare(replace(spec, kind="matmul"), arrays)
+        baseline.prepare(replace(spec, kind="matmul"), arrays)
 
 
 def test_llama_cpp_says_which_devices_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", fake_llama_cpp())
     monkeypatch.setenv(llama_cpp_baseline.VISIBLE, "")
     with pytest.raises(LookupError, match="takes no Other, only A processor, A card"):
-        llama_cpp_baseline.open_peer({"name": "Other", "index": 0})
+        llama_cpp_baseline.open_baseline({"name": "Other", "index": 0})
 
 
 def test_what_llama_cpp_allocates_is_read_from_its_log() -> None:
@@ -329,7 +334,7 @@ def test_what_llama_cpp_allocates_is_read_from_its_log() -> None:
     assert library.allocated_bytes(host=True) is None
 
 
-def test_a_peer_that_is_rough_has_a_bound_of_its_own() -> None:
+def test_a_baseline_that_is_rough_has_a_bound_of_its_own() -> None:
     spec = Spec("m", "language", "token", {})
     assert most_error(spec, OURS) == LANGUAGE_NMSE < most_error(spec, "llama.cpp") < 0.2
     assert most_error(replace(spec, kind="model"), "llama.cpp") == most_error(

@@ -1,4 +1,4 @@
-"""benchmarks/schedules.py: its instances, its adapter to anrg-saga, and what it says of rows."""
+"""benchmarks/schedules/: its instances, its adapter to anrg-saga, and what it says of rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from benchmark_folders import FOLDERS, add_benchmarks
 from click.testing import CliRunner
 from drawn_tasks import drawn, optimum
 
 from vksched.schedule import schedule
 
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+path = sys.path[:]
+sys.path[:0] = map(str, FOLDERS)
 try:
     import schedule_instances
     import schedule_judge
@@ -29,7 +30,7 @@ try:
     import schedule_workflows
     import schedules
 finally:
-    sys.path.remove(str(BENCHMARKS))
+    sys.path[:] = path
 
 FAMILIES = schedule_workflows.families()
 SMALLEST = {f"wfcommons:{name.lower()}": size for name, size in schedule_workflows.RECIPES.items()}
@@ -150,7 +151,7 @@ def test_a_recipe_leaves_the_global_sources_of_chance_alone() -> None:
 def path_of_children() -> Iterator[None]:
     """A child process looks for modules where its parent does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
+        add_benchmarks(patch)
         yield
 
 
@@ -374,7 +375,7 @@ def test_plots_and_tables_are_made_of_rows(tmp_path: Path) -> None:
     ]
     drawn = schedule_plots.plots(rows, tmp_path / "made")
     assert all((tmp_path / "made" / name).stat().st_size > 1000 for name in drawn.values())
-    text = schedule_page.markdown(rows, "python benchmarks/schedules.py", "anrg-saga 2", drawn)
+    text = schedule_page.markdown(rows, "python schedules.py", "anrg-saga 2", drawn)
     assert "| vksched | auto | 2 of 3 | 1.000 | 1.20 |" in text
     assert "| auto |  | 1.00 |  |  | 1.00 |  | 1.00 |  |  |" in text
     assert "| auto | fft 1.20, lu 0.90 | 0.90 |" in text

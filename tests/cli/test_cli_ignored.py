@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmark_folders import SUITES
 from test_cli import call
 
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402
 
+PLANNING = ["bench", "--suite-dir", str(SUITES), "--suite", "planning"]
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[n,3] x) => (float[n,3] y) { y = Relu(x) }"""
 
@@ -37,11 +39,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
             ["calibrate", "--clear", "--free-dim", "n=2"],
             "--clear and --free-dim exclude each other",
         ),
-        (["bench", "--suite", "planning", "--devices", "cpu"], "planning and --devices exclude"),
-        (["bench", "--suite", "planning", "--peers"], "planning and --peers exclude"),
+        ([*PLANNING, "--devices", "cpu"], "planning and --devices exclude"),
+        ([*PLANNING, "--baselines"], "planning and --baselines exclude"),
         (["bench", "--list", "--json"], "--list and --json exclude each other"),
         (["bench", "--list", "--output", "a.json"], "--list and --output exclude each other"),
-        (["bench", "--list", "--peer-python", __file__], "--peer-python needs --peers"),
+        (["bench", "--list", "--baseline-python", __file__], "--baseline-python needs --baselines"),
         (["devices", "--presets", "-v"], "--presets and --verbose exclude each other"),
         (
             ["cluster", "devices", "--worker", "a:1", "--credentials", "k", "--address", "b:2"],

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import multi_device
 import pytest
+from benchmark_folders import SUITES
+from multi_device import Together
 from test_cli import call
 from test_cli_run import data_of
 
 import vksched as vs
-from vksched.bench import report, together
-from vksched.bench.together import Together
+from vksched.bench import report
 from vksched.cli.options.policy_options import DEFAULT, POLICIES
 from vksched.planner import planner
 
@@ -41,7 +43,7 @@ def test_the_words_are_those_of_the_planner() -> None:
         ("plan", ["--devices", "cpu"]),
         ("info", ["--devices", "cpu"]),
         ("run", ["--devices", "cpu", "--random-inputs"]),
-        ("bench", ["--suite", "devices", "--devices", "cpu"]),
+        ("bench", ["--suite", "devices", "--suite-dir", str(SUITES), "--devices", "cpu"]),
     ],
 )
 def test_every_command_refuses_the_same(
@@ -121,7 +123,7 @@ def test_bench_measures_several_devices_for_the_aim(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, _, err = call(capsys, "bench", "--suite", "models", "--policy", "priority")
-    assert code == 2 and "--policy and --objective need --suite devices" in err
+    assert code == 2 and "--suite models takes no --policy and no --objective" in err
     asked: list[dict[str, str]] = []
 
     def measured(*_: object, **planning: str) -> Together:
@@ -130,18 +132,10 @@ def test_bench_measures_several_devices_for_the_aim(
             raise vs.PlanError("[plan] expected a graph without states")
         return Together({"cpu": [2.0], "other": [3.0]}, [2.0], ["cpu"])
 
-    monkeypatch.setattr(together, "measure", measured)
+    monkeypatch.setattr(multi_device, "measure", measured)
     monkeypatch.setattr(report, "measure_ceiling", lambda *_: pytest.fail("no ceilings are needed"))
-    args = [
-        "bench",
-        "--suite",
-        "devices",
-        "--devices",
-        "cpu",
-        "--policy",
-        "work-stealing",
-        "--json",
-    ]
+    args = ["bench", "--suite", "devices", "--suite-dir", str(SUITES), "--devices", "cpu"]
+    args += ["--policy", "work-stealing", "--json"]
     code, out, err = call(capsys, *args)
     assert "note: " in err and "ResNet-18 is left out: " in err and "without states" in err
     assert code == 0 and asked == [{"policy": "work-stealing", "objective": "latency"}] * 4

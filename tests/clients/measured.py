@@ -1,4 +1,4 @@
-"""What all programs here share: inputs that need no file, and the report to scripts/clients.py."""
+"""Shared by all programs here: inputs that need no file, and the report to clients.py."""
 
 from __future__ import annotations
 

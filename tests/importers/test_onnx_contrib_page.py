@@ -21,7 +21,7 @@ BY_NAME = {(row.domain, row.op): (row, here) for row, here in ROWS}
 
 def test_the_page_says_what_runs() -> None:
     wrong = [f"{row.op}: {here!r}, not {row.here!r}" for row, here in ROWS if here != row.here]
-    assert not wrong, f"{wrong}; try python scripts/onnx_contrib.py"
+    assert not wrong, f"{wrong}; try python scripts/docs/onnx_contrib.py"
 
 
 def test_the_page_counts_the_rules() -> None:

@@ -107,7 +107,8 @@ def test_what_the_evaluator_passes_passes_here(
         written = page.stored_rows().get(op)
         row = page.make_row(op, chosen, results)
         assert written and page.only(written, whole) == row, (
-            "the table of ONNX ops is not current; try python scripts/onnx_backend.py --write"
+            "the table of ONNX ops is not current; try python scripts/checks/onnx_backend.py "
+            "--write"
         )
 
 

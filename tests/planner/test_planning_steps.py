@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from planning_time import random_graph, transformer
 
 import vksched as vs
-from vksched.bench.planning import random_graph, transformer
 from vksched.plan.types.offsets import Lifetime
 from vksched.planner import planner
 from vksched.planner.memory import draft

@@ -21,21 +21,22 @@ from vksched.plan.plan import Plan
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 
-ROOT = Path(__file__).parents[2]
+WORKLOADS = Path(__file__).parents[2] / "benchmarks" / "workloads"
 SUBMIT_S = 1e-3
 
 
 def load(name: str) -> ModuleType:
     """A benchmark as a module, which finds those beside it."""
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / f"benchmarks/{name}.py")
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", WORKLOADS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    path = sys.path[:]
+    sys.path.insert(0, str(WORKLOADS))
     try:
         spec.loader.exec_module(module)
     finally:
-        del sys.path[0]
+        sys.path[:] = path
     return module
 
 

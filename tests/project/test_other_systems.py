@@ -207,7 +207,7 @@ os._exit(0)
             "bench",
             "--devices",
             "cpu",
-            "--peers",
+            "--baselines",
             "numpy",
             "--time-budget",
             "0.02",

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 SOURCES = [
     *sorted(ROOT.glob("vksched/**/*.py")),
     *sorted(ROOT.glob("examples/*.py")),
-    *sorted(ROOT.glob("benchmarks/*.py")),
+    *sorted(ROOT.glob("benchmarks/**/*.py")),
     ROOT / "build_shaders.py",
 ]
 """What people run on other systems than ours."""

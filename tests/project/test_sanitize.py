@@ -1,4 +1,4 @@
-"""scripts/sanitize.py: native loops under the address and undefined-behaviour sanitizers."""
+"""scripts/checks/sanitize.py: native loops under the address and undefined-behaviour sanitizers."""
 
 from __future__ import annotations
 

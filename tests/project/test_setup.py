@@ -486,7 +486,7 @@ def dry_run(*arguments: str) -> str:
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
 def test_make_test_sets_up_and_ends_with_pytest() -> None:
     lines = dry_run("test", "PYTEST_ARGS=-k matmul").splitlines()
-    assert lines[0].endswith("scripts/setup.py")
+    assert lines[0].endswith("scripts/setup/setup.py")
     clean = "env -u PYTHONDONTWRITEBYTECODE"
     assert lines[-1] == f"{clean} .venv/bin/python -m pytest -n 3 --dist worksteal -k matmul"
     assert dry_run("test", "PARALLEL=").splitlines()[-1].removeprefix(clean).split() == [
@@ -498,7 +498,7 @@ def test_make_test_sets_up_and_ends_with_pytest() -> None:
         wider = dry_run(f"test-{target}", "PYTEST_ARGS=-k matmul").splitlines()[-1]
         assert wider == f"VKSCHED_TESTS={target} {lines[-1]}"
     demo = dry_run("demo", "DEMO_ARGS=--batch 8")
-    assert "scripts/setup.py --for demo\n" in demo
+    assert "scripts/setup/setup.py --for demo\n" in demo
     assert demo.rstrip().endswith("examples/semantic_search.py --batch 8")
 
 

@@ -1,4 +1,4 @@
-"""The reading of the validation layer's messages (scripts/validate.py); no Vulkan needed."""
+"""The reading of the validation layer's messages (scripts/checks/validate.py); no Vulkan needed."""
 
 from __future__ import annotations
 

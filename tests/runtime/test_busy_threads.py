@@ -396,7 +396,7 @@ def test_busy_programs_do_not_multiply_the_time(tmp_path: Path) -> None:
     library waited for each other by spinning, runs took up to 28 times as long.
     """
     told = ["--loops", str(os.cpu_count()), "--nice", "10", "--turns", "5", "--seconds", "0.2"]
-    script, found = Path("benchmarks/busy.py").resolve(), tmp_path / "found.json"
+    script, found = Path("benchmarks/overheads/busy.py").resolve(), tmp_path / "found.json"
     env = {k: v for k, v in os.environ.items() if k not in blas.CHOSEN_BY}
     command = [sys.executable, str(script), *told, "--json", str(found)]
     subprocess.run(command, env=env, check=True, capture_output=True, timeout=200)

@@ -1,1 +1,1 @@
-"""Speed: cases on every device beside peers, in rounds of one run; see `vksched bench`."""
+"""Speed: cases on every device beside baselines, in rounds of one run; see `vksched bench`."""

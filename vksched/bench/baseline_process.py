@@ -1,11 +1,11 @@
-"""A peer's process, seen from here: asked by lines of JSON, killed when it hangs.
+"""A baseline's process, seen from here: asked by lines of JSON, killed when it hangs.
 
     this process --{"do": "prepare", "spec": ...}--> worker (baselines/protocol.py, in any Python)
                  <--{"nmse": ..., "note": ...}------
 
 A worker that dies, hangs or answers rubbish costs its figure of that case; the next case starts a
 new one, RESTARTS times. Between requests it is stopped, and would hear nothing of a pipe that ends:
-on Linux the kernel kills it with this process. Examples: tests/bench/test_bench_peers.py.
+on Linux the kernel kills it with this process. Examples: tests/bench/test_baselines.py.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .baselines.workloads import LANGUAGE, Spec
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
 SLOW_LIMITS_S = {"model": 240.0, LANGUAGE: 900.0}
-"""By kind of case. Some compile models for minutes, once for all devices
-(baselines/iree_baseline.py). A prompt of 512 tokens takes a software device minutes.
+"""By kind of case. Some, such as IREE, compile models for minutes, once for all devices. A prompt
+of 512 tokens takes a software device minutes.
 """
 RESTARTS = 3
 _START = (
@@ -38,16 +38,19 @@ _START = (
 )
 
 
-class PeerFailed(Exception):
-    """The peer's process is of no use any more, with the reason."""
+class BaselineFailed(Exception):
+    """The baseline's process is of no use any more, with the reason."""
 
 
-class PeerMissing(PeerFailed):
-    """The peer cannot be imported or has no such device."""
+class BaselineMissing(BaselineFailed):
+    """The baseline cannot be imported or has no such device."""
 
 
-class PeerProcess:
-    """One peer on one device; see `rounds.Runner`. pythons: tried in turn."""
+class BaselineProcess:
+    """One baseline on one device; see `rounds.Runner`.
+
+    pythons: tried in turn. folder: of its file, if it is none of the package.
+    """
 
     def __init__(
         self,
@@ -55,10 +58,12 @@ class PeerProcess:
         device: Mapping[str, Any],
         pythons: Sequence[str] = (sys.executable,),
         command: Sequence[str] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.name = name
         self.version = ""
         self._device = dict(device)
+        self._folder = folder
         self._commands = [list(command)] if command else [self._command(p) for p in pythons]
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -72,13 +77,14 @@ class PeerProcess:
             raise
 
     def _command(self, python: str) -> list[str]:
-        return [python, "-c", _START, str(FOLDER), self.name, json.dumps(self._device)]
+        own = [] if self._folder is None else [str(self._folder)]
+        return [python, "-c", _START, str(FOLDER), self.name, json.dumps(self._device), *own]
 
     def start(self) -> None:
         """Starts a worker.
 
         Raises:
-            PeerMissing: no Python has the peer, or it does not know the device.
+            BaselineMissing: no Python has the baseline, or it does not know the device.
         """
         self._starts += 1
         reasons: dict[str, None] = {}
@@ -86,7 +92,7 @@ class PeerProcess:
             try:
                 self._launch(command)
                 hello = self._answer(START_LIMIT_S)
-            except (OSError, PeerFailed) as error:
+            except (OSError, BaselineFailed) as error:
                 self.kill()
                 reasons[str(error)] = None
                 continue
@@ -96,7 +102,7 @@ class PeerProcess:
                 return
             reasons[str(hello["missing"])] = None
             self.kill()
-        raise PeerMissing("; ".join(reasons))
+        raise BaselineMissing("; ".join(reasons))
 
     def _launch(self, command: Sequence[str]) -> None:
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", OWNED)}
@@ -120,33 +126,33 @@ class PeerProcess:
         try:
             line = self._lines.get(timeout=limit_s)
         except queue.Empty:
-            raise PeerFailed(f"no answer within {limit_s:g} s") from None
+            raise BaselineFailed(f"no answer within {limit_s:g} s") from None
         if line is None:
-            raise PeerFailed(f"its process ended{self._last_words()}")
+            raise BaselineFailed(f"its process ended{self._last_words()}")
         try:
             answer = json.loads(line)
         except ValueError:
-            raise PeerFailed(f"an answer that is no JSON: {line[:80]!r}") from None
+            raise BaselineFailed(f"an answer that is no JSON: {line[:80]!r}") from None
         if not isinstance(answer, dict):
-            raise PeerFailed(f"an answer that is no object: {line[:80]!r}")
+            raise BaselineFailed(f"an answer that is no object: {line[:80]!r}")
         return answer
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Returns the answer; raises PeerFailed, and ends the process, where there is none."""
+        """Returns the answer; raises BaselineFailed, and ends the process, where there is none."""
         try:
             if self._process is None or self._process.stdin is None:
-                raise PeerFailed("its process ended")
+                raise BaselineFailed("its process ended")
             try:
                 self._signal("SIGCONT")
                 self._process.stdin.write(json.dumps(request) + "\n")
                 self._process.stdin.flush()
             except OSError:
-                raise PeerFailed(f"its process ended{self._last_words()}") from None
+                raise BaselineFailed(f"its process ended{self._last_words()}") from None
             answer = self._answer(limit_s)
             # some wait for work by spinning, on a core that the next one measured needs
             self._signal("SIGSTOP")
             return answer
-        except PeerFailed:
+        except BaselineFailed:
             self.kill()
             raise
 
@@ -163,23 +169,23 @@ class PeerProcess:
                 return {"error": "its process failed too often"}
             try:
                 self.start()
-            except PeerFailed as error:
+            except BaselineFailed as error:
                 return {"error": str(error)}
         self._limit_s = SLOW_LIMITS_S.get(spec.kind, MEASURE_LIMIT_S)
         try:
             request = {"do": "prepare", "spec": spec.as_dict()}
             return self.ask(request, SLOW_LIMITS_S.get(spec.kind, PREPARE_LIMIT_S))
-        except PeerFailed as error:
+        except BaselineFailed as error:
             return {"error": str(error)}
 
     def measure(self, seconds: float) -> list[float]:
-        """Returns the seconds of a call, several times; raises PeerFailed."""
+        """Returns the seconds of a call, several times; raises BaselineFailed."""
         answer = self.ask({"do": "measure", "seconds": seconds}, self._limit_s + seconds)
         samples = answer.get("seconds")
         good = isinstance(samples, list) and samples
         if not good or not all(isinstance(s, (int, float)) and s > 0 for s in samples or ()):
             self.kill()
-            raise PeerFailed(str(answer.get("error", f"no times: {answer}"))[:200])
+            raise BaselineFailed(str(answer.get("error", f"no times: {answer}"))[:200])
         return [float(s) for s in samples or ()]
 
     def drop(self) -> None:
@@ -187,7 +193,7 @@ class PeerProcess:
         if self._process is not None:
             try:
                 self.ask({"do": "drop"}, MEASURE_LIMIT_S)
-            except PeerFailed:
+            except BaselineFailed:
                 return  # the next case starts a new process
 
     def _last_words(self) -> str:

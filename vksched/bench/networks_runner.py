@@ -34,7 +34,7 @@ from ..ops import (
 )
 from ..ops.creation.state import state
 from ..scheduler.scheduler import Scheduler
-from .baseline_process import PeerFailed, PeerProcess
+from .baseline_process import BaselineFailed, BaselineProcess
 from .baselines.networks import build
 from .baselines.numpy_functions import EPSILON
 from .baselines.workloads import SINGLE, Spec, joined
@@ -247,8 +247,8 @@ def onnxruntime_bytes(spec: Spec, pythons: tuple[str, ...]) -> float | None:
     if not pythons:
         return None
     try:
-        worker = PeerProcess("onnxruntime", about, pythons)
-    except PeerFailed:
+        worker = BaselineProcess("onnxruntime", about, pythons)
+    except BaselineFailed:
         return None
     try:
         found = worker.prepare(spec).get("bytes")

@@ -4,62 +4,41 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..common.errors import DeviceError, GraphError, PlanError, VkschedError
 from ..common.user_warning import warn_user
 from ..runtime.vulkan import device_probe
-from .baseline_process import PeerFailed, PeerProcess
+from .baseline_process import BaselineFailed, BaselineProcess
 from .baselines.workloads import COPY, HALF, MIXED, Spec, reported, work_of
 from .extra_metrics import Fact
-from .llm_start_time import start_facts
-from .networks_runner import model_facts
-from .overhead import overhead_facts
+from .find_baselines import BaselineInfo
 from .peak_throughput import Ceiling, measure_ceiling
-from .planning import planning_facts
-from .prediction import prediction_facts
 from .rounds import OURS, Result, Runner, geometric_mean, measure_case
-from .suites import fitting
-from .together import together_facts
+from .suite_loader import Suite, SuiteOptions
+from .suites import DEFAULT, fitting
 from .vksched_runner import Ours, Tune
 
-FORMAT = 1
+FORMAT = 2
 TUNE_S = 60.0
-VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
-CPU_PEERS = ("numpy", "torch", "onnxruntime")
-LANGUAGE_PEERS = ("llama.cpp",)
-"""Of language models, on all devices."""
-OWN_PEERS = {"llm": LANGUAGE_PEERS, "clients": ("onnxruntime",)}
-"""Of suites whose cases have the same peers on all devices."""
-PEERS = tuple(dict.fromkeys((*VULKAN_PEERS, *CPU_PEERS, *LANGUAGE_PEERS)))
 FLOORS = ("kp",)
 """No runtimes but the device's own measure: shown, and not among those to beat."""
-INSTALL = {
-    "ncnn": "pip install ncnn",
-    "iree": "pip install iree-base-compiler iree-base-runtime",
-    "wgpu": "pip install wgpu",
-    "kp": "make setup, and glslangValidator",
-    "numpy": "pip install numpy",
-    "torch": "pip install torch",
-    "onnxruntime": "pip install onnxruntime onnx",
-    "llama.cpp": "pip install llama-cpp-python, built with -DGGML_VULKAN=on",
-}
 
 Tell = Callable[[str], None]
 
 
 @dataclass
 class DeviceReport:
-    """One device of a run. peers: their versions; missing: why a peer has no figures."""
+    """One device of a run. baselines: their versions; missing: why a baseline has no figures."""
 
     name: str
     label: str
     type: str
     driver: str
     ceiling: Ceiling
-    peers: dict[str, str] = field(default_factory=dict)
+    baselines: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -114,9 +93,9 @@ class Report:
 
 
 def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Returns by group of cases, then peer, the geometric mean of the ratios to it.
+    """Returns by group of cases, then baseline, the geometric mean of the ratios to it.
 
-    "fastest" stands for the fastest peer of each case.
+    "fastest" stands for the fastest baseline of each case.
     """
     ratios: dict[str, dict[str, list[float]]] = {}
     for result in results:
@@ -125,13 +104,13 @@ def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
             ratio = result.ratio(figure.runner) if figure.runner != OURS else None
             if ratio is not None:
                 mine.setdefault(figure.runner, []).append(ratio)
-        fastest = result.fastest_peer(FLOORS)
+        fastest = result.fastest_baseline(FLOORS)
         ratio = result.ratio(fastest.runner) if fastest else None
         if ratio is not None:
             mine.setdefault("fastest", []).append(ratio)
     return {
-        group: {peer: geometric_mean(values) or 0.0 for peer, values in peers.items()}
-        for group, peers in ratios.items()
+        group: {baseline: geometric_mean(values) or 0.0 for baseline, values in baselines.items()}
+        for group, baselines in ratios.items()
     }
 
 
@@ -160,113 +139,73 @@ def find_devices(names: Sequence[str] | None) -> list[device_probe.DeviceInfo]:
 
 
 def run_suite(
-    suite: str,
+    suite: Suite,
     specs: Sequence[Spec],
     infos: Sequence[device_probe.DeviceInfo],
-    peers: Sequence[str],
-    pythons: Sequence[str],
-    budget_s: float,
+    baselines: Sequence[BaselineInfo] = (),
+    pythons: Sequence[str] = (),
+    options: SuiteOptions = DEFAULT,
     tell: Tell = lambda _: None,
     advance: Callable[[Report], None] = lambda _: None,
     *,
-    policy: str = "auto",
-    objective: str = "latency",
     tune_s: float = TUNE_S,
 ) -> Report:
-    """Measures all cases on all devices, one device after the other.
+    """Measure all cases on all devices, one device after the other.
 
     tune_s: seconds to measure kernels that no one has measured before, on each device that is
     hardware, as getting ready does not count; 0 leaves it to the scheduler, which takes few.
-    advance: called after each case with what there is so far. policy, objective: of the plans of
-    the suite "devices", as `Scheduler` takes them; the other suites use one device at a time.
+    advance: called after each case with what there is so far.
     """
-    report = Report(suite)
-    if suite == "planning":
-        tell("planning")
-        report.facts += planning_facts()
-        advance(report)
-        return report
-    if suite == "devices":
+    report = Report(suite.name)
+    if suite.run_facts is not None:
         for info in infos:
             specs = fitting(specs, info.type)
         names = [info.name for info in infos]
-        for spec in specs:
-            tell(spec.name)
+        for name, facts in suite.run_facts(names, specs, options).items():
+            tell(name)
             try:
-                report.facts += [*together_facts(names, spec, budget_s, policy, objective)]
+                report.facts += [*facts]
             except PlanError as error:  # such as one that has states, by "earliest-finish"
-                warn_user(f"[bench] {spec.name} is left out: {error}")
+                warn_user(f"[bench] {name} is left out: {error}")
             advance(report)
         return report
-    with _readiness(suite, specs) as ready:
+    with suite.ready(specs) if suite.ready else nullcontext(lambda spec: spec) as ready:
         for info in infos:
-            found = [name for name in peers if name in _peers_of(suite, info)]
             tune = tune_s if tune_s and info.type != "cpu" else "auto"
+            found = [one for one in baselines if _takes_part(one, suite, info)]
             with _runners(info, found, pythons, tell, tune) as (device, runners):
                 report.devices.append(device)
                 there = fitting(specs, info.type)
-                for spec in there if suite != "prediction" else ():
+                for spec in there if suite.measures_cases else ():
                     tell(f"{info.name} {spec.name}: what is expected")
                     try:
                         made = ready(spec)
                     except VkschedError as error:  # no reference to hold anybody to
                         warn_user(f"[bench] {spec.name} is left out: {error}")
                         continue
-                    result = measure_case(info.name, made, runners, budget_s, tell=tell)
+                    result = measure_case(info.name, made, runners, options.budget_s, tell=tell)
                     report.results.append(replace(result, spec=reported(made)))
                     advance(report)
-            known = pythons if "onnxruntime" in peers else ()
-            for name, facts in _facts_of(suite, info.name, there, known, ready).items():
+            if suite.device_facts is None:
+                continue
+            known = pythons if any(one.name == "onnxruntime" for one in baselines) else ()
+            for name, facts in suite.device_facts(info.name, there, known, ready).items():
                 tell(f"{info.name} {name}")
                 report.facts += facts
                 advance(report)
     return report
 
 
-def _peers_of(suite: str, info: device_probe.DeviceInfo) -> Sequence[str]:
-    if suite in OWN_PEERS:
-        return OWN_PEERS[suite]
-    return CPU_PEERS if info.name == "cpu" else VULKAN_PEERS
-
-
-@contextmanager
-def _readiness(suite: str, specs: Sequence[Spec]) -> Iterator[Callable[[Spec], Spec]]:
-    """Yields what makes cases ready, by the files that they need."""
-    with ExitStack() as stack:
-        if suite == "llm":
-            from .language.llm_cases import Cases  # needs an extra
-
-            yield stack.enter_context(closing(Cases(specs))).ready
-        elif suite == "clients":
-            from .clients import Cases as Files
-
-            yield stack.enter_context(closing(Files())).ready
-        else:
-            yield lambda spec: spec
-
-
-def _facts_of(
-    suite: str,
-    device: str,
-    specs: Sequence[Spec],
-    pythons: Sequence[str],
-    ready: Callable[[Spec], Spec],
-) -> dict[str, Iterator[Fact]]:
-    """Returns what a suite measures beside cases, by name."""
-    if suite == "llm":
-        loads = [spec for spec in specs if spec["phase"] == "load"]
-        return {f"{s.name}: starts": start_facts(device, ready(s)) for s in loads}
-    if suite == "models":
-        return {f"{spec.name}: its kernels": model_facts(device, spec, pythons) for spec in specs}
-    if suite == "prediction":
-        return {f"{spec.name}: predicted": prediction_facts(device, spec) for spec in specs}
-    return {"a run of nothing": overhead_facts(device)} if suite == "overhead" else {}
+def _takes_part(baseline: BaselineInfo, suite: Suite, info: device_probe.DeviceInfo) -> bool:
+    if suite.baselines is not None:
+        return baseline.name in suite.baselines
+    return baseline.takes(info.name)
 
 
 @contextmanager
 def _runners(
     info: device_probe.DeviceInfo,
-    peers: Sequence[str],
+    baselines: Sequence[BaselineInfo],
     pythons: Sequence[str],
     tell: Tell,
     tune: Tune,
@@ -279,14 +218,16 @@ def _runners(
         device = DeviceReport(info.name, info.label, info.type, info.driver, ceiling)
         runners: list[Runner] = [ours]
         about = {"name": info.label, "uuid": info.uuid, "index": info.index, "type": info.type}
-        for name in peers:
-            tell(f"{info.name} starts {name}")
+        for one in baselines:
+            tell(f"{info.name} starts {one.name}")
             try:
-                peer = PeerProcess(name, about, (*pythons, sys.executable))
-            except PeerFailed as error:
-                device.missing[name] = str(error)
+                baseline = BaselineProcess(
+                    one.name, about, (*pythons, sys.executable), folder=one.folder
+                )
+            except BaselineFailed as error:
+                device.missing[one.name] = str(error)
                 continue
-            stack.callback(peer.close)
-            device.peers[name] = peer.version
-            runners.append(peer)
+            stack.callback(baseline.close)
+            device.baselines[one.name] = baseline.version
+            runners.append(baseline)
         yield device, runners

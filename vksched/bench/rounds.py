@@ -1,6 +1,6 @@
-"""Rounds: vksched and its peers take turns on a case, so that noise hits all alike.
+"""Rounds: vksched and its baselines take turns on a case, so that noise hits all alike.
 
-    round 1: ours, peer A, peer B    round 2: ours, peer A, peer B    ...
+    round 1: ours, baseline A, baseline B    round 2: ours, baseline A, baseline B    ...
 
 A figure is the median over rounds; a ratio is the median of the rounds' own ratios. Results are
 checked first: who computes something else gets no figure.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from .baseline_process import PeerFailed
+from .baseline_process import BaselineFailed
 from .baselines.workloads import Spec, arrays_of, error_of, most_error, work_of
 
 ROUNDS = 5
@@ -79,15 +79,15 @@ class Result:
     def ours(self) -> Figure | None:
         return next((f for f in self.figures if f.runner == OURS), None)
 
-    def ratio(self, peer: str) -> float | None:
-        """Returns how many times as fast as the peer we are; None without both figures."""
-        other = next((f for f in self.figures if f.runner == peer), None)
+    def ratio(self, baseline: str) -> float | None:
+        """Returns how many times as fast as the baseline we are; None without both figures."""
+        other = next((f for f in self.figures if f.runner == baseline), None)
         if self.ours is None or other is None:
             return None
         return paired_ratio(other.rounds_s, self.ours.rounds_s)
 
-    def fastest_peer(self, but: Iterable[str] = ()) -> Figure | None:
-        """Returns the peer to beat."""
+    def fastest_baseline(self, but: Iterable[str] = ()) -> Figure | None:
+        """Returns the baseline to beat."""
         left_out = {OURS, *but}
         there = [f for f in self.figures if f.runner not in left_out and f.rounds_s]
         return min(there, key=lambda f: f.seconds or math.inf, default=None)
@@ -130,9 +130,9 @@ def measure_case(
 ) -> Result:
     """Has all runners take turns on a case for about budget_s seconds altogether.
 
-    A peer of which one sample takes half of that is left out after FEW rounds, or after one where
-    it takes twice that. tell: what goes on, as getting ready may take longer than measuring and
-    counts for nothing.
+    A baseline of which one sample takes half of that is left out after FEW rounds, or after one
+    where it takes twice that. tell: what goes on, as getting ready may take longer than measuring
+    and counts for nothing.
     """
     figures = []
     for runner in runners:
@@ -150,7 +150,7 @@ def measure_case(
             start = time.perf_counter()
             try:
                 times = runner.measure(each_s)
-            except PeerFailed as error:
+            except BaselineFailed as error:
                 figure.reason, figure.rounds_s = str(error), []
                 continue
             took = time.perf_counter() - start

@@ -1,21 +1,23 @@
-"""The cases of each suite."""
+"""The suites of the package, and the cases of each."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..common.errors import GraphError
-from ..common.user_warning import warn_user
 from ..importers import require_gguf
 from ..ir.precision import SINGLE
 from .baselines.workloads import COPY, ROUNDED_NMSE, Spec, in_precision
+from .llm_start_time import start_facts
+from .networks_runner import model_facts
+from .overhead import overhead_facts
+from .suite_loader import Facts, Ready, Suite, SuiteOptions, load_suites
 
-SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices", "llm", "clients")
-PRECISE = ("ops", "models")
-"""Suites whose cases may have a precision, beside "llm", whose cases know of their own."""
+DEFAULT = SuiteOptions()
 HALF = {"storage": "float16"}
 BUS_BYTES = 256 << 20
 LARGE_PRODUCTS: tuple[tuple[int, dict[str, str]], ...] = (
@@ -112,20 +114,65 @@ def _models() -> Iterator[Spec]:
         yield Spec(label, "model", "models", params)
 
 
-def _plain_models() -> Iterator[Spec]:
-    """Those that a CPU driver takes, too, which stands beside other devices there."""
-    return iter(fitting(list(_models()), "cpu"))
+def _llm(options: SuiteOptions) -> Iterator[Spec]:
+    require_gguf()
+    from .language.llm_cases import language_specs
+
+    return language_specs(options.models, options.cache_type, options.precision)
+
+
+@contextmanager
+def _llm_files(specs: Sequence[Spec]) -> Iterator[Ready]:
+    from .language.llm_cases import Cases
+
+    with closing(Cases(specs)) as cases:
+        yield cases.ready
+
+
+def _kernel_facts(device: str, specs: Sequence[Spec], pythons: Sequence[str], _: Ready) -> Facts:
+    return {f"{spec.name}: its kernels": model_facts(device, spec, pythons) for spec in specs}
+
+
+def _trivial_run(device: str, *_: object) -> Facts:
+    return {"a run of nothing": overhead_facts(device)}
+
+
+def _start_facts(device: str, specs: Sequence[Spec], _: Sequence[str], ready: Ready) -> Facts:
+    loads = [spec for spec in specs if spec["phase"] == "load"]
+    return {f"{spec.name}: starts": start_facts(device, ready(spec)) for spec in loads}
+
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite("ops", lambda _: _ops(), has_precision=True),
+        Suite("models", lambda _: _models(), has_precision=True, device_facts=_kernel_facts),
+        Suite("overhead", lambda _: _overhead(), may_be_empty=True, device_facts=_trivial_run),
+        Suite("llm", _llm, ("llama.cpp",), ready=_llm_files, device_facts=_start_facts),
+    )
+}
+"""The suites of the package."""
+
+
+def find_suite(name: str, folders: Sequence[str | Path] = ()) -> Suite:
+    """Return a suite of the package or of the folders, in which it takes precedence.
+
+    Raises:
+        GraphError: there is no such suite.
+    """
+    suites = {**SUITES, **load_suites(folders)}
+    if name not in suites:
+        raise GraphError(
+            f"[bench] expected a suite of {', '.join(suites)}, got {name!r}; --suite-dir names "
+            "folders with more"
+        )
+    return suites[name]
 
 
 def specs_of(
-    suite: str,
-    pattern: str | None = None,
-    models: Sequence[str | Path] = (),
-    cache_type: str = "f32",
-    packages: Sequence[Path] = (),
-    precision: str = SINGLE,
+    suite: Suite | str, pattern: str | None = None, options: SuiteOptions = DEFAULT
 ) -> list[Spec]:
-    """Returns the cases of a suite that `matches` chooses; planning has none.
+    """Return the cases of a suite that `matches` chooses.
 
     models: files of the suite "llm", instead of random models. cache_type: how it keeps keys and
     values. precision: that of products, also of the suites of `PRECISE`, of which only such cases
@@ -135,26 +182,16 @@ def specs_of(
         GraphError: there is no such suite, case or precision. ModelFormatError: a file is no
             language model.
     """
-    made: dict[str, Callable[[], Iterator[Spec]]] = {
-        "ops": _ops,
-        "overhead": _overhead,
-        "models": _models,
-        "planning": _none,
-        "prediction": _plain_models,
-        "devices": _plain_models,
-        "llm": lambda: _llm(models, cache_type, precision),
-        "clients": lambda: _clients(packages),
-    }
-    if suite not in made:
-        raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
-    if suite in PRECISE and precision not in (SINGLE, *ROUNDED_NMSE):
+    suite = find_suite(suite) if isinstance(suite, str) else suite
+    precision = options.precision
+    if suite.has_precision and precision not in (SINGLE, *ROUNDED_NMSE):
         words = ", ".join((SINGLE, *ROUNDED_NMSE))
         raise GraphError(
-            f"[bench] expected a precision of {words} for suite {suite}, got {precision!r}"
+            f"[bench] expected a precision of {words} for suite {suite.name}, got {precision!r}"
         )
-    every = list(made[suite]())
+    every = list(suite.cases(options))
     pairs = [(spec, spec) for spec in every]
-    if precision != SINGLE and suite in PRECISE:
+    if precision != SINGLE and suite.has_precision:
         precise = ((spec, in_precision(spec, precision)) for spec in every)
         pairs = [(spec, made) for spec, made in precise if made is not None]
     names = {spec.name for pair in pairs for spec in pair}
@@ -163,31 +200,12 @@ def specs_of(
         for spec, made in pairs
         if matches(spec.name, pattern, names) or matches(made.name, pattern, names)
     ]
-    if suite not in ("overhead", "planning") and not found:
+    if not suite.may_be_empty and not found:
         raise GraphError(
-            f"[bench] no case of suite {suite} matches {pattern!r}; try --list, which names them"
+            f"[bench] no case of suite {suite.name} matches {pattern!r}; try --list, which names "
+            "them"
         )
     return found
-
-
-def _llm(models: Sequence[str | Path], cache_type: str, precision: str) -> Iterator[Spec]:
-    require_gguf()
-    from .language.llm_cases import language_specs
-
-    return language_specs(models, cache_type, precision)
-
-
-def _clients(packages: Sequence[Path]) -> Iterator[Spec]:
-    from .clients import advice, client_specs
-
-    specs, missing = client_specs(packages)
-    if missing:
-        warn_user(f"[bench] no models of {', '.join(missing)}; {advice(missing)}")
-    return iter(specs)
-
-
-def _none() -> Iterator[Spec]:
-    return iter(())
 
 
 def fitting(specs: Sequence[Spec], type_: str) -> list[Spec]:

@@ -1,4 +1,8 @@
-"""`python -m baselines NAME DEVICE`: the worker of one baseline; DEVICE is JSON with its name."""
+"""The worker of one baseline: `python -m baselines NAME DEVICE [FOLDER]`.
+
+DEVICE is JSON with the device's name. FOLDER has the file NAME.py of a baseline that is none of
+the package; it and its helpers become modules of this package.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,17 @@ from typing import Any
 from .protocol import serve
 
 
-def _module(name: str) -> Any:
-    return importlib.import_module(f"{__package__}.{name.replace('.', '_')}_baseline")
+def _module(name: str, *folders: str) -> Any:
+    package = importlib.import_module(str(__package__))
+    if not folders:
+        return importlib.import_module(f"{package.__name__}.{name.replace('.', '_')}_baseline")
+    package.__path__ += folders  # the shared modules come first
+    return importlib.import_module(f"{package.__name__}.{name}")
 
 
 def main() -> None:
-    name, device = sys.argv[1], json.loads(sys.argv[2])
-    serve(lambda: _module(name).open_peer(device))
+    name, device, *folders = sys.argv[1:]
+    serve(lambda: _module(name, *folders).open_baseline(json.loads(device)))
 
 
 if __name__ == "__main__":

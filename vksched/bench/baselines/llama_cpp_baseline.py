@@ -146,23 +146,23 @@ class Loaded:
 class Reading:
     """One case, ready to run; see `wire.Job` and, for what it reads, language/cases.py."""
 
-    def __init__(self, peer: LlamaPeer, spec: Spec, text: Sequence[int]) -> None:
-        self._peer, self._spec, self._text = peer, spec, list(text)
+    def __init__(self, baseline: LlamaBaseline, spec: Spec, text: Sequence[int]) -> None:
+        self._baseline, self._spec, self._text = baseline, spec, list(text)
         self._tokens, self._turn = int(spec["tokens"]), 0
-        self.loaded = peer.loaded(spec)
+        self.loaded = baseline.loaded(spec)
         self.note = "keys and values in float16"
         self.memory_bytes = self.loaded.memory_bytes
         if spec["phase"] == "token":
             self._fill(self._text[: self._tokens])
-        if peer.device is None and spec["phase"] != "load":
+        if baseline.device is None and spec["phase"] != "load":
             self._choose_threads()
 
     def _fill(self, text: Sequence[int]) -> None:
         """Reads what stands before the tokens that are measured; by the CPU, which is faster where
         a device is made of software.
         """
-        if self._peer.device is not None:
-            helper = self._peer.load(self._spec, on_cpu=True)
+        if self._baseline.device is not None:
+            helper = self._baseline.load(self._spec, on_cpu=True)
             helper.read(text)
             taken = self.loaded.take(helper)
             helper.close()
@@ -191,7 +191,7 @@ class Reading:
         phase, loaded = self._spec["phase"], self.loaded
         if phase == "load":
             start = time.perf_counter()
-            again = self._peer.load(self._spec)
+            again = self._baseline.load(self._spec)
             logits = again.read(self._text[: self._tokens])
             seconds = time.perf_counter() - start
             again.close()
@@ -210,7 +210,7 @@ class Reading:
         return logits, time.perf_counter() - start
 
 
-class LlamaPeer:
+class LlamaBaseline:
     """llama.cpp on one device; None is the CPU."""
 
     def __init__(self, library: Library, device: int | None) -> None:
@@ -238,12 +238,12 @@ class LlamaPeer:
         return Reading(self, spec, arrays["ids"].tolist())
 
 
-def open_peer(device: Mapping[str, Any]) -> LlamaPeer:
+def open_baseline(device: Mapping[str, Any]) -> LlamaBaseline:
     """llama.cpp on the device of that name."""
     if device["index"] < 0:
-        return LlamaPeer(Library(None), None)
+        return LlamaBaseline(Library(None), None)
     library = Library(device["index"])
     found = library.devices()
     if device["name"] not in found:
         raise LookupError(f"llama.cpp takes no {device['name']}, only {', '.join(found)}")
-    return LlamaPeer(library, found[device["name"]])
+    return LlamaBaseline(library, found[device["name"]])

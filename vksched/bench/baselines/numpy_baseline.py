@@ -11,7 +11,7 @@ from .protocol import Job, Skip, Timed
 from .workloads import Array, Arrays, Spec, expected_of
 
 
-class NumpyPeer:
+class NumpyBaseline:
     """The functions of numpy that a user would call."""
 
     version = np.__version__
@@ -70,5 +70,5 @@ def _into(spec: Spec, arrays: Arrays, out: Array) -> Callable[[], Array]:
     return lambda: expected_of(spec, arrays)
 
 
-def open_peer(device: Mapping[str, Any]) -> NumpyPeer:
-    return NumpyPeer()
+def open_baseline(device: Mapping[str, Any]) -> NumpyBaseline:
+    return NumpyBaseline()

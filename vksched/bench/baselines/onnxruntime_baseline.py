@@ -21,7 +21,7 @@ OPSET = 18
 MICROSOFT = "com.microsoft"
 
 
-class OnnxruntimePeer:
+class OnnxruntimeBaseline:
     """Its CPU provider, with as many threads as it likes."""
 
     version = str(onnxruntime.__version__)
@@ -147,5 +147,5 @@ def _nodes(spec: Spec) -> list[Any]:
     raise Skip(f"no model of one node for {kind}")
 
 
-def open_peer(device: Mapping[str, Any]) -> OnnxruntimePeer:
-    return OnnxruntimePeer()
+def open_baseline(device: Mapping[str, Any]) -> OnnxruntimeBaseline:
+    return OnnxruntimeBaseline()

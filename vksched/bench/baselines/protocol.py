@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Skip(Exception):
-    """The peer does not compute this, with the reason."""
+    """The baseline does not compute this, with the reason."""
 
 
 class Job(Protocol):
@@ -43,7 +43,7 @@ class Job(Protocol):
         """Runs a batch and returns the seconds of one call."""
 
 
-class Peer(Protocol):
+class Baseline(Protocol):
     """A runtime on one device."""
 
     version: str
@@ -83,10 +83,10 @@ def fastest(jobs: list[Timed]) -> Timed:
     return jobs[times.index(min(times))]
 
 
-def _check_precision(peer: Peer, spec: Spec) -> None:
-    """Raises Skip where a peer, by its `precisions`, has not that of a case."""
+def _check_precision(baseline: Baseline, spec: Spec) -> None:
+    """Raises Skip where a baseline, by its `precisions`, has not that of a case."""
     word = spec.get("precision", SINGLE)
-    has = (SINGLE, *getattr(peer, "precisions", ()))
+    has = (SINGLE, *getattr(baseline, "precisions", ()))
     if spec.kind != LANGUAGE and word not in has:
         raise Skip(f"it is measured in {' or '.join(has)} here, not in {word}")
 
@@ -102,7 +102,7 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def serve(open_peer: Callable[[], Peer]) -> None:
+def serve(open_baseline: Callable[[], Baseline]) -> None:
     """Answers requests until the pipe ends. Whatever libraries print goes to stderr."""
     end_with_parent()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -113,11 +113,11 @@ def serve(open_peer: Callable[[], Peer]) -> None:
         out.flush()
 
     try:
-        peer = open_peer()
+        baseline = open_baseline()
     except Exception as error:
         say({"missing": f"{type(error).__name__}: {error}"})
         return
-    say({"version": peer.version})
+    say({"version": baseline.version})
     job: Job | None = None
     for line in sys.stdin:
         request = json.loads(line)
@@ -126,10 +126,10 @@ def serve(open_peer: Callable[[], Peer]) -> None:
         try:
             if request["do"] == "prepare":
                 spec = Spec.from_dict(request["spec"])
-                _check_precision(peer, spec)
+                _check_precision(baseline, spec)
                 arrays = arrays_of(spec)
                 job = None
-                job = peer.prepare(spec, arrays)
+                job = baseline.prepare(spec, arrays)
                 far = error_of(spec, arrays, job.result())
                 say({"nmse": far, "note": job.note, "bytes": job.memory_bytes})
                 if spec.kind != LANGUAGE:  # whose result is a sample, of up to minutes

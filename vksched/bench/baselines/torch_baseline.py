@@ -33,7 +33,7 @@ UNARY: dict[str, Callable[..., Any]] = {
 }
 
 
-class TorchPeer:
+class TorchBaseline:
     """Eager functions, in inference mode; with a precision under autocast to float16, of weights
     that are held so beforehand.
     """
@@ -179,5 +179,5 @@ def _function(spec: Spec, v: Mapping[str, Any]) -> Callable[[], Any]:
     return chain
 
 
-def open_peer(device: Mapping[str, Any]) -> TorchPeer:
-    return TorchPeer(device)
+def open_baseline(device: Mapping[str, Any]) -> TorchBaseline:
+    return TorchBaseline(device)

@@ -1,6 +1,6 @@
 """What a case computes, as plain data: operands, the expected result, and the work that counts.
 
-Shared by vksched and all peers, so that everyone gets the same numbers and is held to the same
+Shared by vksched and all baselines, so that everyone gets the same numbers and is held to the same
 result. Operands are `x0`, `x1`, ... (data) or `w0`, ... (weights, which a runtime may prepare).
 """
 

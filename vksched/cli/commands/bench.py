@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...common.errors import GraphError, VkschedError
-from ..bench_clients import client_table
 from ..options import inputs
 from ..options.policy_options import DEFAULT, PlanningOptions, with_planning_options
 from ..options.precision_option import MODES, SINGLE
 
 if TYPE_CHECKING:
+    from ...bench.find_baselines import BaselineInfo
     from ...bench.report import DeviceReport, Report
     from ...bench.rounds import Figure, Result
+    from ...bench.suite_loader import Suite
 
 
 @click.command()
@@ -26,27 +27,49 @@ if TYPE_CHECKING:
     default="ops",
     show_default=True,
     help="ops: single calls. models: whole networks, beside the sum of their kernels, with memory. "
-    "overhead: tiny ops, a run of nothing, uploads. planning: time per node. prediction: whole "
-    "networks, beside what plans count by. devices: whole networks on all devices by one plan, "
-    "beside each device alone. llm: language models, random ones of each element type or --model, "
-    "in tokens a second. clients: models of packages that were made for onnxruntime, beside it.",
+    "overhead: tiny ops, a run of nothing, uploads. llm: language models, random ones of each "
+    "element type or --model, in tokens per second. Or a suite of --suite-dir.",
+)
+@click.option(
+    "--suite-dir",
+    "suite_dirs",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="A folder with more suites, whose Python files are imported; may be repeated.",
+)
+@click.option(
+    "--suite-option",
+    "suite_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of a suite of --suite-dir; may be repeated.",
 )
 @inputs.devices_option
 @with_planning_options
 @click.option(
-    "--peers",
+    "--baselines",
     is_flag=False,
     flag_value="all",
     metavar="[A,B]",
-    help="Measure these runtimes in the same rounds, or all there are.",
+    help="Measure these runtimes in the same rounds, or all that are known.",
 )
 @click.option(
-    "--peer-python",
+    "--baseline-python",
     "pythons",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
     metavar="PATH",
-    help="A Python that has peers, tried before this one; may be repeated.",
+    help="A Python that has baselines, tried before this one; may be repeated.",
+)
+@click.option(
+    "--baseline-dir",
+    "baseline_dirs",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="A folder with more baselines, a Python file for each; may be repeated. Each is imported "
+    "in a process of its own.",
 )
 @click.option(
     "--model",
@@ -63,14 +86,6 @@ if TYPE_CHECKING:
     help="For --suite ops and models: that of products, convolutions and attention, mixed or "
     "float16; other ops are left out. For --suite llm: that of vksched; int8 as llama.cpp has it "
     f"on the CPU.  [default: {SINGLE}]",
-)
-@click.option(
-    "--packages",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="For --suite clients: a folder with packages, as `pip install --target` leaves them; may "
-    "be repeated. Nothing is installed or imported.",
 )
 @click.option("--case", "pattern", metavar="PATTERN,...", help="Only cases with such names.")
 @click.option(
@@ -95,13 +110,15 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 def bench(
     suite: str,
+    suite_dirs: tuple[str, ...],
+    suite_options: tuple[str, ...],
     devices: str | None,
-    peers: str | None,
+    baselines: str | None,
     pythons: tuple[str, ...],
+    baseline_dirs: tuple[str, ...],
     models: tuple[str, ...],
     cache_type: str | None,
     precision: str | None,
-    packages: tuple[Path, ...],
     pattern: str | None,
     budget_s: float,
     tune_s: float,
@@ -117,39 +134,52 @@ def bench(
     count. Every result is first compared with numpy's: what is wrong gets no figure, and exit
     code 1.
 
-    --policy and --objective are for the suite devices: the others measure one device at a time.
+    --policy and --objective are for suites that plan for several devices: those of the package
+    measure one device at a time.
     """
     if budget_s <= 0:
         raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
-    if planning != DEFAULT and suite != "devices":
-        raise click.UsageError("--policy and --objective need --suite devices.")
     if models and suite != "llm":
         raise click.UsageError("--model needs --suite llm.")
     if cache_type and suite != "llm":
         raise click.UsageError("--cache-type needs --suite llm.")
     if precision and suite not in ("ops", "models", "llm"):
         raise click.UsageError("--precision needs --suite ops, models or llm.")
-    if packages and suite != "clients":
-        raise click.UsageError("--packages needs --suite clients.")
-    if suite == "planning":
-        inputs.exclude("--suite planning", {"--devices": devices, "--peers": peers})
     if list_only:
         inputs.exclude("--list", {"--output": output, "--json": as_json})
-    if peers is None:
-        inputs.need({"--peer-python": pythons}, "--peers")
+    if baselines is None:
+        inputs.need({"--baseline-python": pythons, "--baseline-dir": baseline_dirs}, "--baselines")
+    from ...bench.find_baselines import find_baselines
     from ...bench.report import find_devices, run_suite
-    from ...bench.suites import specs_of
+    from ...bench.suite_loader import SuiteOptions
+    from ...bench.suites import find_suite, specs_of
     from ...common.version import __version__
 
+    chosen = find_suite(suite, suite_dirs)
+    if planning != DEFAULT and not chosen.plans:
+        raise click.UsageError(f"--suite {suite} takes no --policy and no --objective.")
+    if not chosen.uses_devices:
+        inputs.exclude(f"--suite {suite}", {"--devices": devices, "--baselines": baselines})
+    options = SuiteOptions(
+        *(
+            models,
+            cache_type or "f32",
+            precision or SINGLE,
+            budget_s,
+            planning.policy,
+            planning.objective,
+        ),
+        more=_parse_options(chosen, suite_options),
+    )
     if output is not None:
         inputs.check_folder(output)
-    wanted = _parse_peers(peers)
+    known = find_baselines(baseline_dirs)
+    wanted = _parse_baselines(baselines, known)
     named = inputs.parse_devices(devices)
     with inputs.collected_warnings() as notes:
-        specs = specs_of(suite, pattern, models, cache_type or "f32", packages, precision or SINGLE)
-        asked = named is not None or not (list_only or suite == "planning")
-        found = find_devices(named) if asked else []
-    infos = [] if suite == "planning" else found
+        specs = specs_of(chosen, pattern, options)
+        asked = named is not None or (chosen.uses_devices and not list_only)
+        infos = find_devices(named) if asked else []
     if list_only:
         for spec in specs:
             click.echo(spec.name)
@@ -158,7 +188,8 @@ def bench(
         click.echo(f"note: {note}", err=True)
     report: Report | None = None
     stopped = False
-    with _bar(as_json, len(specs) * (1 if suite == "devices" else len(infos))) as (step, tell):
+    total = len(specs) * (1 if chosen.run_facts else len(infos))
+    with _bar(as_json, total) as (step, tell):
 
         def advance(so_far: Report) -> None:
             nonlocal report
@@ -170,16 +201,16 @@ def bench(
 
         try:
             report = run_suite(
-                *(suite, specs, infos, wanted, pythons, budget_s, tell, advance),
-                policy=planning.policy,
-                objective=planning.objective,
-                tune_s=tune_s,
+                *(chosen, specs, infos, wanted, pythons, options, tell, advance), tune_s=tune_s
             )
         except KeyboardInterrupt:
             if report is None:
                 raise
             stopped = True
-    click.echo(json.dumps(report.as_dict(), indent=1)) if as_json else show(report)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), indent=1))
+    else:
+        show(report, chosen, known)
     if stopped:
         raise click.Abort
     if report.wrong:
@@ -195,16 +226,29 @@ def _write(path: str, report: Report) -> None:
         raise VkschedError(f"[bench] cannot write {path}: {inputs.said(error)}") from error
 
 
-def _parse_peers(given: str | None) -> Sequence[str]:
-    from ...bench.report import PEERS
-
+def _parse_baselines(
+    given: str | None, known: Mapping[str, BaselineInfo]
+) -> Sequence[BaselineInfo]:
     if given is None:
         return ()
-    names = PEERS if given == "all" else [name.strip() for name in given.split(",")]
+    names = [*known] if given == "all" else [name.strip() for name in given.split(",")]
     for name in names:
-        if name not in PEERS:
-            raise GraphError(f"[bench] expected peers of {', '.join(PEERS)}, got {name!r}")
-    return names
+        if name not in known:
+            raise GraphError(f"[bench] expected baselines of {', '.join(known)}, got {name!r}")
+    return [known[name] for name in names]
+
+
+def _parse_options(suite: Suite, given: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or name not in suite.option_names:
+            names = ", ".join(f"{one}=VALUE" for one in suite.option_names) or "none"
+            raise click.UsageError(
+                f"--suite-option of suite {suite.name}: expected {names}, got {text}."
+            )
+        found.setdefault(name, []).append(value)
+    return found
 
 
 # -- progress --------------------------------------------------------------------------------------
@@ -236,10 +280,8 @@ class _bar:
 # -- as text ---------------------------------------------------------------------------------------
 
 
-def show(report: Report) -> None:
-    """Prints a report for people."""
-    from ...bench.report import INSTALL
-
+def show(report: Report, suite: Suite, known: Mapping[str, BaselineInfo]) -> None:
+    """Prints a report for people. known: baselines by name, for how to get a missing one."""
     for device in report.devices:
         ceiling = device.ceiling
         click.echo(
@@ -248,18 +290,18 @@ def show(report: Report) -> None:
             f"{ceiling.bytes_per_s / 1e9:.3g} GB/s ({ceiling.copy})"
         )
         results = report.results_of(device.name)
-        if report.suite == "clients":
-            _print(client_table(results, device))
+        if suite.table is not None:
+            _print(suite.table(results, device))
         elif results:
             _print(_figures(results, device))
-            if device.peers:
+            if device.baselines:
                 _print(_ratios(results, device))
         for result in results:
             for figure in result.figures:
                 if figure.reason:
                     click.echo(f"{figure.runner}: {result.spec.name}: {figure.reason}")
         for name, reason in device.missing.items():
-            click.echo(f"{name} is missing: {reason}; try {INSTALL[name]}")
+            click.echo(f"{name} is missing: {reason}; try {known[name].install}")
         click.echo()
     if report.facts:
         facts = inputs.table("device", "what", "value", "beside", "ratio", "", left=2)
@@ -336,15 +378,15 @@ def _time(figure: Figure) -> str:
 def _ratios(results: Sequence[Result], device: DeviceReport) -> Any:
     from ...bench.report import FLOORS, means
 
-    peers = list(device.peers)
-    table = inputs.table("times as fast as", *peers, "fastest peer")
+    baselines = list(device.baselines)
+    table = inputs.table("times as fast as", *baselines, "fastest baseline")
     for result in results:
-        fastest = result.fastest_peer(FLOORS)
+        fastest = result.fastest_baseline(FLOORS)
         best = result.ratio(fastest.runner) if fastest else None
-        cells = [result.ratio(peer) for peer in peers] + [best]
+        cells = [result.ratio(baseline) for baseline in baselines] + [best]
         table.add_row(result.spec.name, *map(_ratio, cells))
     for group, found in means(results).items():
-        cells = [found.get(peer) for peer in (*peers, "fastest")]
+        cells = [found.get(baseline) for baseline in (*baselines, "fastest")]
         table.add_row(f"geometric mean: {group}", *map(_ratio, cells), style="bold")
     return table
 

@@ -1,6 +1,6 @@
 """Session: what one driver has on a worker, until its connection ends.
 
-    missing, weight --> weights   prepare --> WorkerService: parts   start, commit, abort --> its runs
+    missing, weight --> weights   prepare --> WorkerService   start, commit, abort --> its runs
     add, read, write, remove --> states of devices               ready, done, failed --> driver
 
 A plan has its number from the moment its message has come until all that it had is free: another of

@@ -6,7 +6,7 @@ gets hot or another program takes its turn?
 The work is the wrapped device's own. Its submissions end later, one after the other, each by what
 it really took times the slowdown, whenever the host asks. Only without timestamps does what the
 host saw count. `slowdown` may be set at any time, also while runs go on.
-Examples: tests/engine/test_dynamic_runs.py, benchmarks/slowdown.py.
+Examples: tests/engine/test_dynamic_runs.py, benchmarks/overheads/slowdown.py.
 """
 
 from __future__ import annotations

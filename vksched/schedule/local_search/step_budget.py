@@ -4,8 +4,8 @@ A clock would stop the search earlier on a busy machine, and the plan would diff
 So all parts of `auto` count what they do: one step is about a microsecond of Python on one core of
 2.1 GHz. A faster machine needs less than the budget, a slower one more.
 
-The numbers of policies were fitted to times of `benchmarks/schedules.py`; they need not be exact.
-Examples: tests/schedule/test_improve.py.
+The numbers of policies were fitted to times of `benchmarks/schedules/schedules.py`; they need not
+be exact. Examples: tests/schedule/test_improve.py.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ EACH_S, MIN_S, MAX_S = 3e-4, 5e-3, 0.2
 as many ways to cut a graph as many do, so it grows slower with devices than with tasks."""
 FEW, MORE = 40, 60
 """Up to so many tasks the default budget is that of so many more. A search ends in a local optimum
-there, and the best known schedule was up to 12 % shorter without this (benchmarks/schedules.py
---judge). Beyond, the addition falls with the third power, so that all instances of the benchmark
-take a fifth longer, not twice as long."""
+there, and the best known schedule was up to 12 % shorter without this
+(benchmarks/schedules/schedules.py --judge). Beyond, the addition falls with the third power, so
+that all instances of the benchmark take a fifth longer, not twice as long."""
 
 
 def default_budget(tasks: int, devices: int) -> float:

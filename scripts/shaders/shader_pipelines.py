@@ -1,0 +1,200 @@
+"""The pipelines that shader_stats.py compiles: those that calls of the case table use on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from shader_cards import StatsError
+
+if TYPE_CHECKING:
+    from vksched.ir.op import Call, Dispatch
+
+_FOR_CPU_DRIVERS = (
+    *("matmul_subgroup_", "matmul_gemv_cpu_", "matmul_register_", "quant_gemv_cpu_"),
+    *("attention_subgroup_", "norm_subgroup", "softmax_subgroup"),
+    *("reduce_vec4_", "reduce_across_", "reduce_workgroup_", "norm_tiled", "transpose_tiled"),
+)
+"""Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
+are on a stack there, or with neighbouring lanes far apart in memory.
+"""
+COOPMAT_NAME = "_coopmat"
+"""In the names of those written for cooperative matrices, which not every card has: in a table of
+their own.
+"""
+_READS_64 = "_64"
+"""The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
+
+
+MAX_NAMED_STEPS = 4
+"""Steps of a pipeline that its line names."""
+
+
+def is_for_cards(variant: str) -> bool:
+    """Whether a GPU may be given a shader; others are left out of the tables unless named."""
+    others = variant.startswith(_FOR_CPU_DRIVERS) or variant.endswith(_READS_64)
+    return not others and COOPMAT_NAME not in variant
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A variant with specialisation constants, of which those not named keep their defaults, and
+    with the steps that are written into it, calls and words. subgroup: the size that it requires.
+    """
+
+    variant: str
+    constants: tuple[tuple[str, int], ...] = ()
+    calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    words: tuple[int, ...] = ()
+    subgroup: int = 0
+
+    def __str__(self) -> str:
+        named = [f"{name}={value}" for name, value in self.constants]
+        steps = [name for name, _ in self.calls]
+        if len(steps) > MAX_NAMED_STEPS:
+            steps[MAX_NAMED_STEPS - 1 :] = [f"... {len(steps)} steps"]
+        if steps:
+            named.append(f"then {', '.join(steps)}")
+        return f"{self.variant} ({', '.join(named)})" if named else self.variant
+
+
+def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
+    """Returns the variants, all when none are named, with all constants that calls use on a GPU."""
+    try:
+        from vksched.common.errors import UnsupportedOp
+        from vksched.ir.op import Call, get_op, view_offset
+        from vksched.ops.lowering.lower import lower, variants_of
+        from vksched.runtime.vulkan.shaders import load_manifest
+        from vksched.testing.op_table import CASES, FUNCTIONS, PRECISE
+        from vksched.topology.limits import Limits
+    except ImportError as error:
+        raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
+    all_variants = load_manifest()
+    unknown = sorted(set(variants or ()) - set(all_variants))
+    if unknown:
+        raise StatsError(f"no shader variant is named {', '.join(unknown)}")
+    wanted = sorted(variants or filter(is_for_cards, all_variants))
+    amd = Limits(
+        max_invocations=1024,
+        max_local_size=(1024, 1024, 1024),
+        shared_bytes=65536,
+        max_buffer_bytes=1 << 32,
+        subgroup_size=64,
+        float16=True,
+    )
+    calls = {(case.op, case.call(amd)) for case in (*CASES, *PRECISE)}
+    for graph in (case.graph for case in FUNCTIONS):
+        for n in graph.ops:
+            calls.add((n.op, Call(graph.input_types(n), n.type, n.attrs, amd)))
+    used = {Pipeline(name) for name in wanted}
+    for name, call in calls:
+        op = get_op(name)
+        if op.kernel is None or view_offset(op, call.inputs, call.attrs) is not None:
+            continue
+        here = (replace(call, limits=limits) for limits in (amd, Limits()))
+        for run in (replace(c, variant=name) for c in here for name in variants_of(op, c)):
+            with contextlib.suppress(UnsupportedOp):
+                for dispatch in lower(op, run).dispatches:
+                    if dispatch.shader in wanted:
+                        steps, changed = dispatch.steps, _changed(dispatch)
+                        used.add(Pipeline(dispatch.shader, changed, steps.calls, steps.words))
+    return sorted(used, key=lambda p: (p.variant, p.constants, p.calls, p.words))
+
+
+def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
+    """Returns the constants of a dispatch that are not the shader's defaults."""
+    from vksched.runtime.vulkan.shaders import load_shader
+
+    defaults = {name: default for name, _, default in load_shader(dispatch.shader).constants}
+    given = sorted(dict(dispatch.constants).items())
+    return tuple((name, value) for name, value in given if defaults[name] != value)
+
+
+def coopmat_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
+    """Returns what runs by cooperative matrices in subgroups of so many lanes, in all tiles:
+    products of all layouts, convolutions, attention. code_depth: of matrices of int8.
+    """
+    try:
+        from vksched.ir.op import get_op
+        from vksched.ops.lowering.lower import lower, variants_of
+        from vksched.topology.limits import Limits
+    except ImportError as error:
+        raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
+    card = Limits(
+        max_invocations=1024,
+        max_local_size=(1024, 1024, 64),
+        shared_bytes=49152,
+        subgroup_size=32,
+        subgroup_sizes=(32, 64),
+        subgroup_shuffle=True,
+        storage_buffers=16,
+        float16=True,
+        int8=True,
+        matrices=("float16*float16+float32 16x16x16", f"int8*int8+int32 16x16x{code_depth}"),
+    )
+    found = set[Pipeline]()
+    for name, call in _coopmat_calls():
+        op, call = get_op(name), replace(call, limits=card)
+        for variant in variants_of(op, call):
+            for dispatch in lower(op, replace(call, variant=variant)).dispatches:
+                if dispatch.subgroup == lanes:
+                    changed = _changed(dispatch)
+                    found.add(Pipeline(dispatch.shader, changed, subgroup=dispatch.subgroup))
+    return sorted(found, key=lambda p: (p.variant, p.constants))
+
+
+def _coopmat_calls() -> Iterator[tuple[str, Call]]:
+    """Yields ops and calls of theirs, of each way in which kernels for cooperative matrices
+    differ.
+    """
+    from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, UINT32, TensorType
+    from vksched.ir.attrs import Attrs
+    from vksched.ir.op import Call
+    from vksched.ir.tensor import Tensor, input
+    from vksched.ops.attention.attention import attention
+    from vksched.ops.attention.kv_q8_0 import row_words
+    from vksched.ops.conv.conv import conv
+    from vksched.ops.linalg.int8_weights import words_shape
+    from vksched.ops.quantized.gguf_formats import format_of
+
+    square, no_eights = (256, 256), (260, 260)
+    for shape, dtype in ((square, FLOAT16), (no_eights, FLOAT16), (square, FLOAT32)):
+        for turned_a, turned_b in ((False, False), (False, True), (True, False), (True, True)):
+            attrs = {"transpose_a": turned_a, "transpose_b": turned_b, "precision": "mixed"}
+            types = (TensorType(shape, dtype),) * 2
+            yield "matmul", Call(types, TensorType(shape, dtype), Attrs(attrs))
+
+    words = TensorType((square[0], format_of("f16").row_words(square[1])), UINT32)
+    attrs = {"format": "f16", "precision": "mixed"}
+    yield "quantized_linear", Call((TensorType(square), words), TensorType(square), Attrs(attrs))
+
+    words = TensorType(words_shape(square), UINT32)
+    types = (TensorType(square, INT32), words, TensorType((), INT32), TensorType((), INT32))
+    attrs = {"columns": 256, "signed": False}
+    yield "matmul_integer", Call(types, TensorType(square, INT32), Attrs(attrs))
+
+    def rounded(result: Tensor) -> tuple[str, Call]:
+        attrs = Attrs({**result.attrs, "precision": "mixed"})
+        return result.op, Call(tuple(t.type for t in result.inputs), result.type, attrs)
+
+    image = input("x", (1, 256, 32, 32))
+    volume = input("volume", (1, 256, 8, 16, 16))
+    yield rounded(conv(image, input("pointwise", (256, 256, 1, 1))))
+    yield rounded(conv(image, input("w", (256, 256, 3, 3)), padding=1))
+    yield rounded(conv(volume, input("deep", (256, 256, 3, 3, 3)), padding=1))
+
+    for depth in (64, 128):
+        heads = (1, 32, 256, depth)
+        q, k, v = (input(name, heads) for name in ("q", "k", "v"))
+        mask, used = input("mask", (256, 256)), input("used", (), INT32)
+        yield rounded(attention(q, k, v, causal=True))
+        yield rounded(attention(q, k, v, mask))
+        for dtype in (FLOAT32, FLOAT16):
+            kept = [input(name, heads, dtype) for name in ("kept_k", "kept_v")]
+            yield rounded(attention(q, *kept, causal=True, kv_len=used))
+        rows = TensorType((1, 32, 256, row_words(depth)), UINT32)
+        types = (q.type, rows, rows, used.type)
+        attrs = {**attention(q, k, v, causal=True, kv_len=used).attrs, "columns": depth}
+        yield "attention_with_kvcache", Call(types, q.type, Attrs({**attrs, "precision": "mixed"}))
