@@ -274,7 +274,6 @@ def test_one_file_alone_imports_each_native_module() -> None:
     assert users == {
         ("runtime.vulkan.binding", "kp"),
         ("runtime.vulkan.binding", "companion"),
-        ("bench.baselines.kp_baseline", "kp"),
         ("ops.lowering.native_kernels", "cpu_kernels"),
     }
 

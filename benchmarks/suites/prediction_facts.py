@@ -20,7 +20,7 @@ from vksched.bench.networks_runner import NetworkRun
 from vksched.bench.suite_loader import Facts, Suite, SuiteOptions
 from vksched.bench.suites import fitting, specs_of
 from vksched.common.dtypes import NDArray
-from vksched.engine.executable import Run
+from vksched.engine.executable import CompiledGraph
 from vksched.engine.report.build_report import make_report
 from vksched.engine.report.run_history import GraphRun, run_of
 from vksched.engine.report.run_report import RunReport
@@ -45,7 +45,7 @@ LISTED = 6
 class Loaded(Protocol):
     """A network compiled on one device, ready to run. feeds: its inputs, by name."""
 
-    compiled: Run
+    compiled: CompiledGraph
     feeds: dict[str, NDArray]
 
     def result(self) -> NDArray:

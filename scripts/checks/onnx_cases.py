@@ -28,7 +28,7 @@ from vksched.engine.graph_registry import Graphs
 from vksched.importers.onnx.model import Model
 from vksched.ir.build_graph import build_graph
 from vksched.models.compiled_model import CompiledModel
-from vksched.plan.costs.op_support import Support
+from vksched.plan.costs.op_support import OpSupport
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
 
@@ -305,7 +305,7 @@ def _look_at(run: CompiledModel, outcome: Outcome) -> None:
 
 
 def _look_at_plan(plan: Plan, outcome: Outcome) -> None:
-    devices, support = plan.topology.devices, Support(plan.graph, plan.topology)
+    devices, support = plan.topology.devices, OpSupport(plan.graph, plan.topology)
     for node in plan.graph.nodes:
         if not _computes(plan.graph, node.id):
             continue

@@ -23,9 +23,8 @@ from shader_cards import AMD, CARDS, COOPMAT, WITH_COOPMAT, Card, Maker, StatsEr
 from shader_loops import Loop, busy_loops
 from shader_pipelines import COOPMAT_NAME, Pipeline, coopmat_pipelines, used_pipelines
 
-SCRIPTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(SCRIPTS / "setup"))
-sys.path.insert(0, str(SCRIPTS / "docs"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "setup"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs"))
 from setup_vulkan import ICD_FOLDERS
 from tables import Table, write_tables
 

@@ -29,8 +29,8 @@ from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.plan.multi_host.host_plan_codec import (
     HostPlanCodec,
     Weights,
+    decode_host_plan,
     encode_host_plan,
-    part_of,
 )
 from vksched.plan.plan import Plan
 from vksched.planner.partition.host_partition import cut
@@ -118,9 +118,9 @@ def sent(found: HostPlan) -> tuple[Any, Any]:
 
 def test_parts_with_such_nodes_are_refused_unless_they_are_allowed() -> None:
     document, weight = sent(part())
-    assert part_of(document, weight, onnx_ops=True).host == "node1"
+    assert decode_host_plan(document, weight, onnx_ops=True).host == "node1"
     with pytest.raises(vs.PlanError, match=r"got onnx\.Det, .* --onnx-ops"):
-        part_of(document, weight)
+        decode_host_plan(document, weight)
     with pytest.raises(vs.PlanError, match="--onnx-ops"):
         HostPlanCodec().read(json.dumps(document).encode(), weight, str)
     assert HostPlanCodec(onnx_ops=True).read(json.dumps(document).encode(), weight, str)
@@ -132,7 +132,7 @@ def test_what_this_process_knows_is_refused_too_and_what_none_knows() -> None:
     for op in ("onnx.Det", "onnx.part", "onnx.Loop", "onnx.ai.onnx.ml.Anything"):
         nodes = [{**n, "op": op} if n["op"] == "onnx.Det" else n for n in document["nodes"]]
         with pytest.raises(vs.PlanError, match="--onnx-ops"):
-            part_of({**document, "nodes": nodes}, weight)
+            decode_host_plan({**document, "nodes": nodes}, weight)
 
 
 def endless() -> Tensor:

@@ -45,7 +45,7 @@ def test_forged_parts_are_refused_without_assertions() -> None:
         "assert not __debug__\n"
         "part = cut(spread(make_plan(*chain([A, B])), ('node1', 'node2')))[1]\n"
         "document = json.loads(json.dumps(encode_host_plan(part, str)))\n"
-        "one = np.ones(1, np.float32)\npart_of(document, lambda digest: one)\n"
+        "one = np.ones(1, np.float32)\ndecode_host_plan(document, lambda digest: one)\n"
         "for name, change in WRONG.items():\n"
         "    try:\n        decode_host_plan(change(document), lambda digest: one)\n"
         "    except PlanError:\n        continue\n"

@@ -1,11 +1,8 @@
-"""Client: another computer as the driver sees it, and its devices.
+"""Client: workers and their devices as the driver sees them.
 
-    RemoteWorkers --connect--> RemoteWorker, which is a `protocols.Worker`; RemoteWorker.devices: a
-    RemoteDevice each ClusterExecutor --prepare, start, ready, commit, finish--> RemoteWorker
-    --messages--> Session there
+    RemoteWorkers --connect--> RemoteWorker (a `protocols.Worker`) --messages--> Session
 
-Planner and states see remote devices like others; only parts run there. Examples:
-tests/distributed/test_node_server.py.
+Examples: tests/distributed/test_node_server.py.
 """
 
 from __future__ import annotations
@@ -61,10 +58,8 @@ ANSWER_S = 30.0
 PREPARE_S = 600.0
 FRESH_S = 1.0
 """How long is true what a worker told of its devices."""
-CLOCK_TRIES = 8
-"""When a worker is connected."""
-CLOCK_S = 2.0
-"""Between two questions after that."""
+CLOCK_TRIES = 8  # when a worker is connected
+CLOCK_S = 2.0  # between two questions after that
 PAIR_DIGITS = 32
 
 
@@ -200,9 +195,7 @@ class _Prepared(NamedTuple):
 
 
 class RemoteWorker:
-    """A worker that is connected; made by `RemoteWorkers.connect`. It implements
-    `protocols.Worker`.
-    """
+    """A connected worker, from `RemoteWorkers.connect`. It implements `protocols.Worker`."""
 
     def __init__(self, workers: RemoteWorkers, name: str, address: str) -> None:
         self.name, self.address = name, address
