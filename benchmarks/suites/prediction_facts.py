@@ -28,7 +28,7 @@ from vksched.plan.simulation.predict import predict
 from vksched.scheduler.scheduler import Scheduler
 from vksched.trace import SystemClock
 from vksched.tuning.autotuner import Mode, Tuner
-from vksched.tuning.calibration_samples import wanted_of
+from vksched.tuning.calibration_samples import calibration_samples
 from vksched.tuning.calibrator import Calibrator
 from vksched.tuning.cost_cache import CostStore
 from vksched.tuning.variant_cache import Store
@@ -122,7 +122,7 @@ def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
         mode = Mode(True, BUDGET_S, software=True)
         tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
         first, host = sched.devices[0], sched.devices[-1]
-        wanted = wanted_of(graph, tuner.tuned(first.spec))
+        wanted = calibration_samples(graph, tuner.tuned(first.spec))
         calibrator.measure(
             first, host, wanted, budget_s, lambda *_: None, SystemClock(), again=True
         )

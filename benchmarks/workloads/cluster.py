@@ -32,7 +32,7 @@ from rich.table import Table
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.engine.apply_config import PerfModel
+from vksched.engine.apply_config import PlanCostOracle
 from vksched.parallel.apply_config import apply_config
 from vksched.parallel.config.read_config import read_config
 from vksched.plan.plan import Plan
@@ -193,7 +193,7 @@ def training(hosts: int, name: str, network: str) -> list[Row]:
     config = read_config({"*": {"devices": cards, "shard": {"axis": 0}}})
     start = time.perf_counter()
     made = apply_config(
-        step(hosts * TOKENS), config, topology, PerfModel(topology, "priority", False)
+        step(hosts * TOKENS), config, topology, PlanCostOracle(topology, "priority", False)
     )
     applied_s = time.perf_counter() - start
     plan, plan_s = timed(made.graph, topology, made.overrides)

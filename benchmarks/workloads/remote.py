@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import vksched as vs
-from vksched.distributed.driver.client import Nodes
+from vksched.distributed.driver.client import RemoteWorkers
 from vksched.distributed.driver.cluster_executor import ClusterExecutor
 from vksched.distributed.wire.channel import Channel
 from vksched.distributed.wire.credentials import Credentials
@@ -107,7 +107,11 @@ def chain(rows: int) -> vs.Tensor:
 
 
 def runs(
-    processes: Mapping[str, NodeProcess], nodes: Nodes, own: socket.socket, rows: int, times: int
+    processes: Mapping[str, NodeProcess],
+    nodes: RemoteWorkers,
+    own: socket.socket,
+    rows: int,
+    times: int,
 ) -> dict[str, object]:
     """Returns the seconds of a run over two nodes and in this process, and of the same bytes one
     way by TCP.
@@ -158,7 +162,7 @@ def measure() -> dict[str, object]:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channels: dict[str, Channel] = {}
         for kind in SECURITY:
-            nodes = Nodes(Security(made, kind), HostPlanCodec(), SystemClock())
+            nodes = RemoteWorkers(Security(made, kind), HostPlanCodec(), SystemClock())
             with node_processes(key, Path(name), "cpu", NAMES, kind) as processes:
                 out[f"runs {kind}"] = [
                     runs(processes, nodes, own, rows, times) for rows, times in ROWS.items()
@@ -169,7 +173,7 @@ def measure() -> dict[str, object]:
             node_processes(key, Path(name), "cpu", ["a"], "plain") as two,
         ):
             for kind, processes in zip(SECURITY, (one, two), strict=True):
-                nodes = Nodes(Security(made, kind), HostPlanCodec(), SystemClock())
+                nodes = RemoteWorkers(Security(made, kind), HostPlanCodec(), SystemClock())
                 channels[kind] = nodes.connect(processes["a"].address).channel
             out["rates"] = rates(channels, own)
             for channel in channels.values():

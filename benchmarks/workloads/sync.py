@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.topology.device_spec import SYNC
+from vksched.topology.device_spec import GRANULARITIES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "overheads"))
 from options import make_parser, vulkan_names
@@ -88,13 +88,13 @@ class Row:
 
 def measure(device: str, graph: str, size: int, repeats: int, simulated: bool) -> Row:
     """Runs one graph on one device with each policy in turn."""
-    schedulers = {sync: _open(device, sync, simulated) for sync in SYNC}
+    schedulers = {sync: _open(device, sync, simulated) for sync in GRANULARITIES}
     try:
         outputs = GRAPHS[graph](size)
         runs = {sync: sched.compile(outputs) for sync, sched in schedulers.items()}
         shape = runs["split"].plan.graph.inputs[0].type.shape
         x = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
-        times: dict[str, list[float]] = {sync: [] for sync in SYNC}
+        times: dict[str, list[float]] = {sync: [] for sync in GRANULARITIES}
         for repeat in range(repeats + 1):
             for sync, run in runs.items():
                 run(x=x)
@@ -124,11 +124,12 @@ def _open(device: str, sync: str, simulated: bool) -> vs.Scheduler:
 def show(rows: Sequence[Row]) -> None:
     """Prints the rows as a table."""
     table = Table(title="median of a run in ms (ratio to split), submissions")
-    for name in ("device", "graph", *SYNC):
+    for name in ("device", "graph", *GRANULARITIES):
         table.add_column(name, justify="left" if name in ("device", "graph") else "right")
     for row in rows:
         cells = (
-            f"{1e3 * row.seconds[s]:.3f} ({row.ratio[s]:.2f}), {row.submissions[s]}" for s in SYNC
+            f"{1e3 * row.seconds[s]:.3f} ({row.ratio[s]:.2f}), {row.submissions[s]}"
+            for s in GRANULARITIES
         )
         table.add_row(row.device, row.graph, *cells)
     Console().print(table)

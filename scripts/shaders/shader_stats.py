@@ -189,13 +189,13 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
     """Returns what the child process needs to know of a pipeline. folder: for modules that are
     written anew.
     """
-    from vksched.ir.op import Steps
+    from vksched.ir.op import ShaderProgram
     from vksched.runtime.vulkan.shaders import DIRECTORY, load_shader
 
     shader = load_shader(pipeline.variant)
     values = shader.specialize(dict(pipeline.constants))
     path = DIRECTORY / f"{pipeline.variant}.spv"
-    module = shader.module(Steps(pipeline.calls, pipeline.words))
+    module = shader.module(ShaderProgram(pipeline.calls, pipeline.words))
     if module != shader.spirv:
         path = Path(folder) / f"{pipeline.variant}_{hash(pipeline) & 0xFFFFFFFF:08x}.spv"
         path.write_bytes(module)

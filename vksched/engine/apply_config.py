@@ -32,7 +32,7 @@ Lie = Callable[[Tensor], "Sequence[tuple[StatePiece, str | None]] | None"]
 """Tells the pieces of a state that somebody uses, with the names of their devices."""
 
 
-class Costs:
+class PlanCostOracle:
     """What plans for one machine cost, as `parallel.apply.CostOracle` asks for it."""
 
     def __init__(self, topology: Topology, policy: str, with_cpu: bool) -> None:
@@ -114,7 +114,7 @@ class Configuring:
     def _applied(
         self, graph: Graph, config: Config, topology: Topology, shown: Collection[str]
     ) -> Applied:
-        costs = Costs(topology, self._policy, self._with_cpu)
+        costs = PlanCostOracle(topology, self._policy, self._with_cpu)
         return apply_config(graph, config, topology, costs, shown, self._pieces(graph))
 
     def _pieces(self, graph: Graph) -> Pieces:
