@@ -105,7 +105,7 @@ class Variant:
 
 
 def find_variants() -> list[Variant]:
-    """Returns every variant of every shader, in order of name."""
+    """Return every variant of every shader, in order of name."""
     out = [v for family in sorted(SOURCES.iterdir()) for v in find_variants_of(family)]
     names = [v.name for v in out]
     if len(set(names)) != len(names):
@@ -114,7 +114,7 @@ def find_variants() -> list[Variant]:
 
 
 def find_variants_of(family: Path) -> list[Variant]:
-    """Returns the variants of the shaders in one folder."""
+    """Return the variants of the shaders in one folder."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     listing = family / "variants.toml"
     if listing.exists():
@@ -143,7 +143,7 @@ def find_variants_of(family: Path) -> list[Variant]:
 
 
 def read_source(path: Path, seen: tuple[Path, ...] = ()) -> str:
-    """Returns the source with its includes written out, and #line where another file begins."""
+    """Return the source with its includes written out, and #line where another file begins."""
     if path in seen:
         raise BuildError(f"{path.name} includes itself")
     try:
@@ -161,7 +161,7 @@ def read_source(path: Path, seen: tuple[Path, ...] = ()) -> str:
 
 
 def quote(path: Path) -> str:
-    """Returns the name that messages of the compiler give a file."""
+    """Return the name that messages of the compiler give a file."""
     return f'"{path.relative_to(SOURCES).as_posix()}"'
 
 
@@ -175,7 +175,7 @@ def write_out(source: str, variant: Variant) -> str:
 
 
 def describe(source: str, name: str) -> dict[str, Any]:
-    """Returns bindings, push fields and specialisation constants of a shader, from its text."""
+    """Return bindings, push fields and specialisation constants of a shader, from its text."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/|#line[^\n]*", "", source, flags=re.S)
     buffers = {int(m.group(1)): m.group(3) for m in BUFFER.finditer(text)}
     access = {int(m[1]): ACCESS.get(m[2].strip(), "both") for m in BUFFER.finditer(text)}
@@ -212,7 +212,7 @@ def describe(source: str, name: str) -> dict[str, Any]:
 
 
 def find_tool(name: str) -> str | None:
-    """Returns the path of a tool: on PATH, less a virtual environment, or in Vulkan's SDK."""
+    """Return the path of a tool: on PATH, less a virtual environment, or in Vulkan's SDK."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     left_out = own_scripts() if sys.prefix != sys.base_prefix else None
     path = os.pathsep.join(f for f in folders if f and Path(f) != left_out)
@@ -222,12 +222,12 @@ def find_tool(name: str) -> str | None:
 
 
 def own_scripts() -> Path:
-    """Returns where the Python environment keeps its commands."""
+    """Return where the Python environment keeps its commands."""
     return Path(sysconfig.get_path("scripts"))
 
 
 def run(command: list[str], folder: Path | None = None) -> str:
-    """Runs a tool and returns what it printed; raises BuildError with that when it fails."""
+    """Run a tool and returns what it printed; raises BuildError with that when it fails."""
     done = subprocess.run(
         command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace"
     )
@@ -249,7 +249,7 @@ class Tools:
         return [run([tool, "--version"]) for tool in (self.compiler, self.validator) if tool]
 
     def compile(self, names: list[str], folder: Path) -> None:
-        """Compiles NAME.comp in a folder to NAME.comp.spv, for each name."""
+        """Compile NAME.comp in a folder to NAME.comp.spv, for each name."""
         files = [f"{name}.comp" for name in names]
         if Path(self.compiler).stem == "glslc":
             run([self.compiler, f"--target-env={TARGET}", "-c", *files], folder)
@@ -276,7 +276,7 @@ def find_tools() -> Tools:
 
 
 def find_newer(tools: Tools) -> Tools | None:
-    """Returns tools that know NEWER: the usual ones, or those of the Python environment."""
+    """Return tools that know NEWER: the usual ones, or those of the Python environment."""
     own = [
         shutil.which(name, path=str(own_scripts())) for name in ("glslangValidator", "spirv-val")
     ]
@@ -301,7 +301,7 @@ def knows_newer(tools: Tools) -> bool:
 
 
 def compile_batch(batch: list[tuple[Variant, str]], tools: Tools) -> None:
-    """Compiles and validates variants, each with its source, in one process if that can be."""
+    """Compile and validates variants, each with its source, in one process if that can be."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for variant, source in batch:

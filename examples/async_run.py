@@ -14,7 +14,7 @@ RUNS = 6
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[list[NDArray], list[NDArray]]:
-    """Returns the results and what they should be."""
+    """Return the results and what they should be."""
     rng = np.random.default_rng(0)
     matrix = rng.standard_normal((256, 256), dtype=np.float32) / 16
     x = vs.input("x", (32, 256))

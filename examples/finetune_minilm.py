@@ -81,7 +81,7 @@ class Lora(MiniLM):
 
 
 def sentences() -> tuple[list[str], NDArray]:
-    """Returns the sentences, those learnt from first, and their labels: 1 for events."""
+    """Return the sentences, those learnt from first, and their labels: 1 for events."""
     lines = SENTENCES.read_text("utf-8").splitlines()
     kinds = [[lines[int(n) - 1] for n in text.split()] for text in (TRUTHS, EVENTS)]
     texts = [t for kind in kinds for t in kind[:LEARNT]] + [t for k in kinds for t in k[LEARNT:]]

@@ -14,13 +14,13 @@ GIB = 1 << 30
 
 
 def largest(found: Sequence[vs.DeviceInfo]) -> vs.DeviceInfo:
-    """Returns the GPU with the most free memory; where there is none the CPU."""
+    """Return the GPU with the most free memory; where there is none the CPU."""
     gpus = [info for info in found if info.name != "cpu" and info.usable and info.type != "cpu"]
     return max(gpus, key=lambda info: info.memory_free_bytes, default=found[-1])
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[vs.DeviceInfo, tuple[str, ...]]:
-    """Returns the largest device, or the first of those given, and the names that were opened."""
+    """Return the largest device, or the first of those given, and the names that were opened."""
     found = vs.devices()  # every Vulkan device in loader order, then the CPU; nothing is opened
     for info in found:
         free, total = info.memory_free_bytes / GIB, info.memory_total_bytes / GIB

@@ -12,7 +12,7 @@ from vksched.common.dtypes import NDArray
 
 
 def build(rng: np.random.Generator) -> tuple[vs.Tensor, vs.Tensor]:
-    """Returns a network of three layers and the weight of its last one."""
+    """Return a network of three layers and the weight of its last one."""
     y: vs.Tensor = vs.input("x", (16, 64))
     w = y
     for i in range(3):
@@ -23,7 +23,7 @@ def build(rng: np.random.Generator) -> tuple[vs.Tensor, vs.Tensor]:
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, list[tuple[str, str]]]:
-    """Returns the results of two placements, and op by op where the second one ran."""
+    """Return the results of two placements, and op by op where the second one ran."""
     rng = np.random.default_rng(0)
     y, last = build(rng)
     data = rng.standard_normal((16, 64), dtype=np.float32)

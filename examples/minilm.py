@@ -54,15 +54,15 @@ class MiniLM:
         }
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of each text, cut to `max_tokens`."""
+        """Return the token ids of each text, cut to `max_tokens`."""
         return [list(code.ids) for code in self._tokenizer.encode_batch(list(texts))]
 
     def padded_length(self, tokens: int) -> int:
-        """Returns the length of the graph that serves texts of this many tokens."""
+        """Return the length of the graph that serves texts of this many tokens."""
         return min(-(-max(tokens, 1) // STEP) * STEP, self.max_tokens)
 
     def fill(self, rows: Sequence[list[int]], batch: int, length: int) -> dict[str, NDArray]:
-        """Returns the inputs of the encoder for up to `batch` tokenized texts."""
+        """Return the inputs of the encoder for up to `batch` tokenized texts."""
         ids = np.zeros((batch, length), np.int32)
         mask = np.zeros((batch, length), np.float32)
         mask[len(rows) :, 0] = 1  # rows without a text get one token, as no mean is over nothing
@@ -72,7 +72,7 @@ class MiniLM:
         return {"ids": ids, "mask": mask}
 
     def build_encoder(self, batch: int, length: int) -> vs.Tensor:
-        """Returns the graph: ids (batch, length) int32, mask (batch, length) -> (batch, hidden)."""
+        """Return the graph: ids (batch, length) int32, mask (batch, length) -> (batch, hidden)."""
         ids = vs.input("ids", (batch, length), "int32")
         mask = vs.input("mask", (batch, length))
         with vs.name_scope("embeddings"):
@@ -124,7 +124,7 @@ Model = TypeVar("Model", bound=MiniLM)
 
 
 def load_minilm(kind: type[Model] = MiniLM) -> Model:
-    """Reads the model from the installed package of its weights, which is not imported.
+    """Read the model from the installed package of its weights, which is not imported.
 
     kind: MiniLM or a class made from it.
 

@@ -14,7 +14,7 @@ LAYERS = 6
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[list[str], str]:
-    """Returns the layers seen in a run that was stopped, and what the caller was told."""
+    """Return the layers seen in a run that was stopped, and what the caller was told."""
     rng = np.random.default_rng(0)
     h = vs.input("x", (4, 32))
     for i in range(LAYERS):

@@ -6,7 +6,7 @@ import vksched as vs
 
 
 def present_devices() -> list[str]:
-    """Returns the names of all devices of the best kind present, discrete cards first."""
+    """Return the names of all devices of the best kind present, discrete cards first."""
     found = [info for info in vs.devices() if info.name != "cpu" and info.usable]
     found.sort(key=lambda info: info.type != "discrete")
     hardware = [info.name for info in found if info.default]
@@ -15,6 +15,6 @@ def present_devices() -> list[str]:
 
 
 def pick_devices(count: int) -> list[str]:
-    """Returns `count` devices; one is opened several times where there are fewer."""
+    """Return `count` devices; one is opened several times where there are fewer."""
     present = present_devices()
     return present if present == ["cpu"] else [present[i % len(present)] for i in range(count)]

@@ -19,7 +19,7 @@ LAYERS = 4
 
 
 def network() -> vs.Tensor:
-    """Returns layers of product and relu."""
+    """Return layers of product and relu."""
     rng = np.random.default_rng(0)
     h = vs.input("x", (64, WIDTH))
     for i in range(LAYERS):
@@ -30,7 +30,7 @@ def network() -> vs.Tensor:
 
 
 def main(devices: Sequence[str] | None = None) -> dict[int, list[NDArray]]:
-    """Returns the results by number of copies; they agree."""
+    """Return the results by number of copies; they agree."""
     rng = np.random.default_rng(1)
     batches = [rng.standard_normal((64, WIDTH), dtype=np.float32) for _ in range(BATCHES)]
     y, results, first_s = network(), {}, 0.0

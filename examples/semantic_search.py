@@ -69,14 +69,14 @@ class Encoder:
         }
 
     def graph(self, length: int) -> vs.CompiledGraph:
-        """Returns the compiled encoder for texts of this many tokens."""
+        """Return the compiled encoder for texts of this many tokens."""
         if length not in self._graphs:
             encoder = self.model.build_encoder(self.batch, length)
             self._graphs[length] = self._sched.compile(encoder, placement=self.placement)
         return self._graphs[length]
 
     def embed(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray:
-        """Returns one row per text. Two batches are under way at once, short texts first."""
+        """Return one row per text. Two batches are under way at once, short texts first."""
         tokens = self.model.tokenize(texts)
         order = sorted(range(len(texts)), key=lambda i: len(tokens[i]))
         out = np.empty((len(texts), int(self.model.config["hidden_size"])), np.float32)
@@ -102,7 +102,7 @@ class Encoder:
 
 
 def choose_devices(named: str | None) -> list[str]:
-    """Returns the devices named, or all of the best kind present."""
+    """Return the devices named, or all of the best kind present."""
     if named is None:
         return present_devices()
     names = [name.strip() for name in named.split(",") if name.strip()]
@@ -156,7 +156,7 @@ def search(
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Prints the report as tables."""
+    """Print the report as tables."""
     console.print(f'nearest to "{report["query"]}"', markup=False)
     found = Table()
     found.add_column("score", justify="right")

@@ -41,7 +41,7 @@ class Result:
 
 
 def load_digits() -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """Returns scans and classes to learn from, and those held out: every fifth."""
+    """Return scans and classes to learn from, and those held out: every fifth."""
     from sklearn import datasets
 
     scans, classes = datasets.load_digits(return_X_y=True)
@@ -60,7 +60,7 @@ def first_values() -> dict[str, NDArray]:
 
 
 def network(x: vs.Tensor, params: dict[str, vs.Tensor]) -> vs.Tensor:
-    """Returns ten logits for each scan: (n, 1, 8, 8) -> (n, 10)."""
+    """Return ten logits for each scan: (n, 1, 8, 8) -> (n, 10)."""
     with vs.name_scope("body"):
         h = vs.relu(vs.conv(x, params["body.0.w"], params["body.0.b"], padding=1))
         h = vs.relu(vs.conv(h, params["body.1.w"], params["body.1.b"], padding=1))
@@ -72,7 +72,7 @@ def network(x: vs.Tensor, params: dict[str, vs.Tensor]) -> vs.Tensor:
 
 
 def batches(count: int, epochs: int) -> list[NDArray]:
-    """Returns the scans of each step, by their numbers: each epoch in another order."""
+    """Return the scans of each step, by their numbers: each epoch in another order."""
     rng = np.random.default_rng(SEED)
     out: list[NDArray] = []
     for _ in range(epochs):
@@ -107,7 +107,7 @@ def train(devices: Sequence[str], epochs: int, steps: int | None = None) -> Resu
 
 
 def draw(losses: Sequence[float]) -> str:
-    """Returns the loss curve as an SVG; a step up is ten times the loss."""
+    """Return the loss curve as an SVG; a step up is ten times the loss."""
     logs = np.log10(np.maximum(losses, 1e-6))
     low, high = int(np.floor(logs.min())), int(np.ceil(logs.max() + 1e-9))
     picture = new_picture(640, 360, "Digits: loss of each step")

@@ -49,7 +49,7 @@ class Letters:
         self.text = np.array([numbers[letter] for letter in text], np.int32)
 
     def batch(self, step: int) -> dict[str, NDArray]:
-        """Returns passages of the text, and for each letter of them the next one."""
+        """Return passages of the text, and for each letter of them the next one."""
         rng = np.random.default_rng([SEED, step])
         at = rng.integers(0, len(self.text) - LENGTH, BATCH)[:, None] + np.arange(LENGTH + 1)
         passages = self.text[at]
@@ -81,7 +81,7 @@ def attend(x: vs.Tensor, p: Values) -> vs.Tensor:
 
 
 def network(letters: vs.Tensor, params: Values) -> vs.Tensor:
-    """Returns logits of the next letters: (batch, length) -> (batch, length, letters)."""
+    """Return logits of the next letters: (batch, length) -> (batch, length, letters)."""
     with vs.signal("embed"):
         h = vs.gather(params["letter"], letters) + params["place"]
     for i in range(LAYERS):
@@ -94,7 +94,7 @@ def network(letters: vs.Tensor, params: Values) -> vs.Tensor:
 
 
 def model(count: int, steps: int) -> tuple[vs.Tensor, vs.optim.Updates, Values]:
-    """Returns the loss of a batch, the updates of a step, and the parameters."""
+    """Return the loss of a batch, the updates of a step, and the parameters."""
     params = {name: vs.state(value, name) for name, value in first_values(count).items()}
     shape, bounds = (BATCH, LENGTH), (0, count - 1)
     letters = vs.input("letters", shape, "int32", bounds=bounds)
@@ -106,7 +106,7 @@ def model(count: int, steps: int) -> tuple[vs.Tensor, vs.optim.Updates, Values]:
 
 
 def build() -> tuple[vs.Tensor, vs.optim.Updates]:
-    """Returns a training step, for `vksched plan`."""
+    """Return a training step, for `vksched plan`."""
     return model(len(Letters(BOOK.read_text("utf-8")).letters), 600)[:2]
 
 

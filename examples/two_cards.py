@@ -33,7 +33,7 @@ def layer(x: vs.Tensor, heads: int) -> vs.Tensor:
 
 
 def build(layers: int = 12, hidden: int = 512, heads: int = 8) -> vs.Tensor:
-    """Returns the model: 144 MiB of weights, more than the first card has room for."""
+    """Return the model: 144 MiB of weights, more than the first card has room for."""
     x = vs.input("x", (128, hidden))
     for i in range(layers):
         with vs.name_scope(f"layer.{i}"):
@@ -46,7 +46,7 @@ large = partial(build, layers=24, hidden=4096, heads=32)
 
 
 def main() -> vs.Plan:
-    """Returns the second plan; nothing is allocated."""
+    """Return the second plan; nothing is allocated."""
     topology = vs.load_topology(str(Path(__file__).parent / "data" / "two_cards.json"))
     written = Request(vs.build_graph(build())[0], (), {})
     graph = written.optimized(topology).graph  # as a scheduler plans it

@@ -14,7 +14,7 @@ SIZE = 192
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, vs.RunStats]:
-    """Returns the sum, what it should be, and what the run cost."""
+    """Return the sum, what it should be, and what the run cost."""
     rng = np.random.default_rng(0)
     arrays = {name: rng.standard_normal((SIZE, SIZE), dtype=np.float32) for name in "abcd"}
     a, b, c, d = (vs.input(name, (SIZE, SIZE)) for name in "abcd")

@@ -165,7 +165,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def failures(request: pytest.FixtureRequest) -> Failures:
-    """Collects the failures of a test that goes through cases; see `pytest_runtest_call`."""
+    """Collect the failures of a test that goes through cases; see `pytest_runtest_call`."""
     return Failures(request.node.nodeid, request.config.getoption("--case"))
 
 

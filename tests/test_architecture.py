@@ -106,7 +106,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
-    """Returns a module's dotted name below the package; "" for the package itself."""
+    """Return a module's dotted name below the package; "" for the package itself."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -130,7 +130,7 @@ def kept_of(tree: ast.AST) -> Sequence[ast.AST]:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields what stands inside a node, without expressions, in which no statement stands."""
+    """Yield what stands inside a node, without expressions, in which no statement stands."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.expr):
             yield child
@@ -144,7 +144,7 @@ def imports() -> dict[Path, list[str]]:
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """Yields the modules of vksched that a module imports, anywhere in it."""
+    """Yield the modules of vksched that a module imports, anywhere in it."""
     inside = path.relative_to(PACKAGE).parts
     for node in nodes()[path]:
         if isinstance(node, ast.ImportFrom) and node.level:

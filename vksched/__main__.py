@@ -16,7 +16,7 @@ THRESHOLDS = (20_000, 10, 10)
 
 
 def main() -> None:
-    """Runs the command line. Ctrl-C while it is imported ends the process at once: there is nothing
+    """Run the command line. Ctrl-C while it is imported ends the process at once: there is nothing
     to put in order yet, and libraries make other errors of an exception there.
     """
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler

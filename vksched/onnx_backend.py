@@ -55,7 +55,7 @@ class VkschedRep(BackendRep):
         return self._run
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[CpuValue, ...]:
-        """Runs once. Returns the outputs in order; they have names, too.
+        """Run once. Returns the outputs in order; they have names, too.
 
         inputs: a list or tuple in the model's order, a dict by name, or the array that is the only
         one. Initializers that are inputs may follow. kwargs: of other backends; not used.
@@ -64,7 +64,7 @@ class VkschedRep(BackendRep):
         return self._outputs(*found.values())
 
     def close(self) -> None:
-        """Frees what the model holds on the devices; safe to call twice."""
+        """Free what the model holds on the devices; safe to call twice."""
         self._finalizer.detach()
         self._run.close()
 
@@ -120,7 +120,7 @@ _dropped: deque[CompiledModel] = deque()
 
 
 def close() -> None:
-    """Frees all models that were prepared here, and their devices. What is prepared later opens
+    """Free all models that were prepared here, and their devices. What is prepared later opens
     them again.
     """
     _dropped.clear()
@@ -136,7 +136,7 @@ def _sweep() -> None:
 
 
 def _names(device: str) -> tuple[str, ...]:
-    """Returns the devices of a name as callers of ONNX backends write it."""
+    """Return the devices of a name as callers of ONNX backends write it."""
     names = [name.strip() for name in device.split(",")]
     return tuple("cpu" if name.lower() == "cpu" else name for name in names)
 
@@ -146,7 +146,7 @@ class VkschedBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = DEFAULT_DEVICE, **kwargs: Any) -> bool:
-        """Returns whether a model is valid: then it runs, on the CPU where no device can."""
+        """Return whether a model is valid: then it runs, on the CPU where no device can."""
         try:
             load_onnx(model)
         except VkschedError:
@@ -155,7 +155,7 @@ class VkschedBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Returns whether all devices of a name are here and can be used."""
+        """Return whether all devices of a name are here and can be used."""
         try:
             for name in _names(device):
                 device_probe.resolve(name)
@@ -165,7 +165,7 @@ class VkschedBackend(Backend):
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = DEFAULT_DEVICE, **kwargs: Any) -> VkschedRep:
-        """Returns a model ready to run. Shapes that are not fixed are compiled when they come.
+        """Return a model ready to run. Shapes that are not fixed are compiled when they come.
 
         model: also a path, or the bytes of a file. kwargs: placement, limit and
         precision, as for Scheduler.compile; others are meant for other backends, and not used.
@@ -183,7 +183,7 @@ class VkschedBackend(Backend):
     def run_model(
         cls, model: ModelProto, inputs: Any, device: str = DEFAULT_DEVICE, **kwargs: Any
     ) -> tuple[CpuValue, ...]:
-        """Runs a model once."""
+        """Run a model once."""
         with cls.prepare(model, device, **kwargs) as rep:
             return rep.run(inputs)
 
@@ -196,7 +196,7 @@ class VkschedBackend(Backend):
         outputs_info: Sequence[tuple[Any, Shape]] | None = None,
         **kwargs: Any,
     ) -> tuple[CpuValue, ...]:
-        """Runs one node once.
+        """Run one node once.
 
         inputs: arrays by position without those that are left out, or by name. outputs_info: dtype
         and shape of each result, where they are to be checked. kwargs: opset_version, of the node's
@@ -234,7 +234,7 @@ def _model_of(
     outputs_info: Sequence[tuple[Any, Shape]] | None,
     version: int | None,
 ) -> ModelProto:
-    """Returns the model of one node, with the types of these inputs."""
+    """Return the model of one node, with the types of these inputs."""
     names = [name for name in node.output if name]
     if outputs_info is not None:
         outputs = [

@@ -159,7 +159,7 @@ def _compile(source: Path, target: Path, limit_s: float, *options: str) -> None:
 
 
 def _tool(module: str, limit_s: float, *arguments: str) -> None:
-    """Runs one of its compiler's programs; raises Skip where that fails."""
+    """Run one of its compiler's programs; raises Skip where that fails."""
     command = [sys.executable, "-m", module, *arguments]
     try:
         done = subprocess.run(
@@ -173,7 +173,7 @@ def _tool(module: str, limit_s: float, *arguments: str) -> None:
 
 
 def _args(spec: Spec, arrays: Arrays) -> list[Array]:
-    """Returns the operands in the order of the function's: convolutions take a padded image."""
+    """Return the operands in the order of the function's: convolutions take a padded image."""
     values = [a for _, a in sorted(arrays.items(), key=lambda item: (item[0][0] == "w", item[0]))]
     if spec.kind == "conv" and spec.get("pad"):
         pad = spec["pad"]

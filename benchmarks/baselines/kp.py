@@ -117,7 +117,7 @@ def _shader(local: tuple[int, int], types: Mapping[str, str], body: str) -> str:
 
 
 def _sources(spec: Spec) -> list[list[_Step]]:
-    """Returns ways to compute the case, each some dispatches."""
+    """Return ways to compute the case, each some dispatches."""
     kind = spec.kind
     plain = not (spec.get("batch") or spec.get("transpose_a") or spec.get("transpose_b"))
     if kind == "matmul" and spec["m"] == 1:

@@ -8,7 +8,7 @@ from .workloads import EPSILON, Spec, result_shape, shapes_of
 
 
 def module_of(spec: Spec, calls: int) -> str:
-    """Returns a module whose function f does the case several times and returns all results."""
+    """Return a module whose function f does the case several times and returns all results."""
     shapes = dict(shapes_of(spec))
     half = spec.get("storage") == "float16"
     if spec.kind == "conv":

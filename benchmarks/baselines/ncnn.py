@@ -70,7 +70,7 @@ class _Net:
         self._out = out
 
     def run(self) -> Any:
-        """Returns the result as ncnn's matrix, in the host's memory."""
+        """Return the result as ncnn's matrix, in the host's memory."""
         extractor = self._net.create_extractor()
         for name, mat in self._mats.items():
             extractor.input(name, mat)
@@ -87,7 +87,7 @@ def result_of(net: _Net, shape: tuple[int, ...]) -> Array:
 def _repeated(
     device: int, layer: _Layer, count: int, chained: bool, half: bool, arrays: Arrays
 ) -> _Net:
-    """Returns a layer several times, in a chain or side by side."""
+    """Return a layer several times, in a chain or side by side."""
     lines, names = _lines(layer, count, chained)
     feeds = {name: arrays[name] for name in names}
     net = _Net(device, text_of(lines), layer.weights * count, feeds, lines[-1][2][0], half)
@@ -97,7 +97,7 @@ def _repeated(
 
 
 def _lines(layer: _Layer, count: int, chained: bool) -> tuple[list[Line], list[str]]:
-    """Returns the layers of a net, and which operands it takes."""
+    """Return the layers of a net, and which operands it takes."""
     operands = ["x0", *dict.fromkeys(layer.more)]
     lines: list[Line] = [("Input", [], [name], "") for name in operands]
     parts: dict[str, list[str]] = {}

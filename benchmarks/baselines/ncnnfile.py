@@ -126,7 +126,7 @@ class NcnnFile:
         return self._layer("Pooling", [x], "0=1 4=1")
 
     def finish(self) -> tuple[str, bytes]:
-        """Returns the text and the weights. A blob has one reader: those of several are split."""
+        """Return the text and the weights. A blob has one reader: those of several are split."""
         readers: dict[str, int] = {}
         for _, bottoms, _, _ in self._layers:
             for name in bottoms:
@@ -141,7 +141,7 @@ class NcnnFile:
 
 
 def text_of(lines: Sequence[Line]) -> str:
-    """Returns ncnn's text of layers."""
+    """Return ncnn's text of layers."""
     blobs = sum(len(tops) for _, _, tops, _ in lines)
     text = f"7767517\n{len(lines)} {blobs}\n"
     for number, (kind, bottoms, tops, params) in enumerate(lines):

@@ -115,7 +115,7 @@ class WgpuBaseline:
 
 
 def _between(spec: Spec) -> dict[str, int]:
-    """Returns the values of buffers beside operands and result."""
+    """Return the values of buffers beside operands and result."""
     if spec.kind == "attention":
         scores = spec["heads"] * spec["tokens"] ** 2
         return {"s": scores, "p": scores}
@@ -127,7 +127,7 @@ def _between(spec: Spec) -> dict[str, int]:
 
 
 def _forms(spec: Spec) -> list[list[Kernel]]:
-    """Returns ways to compute the case, each some dispatches."""
+    """Return ways to compute the case, each some dispatches."""
     kind = spec.kind
     if spec.get("storage") == "float16":
         raise Skip("no shader by hand for float16")

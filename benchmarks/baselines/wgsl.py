@@ -25,7 +25,7 @@ class Kernel:
 def kernel(
     types: dict[str, str], local: tuple[int, int], body: str, groups: Groups, shared: str = ""
 ) -> Kernel:
-    """Returns a kernel with these buffers, the last one written, whose body may use g, l and w."""
+    """Return a kernel with these buffers, the last one written, whose body may use g, l and w."""
     lines = []
     for i, (name, type_) in enumerate(types.items()):
         access = "read_write" if i == len(types) - 1 else "read"
@@ -57,7 +57,7 @@ class Product:
     turned_b: bool = False
 
     def kernels(self, names: tuple[str, str, str]) -> list[Kernel]:
-        """Returns the forms that fit the sizes."""
+        """Return the forms that fit the sizes."""
         if self.turned_b:
             forms = [self._dots(names, 4, 4, 8, 8), self._dots(names, 8, 4, 8, 4)]
             return forms if self.k % 4 == 0 else [self._scalars(names)]
@@ -201,7 +201,7 @@ class Row:
 
 
 def rows(row: Row, count: int, columns: int, target: str = "r") -> list[Kernel]:
-    """Returns one group per row, and one invocation per row."""
+    """Return one group per row, and one invocation per row."""
     c4 = columns // 4
     x = row.operands[0]
     types = dict.fromkeys(row.operands, "vec4<f32>")

@@ -29,7 +29,7 @@ OURS, ONE, OTHER = "vksched", "one thread", "other checkout"
 
 
 def transformer():  # type: ignore[no-untyped-def]
-    """Returns six layers of the sizes of MiniLM, with one text of 128 tokens."""
+    """Return six layers of the sizes of MiniLM, with one text of 128 tokens."""
     import numpy as np
 
     import vksched as vs
@@ -53,7 +53,7 @@ def transformer():  # type: ignore[no-untyped-def]
 
 
 def perceptron():  # type: ignore[no-untyped-def]
-    """Returns twelve layers of 512, with 256 rows."""
+    """Return twelve layers of 512, with 256 rows."""
     import numpy as np
 
     import vksched as vs
@@ -69,7 +69,7 @@ NETWORKS = {"six layers": (transformer, (ROWS, WIDTH)), "MLP": (perceptron, (256
 
 
 def serve() -> None:
-    """Runs a network for so many seconds as each line from the parent says: "name seconds"."""
+    """Run a network for so many seconds as each line from the parent says: "name seconds"."""
     import numpy as np
 
     import vksched as vs
@@ -111,7 +111,7 @@ class Server:
         self._line()
 
     def seconds(self, name: str, during_s: float) -> float:
-        """Returns the median seconds of the runs of a network in so many seconds."""
+        """Return the median seconds of the runs of a network in so many seconds."""
         assert self._process.stdin is not None
         print(name, during_s, file=self._process.stdin, flush=True)
         return float(self._line())
@@ -142,7 +142,7 @@ def loops(count: int, niceness: int) -> Iterator[None]:
 
 
 def wait_for_quiet() -> None:
-    """Waits until the cores have been idle for a moment, a minute at most."""
+    """Wait until the cores have been idle for a moment, a minute at most."""
     for _ in range(120):
         before = _worked_ticks()
         time.sleep(0.5)
@@ -169,7 +169,7 @@ class Row:
         return statistics.median(self.seconds[who])
 
     def ratio(self, to: str) -> float:
-        """Returns the median over turns of our time over that of others."""
+        """Return the median over turns of our time over that of others."""
         turns = zip(self.seconds[OURS], self.seconds[to], strict=True)
         return statistics.median(ours / theirs for ours, theirs in turns)
 
@@ -186,7 +186,7 @@ class Row:
 
 
 def measure(servers: dict[str, Server], given: argparse.Namespace) -> Iterator[Row]:
-    """Yields the rows, each when it is measured."""
+    """Yield the rows, each when it is measured."""
     states = [(count, nice if count else 0) for nice in given.nice for count in given.loops]
     for count, niceness in dict.fromkeys(states):
         for name in NETWORKS:

@@ -29,7 +29,7 @@ from multi_device import facts_of, measure
 
 
 def measure_all(devices: Sequence[str], pattern: str | None, budget_s: float) -> list[Fact]:
-    """Measures each model on each device and on all of them."""
+    """Measure each model on each device and on all of them."""
     models = models_of(pattern)
     out: list[Fact] = []
     with Progress(console=Console(stderr=True), transient=True) as bars:

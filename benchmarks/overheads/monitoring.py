@@ -72,7 +72,7 @@ def model_of(path: str) -> Callable[[], Case]:
 
 
 def monitor_s() -> float:
-    """Returns the processor time of the monitor's thread; 0 where there is none."""
+    """Return the processor time of the monitor's thread; 0 where there is none."""
     for thread in threading.enumerate():
         if thread.name == "vksched-monitor" and thread.ident is not None:
             return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
@@ -155,7 +155,7 @@ def main() -> None:
 
 
 def in_the_run() -> tuple[float, float, float]:
-    """Returns the processor time of the smallest run, unwatched and watched, without the monitor's
+    """Return the processor time of the smallest run, unwatched and watched, without the monitor's
     thread: 64 runs of the one and 64 of the other in turns, so that other programs disturb neither
     more than the other. And the ratio.
     """
@@ -179,7 +179,7 @@ def in_the_run() -> tuple[float, float, float]:
 
 
 def row(found: Mapping[str, Sequence[Measured]]) -> str:
-    """Returns the figures of a case."""
+    """Return the figures of a case."""
     off, *others = found.values()
     time_, rate = (statistics.median(each[column] for each in off) for column in (0, 1))
     out = f"{1e6 * time_:11.1f} {rate:8.0f}"

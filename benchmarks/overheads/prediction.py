@@ -74,7 +74,7 @@ class ExampleRun:
 
 
 def models_of(pattern: str | None) -> list[Model]:
-    """Returns the models of the bench and of the examples whose names the pattern matches.
+    """Return the models of the bench and of the examples whose names the pattern matches.
 
     Raises:
         GraphError: there is none.
@@ -96,7 +96,7 @@ def _load(name: str, sched: vs.Scheduler) -> ExampleRun:
 
 
 def measure_all(devices: Sequence[str], pattern: str | None) -> list[tuple[str, str, Predicted]]:
-    """Measures each model on each device."""
+    """Measure each model on each device."""
     models = models_of(pattern)
     out: list[tuple[str, str, Predicted]] = []
     with Progress(console=Console(stderr=True), transient=True) as bars:
@@ -110,7 +110,7 @@ def measure_all(devices: Sequence[str], pattern: str | None) -> list[tuple[str, 
 
 
 def rows_of(found: Sequence[tuple[str, str, Predicted]]) -> list[tuple[str, ...]]:
-    """Returns the table's rows."""
+    """Return the table's rows."""
     rows: list[tuple[str, ...]] = []
     for device, model, one in found:
         longest = sorted(one.ops, key=lambda op: -one.ops[op][1])[:LISTED]
@@ -125,7 +125,7 @@ def rows_of(found: Sequence[tuple[str, str, Predicted]]) -> list[tuple[str, ...]
 def as_page(
     found: Sequence[tuple[str, str, Predicted]], labels: dict[str, str], load: float | None
 ) -> str:
-    """Returns the page of the docs. load: how many programs wanted a core before, if known."""
+    """Return the page of the docs. load: how many programs wanted a core before, if known."""
     busy = ""
     if load is not None:
         busy = (

@@ -90,7 +90,7 @@ def stream_s(
     slowdowns: Sequence[float],
     place: str = "",
 ) -> float:
-    """Returns the seconds of a run for each slowdown, after two that nobody counts."""
+    """Return the seconds of a run for each slowdown, after two that nobody counts."""
     stage = open_stage(names, null)
     given = {"trace": stage.trace, "optimize": False, "copies": 1, "timeout_s": 1e3, "tune": False}
     with vs.Scheduler(stage.devices, policy=policy, **given) as sched:  # type: ignore[arg-type]

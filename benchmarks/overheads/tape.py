@@ -90,7 +90,7 @@ def measure(device: str, model: str, repeats: int) -> Row:
 
 
 def emitted_s(events: Sequence[vs.Event], trace: vs.Trace) -> float:
-    """Returns the seconds of making the events of a run and handing them to a trace, as runs do."""
+    """Return the seconds of making the events of a run and handing them to a trace, as runs do."""
 
     def hand_over() -> None:
         for e in events:

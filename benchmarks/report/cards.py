@@ -77,7 +77,7 @@ LISTED = 4
 
 
 def keep_card(name: str, files: Sequence[Path], docs: Path) -> Path:
-    """Puts results into the file of a card, and returns it.
+    """Put results into the file of a card, and returns it.
 
     Raises:
         ClickException: the name is no file's, there are no results, or they cannot be read.
@@ -98,7 +98,7 @@ def keep_card(name: str, files: Sequence[Path], docs: Path) -> Path:
 
 
 def write_cards(docs: Path) -> Path | None:
-    """Writes the page from the files of all cards, and returns it; None where there is no card."""
+    """Write the page from the files of all cards, and returns it; None where there is no card."""
     files = sorted(_folder(docs).glob("*.json"))
     if not files:
         return None
@@ -115,7 +115,7 @@ def _folder(docs: Path) -> Path:
 
 
 def _card(report: Report, notes: Path) -> Iterator[str]:
-    """Yields the chapter of one file: a section for each of its devices."""
+    """Yield the chapter of one file: a section for each of its devices."""
     for device in report.devices:
         alone = _of_device(report, device)
         yield from (f"## {device.label}", "", *_highlights(alone))
@@ -133,7 +133,7 @@ def _card(report: Report, notes: Path) -> Iterator[str]:
 
 
 def _highlights(report: Report) -> Iterator[str]:
-    """Yields a table of what holds on a card and what does not."""
+    """Yield a table of what holds on a card and what does not."""
     chosen = [
         (what, [r for r in report.results if any(fnmatch(r.spec.name, n) for n in names)], goal)
         for what, names, goal in HIGHLIGHTS
@@ -148,7 +148,7 @@ def _highlights(report: Report) -> Iterator[str]:
 
 
 def _highlight(what: str, results: Sequence[Result], goal: float | None) -> Iterator[str]:
-    """Yields a row of the table; none without a ratio to the baseline."""
+    """Yield a row of the table; none without a ratio to the baseline."""
     beside = "llama.cpp" if any(r.spec.kind == LANGUAGE for r in results) else "torch"
     found = {r.spec.name: x for r in results if (x := r.ratio(beside)) is not None}
     if not found:
@@ -183,7 +183,7 @@ def _ceiling(report: Report, device: DeviceReport) -> str:
 
 
 def _not_measured(report: Report, device: DeviceReport) -> list[str]:
-    """Returns which cases are missing of the suites that were measured."""
+    """Return which cases are missing of the suites that were measured."""
     there = {result.spec.name for result in report.results}
     missing = []
     for suite in SUITES:

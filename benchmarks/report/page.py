@@ -60,7 +60,7 @@ def page(report: Report, extras: Extras, drawn: Mapping[str, Mapping[str, str]])
 
 
 def calls_of(report: Report, device: DeviceReport) -> list[str]:
-    """Returns the tables of a device's calls, and of what was measured beside them."""
+    """Return the tables of a device's calls, and of what was measured beside them."""
     whole = ("model", LANGUAGE)
     results = [r for r in report.results_of(device.name) if r.spec.kind not in whole]
     facts = [f for f in report.facts if f.device == device.name and not _of_model(f)]
@@ -69,7 +69,7 @@ def calls_of(report: Report, device: DeviceReport) -> list[str]:
 
 
 def wrapped(lines: Iterable[str]) -> Iterator[str]:
-    """Yields lines with their prose at `WIDTH` columns; tables, pictures and headings stay."""
+    """Yield lines with their prose at `WIDTH` columns; tables, pictures and headings stay."""
     for line in lines:
         if len(line) <= WIDTH or line.startswith(("|", "!", "#")):
             yield line
@@ -81,7 +81,7 @@ def wrapped(lines: Iterable[str]) -> Iterator[str]:
 
 
 def ceilings(report: Report) -> list[str]:
-    """Returns the table of devices, with what they can do at most."""
+    """Return the table of devices, with what they can do at most."""
     lines = [
         "| device | type | driver | arithmetic, GFLOP/s | by | copy, GB/s | by | baselines |",
         "|---|---|---|---|---|---|---|---|",
@@ -193,13 +193,13 @@ def _of_model(fact: Fact) -> bool:
 
 
 def _models(report: Report) -> list[str]:
-    """Returns the section of whole models, on all devices."""
+    """Return the section of whole models, on all devices."""
     lines = models_table(report)
     return ["## Model timings", "", *lines] if lines else []
 
 
 def models_table(report: Report) -> list[str]:
-    """Returns the table of whole models, and why some have no figures. It names devices where there
+    """Return the table of whole models, and why some have no figures. It names devices where there
     are several.
     """
     results = [r for r in report.results if r.spec.kind == "model"]
@@ -248,7 +248,7 @@ def _seconds(figure: Figure | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a table without the columns that are empty in all rows."""
+    """Return a table without the columns that are empty in all rows."""
     kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
     lines = [_row(row[i] for i in kept) for row in (head, *rows)]
     return [lines[0], "|---" * len(kept) + "|", *lines[1:]]
@@ -262,7 +262,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) -> list[str]:
-    """Returns the section of models over all devices, of branches on two devices, and of speed-up
+    """Return the section of models over all devices, of branches on two devices, and of speed-up
     by their number.
     """
     lines: list[str] = []
@@ -303,7 +303,7 @@ def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) 
 
 
 def _loading(extras: Extras) -> list[str]:
-    """Returns the section of loading: a column for each key of the rows, by the unit in it."""
+    """Return the section of loading: a column for each key of the rows, by the unit in it."""
     rows = extras.get("loading")
     if not rows:
         return []
@@ -365,7 +365,7 @@ def _gpu(report: Report) -> list[str]:
 
 
 def _rate(value: float) -> str:
-    """Returns a rate with three digits; nothing for 0."""
+    """Return a rate with three digits; nothing for 0."""
     short = float(f"{value:.3g}")
     return "" if not value else f"{short:,.0f}" if short >= 1000 else f"{value:.3g}"
 

@@ -97,7 +97,7 @@ def draw_plots(report: Report, extras: Extras, folder: Path) -> None:
 
 
 def _planning(report: Report) -> Series:
-    """Returns by kind of graph points of nodes and microseconds per node."""
+    """Return by kind of graph points of nodes and microseconds per node."""
     out: Series = {}
     for fact in report.facts:
         found = re.fullmatch(r"planning( by auto)?: (.*), ([\d,]+) nodes", fact.name)
@@ -108,7 +108,7 @@ def _planning(report: Report) -> Series:
 
 
 def _speed_up(extras: Extras) -> Series:
-    """Returns points of devices and speed-up: simulated, of this machine, and the ideal."""
+    """Return points of devices and speed-up: simulated, of this machine, and the ideal."""
     out: Series = {}
     for row in extras.get("scaling", ()):
         kind = "simulated" if row["kind"] == "simulated" else "this machine's"
@@ -120,7 +120,7 @@ def _speed_up(extras: Extras) -> Series:
 
 
 def _series(results: dict[int, Result], power: float) -> Series:
-    """Returns by runner points of size and rate (power 2: products), or us per op (0)."""
+    """Return by runner points of size and rate (power 2: products), or us per op (0)."""
     out: Series = {}
     for size, result in sorted(results.items()):
         for figure in result.figures:

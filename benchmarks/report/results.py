@@ -24,7 +24,7 @@ COMPUTED = ("flops", "bytes", "seconds")
 
 
 def merge(reports: Iterable[Report]) -> Report:
-    """Puts reports together: the last result of each case, the highest ceiling of each device."""
+    """Put reports together: the last result of each case, the highest ceiling of each device."""
     devices: dict[str, DeviceReport] = {}
     results: dict[tuple[str, str], Result] = {}
     facts: dict[tuple[str, str], Any] = {}
@@ -60,7 +60,7 @@ def merge(reports: Iterable[Report]) -> Report:
 
 
 def read(paths: Sequence[Path]) -> tuple[Report, Extras]:
-    """Returns the results of files, put together."""
+    """Return the results of files, put together."""
     found, extras = [], {}
     for path in paths:
         try:
@@ -74,7 +74,7 @@ def read(paths: Sequence[Path]) -> tuple[Report, Extras]:
 
 
 def write_results(report: Report, extras: Extras, path: Path) -> None:
-    """Writes results as one line per case, with few digits: small, and good to compare."""
+    """Write results as one line per case, with few digits: small, and good to compare."""
     data = report.as_dict()
     data["results"] = [_kept(result) for result in data["results"]]
     lines = []
@@ -97,7 +97,7 @@ def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Returns plain data with floats of five digits."""
+    """Return plain data with floats of five digits."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):

@@ -35,7 +35,7 @@ class Shape:
     edges: list[tuple[int, int, int]] = field(default_factory=list)
 
     def add(self, name: str, work: float, after: Iterable[tuple[int, float]] = ()) -> int:
-        """Adds a task and returns its number. after: tasks before it, and the blocks it takes."""
+        """Add a task and returns its number. after: tasks before it, and the blocks it takes."""
         number = len(self.names)
         self.names.append(name)
         self.work.append(work)
@@ -47,7 +47,7 @@ Family = Callable[[int, random.Random], Shape]
 
 
 def largest(count: Callable[[int], int], most: int, smallest: int) -> int:
-    """Returns the largest parameter, from smallest on, whose count of tasks is at most `most`."""
+    """Return the largest parameter, from smallest on, whose count of tasks is at most `most`."""
     parameter = smallest
     while count(parameter + 1) <= most:
         parameter += 1
@@ -62,7 +62,7 @@ class _Tiles:
         self._writer: dict[tuple[int, int], int] = {}
 
     def run(self, name: str, work: float, write: tuple[int, int], *read: tuple[int, int]) -> None:
-        """Adds a task that reads tiles, and reads and writes the tile `write`."""
+        """Add a task that reads tiles, and reads and writes the tile `write`."""
         before = dict.fromkeys(
             self._writer[tile] for tile in (write, *read) if tile in self._writer
         )
@@ -70,7 +70,7 @@ class _Tiles:
 
 
 def gaussian(tasks: int, rng: random.Random) -> Shape:
-    """Returns Gaussian elimination of a matrix of m columns: (m*m + m - 2) / 2 tasks.
+    """Return Gaussian elimination of a matrix of m columns: (m*m + m - 2) / 2 tasks.
 
     Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", 2002, section 5.4.
@@ -88,7 +88,7 @@ def gaussian(tasks: int, rng: random.Random) -> Shape:
 
 
 def fft(tasks: int, rng: random.Random) -> Shape:
-    """Returns a fast Fourier transform of m points: 2m - 1 calls, then m butterflies at each level.
+    """Return a fast Fourier transform of m points: 2m - 1 calls, then m butterflies at each level.
 
     Source: as `gaussian`, section 5.4. All tasks of a level are alike.
     """
@@ -109,7 +109,7 @@ def fft(tasks: int, rng: random.Random) -> Shape:
 
 
 def cholesky(tasks: int, rng: random.Random) -> Shape:
-    """Returns a tiled Cholesky factorisation of t x t tiles: t(t+1)(t+2)/6 tasks.
+    """Return a tiled Cholesky factorisation of t x t tiles: t(t+1)(t+2)/6 tasks.
 
     Source: Buttari, Langou, Kurzak and Dongarra, "A class of parallel tiled linear algebra
     algorithms for multicore architectures", 2009.
@@ -128,7 +128,7 @@ def cholesky(tasks: int, rng: random.Random) -> Shape:
 
 
 def lu(tasks: int, rng: random.Random) -> Shape:
-    """Returns a tiled LU factorisation without pivots: t(t+1)(2t+1)/6 tasks. Source: as above."""
+    """Return a tiled LU factorisation without pivots: t(t+1)(2t+1)/6 tasks. Source: as above."""
     tiles = largest(lambda t: t * (t + 1) * (2 * t + 1) // 6, tasks, 2)
     program = _Tiles()
     for k in range(tiles):
@@ -143,7 +143,7 @@ def lu(tasks: int, rng: random.Random) -> Shape:
 
 
 def stencil(tasks: int, rng: random.Random) -> Shape:
-    """Returns steps of a stencil over a line of parts; each part reads itself and two neighbours.
+    """Return steps of a stencil over a line of parts; each part reads itself and two neighbours.
 
     The line is as long as there are steps. Neighbours exchange an edge, a tenth of a part.
     """
@@ -163,7 +163,7 @@ def stencil(tasks: int, rng: random.Random) -> Shape:
 
 
 def out_tree(tasks: int, rng: random.Random) -> Shape:
-    """Returns a tree that grows from one task; each task has 1 to 4 after it."""
+    """Return a tree that grows from one task; each task has 1 to 4 after it."""
     shape = Shape()
     shape.add("task0", rng.uniform(*SPREAD))
     parent = 0
@@ -176,7 +176,7 @@ def out_tree(tasks: int, rng: random.Random) -> Shape:
 
 
 def in_tree(tasks: int, rng: random.Random) -> Shape:
-    """Returns the mirror image of `out_tree`: results are put together, up to one task."""
+    """Return the mirror image of `out_tree`: results are put together, up to one task."""
     tree = out_tree(tasks, rng)
     last = len(tree.names) - 1
     edges = sorted((last - b, last - a, size) for a, b, size in tree.edges)
@@ -184,7 +184,7 @@ def in_tree(tasks: int, rng: random.Random) -> Shape:
 
 
 def fork_join(tasks: int, rng: random.Random) -> Shape:
-    """Returns stages of tasks side by side, each between a task that forks and one that joins."""
+    """Return stages of tasks side by side, each between a task that forks and one that joins."""
     width = max(2, round((tasks / 3) ** 0.6))
     shape = Shape()
     join = shape.add("fork0", rng.uniform(*SPREAD))
@@ -199,7 +199,7 @@ def fork_join(tasks: int, rng: random.Random) -> Shape:
 
 
 def transformer(tasks: int, rng: random.Random) -> Shape:
-    """Returns layers of a transformer whose heads and whose feed-forward columns are tasks.
+    """Return layers of a transformer whose heads and whose feed-forward columns are tasks.
 
     A layer is: norm, then for each head its projection and its attention, their sum, norm, two
     products for each slice of columns, their sum. Work is in the share of a layer's flops.
@@ -226,7 +226,7 @@ def transformer(tasks: int, rng: random.Random) -> Shape:
 
 
 def experts(tasks: int, rng: random.Random) -> Shape:
-    """Returns layers with a mixture of experts: attention, a router, experts of unequal load."""
+    """Return layers with a mixture of experts: attention, a router, experts of unequal load."""
     count = max(2, min(16, tasks // 6))
     shape, last = Shape(), list[tuple[int, float]]()
     for layer in range(max(1, tasks // (count + 3))):
@@ -243,7 +243,7 @@ def experts(tasks: int, rng: random.Random) -> Shape:
 
 
 def pipeline(tasks: int, rng: random.Random) -> Shape:
-    """Returns a step of training by stages and microbatches: all forward, back, then updates.
+    """Return a step of training by stages and microbatches: all forward, back, then updates.
 
     A stage's way back needs its own activations and takes twice the time of its way forward.
     """
@@ -268,7 +268,7 @@ def pipeline(tasks: int, rng: random.Random) -> Shape:
 
 
 def layered(tasks: int, rng: random.Random) -> Shape:
-    """Returns random layers; each task takes from 1 to 4 of the two layers before its own.
+    """Return random layers; each task takes from 1 to 4 of the two layers before its own.
 
     Source: the idea of layers by Tobita and Kasahara, "A standard task graph set for fair
     evaluation of multiprocessor scheduling algorithms", 2002.

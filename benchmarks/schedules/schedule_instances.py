@@ -73,7 +73,7 @@ class Instance:
         }
 
     def graph(self) -> TaskGraph:
-        """Returns the tasks for vksched.schedule; devices are p0, p1 and so on."""
+        """Return the tasks for vksched.schedule; devices are p0, p1 and so on."""
         names = self.shape.names
         tasks = [
             Task(name, {device_name(d): s for d, s in self.seconds(i).items()})
@@ -83,7 +83,7 @@ class Instance:
         return TaskGraph(tasks, edges)
 
     def where(self) -> Platform:
-        """Returns the devices for vksched.schedule."""
+        """Return the devices for vksched.schedule."""
         links = {
             (device_name(a), device_name(b)): Link(bandwidth, 0.0)
             for (a, b), bandwidth in self.bytes_per_s.items()
@@ -91,26 +91,26 @@ class Instance:
         return Platform([device_name(i) for i in range(len(self.speed))], links)
 
     def problem(self) -> Problem:
-        """Returns the same for saga."""
+        """Return the same for saga."""
         if self.factor is not None:
             raise ValueError(f"[instance] expected a consistent one, got {self.name}")
         return Problem(self.shape.work, self.shape.edges, self.speed, self.bytes_per_s)
 
 
 def device_name(number: int) -> str:
-    """Returns the name of a device."""
+    """Return the name of a device."""
     return f"p{number}"
 
 
 def kind_of(name: str) -> str:
-    """Returns the kind of a task: its name without the numbers at its end."""
+    """Return the kind of a task: its name without the numbers at its end."""
     return name.rstrip("0123456789._")
 
 
 def draw(
     family: str, make: Family, tasks: int, number: int, seed: int, *, consistent: bool = True
 ) -> Instance:
-    """Draws an instance. tasks: about how many; number: which one of that size."""
+    """Draw an instance. tasks: about how many; number: which one of that size."""
     rng = random.Random(f"{seed}/{family}/{tasks}/{number}/{consistent}")
     shape = make(tasks, rng)
     count = rng.choice(DEVICES)
@@ -130,7 +130,7 @@ def draw(
 
 
 def _between(rng: random.Random, low: float, high: float) -> float:
-    """Draws a number whose logarithm is uniform."""
+    """Draw a number whose logarithm is uniform."""
     drawn: float = low * (high / low) ** rng.random()
     return drawn
 
@@ -154,7 +154,7 @@ def drawn_set(
     large: bool = False,
     consistent: bool = True,
 ) -> Iterator[Instance]:
-    """Yields the instances of a run. each: of a family and size; only: these families; large: those
+    """Yield the instances of a run. each: of a family and size; only: these families; large: those
     of `LARGE`, too. A recipe has no instance of sizes that are smaller than its smallest.
     """
     for family, make in families().items():

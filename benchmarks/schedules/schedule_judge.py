@@ -28,12 +28,12 @@ MAX_TASKS = 40
 
 
 def has_judge() -> bool:
-    """Returns whether OR-Tools is installed."""
+    """Return whether OR-Tools is installed."""
     return importlib.util.find_spec("ortools") is not None
 
 
 def judge(auto: Schedule, limit_s: float, seed: int = 0) -> tuple[Schedule, float]:
-    """Returns the better one of the schedule of `auto` and that of CP-SAT, and a lower bound of
+    """Return the better one of the schedule of `auto` and that of CP-SAT, and a lower bound of
     makespans in seconds.
 
     limit_s: seconds that CP-SAT may take, on all cores.
@@ -109,7 +109,7 @@ class _Model:
                 self.model.add_hint(here, auto.device[task.name] == devices[d])
 
     def solve(self, limit_s: float, seed: int) -> tuple[Placed | None, float]:
-        """Returns the best placement, None without one, and seconds that no schedule is shorter
+        """Return the best placement, None without one, and seconds that no schedule is shorter
         than.
         """
         from ortools.sat.python import cp_model

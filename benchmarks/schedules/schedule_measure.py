@@ -73,7 +73,7 @@ class Row:
     runs: tuple[Run, ...]
 
     def best_of(self, by: str) -> float | None:
-        """Returns the least makespan of a side, in seconds; None if it has no plan."""
+        """Return the least makespan of a side, in seconds; None if it has no plan."""
         return min(
             (r.makespan_s for r in self.runs if r.by == by and r.makespan_s is not None),
             default=None,
@@ -87,7 +87,7 @@ class Row:
         return found
 
     def run_of(self, by: str, policy: str) -> Run | None:
-        """Returns the run of a scheduler, None if it was not asked."""
+        """Return the run of a scheduler, None if it was not asked."""
         return next((r for r in self.runs if (r.by, r.policy) == (by, policy)), None)
 
     @property
@@ -160,7 +160,7 @@ def default_policies() -> list[str]:
 
 
 def measure(instance: Instance, given: Given) -> Row:
-    """Asks all schedulers for a plan of the instance."""
+    """Ask all schedulers for a plan of the instance."""
     runs, bound = [], 0.0
     for policy in given.policies:
         given.told(policy)
@@ -198,7 +198,7 @@ def measure(instance: Instance, given: Given) -> Row:
 
 
 def _same(row: Row, instance: Instance) -> bool:
-    """Returns whether a row is of an instance; numbers that were drawn tell them apart."""
+    """Return whether a row is of an instance; numbers that were drawn tell them apart."""
     drawn = (row.family, row.heterogeneity, row.ratio, row.consistent)
     return drawn == (
         instance.family,
@@ -224,7 +224,7 @@ def _ours(instance: Instance, policy: str, given: Given) -> tuple[Schedule | Non
 
 
 def _single(instance: Instance, given: Given) -> tuple[Schedule | None, Run]:
-    """Puts everything on one device, on each in turn, and keeps the best."""
+    """Put everything on one device, on each in turn, and keeps the best."""
     best: tuple[Schedule | None, Run] = (None, Run(OURS, SINGLE, why="no device can run all"))
     for i in range(len(instance.speed)):
         made, run = _ours(instance, f"single:{device_name(i)}", given)
@@ -235,7 +235,7 @@ def _single(instance: Instance, given: Given) -> tuple[Schedule | None, Run]:
 
 
 def _hopeless(instance: Instance, name: str, given: Given) -> str:
-    """Returns why a scheduler is not asked; "" if it is."""
+    """Return why a scheduler is not asked; "" if it is."""
     assert given.peers is not None
     least = given.over.get((name, instance.family))
     if least is not None and len(instance.shape.names) >= least:
@@ -269,7 +269,7 @@ def checked(instance: Instance, name: str, found: Answer) -> Run:
 
 
 def plan_of(instance: Instance, name: str, found: Answer) -> Schedule:
-    """Returns a plan of saga as one of ours, with saga's own starts and ends.
+    """Return a plan of saga as one of ours, with saga's own starts and ends.
 
     A transfer starts when its producer ends.
     """
@@ -317,7 +317,7 @@ def replayed(instance: Instance, found: Answer) -> Schedule:
 
 
 def standings(rows: Sequence[Row]) -> list[Standing]:
-    """Returns how each scheduler stands, ours first, by the mean of its ratios."""
+    """Return how each scheduler stands, ours first, by the mean of its ratios."""
     found = []
     for by, policy in dict.fromkeys((r.by, r.policy) for row in rows for r in row.runs):
         asked = [(row, run) for row in rows if (run := row.run_of(by, policy)) is not None]
@@ -342,7 +342,7 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
 
 
 def ratios_of(rows: Iterable[Row], by: str, policy: str) -> list[float]:
-    """Returns the ratios of a scheduler's makespans to the best of saga."""
+    """Return the ratios of a scheduler's makespans to the best of saga."""
     return [
         run.makespan_s / row.reference_s
         for row in rows
@@ -396,7 +396,7 @@ def goal_of(rows: Sequence[Row], policy: str = AUTO) -> Goal | None:
 
 
 def losses(rows: Iterable[Row], policy: str = AUTO) -> list[tuple[float, Row, str]]:
-    """Returns where a policy of ours loses to saga, worst first: the ratio, the row, to whom."""
+    """Return where a policy of ours loses to saga, worst first: the ratio, the row, to whom."""
     found = []
     for row in rows:
         run, best = row.run_of(OURS, policy), row.best_of(SAGA)

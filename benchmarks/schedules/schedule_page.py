@@ -41,7 +41,7 @@ BINS = (
 
 
 def goals(rows: Sequence[Row]) -> list[str]:
-    """Returns lines that say what `auto` reached beside saga; none where saga was not asked."""
+    """Return lines that say what `auto` reached beside saga; none where saga was not asked."""
     goal = goal_of(rows)
     if goal is None:
         return []
@@ -60,7 +60,7 @@ def goals(rows: Sequence[Row]) -> list[str]:
 
 
 def verdict(rows: Sequence[Row]) -> list[str]:
-    """Returns lines that say how far `auto` is from the best known; none where nobody judged."""
+    """Return lines that say how far `auto` is from the best known; none where nobody judged."""
     gaps = sorted(row.gap for row in rows if row.gap is not None)
     if not gaps:
         return []
@@ -79,7 +79,7 @@ def verdict(rows: Sequence[Row]) -> list[str]:
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """Returns how all schedulers stand, for a terminal."""
+    """Return how all schedulers stand, for a terminal."""
     title = f"{len(rows)} instances; ratios are to the best of {reference(rows)}"
     table = Table(title=title)
     for heading in HEADINGS:
@@ -93,7 +93,7 @@ HEADINGS = ("of", "policy", "as good", "mean", "worst", "ms, median", "s, all", 
 
 
 def reference(rows: Sequence[Row]) -> str:
-    """Returns whose best makespan ratios are to."""
+    """Return whose best makespan ratios are to."""
     return SAGA if any(row.best_of(SAGA) is not None for row in rows) else "the policies"
 
 
@@ -185,7 +185,7 @@ LOST = ("set", "family", "tasks", "devices", "speeds", "ratio", "loses", "to")
 
 
 def _more_sets(sets: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Returns how `auto` stands on each set, and where it loses; nothing without saga."""
+    """Return how `auto` stands on each set, and where it loses; nothing without saga."""
     cells, lost = [], []
     for name, given in sets.items():
         rows = [row for row in given if row.consistent]
@@ -247,7 +247,7 @@ def _markdown_table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> 
 
 
 def _by_kind(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Returns headings and cells: a line for each policy of ours, a column for each part."""
+    """Return headings and cells: a line for each policy of ours, a column for each part."""
     parts = {
         _part(word, low, high): [row for row in rows if low <= getattr(row, name) < high]
         for word, name, bins in BINS
@@ -261,7 +261,7 @@ def _by_kind(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def _by_family(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Returns headings and cells: the worst families of each policy of ours."""
+    """Return headings and cells: the worst families of each policy of ours."""
     families, cells = grouped(rows, lambda row: row.family), []
     for policy in ours_in_order(rows):
         means = {name: mean_of(mine, policy) for name, mine in families.items()}
@@ -273,17 +273,17 @@ def _by_family(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def _part(word: str, low: float, high: float) -> str:
-    """Returns the heading of a part; devices are whole numbers, so the last one is below high."""
+    """Return the heading of a part; devices are whole numbers, so the last one is below high."""
     return f"{word} {low:g} to {high - 1 if word == 'devices' else high:g}"
 
 
 def mean_of(rows: Sequence[Row], policy: str) -> float:
-    """Returns the mean ratio of a policy of ours; 0 where there is no row."""
+    """Return the mean ratio of a policy of ours; 0 where there is no row."""
     return fmean(ratios_of(rows, OURS, policy) or [0.0])
 
 
 def ours_in_order(rows: Sequence[Row]) -> list[str]:
-    """Returns our policies, `auto` first and one device last, the others by their mean."""
+    """Return our policies, `auto` first and one device last, the others by their mean."""
     found = [s.policy for s in standings(rows) if s.by == OURS]
     return sorted(found, key=lambda policy: (policy != AUTO, policy == SINGLE))
 
@@ -296,7 +296,7 @@ def grouped(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Ro
 
 
 def insert(page: Path, text: str) -> None:
-    """Replaces what stands between the marks of a page."""
+    """Replace what stands between the marks of a page."""
     before, begin, rest = page.read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -114,7 +114,7 @@ class Answer:
 
 
 def installed() -> bool:
-    """Returns whether the package anrg-saga is there."""
+    """Return whether the package anrg-saga is there."""
     return importlib.util.find_spec("saga") is not None
 
 
@@ -155,7 +155,7 @@ class Peers:
         return Answer(why=why)
 
     def close(self) -> None:
-        """Ends the child; the next question starts another."""
+        """End the child; the next question starts another."""
         if self._child is not None:
             self._child.kill()
             self._child.join()
@@ -194,7 +194,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def serve(pipe: Connection, limit_s: float) -> None:
-    """Answers what comes over the pipe, in the child: a problem is kept, a name is asked.
+    """Answer what comes over the pipe, in the child: a problem is kept, a name is asked.
 
     limit_s: seconds of CPU after which a scheduler ends the process.
     """
@@ -218,7 +218,7 @@ def serve(pipe: Connection, limit_s: float) -> None:
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Ends the process when it has taken so many seconds of CPU."""
+    """End the process when it has taken so many seconds of CPU."""
     done, end = threading.Event(), time.process_time() + seconds
 
     def watch() -> None:
@@ -234,7 +234,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def answer(name: str, problem: Problem) -> Answer:
-    """Returns the plan of a scheduler of saga for fresh objects, timed."""
+    """Return the plan of a scheduler of saga for fresh objects, timed."""
     network, graph = network_of(problem), graph_of(problem)
     for module in [m for key, m in sys.modules.items() if key.startswith("saga.")]:
         for value in list(vars(module).values()):
@@ -288,7 +288,7 @@ def _scheduler(name: str) -> Any:
 
 
 def network_of(problem: Problem) -> Any:
-    """Returns the nodes and links as a `saga.Network`."""
+    """Return the nodes and links as a `saga.Network`."""
     from saga import Network
 
     nodes = [(f"n{i}", speed) for i, speed in enumerate(problem.speed)]
@@ -297,7 +297,7 @@ def network_of(problem: Problem) -> Any:
 
 
 def graph_of(problem: Problem) -> Any:
-    """Returns the tasks as a `saga.TaskGraph`, with one first and one last task.
+    """Return the tasks as a `saga.TaskGraph`, with one first and one last task.
 
     `TaskGraph.create` would do that in time of tasks times edges; this one takes their sum.
     """

@@ -23,7 +23,7 @@ MAX_SHOWN = 2.0
 
 
 def plots(rows: Sequence[Row], folder: Path) -> dict[str, str]:
-    """Draws what there is into a folder; returns file names by caption."""
+    """Draw what there is into a folder; returns file names by caption."""
     try:
         import matplotlib
     except ImportError as error:

@@ -43,7 +43,7 @@ MIN_S = 1e-3
 
 
 def montage(tasks: int, rng: random.Random) -> Shape:
-    """Returns n photographs projected, their overlaps compared, corrected and put together."""
+    """Return n photographs projected, their overlaps compared, corrected and put together."""
     photos = largest(lambda n: 2 * n + overlaps(n) + 6, tasks, 2)
     near = _near(photos, overlaps(photos), rng)
     shape = Shape()
@@ -67,12 +67,12 @@ def montage(tasks: int, rng: random.Random) -> Shape:
 
 
 def overlaps(photos: int) -> int:
-    """Returns how many pairs of photographs overlap."""
+    """Return how many pairs of photographs overlap."""
     return min(photos * (photos - 1) // 2, round(2.5 * photos))
 
 
 def _near(photos: int, pairs: int, rng: random.Random) -> list[tuple[int, int]]:
-    """Returns pairs that overlap: each photograph with the next, then others drawn near it."""
+    """Return pairs that overlap: each photograph with the next, then others drawn near it."""
     found = {(i, i + 1) for i in range(photos - 1)}
     while len(found) < pairs:
         a = rng.randrange(photos)
@@ -83,7 +83,7 @@ def _near(photos: int, pairs: int, rng: random.Random) -> list[tuple[int, int]]:
 
 
 def epigenomics(tasks: int, rng: random.Random) -> Shape:
-    """Returns lanes of pieces: each piece goes through four steps, and all are put together."""
+    """Return lanes of pieces: each piece goes through four steps, and all are put together."""
     lanes = 1 + tasks // 60
     pieces = largest(lambda p: lanes * (4 * p + 2) + 3, tasks, 1)
     shape, merged = Shape(), list[tuple[int, float]]()
@@ -107,7 +107,7 @@ def _noise(rng: random.Random) -> float:
 
 
 def recipe(name: str) -> Family:
-    """Returns the family of a recipe of wfcommons, which draws from global sources of chance."""
+    """Return the family of a recipe of wfcommons, which draws from global sources of chance."""
 
     def draw(tasks: int, rng: random.Random) -> Shape:
         from wfcommons.wfchef import recipes
@@ -131,7 +131,7 @@ def recipe(name: str) -> Family:
 
 
 def _shape_of(workflow: Any) -> Shape:
-    """Returns a workflow as a shape; an edge has the bytes of the files that both ends name."""
+    """Return a workflow as a shape; an edge has the bytes of the files that both ends name."""
     before: dict[str, list[str]] = {name: [] for name in sorted(workflow.nodes)}
     for a, b in sorted(workflow.edges):
         before[b].append(a)
@@ -152,7 +152,7 @@ def _bytes_of(files: Sequence[Any], taken: set[str]) -> int:
 
 
 def families() -> dict[str, Family]:
-    """Returns all families that this Python can draw, by name."""
+    """Return all families that this Python can draw, by name."""
     found = {**FAMILIES, "montage": montage, "epigenomics": epigenomics}
     if importlib.util.find_spec("wfcommons") is not None:
         found |= {f"wfcommons:{name.lower()}": recipe(name) for name in RECIPES}

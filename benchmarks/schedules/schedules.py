@@ -44,7 +44,7 @@ SHOWN = 20
 def instances(
     seed: int, sizes: Sequence[int], each: int, only: Sequence[str], large: bool
 ) -> list[Instance]:
-    """Returns the instances of a run: consistent ones, then one of each family that is not."""
+    """Return the instances of a run: consistent ones, then one of each family that is not."""
     small = sorted(sizes)[min(1, len(sizes) - 1)]
     return [
         *drawn_set(seed, sizes=sizes, each=each, only=only, large=large),
@@ -53,7 +53,7 @@ def instances(
 
 
 def measure_all(chosen: Sequence[Instance], given: Given, console: Console) -> list[Row]:
-    """Returns the rows of all instances, under a bar."""
+    """Return the rows of all instances, under a bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     rows: list[Row] = []
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
@@ -186,7 +186,7 @@ def main(
 
 
 def tell(rows: Sequence[Row], console: Console) -> None:
-    """Prints the tables, what `auto` reached, and where it loses."""
+    """Print the tables, what `auto` reached, and where it loses."""
     both = [row for row in rows if row.consistent]
     alone = [row for row in rows if not row.consistent]
     for part, what in ((both, ""), (alone, "not consistent: ")):
@@ -207,7 +207,7 @@ def tell(rows: Sequence[Row], console: Console) -> None:
 
 
 def _read(path: str) -> list[Row]:
-    """Returns the rows that --json wrote."""
+    """Return the rows that --json wrote."""
     found = json.loads(Path(path).read_text("utf-8"))
     return [Row(**{**row, "runs": tuple(Run(**run) for run in row["runs"])}) for row in found]
 

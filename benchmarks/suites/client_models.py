@@ -212,7 +212,7 @@ CLIENT_PACKAGES = (
 
 
 def find_folder(carrier: ClientPackage, folders: Sequence[Path] = ()) -> Path | None:
-    """Returns the folder of a package, which is not imported: in one of some folders, or where this
+    """Return the folder of a package, which is not imported: in one of some folders, or where this
     Python would find it.
     """
     for folder in (*folders, FOLDER):
@@ -227,7 +227,7 @@ def find_folder(carrier: ClientPackage, folders: Sequence[Path] = ()) -> Path | 
 
 
 def client_specs(folders: Sequence[Path] = ()) -> tuple[list[Spec], list[str]]:
-    """Returns the cases of all packages that are there, and the names of those that are not, or
+    """Return the cases of all packages that are there, and the names of those that are not, or
     that have no such model in this version.
 
     folders: where to look for packages, before the ones that Python knows.
@@ -249,7 +249,7 @@ def client_specs(folders: Sequence[Path] = ()) -> tuple[list[Spec], list[str]]:
 
 
 def advice(missing: Collection[str]) -> str:
-    """Returns how to get packages, for people."""
+    """Return how to get packages, for people."""
     return (
         "try `python scripts/checks/clients.py --models` in a checkout, or `pip install --no-deps "
         f"--target FOLDER {' '.join(missing)}` and --suite-option packages=FOLDER"
@@ -273,7 +273,7 @@ class Cases:
         self._ready: dict[str, Spec] = {}
 
     def ready(self, spec: Spec) -> Spec:
-        """Returns a case with the file of what should come of it."""
+        """Return a case with the file of what should come of it."""
         if spec.name not in self._ready:
             path = Path(self._folder.name) / f"{len(self._ready)}.npy"
             np.save(path, expected_result(spec["file"], arrays_of(spec)))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def client_table(results: Sequence[Result], device: DeviceReport) -> Any:
-    """Returns a table with a row for each model: what a run takes here and in each baseline, and
+    """Return a table with a row for each model: what a run takes here and in each baseline, and
     how many times as long as in the baseline.
     """
     from vksched.bench.report import means

@@ -66,7 +66,7 @@ def together_facts(
     policy: str = "auto",
     objective: str = "latency",
 ) -> Iterator[Fact]:
-    """Yields how long one model takes on each device alone, and on all of them by one plan.
+    """Yield how long one model takes on each device alone, and on all of them by one plan.
 
     budget_s: for the rounds. Calibration comes on top. policy, objective: of all plans, as
     `Scheduler` takes them; for throughput the time between two results of a stream is measured.
@@ -79,7 +79,7 @@ def together_facts(
 
 
 def facts_of(model: str, devices: Sequence[str], found: Together) -> Iterator[Fact]:
-    """Yields what was measured of a model, as facts."""
+    """Yield what was measured of a model, as facts."""
     together = " + ".join(devices)
     for name, rounds_s in found.alone_s.items():
         yield Fact(together, f"{model}: {name} alone", statistics.median(rounds_s), "s")
@@ -99,7 +99,7 @@ def measure(
     policy: str = "auto",
     objective: str = "latency",
 ) -> Together:
-    """Measures a model on each device alone and on all of them, in turns. calibrates: whether the
+    """Measure a model on each device alone and on all of them, in turns. calibrates: whether the
     devices are measured with the calls of the model first; else plans count by what is known.
     policy, objective: of all plans; see `together_facts`.
     """
@@ -137,7 +137,7 @@ def measure(
 
 
 def _turn(network: Loaded, seconds: Callable[[Loaded], float]) -> float:
-    """Returns the seconds of a run, or of what else is measured: the median of those of a turn."""
+    """Return the seconds of a run, or of what else is measured: the median of those of a turn."""
     runs_s = [seconds(network)]
     while sum(runs_s) < TURN_S:
         runs_s.append(seconds(network))
@@ -151,7 +151,7 @@ def _seconds(network: Loaded) -> float:
 
 
 def _stream_seconds(network: Loaded) -> float:
-    """Returns the seconds between two results of a stream."""
+    """Return the seconds between two results of a stream."""
     start = time.perf_counter()
     for future in [network.compiled.submit(**network.feeds) for _ in range(STREAM)]:
         future.result()

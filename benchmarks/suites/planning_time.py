@@ -172,7 +172,7 @@ class Row:
 
 @contextmanager
 def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
-    """Adds up the time spent in each stage of the planner; what a stage calls counts as its own."""
+    """Add up the time spent in each stage of the planner; what a stage calls counts as its own."""
     own = {
         (module, name): getattr(module, name)
         for module in (planner, draft, evaluate)
@@ -206,7 +206,7 @@ def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
 
 
 def measure(kind: str, nodes: int, repeat: int, policy: str = POLICIES[0]) -> Row:
-    """Returns the medians of several plans of one graph."""
+    """Return the medians of several plans of one graph."""
     wanted = KINDS[kind]
     outputs, devices = wanted.build(nodes), topology(wanted.flops_per_s)
     builds: list[float] = []
@@ -242,7 +242,7 @@ def measure(kind: str, nodes: int, repeat: int, policy: str = POLICIES[0]) -> Ro
 def measure_all(
     kinds: Sequence[str], sizes: Sequence[int], repeat: int, policies: Sequence[str] = POLICIES
 ) -> list[Row]:
-    """Returns a row for each kind, policy and size, with the ratios to the smallest size and to the
+    """Return a row for each kind, policy and size, with the ratios to the smallest size and to the
     first policy.
     """
     rows: list[Row] = []
@@ -260,7 +260,7 @@ def measure_all(
 
 
 def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[Fact]:
-    """Yields microseconds per node by kind, policy and size: of "priority" beside those of the
+    """Yield microseconds per node by kind, policy and size: of "priority" beside those of the
     smallest size, of "auto" beside those of "priority".
     """
     for row in measure_all(list(KINDS), sizes, 3):

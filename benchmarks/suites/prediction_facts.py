@@ -49,11 +49,11 @@ class Loaded(Protocol):
     feeds: dict[str, NDArray]
 
     def result(self) -> NDArray:
-        """Returns the result of one run."""
+        """Return the result of one run."""
         ...
 
     def close(self) -> None:
-        """Frees what it holds on its device."""
+        """Free what it holds on its device."""
         ...
 
 
@@ -66,7 +66,7 @@ class Model:
 
     @staticmethod
     def of(spec: Spec) -> Model:
-        """Returns the model of a case of the bench."""
+        """Return the model of a case of the bench."""
         return Model(spec.name, lambda sched: NetworkRun(sched, spec))
 
 
@@ -83,7 +83,7 @@ class Predicted:
 
 
 def prediction_facts(device: str, spec: Spec) -> Iterator[Fact]:
-    """Yields how long one model takes on one device, beside what was predicted."""
+    """Yield how long one model takes on one device, beside what was predicted."""
     found = measure(device, Model.of(spec))
     note = "" if abs(found.run[1] / found.run[0] - 1) <= GOAL else f"over {100 * GOAL:.0f} % off"
     name = f"{spec.name}: a run, beside predicted"
@@ -96,7 +96,7 @@ def prediction_facts(device: str, spec: Spec) -> Iterator[Fact]:
 
 
 def measure(device: str, model: Model, calibrates: bool = True) -> Predicted:
-    """Predicts and measures a network on a device. calibrates: whether the device is measured with
+    """Predict and measures a network on a device. calibrates: whether the device is measured with
     the calls of the model first; else plans count by what is known of it.
     """
     if calibrates:
@@ -114,7 +114,7 @@ def measure(device: str, model: Model, calibrates: bool = True) -> Predicted:
 
 
 def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
-    """Measures the calls of a model on a device, as `vksched calibrate` does, and keeps them."""
+    """Measure the calls of a model on a device, as `vksched calibrate` does, and keeps them."""
     with Scheduler([device], on_device_failure="raise") as sched:
         network = model.load(sched)
         graph = network.compiled.plan.graph
@@ -129,7 +129,7 @@ def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
 
 
 def _reports(device: str, model: Model, sync: str) -> list[RunReport]:
-    """Returns reports of runs of a model on a device."""
+    """Return reports of runs of a model on a device."""
     with Scheduler([device], on_device_failure="raise", sync={device: sync}) as sched:
         network = model.load(sched)
         expected, out = predict(network.compiled.plan), []

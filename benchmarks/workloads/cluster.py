@@ -80,7 +80,7 @@ class Row:
 
 
 def cluster(hosts: int, name: str, network: str, gpus: int = 1) -> Topology:
-    """Returns hosts with some cards and a CPU each, and the caller's CPU."""
+    """Return hosts with some cards and a CPU each, and the caller's CPU."""
     found = card(name)
     spec, devices, links = found.spec(), list[DeviceSpec](), []
     for host in (f"node{number}" for number in range(hosts)):
@@ -95,7 +95,7 @@ def cluster(hosts: int, name: str, network: str, gpus: int = 1) -> Topology:
 def timed(
     graph: vs.Graph, topology: Topology, overrides: Sequence[tuple[str | int, str]], **how: Any
 ) -> tuple[Plan, float]:
-    """Returns a plan and the seconds that it took to make it."""
+    """Return a plan and the seconds that it took to make it."""
     start = time.perf_counter()
     plan = vs.plan_graph(graph, topology, overrides=overrides, **how)
     return plan, time.perf_counter() - start
@@ -103,7 +103,7 @@ def timed(
 
 @functools.cache
 def zeros(rows: int, columns: int) -> NDArray:
-    """Returns a matrix that all who ask for its shape share."""
+    """Return a matrix that all who ask for its shape share."""
     return np.zeros((rows, columns), np.float32)
 
 
@@ -180,7 +180,7 @@ def step(rows: int) -> vs.Graph:
 
 
 def _wide(x: vs.Tensor) -> vs.Tensor:
-    """Returns rows of values made of a number each: what the caller gives of text is small."""
+    """Return rows of values made of a number each: what the caller gives of text is small."""
     return vs.mul(x, vs.weight(np.zeros((1, WIDTH), np.float32), name="row"))
 
 
@@ -233,7 +233,7 @@ def tree(hosts: int, name: str, network: str) -> list[Row]:
 
 
 def _exchanged(terms: Sequence[vs.Tensor], number: int) -> list[vs.Tensor]:
-    """Returns the sum of a term of each host, on each host."""
+    """Return the sum of a term of each host, on each host."""
     out, width = list(terms), 1
     while width < len(out):
         for host in range(0, len(out) - width, 2 * width):
@@ -249,7 +249,7 @@ def _exchanged(terms: Sequence[vs.Tensor], number: int) -> list[vs.Tensor]:
 
 
 def _trained(part: str, plan: Plan, topology: Topology, plan_s: float) -> Row:
-    """Returns the row of a step. Its ideal is what one host takes for its part of the batch."""
+    """Return the row of a step. Its ideal is what one host takes for its part of the batch."""
     alone = Topology((*topology.devices[:2], topology.devices[-1]), topology.links)
     one = vs.plan_graph(step(TOKENS), alone, overrides=[("*", alone.devices[0].name)])
     hosts = len(topology.hosts) - 1
@@ -266,7 +266,7 @@ MAKE: dict[str, Callable[[int, str, str], list[Row]]] = {
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", default="1,8,64,1000", help="numbers of hosts, with commas")
     parser.add_argument("--card", default="rtx4090", help="the card of each host")

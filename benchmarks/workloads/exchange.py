@@ -54,7 +54,7 @@ memory_hosts.MemoryPost = Paced  # type: ignore[misc]
 
 
 def plan_of(hosts: int, rows: int, bytes_per_s: float) -> Plan:
-    """Returns the plan of an exchange."""
+    """Return the plan of an exchange."""
     names = [f"node{host}/cpu" for host in range(hosts)]
     devices = [DeviceSpec(name, "cpu", "numpy") for name in (*names, "cpu")]
     topology = Topology(tuple(devices), Links((), network=Link(bytes_per_s, LATENCY_S)))
@@ -101,7 +101,7 @@ def measure(hosts: int, rows: int, bytes_per_s: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Prints a line for each number of hosts."""
+    """Print a line for each number of hosts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", default="4,8", help="numbers of hosts, with commas")
     parser.add_argument("--rows", type=int, default=8192, help="of 64 float32 in each value")

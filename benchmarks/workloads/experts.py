@@ -40,7 +40,7 @@ def between(gate: vs.Tensor, up: vs.Tensor) -> vs.Tensor:
 def ways(
     tokens: int, experts: int, used: int, width: int, inner: int, kind: str
 ) -> Iterator[tuple[str, vs.Tensor]]:
-    """Yields each way by name."""
+    """Yield each way by name."""
     x, scores = vs.input("x", (1, tokens, width)), vs.input("scores", (1, tokens, experts))
     gate, up = (weight(name, kind, (experts, inner, width)) for name in ("gate", "up"))
     down = weight("down", kind, (experts, width, inner))

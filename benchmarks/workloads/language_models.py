@@ -64,7 +64,7 @@ devices. `python benchmarks/workloads/language_models.py --run` measures and wri
 
 
 def lines_of_page(report: Report) -> Iterator[str]:
-    """Yields the page, paragraph by paragraph."""
+    """Yield the page, paragraph by paragraph."""
     yield TOP
     yield _devices(report.devices)
     yield _summary(report)
@@ -88,13 +88,13 @@ def lines_of_page(report: Report) -> Iterator[str]:
 
 
 def tables_of(results: Sequence[Result], device: DeviceReport) -> Iterator[str]:
-    """Yields the figures of a device, and why some are missing."""
+    """Yield the figures of a device, and why some are missing."""
     yield _table([_row(result, device) for result in results], ROWS)
     yield from _reasons(results)
 
 
 def picture_of(device: str) -> Path:
-    """Returns where the picture of a device lies."""
+    """Return where the picture of a device lies."""
     return PAGE.parent / "pictures" / f"language-models-{device.replace(':', '-')}.svg"
 
 

@@ -74,17 +74,17 @@ class Shape:
         return self.matrices + self.vectors
 
     def weight_bytes(self, kind: str) -> int:
-        """Returns the bytes of all weights, matrices in an element type of ggml."""
+        """Return the bytes of all weights, matrices in an element type of ggml."""
         elements, size_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
         return self.matrices * size_bytes // elements + 4 * self.vectors
 
     def cache_bytes(self, tokens: int, element_bytes: float) -> int:
-        """Returns the bytes of keys and values."""
+        """Return the bytes of keys and values."""
         per_token = 2 * self.layers * self.kv_heads * self.head_size
         return int(tokens * per_token * element_bytes)
 
     def card_gib(self, kind: str, element_bytes: float = 4.0) -> int | None:
-        """Returns the smallest card that takes weights, CONTEXT tokens and ROOM; None: none does.
+        """Return the smallest card that takes weights, CONTEXT tokens and ROOM; None: none does.
 
         element_bytes: of keys and values.
         """
@@ -113,7 +113,7 @@ SHAPES = (
 
 
 def table() -> str:
-    """Returns the table of the page."""
+    """Return the table of the page."""
     head = ["model", "parameters", *TYPES, f"{CONTEXT:,} tokens", "card, Q4_K", "card, Q8_0"]
     lines = [head, ["---"] * len(head)]
     for shape in SHAPES:
@@ -131,7 +131,7 @@ DRAWN = ("Q4_K", "Q8_0")
 
 
 def draw() -> str:
-    """Returns the picture of the page as SVG text: what models take, beside what cards have."""
+    """Return the picture of the page as SVG text: what models take, beside what cards have."""
     bottom = TOP + ROW * len(SHAPES)
     title = "Which models fit which card"
     root = new_picture(WIDTH, bottom + 34, title)
@@ -167,7 +167,7 @@ def _card(gib: int | None) -> str:
 
 
 def written(page: str) -> str:
-    """Returns a page with the table between its marks."""
+    """Return a page with the table between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"

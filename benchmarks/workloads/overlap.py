@@ -82,7 +82,7 @@ def branch(name: str, size: int, layers: int) -> vs.Tensor:
 
 
 def overlap_s(events: Sequence[vs.Event]) -> float:
-    """Returns the seconds for which splits of two devices or more ran at once."""
+    """Return the seconds for which splits of two devices or more ran at once."""
     edges = sorted(
         edge for e in events for edge in ((e.start_s, 1, e.device), (e.end_s, -1, e.device))
     )
@@ -149,7 +149,7 @@ def _open(pair: tuple[str, str], null: bool, recorder: vs.Recorder) -> vs.Schedu
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Prints the rows as a table."""
+    """Print the rows as a table."""
     table = Table(title="two branches, milliseconds")
     names = "devices", "alone", "both", "both busy at once"
     ratios = "to one after the other", "to the slower alone", "to the sum of busy", "within 1.1"

@@ -77,7 +77,7 @@ def run_options(folder: str) -> Callable[[Command], Command]:
 
 
 def bench_options(baselines: Sequence[str], budget: float, pythons: Sequence[str]) -> list[str]:
-    """Returns the options of `vksched bench` that all portions of a run have. baselines: all there
+    """Return the options of `vksched bench` that all portions of a run have. baselines: all there
     are where none is named.
     """
     found = [word for python in pythons for word in ("--baseline-python", python)]
@@ -86,7 +86,7 @@ def bench_options(baselines: Sequence[str], budget: float, pythons: Sequence[str
 
 
 def devices_of(given: str | None) -> list[str]:
-    """Returns the devices that --devices names, or all there are."""
+    """Return the devices that --devices names, or all there are."""
     if given:
         return given.split(",")
     return [info.name for info in list_devices() if info.usable and not info.duplicate_of]
@@ -107,7 +107,7 @@ class Run:
     unfinished: int = 0
 
     def results(self) -> list[Path]:
-        """Returns the files with what was measured so far, the oldest first."""
+        """Return the files with what was measured so far, the oldest first."""
         return sorted(self.folder.glob("[0-9]*.json"))
 
     def require_same(self) -> None:
@@ -127,7 +127,7 @@ class Run:
             )
 
     def remove(self) -> None:
-        """Removes what was measured, and its folder where nothing else is in it."""
+        """Remove what was measured, and its folder where nothing else is in it."""
         for path in (*self.results(), self.folder / ABOUT):
             path.unlink(missing_ok=True)
         with suppress(OSError):
@@ -164,7 +164,7 @@ class Run:
             self._file().write_text(json.dumps({key: json.loads(said)}), "utf-8")
 
     def _left(self, suite: str, device: str, names: Sequence[str]) -> list[str]:
-        """Returns the cases that are not measured yet."""
+        """Return the cases that are not measured yet."""
         report, _ = read(self.results())
         done = {result.spec.name for result in report.results_of(device)}
         facts = {fact.name for fact in report.facts if fact.device == (device or "planner")}

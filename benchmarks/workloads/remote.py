@@ -47,7 +47,7 @@ TIMEOUT_S = 60.0
 
 
 def echo_server(ready: multiprocessing.connection.Connection) -> None:  # type: ignore[name-defined]
-    """Sends back what comes, each message behind its size."""
+    """Send back what comes, each message behind its size."""
     server = socket.create_server(("127.0.0.1", 0))
     ready.send(server.getsockname()[1])
     own, _ = server.accept()
@@ -75,7 +75,7 @@ def node_echo(channel: Channel, sent: np.ndarray, back: np.ndarray) -> None:
 
 
 def in_turns(calls: Mapping[str, Callable[[], object]], times: int) -> dict[str, float]:
-    """Returns the fewest seconds of each call, taken in turns: other programs share the cores."""
+    """Return the fewest seconds of each call, taken in turns: other programs share the cores."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(times):
         for name, call in calls.items():
@@ -113,7 +113,7 @@ def runs(
     rows: int,
     times: int,
 ) -> dict[str, object]:
-    """Returns the seconds of a run over two nodes and in this process, and of the same bytes one
+    """Return the seconds of a run over two nodes and in this process, and of the same bytes one
     way by TCP.
     """
     hosts = {n: nodes.connect(p.address) for n, p in processes.items()}
@@ -148,7 +148,7 @@ def runs(
 
 
 def measure() -> dict[str, object]:
-    """Returns all figures."""
+    """Return all figures."""
     out: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name:
         key, made = Path(name) / "key", Credentials.make()

@@ -58,7 +58,7 @@ def seconds(sched: vs.Scheduler, names: Sequence[str], sizes: tuple[int, int, in
 
 
 def simulated(count: int, sizes: tuple[int, int, int]) -> float:
-    """Returns the seconds of a run on so many simulated devices."""
+    """Return the seconds of a run on so many simulated devices."""
     clock = vs.SimulatedClock()
     names = [f"null:{i}" for i in range(count)]
     nulls = [
@@ -71,7 +71,7 @@ def simulated(count: int, sizes: tuple[int, int, int]) -> float:
 
 
 def measure(names: Sequence[str], sizes: tuple[int, int, int]) -> list[Row]:
-    """Returns a row for each number of devices."""
+    """Return a row for each number of devices."""
     rows: list[Row] = []
     for count in SIMULATED:
         taken = simulated(count, sizes)

@@ -87,7 +87,7 @@ class Row:
 
 
 def measure(device: str, graph: str, size: int, repeats: int, simulated: bool) -> Row:
-    """Runs one graph on one device with each policy in turn."""
+    """Run one graph on one device with each policy in turn."""
     schedulers = {sync: _open(device, sync, simulated) for sync in GRANULARITIES}
     try:
         outputs = GRAPHS[graph](size)
@@ -122,7 +122,7 @@ def _open(device: str, sync: str, simulated: bool) -> vs.Scheduler:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Prints the rows as a table."""
+    """Print the rows as a table."""
     table = Table(title="median of a run in ms (ratio to split), submissions")
     for name in ("device", "graph", *GRANULARITIES):
         table.add_column(name, justify="left" if name in ("device", "graph") else "right")

@@ -119,14 +119,14 @@ class Measured:
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Returns the seconds of one call."""
+    """Return the seconds of one call."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
 def measure(device: str, name: str, params: dict[str, Any], python: str) -> Measured:
-    """Measures one network on one device. python: one that has PyTorch, or ""."""
+    """Measure one network on one device. python: one that has PyTorch, or ""."""
     made = Trained()
     loss = vs.reduce_mean(vs.square(build(params, made)))
     updates = vs.optim.sgd(made.params, vs.grad(loss, made.params), RATE)
@@ -185,7 +185,7 @@ def torch_runs(
 
 
 def table_of(found: Sequence[Measured]) -> list[list[str]]:
-    """Returns the rows of a table, the first one its head."""
+    """Return the rows of a table, the first one its head."""
     rows = [["device", "network", "forward", "step", "ratio", "PyTorch", "its ratio", "beside"]]
     rows[0] += ["compile", "its ratio", "again"]
     for m in found:
@@ -202,7 +202,7 @@ def table_of(found: Sequence[Measured]) -> list[list[str]]:
 
 
 def page(found: Sequence[Measured], python: str) -> str:
-    """Returns the page."""
+    """Return the page."""
     import subprocess
 
     command = [python, "-c", "import torch; print(torch.__version__)"]

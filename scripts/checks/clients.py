@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def run_client(client: Client, vulkan: bool) -> Outcome:
-    """Runs a program with both, and compares what it reports."""
+    """Run a program with both, and compares what it reports."""
     try:
         python = environment(client)
         program = str(PROGRAMS / client.program)
@@ -90,7 +90,7 @@ class ClientError(Exception):
 
 
 def environment(client: Client) -> Path:
-    """Returns the Python of a package's environment, which is made where there is none."""
+    """Return the Python of a package's environment, which is made where there is none."""
     folder = FOLDER / client.name
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     mark = folder / "made"
@@ -111,7 +111,7 @@ def environment(client: Client) -> Path:
 
 
 def fetch_models(clients: Sequence[Client]) -> None:
-    """Puts packages side by side into a folder, without what they need: their models are enough."""
+    """Put packages side by side into a folder, without what they need: their models are enough."""
     target = FOLDER / "models"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--no-deps"]
     pip += ["--disable-pip-version-check", "--upgrade", "--target", str(target)]
@@ -169,7 +169,7 @@ def _checked(command: Sequence[str], variables: dict[str, str]) -> str:
 
 
 def _stay_on_one_core() -> None:
-    """Keeps a process on one core, so that the time of its threads adds up to what it takes."""
+    """Keep a process on one core, so that the time of its threads adds up to what it takes."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 

@@ -64,19 +64,19 @@ class BackendCase:
         return all(t.HasField("tensor_type") and t.tensor_type.elem_type in PLAIN_32 for t in types)
 
     def feeds(self, inputs: Sequence[Any]) -> dict[str, Any]:
-        """Returns inputs by name. Those with a default are not given."""
+        """Return inputs by name. Those with a default are not given."""
         defaults = {i.name for i in self.model.graph.initializer}
         names = [v.name for v in self.model.graph.input if v.name not in defaults]
         return dict(zip(names, inputs, strict=len(names) == len(inputs)))
 
     def check(self, expected: Sequence[Any], got: Sequence[Any]) -> None:
-        """Raises where a result is not what is expected, as onnx's own runner judges it."""
+        """Raise where a result is not what is expected, as onnx's own runner judges it."""
         Runner.assert_similar_outputs(expected, got, self.rtol, self.atol)
 
 
 @cache
 def load_cases() -> dict[str, BackendCase]:
-    """Returns all tests by name; this takes seconds, and is done once."""
+    """Return all tests by name; this takes seconds, and is done once."""
     cases: dict[str, BackendCase] = {}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -103,7 +103,7 @@ def _op_of(model: onnx.ModelProto) -> str:
 
 
 def _main_node(model: onnx.ModelProto) -> onnx.NodeProto:
-    """Returns the node that a test of several nodes is about: the first that is no constant."""
+    """Return the node that a test of several nodes is about: the first that is no constant."""
     return next(n for n in model.graph.node if n.op_type != "Constant")
 
 
@@ -135,7 +135,7 @@ def _read(path: Path, kind: onnx.TypeProto) -> Any:
 
 
 def reference_error(case: BackendCase) -> str | None:
-    """Returns why the reference evaluator fails a test, None where it passes."""
+    """Return why the reference evaluator fails a test, None where it passes."""
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -153,7 +153,7 @@ def _brief(error: BaseException) -> str:
 
 
 def write_reference() -> None:
-    """Writes what the reference evaluator fails, and the groups of tests, for this onnx package."""
+    """Write what the reference evaluator fails, and the groups of tests, for this onnx package."""
     cases = load_cases()
     errors = {name: reference_error(case) for name, case in cases.items()}
     counts: dict[str, int] = {}
@@ -186,7 +186,7 @@ def read_reference() -> Reference:
 
 
 def expected_to_pass(case: BackendCase) -> bool:
-    """Returns whether the reference evaluator passes a test: as noted, for another onnx package
+    """Return whether the reference evaluator passes a test: as noted, for another onnx package
     than the notes are of by asking it.
     """
     if read_reference().onnx == onnx.__version__:
@@ -240,7 +240,7 @@ class CaseRunner:
         self.sched.close()
 
     def run(self, case: BackendCase, model: Model | None = None) -> Outcome:
-        """Runs a test and compares. model: the case's, where it is loaded already."""
+        """Run a test and compares. model: the case's, where it is loaded already."""
         outcome = Outcome()
         try:
             with warnings.catch_warnings():
@@ -318,7 +318,7 @@ def _look_at_plan(plan: Plan, outcome: Outcome) -> None:
 
 
 def run_on_all(case: BackendCase, runners: Mapping[str, CaseRunner]) -> dict[str, Outcome]:
-    """Runs a test on all sets of devices, loaded once."""
+    """Run a test on all sets of devices, loaded once."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", vs.VkschedWarning)

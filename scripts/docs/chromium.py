@@ -40,13 +40,13 @@ START_S = 60.0
 
 
 def find_chromium() -> str | None:
-    """Returns the path of a Chromium or Chrome: that of $VKSCHED_CHROMIUM, or the first found."""
+    """Return the path of a Chromium or Chrome: that of $VKSCHED_CHROMIUM, or the first found."""
     given = os.environ.get("VKSCHED_CHROMIUM")
     return given or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 def _without_layers() -> dict[str, str]:
-    """Returns the environment for a browser, whose own use of Vulkan no layer of ours looks at."""
+    """Return the environment for a browser, whose own use of Vulkan no layer of ours looks at."""
     return {key: value for key, value in os.environ.items() if key != "VK_INSTANCE_LAYERS"}
 
 
@@ -102,7 +102,7 @@ class Chromium:
             return answer["result"]
 
     def open(self, path: str | Path, dark: bool = False) -> Page:
-        """Returns a page with a file of this machine, once it is loaded."""
+        """Return a page with a file of this machine, once it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session, target)
@@ -161,7 +161,7 @@ class Page:
         return self._browser.call(method, self._session, **params)
 
     def run(self, script: str) -> Any:
-        """Returns the value of an expression in the page, as JSON carries it."""
+        """Return the value of an expression in the page, as JSON carries it."""
         answer = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -170,7 +170,7 @@ class Page:
         return answer["result"].get("value")
 
     def settle(self) -> None:
-        """Waits until what was changed is painted."""
+        """Wait until what was changed is painted."""
         self.run("new Promise(d => requestAnimationFrame(() => requestAnimationFrame(() => d(1))))")
 
     def wait_until(self, script: str) -> None:
@@ -239,7 +239,7 @@ class Page:
         self.settle()
 
     def shot(self, path: str | Path) -> None:
-        """Writes what is seen as a PNG file."""
+        """Write what is seen as a PNG file."""
         Path(path).write_bytes(self.picture())
 
     def picture(self) -> bytes:

@@ -140,7 +140,7 @@ class Outcome:
 
 
 def difference(wanted: Any, got: Any, where: str = "result") -> str:
-    """Returns where two results first differ by more than rounding does, "" where they do not."""
+    """Return where two results first differ by more than rounding does, "" where they do not."""
     if isinstance(wanted, dict) and isinstance(got, dict) and wanted.keys() == got.keys():
         pairs = [(f"{where}[{key!r}]", wanted[key], got[key]) for key in wanted]
     elif isinstance(wanted, list) and isinstance(got, list) and len(wanted) == len(got):
@@ -171,7 +171,7 @@ def _alike(wanted: Any, got: Any) -> bool:
 
 
 def line(outcome: Outcome) -> str:
-    """Returns an outcome as text for people who wait for it."""
+    """Return an outcome as text for people who wait for it."""
     if outcome.problem:
         return f"{outcome.requirement}: failed: {outcome.problem}"
     said = f"differ, {outcome.difference}" if outcome.difference else "the same"
@@ -182,7 +182,7 @@ def line(outcome: Outcome) -> str:
 
 
 def table(outcomes: Sequence[Outcome], before: str = "") -> str:
-    """Returns the table of the page. before: as it was; its rows stay for packages that were not
+    """Return the table of the page. before: as it was; its rows stay for packages that were not
     run.
     """
     rows = {line.split()[1]: line for line in before.splitlines() if line.startswith("| ")}
@@ -201,7 +201,7 @@ def _row(outcome: Outcome) -> str:
 
 
 def write(page: Path, outcomes: Sequence[Outcome]) -> None:
-    """Writes the table into the page, between its marks; rows of other packages stay."""
+    """Write the table into the page, between its marks; rows of other packages stay."""
     before, _, rest = page.read_text("utf-8").partition(BEGIN)
     old, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{table(outcomes, old)}\n\n{END}{after}", "utf-8")

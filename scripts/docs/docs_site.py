@@ -21,7 +21,7 @@ TAG = re.compile(r"(`[^`]*`)|<(?=\w)")
 
 
 def as_list(text: str) -> str:
-    """Returns a docstring with the lines that explain names as items of a list."""
+    """Return a docstring with the lines that explain names as items of a list."""
     out: list[str] = []
     inside = False  # of an item
     for line in text.splitlines():

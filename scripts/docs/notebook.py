@@ -29,7 +29,7 @@ pre { font: 13px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; margin: 0; whi
 
 
 def run_notebook(path: Path) -> dict[str, Any]:
-    """Returns a notebook with what its cells show now.
+    """Return a notebook with what its cells show now.
 
     Raises:
         Exception: what a cell raised, with the cell's number in its traceback.
@@ -71,7 +71,7 @@ def _run_cell(source: str, names: dict[str, Any], where: str) -> list[dict[str, 
 
 
 def as_page(notebook: dict[str, Any]) -> str:
-    """Returns a notebook as HTML; of each output what a notebook would show."""
+    """Return a notebook as HTML; of each output what a notebook would show."""
     parts = [f"<!DOCTYPE html><meta charset=utf-8><title>tour</title><style>{STYLE}</style>"]
     for cell in notebook["cells"]:
         source = "".join(cell["source"])

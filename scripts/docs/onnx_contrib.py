@@ -86,7 +86,7 @@ def stored_version(path: Path = DATA) -> str:
 
 
 def known_rows() -> Iterator[Row]:
-    """Yields the ops that the installed onnxruntime declares, by domain and name."""
+    """Yield the ops that the installed onnxruntime declares, by domain and name."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     kernels = {

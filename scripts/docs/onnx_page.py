@@ -78,7 +78,7 @@ def stored_rows(path: Path = DATA) -> dict[str, Row]:
 
 
 def make_row(op: str, chosen: Sequence[BackendCase], results: Results) -> Row:
-    """Returns the row of some tests, of which only those that the evaluator passes count."""
+    """Return the row of some tests, of which only those that the evaluator passes count."""
     counted = [case for case in chosen if cases.expected_to_pass(case)]
     outcomes = [results[case.name] for case in counted]
     on_device = [o["vulkan:0"].where if "vulkan:0" in o else "" for o in outcomes]
@@ -94,7 +94,7 @@ def make_row(op: str, chosen: Sequence[BackendCase], results: Results) -> Row:
 
 
 def total_of(rows: Iterable[Row]) -> Row:
-    """Returns the sum of rows."""
+    """Return the sum of rows."""
     rows = list(rows)
     return Row(
         "all",
@@ -107,7 +107,7 @@ def total_of(rows: Iterable[Row]) -> Row:
 
 
 def only(row: Row, sets: Iterable[str]) -> Row:
-    """Returns a row with what can be found with some sets of devices alone."""
+    """Return a row with what can be found with some sets of devices alone."""
     sets = set(sets)
     if "vulkan:0" in sets:
         places, plain_on_device = row.places, row.plain_on_device
@@ -166,7 +166,7 @@ def _reasons(
 
 
 def _reason(op: str, node: str, reason: str) -> str:
-    """Returns a reason with the op that it is of, where the text does not say so."""
+    """Return a reason with the op that it is of, where the text does not say so."""
     if node == PART.removeprefix("onnx."):
         return "more than one result"
     return reason if node == op else f"{node}: {reason}"

@@ -33,7 +33,7 @@ CHARTS: dict[str, PipelineSchedule] = {
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Writes the pictures."""
+    """Write the pictures."""
     for name, schedule in CHARTS.items():
         save_chart(simulate(schedule), folder / f"pipeline-{name}.svg")
 

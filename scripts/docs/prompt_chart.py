@@ -46,7 +46,7 @@ def rows_of(sched: vs.Scheduler, model: Path, parts: int) -> list[Row]:
 
 
 def main(picture: Path = PICTURE) -> None:
-    """Writes the picture."""
+    """Write the picture."""
     clock = vs.SimulatedClock()
     about = {"limits": Limits(storage_buffers=8), "flops_per_s": 1e11, "bytes_per_s": 1e11}
     specs = [DeviceSpec(card, "null", memory_bytes=1 << 30, **about) for card in CARDS]  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ RUNS = 6
 
 
 def record_runs() -> vs.Timeline:
-    """Returns runs of a network of two branches on all Vulkan devices there are, with the CPU."""
+    """Return runs of a network of two branches on all Vulkan devices there are, with the CPU."""
     names = [device.name for device in vs.devices()]
     rng = np.random.default_rng(0)
 
@@ -77,7 +77,7 @@ def select_split(page: Page) -> None:
 
 
 def save(page: Page, path: Path) -> None:
-    """Writes what is seen in 128 colours: a quarter of the bytes."""
+    """Write what is seen in 128 colours: a quarter of the bytes."""
     image = Image.open(io.BytesIO(page.picture())).convert("RGB")
     image.quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
 

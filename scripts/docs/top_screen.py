@@ -92,7 +92,7 @@ def watch(programs: Sequence[Sequence[str]], seconds: float) -> list[ProcessNow]
 
 
 def draw(processes: Sequence[ProcessNow], window: Window) -> str:
-    """Returns a picture that needs nothing from elsewhere."""
+    """Return a picture that needs nothing from elsewhere."""
     file = io.StringIO()
     console = Console(
         file=file,
@@ -111,7 +111,7 @@ def draw(processes: Sequence[ProcessNow], window: Window) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Writes the picture."""
+    """Write the picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--run", action="append", help="what Python gets; may be repeated")
     parser.add_argument(

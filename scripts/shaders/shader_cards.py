@@ -40,7 +40,7 @@ class Maker:
     install: str
 
     def manifests(self) -> list[Path]:
-        """Returns the manifests of the driver for this machine's architecture."""
+        """Return the manifests of the driver for this machine's architecture."""
         found = (path for f in ICD_FOLDERS for path in sorted(Path(f).glob(f"{self.driver}*.json")))
         fitting = {f"{self.driver}.json", f"{self.driver}.{platform.machine()}.json"}
         return [path for path in found if path.name in fitting]

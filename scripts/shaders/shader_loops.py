@@ -51,7 +51,7 @@ class Loop:
         return self.block_cycles / self.multiply_adds
 
     def __str__(self) -> str:
-        """Returns cycles where the multiply-adds are, in brackets those of the whole loop, shared
+        """Return cycles where the multiply-adds are, in brackets those of the whole loop, shared
         and global reads, for each multiply-add.
         """
         counts = (self.vector_cycles, self.shared_reads, self.global_reads)
@@ -68,7 +68,7 @@ class Loop:
 
 
 def busy_loops(assembly: str) -> list[Loop]:
-    """Returns the loops with most of the multiply-adds, in order; those of a loop within another
+    """Return the loops with most of the multiply-adds, in order; those of a loop within another
     are counted there only.
     """
     lines = [line.strip() for line in assembly.splitlines()]

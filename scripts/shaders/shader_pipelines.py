@@ -61,7 +61,7 @@ class Pipeline:
 
 
 def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
-    """Returns the variants, all when none are named, with all constants that calls use on a GPU."""
+    """Return the variants, all when none are named, with all constants that calls use on a GPU."""
     try:
         from vksched.common.errors import UnsupportedOp
         from vksched.ir.op import Call, get_op, view_offset
@@ -104,7 +104,7 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
 
 
 def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
-    """Returns the constants of a dispatch that are not the shader's defaults."""
+    """Return the constants of a dispatch that are not the shader's defaults."""
     from vksched.runtime.vulkan.shaders import load_shader
 
     defaults = {name: default for name, _, default in load_shader(dispatch.shader).constants}
@@ -146,7 +146,7 @@ def coopmat_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
 
 
 def _coopmat_calls() -> Iterator[tuple[str, Call]]:
-    """Yields ops and calls of theirs, of each way in which kernels for cooperative matrices
+    """Yield ops and calls of theirs, of each way in which kernels for cooperative matrices
     differ.
     """
     from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, UINT32, TensorType

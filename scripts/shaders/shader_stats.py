@@ -76,7 +76,7 @@ class Report:
     results: dict[str, dict[Pipeline, Statistics | str]]
 
     def problems(self) -> list[str]:
-        """Returns a line for each pipeline that failed or spills."""
+        """Return a line for each pipeline that failed or spills."""
         lines = []
         for family, results in self.results.items():
             for pipeline, got in results.items():
@@ -91,7 +91,7 @@ class Report:
         return list(next(iter(self.results.values()), {}))
 
     def slowest(self) -> dict[str, Pipeline]:
-        """Returns of each variant the pipeline with the most cycles, or one that failed. Every
+        """Return of each variant the pipeline with the most cycles, or one that failed. Every
         family has the same say: cycles count as a share of the most that the variant takes there.
         """
         groups: dict[str, list[Pipeline]] = {}
@@ -108,7 +108,7 @@ class Report:
         return {variant: max(group, key=score.__getitem__) for variant, group in groups.items()}
 
     def made_by(self, families: Iterable[str]) -> str:
-        """Returns a line that names the compiler of each family."""
+        """Return a line that names the compiler of each family."""
         by_driver: dict[str, list[str]] = {}
         for family in families:
             by_driver.setdefault(self.drivers[family], []).append(family)
@@ -119,7 +119,7 @@ class Report:
 def measure(
     pipelines: Sequence[Pipeline], families: Iterable[str], cards: Mapping[str, Card] = CARDS
 ) -> Report:
-    """Compiles the pipelines for every family.
+    """Compile the pipelines for every family.
 
     Raises:
         StatsError: there is no driver, or it knows a family under no name.
@@ -145,7 +145,7 @@ def measure(
 def _compile(
     family: str, card: Card, pipelines: Sequence[Pipeline]
 ) -> tuple[str, dict[Pipeline, Statistics | str]]:
-    """Returns the driver's name and version, and what it says of each pipeline.
+    """Return the driver's name and version, and what it says of each pipeline.
 
     Where the compiler dies, a new child goes on at the pipeline that it died of: what came before
     may be the cause. One that dies of its first pipeline has no other; the next goes on behind it.
@@ -212,7 +212,7 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
 def _run_child(
     environ: dict[str, str], pipelines: Sequence[Pipeline]
 ) -> tuple[list[dict[str, object]], str]:
-    """Returns the lines that a child process printed, and why it ended early if it did."""
+    """Return the lines that a child process printed, and why it ended early if it did."""
     with tempfile.TemporaryDirectory() as folder:
         requests = [_request(pipeline, folder) for pipeline in pipelines]
         try:
@@ -232,7 +232,7 @@ def _run_child(
 
 
 def as_json(report: Report) -> str:
-    """Returns everything, a list of one object per pipeline and family."""
+    """Return everything, a list of one object per pipeline and family."""
     rows = []
     for family, results in report.results.items():
         for pipeline, got in results.items():
@@ -258,7 +258,7 @@ def _heads(family: str) -> list[str]:
 
 
 def _cell(family: str, got: Statistics | str) -> list[str]:
-    """Returns registers (`!`: spilled, `~`: arrays in scratch memory), waves and cycles; local
+    """Return registers (`!`: spilled, `~`: arrays in scratch memory), waves and cycles; local
     memory in the place of waves for NVIDIA.
     """
     if isinstance(got, str):
@@ -277,7 +277,7 @@ def _shared(report: Report, pipeline: Pipeline) -> str:
 
 
 def as_text(report: Report, every: bool) -> str:
-    """Returns an aligned table: the slowest constants of each variant, or every pipeline."""
+    """Return an aligned table: the slowest constants of each variant, or every pipeline."""
     heads = ["variant (constants)", "LDS"]
     above = ["", ""]
     for family in report.results:
@@ -349,7 +349,7 @@ def _coopmat_cell(got: Statistics | str) -> str:
 
 
 def main(variants: Sequence[str], families: str, json_too: bool, path: Path | None) -> int:
-    """Prints or writes the statistics; returns 1 when a pipeline failed or spills."""
+    """Print or writes the statistics; returns 1 when a pipeline failed or spills."""
     there = [name for name, card in CARDS.items() if card.exists()]
     every = list(CARDS) if path or not there else there  # what is missing is told
     chosen = families.split(",") if families else every

@@ -305,7 +305,7 @@ class Device:
     def _list(
         self, name: str, about: Info, kind: type[Info], given: list[dict[str, int]] | None = None
     ) -> list[Any]:
-        """Calls one of the functions that first tell how many there are. given: fields to fill in
+        """Call one of the functions that first tell how many there are. given: fields to fill in
         of each.
         """
         address = self._library.vkGetDeviceProcAddr(self._device, name.encode())
@@ -328,7 +328,7 @@ class Device:
         return self._modules[path]
 
     def _layout(self, bindings: int, push_bytes: int) -> tuple[HANDLE, HANDLE]:
-        """Returns a set layout of storage buffers and a pipeline layout with push constants."""
+        """Return a set layout of storage buffers and a pipeline layout with push constants."""
         table = (DescriptorSetLayoutBinding * bindings)(
             *((i, STORAGE_BUFFER, 1, COMPUTE, None) for i in range(bindings))
         )
@@ -344,7 +344,7 @@ class Device:
         return set_layout, self._create("PipelineLayout", info)
 
     def _code(self, about: PipelineExecutableInfo) -> str:
-        """Returns the assembly, empty where the driver gives none."""
+        """Return the assembly, empty where the driver gives none."""
         kind = PipelineExecutableInternalRepresentation
         name = "vkGetPipelineExecutableInternalRepresentationsKHR"
         sizes = [found.dataSize for found in self._list(name, about, kind)]
@@ -367,7 +367,7 @@ class Device:
         assembly: bool = False,
         subgroup: int = 0,
     ) -> dict[str, Any]:
-        """Creates a pipeline; returns the compiler's statistics by their own names. subgroup: the
+        """Create a pipeline; returns the compiler's statistics by their own names. subgroup: the
         size that its subgroups are to have; 0: any.
         """
         entries = (SpecializationMapEntry * len(constants))(
@@ -421,7 +421,7 @@ class Device:
 
 
 def main() -> int:
-    """Reads the pipelines from stdin and prints a line for the device and one for each."""
+    """Read the pipelines from stdin and prints a line for the device and one for each."""
     try:
         device = Device()
     except (OSError, VulkanError) as error:

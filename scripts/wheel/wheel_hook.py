@@ -26,7 +26,7 @@ class WheelError(Exception):
 
 
 def require_shaders(folder: Path) -> None:
-    """Raises WheelError where a compiled shader is missing."""
+    """Raise WheelError where a compiled shader is missing."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     except OSError as error:
@@ -46,7 +46,7 @@ def require_shaders(folder: Path) -> None:
 
 
 def native_files(folder: Path) -> dict[str, str]:
-    """Returns the files of the native package, by path, with their places in the wheel.
+    """Return the files of the native package, by path, with their places in the wheel.
 
     Raises:
         WheelError: a module is not built for this Python.

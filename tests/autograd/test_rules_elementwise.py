@@ -33,7 +33,7 @@ def evaluated(function: Function, arrays: list[NDArray]) -> NDArray:
 def slopes(
     function: Function, *values: Sequence[float] | NDArray, dtype: str = "float32", order: int = 1
 ) -> list[NDArray]:
-    """Returns the gradients of the sum of a function's results by each operand.
+    """Return the gradients of the sum of a function's results by each operand.
 
     order: 2 for the gradients of the sum of these.
     """
@@ -147,7 +147,7 @@ FUNCTIONS: dict[str, tuple[Function, tuple[list[float], ...]]] = {
 
 
 def differences(values: Callable[[list[NDArray]], NDArray], at: list[NDArray], i: int) -> NDArray:
-    """Returns the slopes of an elementwise function by one operand, all at once."""
+    """Return the slopes of an elementwise function by one operand, all at once."""
     step = 1e-6 * np.maximum(np.abs(at[i]), 0.01)
     ahead, behind = (
         values([v + s * step if k == i else v for k, v in enumerate(at)]) for s in (1, -1)

@@ -21,7 +21,7 @@ from vksched.testing.op_cases.op_sample import OpSample, bools, floats
 
 
 def agrees(case: OpSample) -> None:
-    """Asserts that differences were taken, of every operand, and that all of them agree."""
+    """Assert that differences were taken, of every operand, and that all of them agree."""
     found = compare(case)
     assert not found.wrong
     assert not found.kinks

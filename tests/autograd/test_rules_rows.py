@@ -25,7 +25,7 @@ def normal(*shape: int) -> NDArray:
 
 
 def of_rows(build: Build, x: object, c: object) -> NDArray:
-    """Returns the gradient by one array of float64."""
+    """Return the gradient by one array of float64."""
     (got,), _ = gradients(build, (np.asarray(x, np.float64),), np.asarray(c, np.float64))
     return got
 

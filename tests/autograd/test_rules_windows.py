@@ -37,7 +37,7 @@ def grid_of(*shape: int) -> NDArray:
 
 
 def gradients(build: Build, arrays: Sequence[NDArray], order: int) -> list[NDArray]:
-    """Returns the gradients by all operands of sum(y * c), or with order 2 those of the sum of its
+    """Return the gradients by all operands of sum(y * c), or with order 2 those of the sum of its
     gradients times other numbers.
     """
     given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]

@@ -34,7 +34,7 @@ Plant = Callable[[str, Rule], None]
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
-    """Replaces the rule of an op."""
+    """Replace the rule of an op."""
 
     def replace(op: str, rule: Rule) -> None:
         monkeypatch.setitem(vjp._RULES, op, rule)

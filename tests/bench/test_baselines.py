@@ -127,7 +127,7 @@ ANSWERS = {
 
 @pytest.fixture
 def baseline(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], BaselineProcess]]:
-    """Starts a worker that answers so, and ends it."""
+    """Start a worker that answers so, and ends it."""
     monkeypatch.setattr(baseline_process, "PREPARE_LIMIT_S", 10.0)
     started = []
 

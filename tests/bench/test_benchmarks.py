@@ -353,7 +353,7 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
     fails = True
 
     def call(self: portions.Run, command: list[str]) -> str:
-        """Writes what `vksched bench` would, but for one portion."""
+        """Write what `vksched bench` would, but for one portion."""
         cases = command[command.index("--case") + 1].split(",")
         asked.append((cases[0], len(cases)))
         if not (fails and "Q6_K" in cases[0]):

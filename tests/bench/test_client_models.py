@@ -26,7 +26,7 @@ FEEDS = {"x": ("float32", (2, 3), -1.0, 1.0), "n": ("int64", (), 4, 4)}
 
 
 def write_model(path: Path, op: str = "Mul") -> None:
-    """Writes one of two outputs: x times a half, and n as it is."""
+    """Write one of two outputs: x times a half, and n as it is."""
     helper, types = onnx.helper, onnx.TensorProto
     graph = helper.make_graph(
         [helper.make_node(op, ["x", "half"], ["y"]), helper.make_node("Identity", ["n"], ["m"])],

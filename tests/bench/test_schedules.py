@@ -247,7 +247,7 @@ def test_a_scheduler_that_takes_too_long_is_ended_and_not_asked_again() -> None:
 
 
 def row(family: str, ours: float | None, *saga: tuple[str, float | None, float]) -> Any:
-    """Returns a row with a run of auto that took 2 s, and runs of saga's schedulers."""
+    """Return a row with a run of auto that took 2 s, and runs of saga's schedulers."""
     make = schedule_measure.Run
     runs = [make("vksched", "auto", ours, 2.0)]
     runs += [make("saga", name, s, took, "" if s else "over 5 s") for name, s, took in saga]

@@ -29,7 +29,7 @@ needs_vulkan = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device h
 def call(
     capsys: pytest.CaptureFixture[str], *args: str, command: click.Group = main
 ) -> tuple[int, str, str]:
-    """Returns exit code, stdout and stderr of a command."""
+    """Return exit code, stdout and stderr of a command."""
     with pytest.raises(SystemExit) as end:
         command.main(list(args), prog_name="vksched")
     out, err = capsys.readouterr()

@@ -29,7 +29,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def saved(folder: Path, text: str, opset: int = 17, **initializers: Any) -> str:
-    """Saves a model in onnx's text form, with initializers added to its graph."""
+    """Save a model in onnx's text form, with initializers added to its graph."""
     made = parser.parse_model(HEAD.format(opset) + text)
     made.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in initializers.items())
     onnx.save(made, folder / "m.onnx")

@@ -99,7 +99,7 @@ def in_tmux(runtime_home: Path, *options: str) -> Iterator[Tmux]:
 
 
 def more_lines(pid: int) -> None:
-    """Returns when a process has told of itself several times more."""
+    """Return when a process has told of itself several times more."""
     client, seen = Client(pid), set[float]()
     client.look_for_new()
     while len(seen) < 4:

@@ -13,7 +13,7 @@ import numpy as np
 
 
 def report(work: Callable[[], Any], repeats: int = 3) -> None:
-    """Calls what is measured and prints its result, with the seconds of the first and later runs:
+    """Call what is measured and prints its result, with the seconds of the first and later runs:
     those of the processor, as other programs may run beside this one.
     """
     times = []
@@ -42,7 +42,7 @@ def _is_native(name: str, module: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Returns a result as JSON has it."""
+    """Return a result as JSON has it."""
     if isinstance(value, (np.ndarray, np.generic)):
         return plain(value.tolist())
     if isinstance(value, dict):
@@ -53,7 +53,7 @@ def plain(value: Any) -> Any:
 
 
 def picture_of(lines: Sequence[str], width: int = 480, size: int = 28) -> np.ndarray:
-    """Returns lines of text as a picture, black on white: (height, width, 3), uint8."""
+    """Return lines of text as a picture, black on white: (height, width, 3), uint8."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(size)
@@ -65,7 +65,7 @@ def picture_of(lines: Sequence[str], width: int = 480, size: int = 28) -> np.nda
 
 
 def scene(height: int = 320, width: int = 320) -> np.ndarray:
-    """Returns a picture with shapes and noise, the same each time: (height, width, 3), uint8."""
+    """Return a picture with shapes and noise, the same each time: (height, width, 3), uint8."""
     rng = np.random.default_rng(7)
     y, x = np.mgrid[:height, :width]
     image = np.stack([x * 255 // width, y * 255 // height, (x + y) % 256], -1)
@@ -77,7 +77,7 @@ def scene(height: int = 320, width: int = 320) -> np.ndarray:
 
 
 def sound(seconds: float, rate: int) -> np.ndarray:
-    """Returns tones that come and go as syllables do, over noise: (samples,), float32."""
+    """Return tones that come and go as syllables do, over noise: (samples,), float32."""
     rng = np.random.default_rng(11)
     t = np.arange(int(seconds * rate)) / rate
     pitch = 120 + 30 * np.sin(2 * np.pi * 0.7 * t)

@@ -45,7 +45,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def write_model(path: Path, kind: str = "Q4_K", seed: int = 0) -> int:
-    """Writes a model; returns what is no weight of it: tables of angles, and a number."""
+    """Write a model; returns what is no weight of it: tables of angles, and a number."""
     path.parent.mkdir(exist_ok=True)
     tiny = Tiny(kind=kind, layers=4, vocabulary=261)
     write(tiny, path, np.random.default_rng(seed), tokens_of_file())
@@ -53,7 +53,7 @@ def write_model(path: Path, kind: str = "Q4_K", seed: int = 0) -> int:
 
 
 def answer(path: Path, folder: Path, models: Sequence[Path]) -> list[int]:
-    """Returns the tokens of an answer of two nodes. folder: of their caches."""
+    """Return the tokens of an answer of two nodes. folder: of their caches."""
     nodes = StartedWorkers(folder, models)
     try:
         with on_cpus([nodes("node1"), nodes("node2")]) as sched:

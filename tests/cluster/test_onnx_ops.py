@@ -168,7 +168,7 @@ def test_no_caller_keeps_a_node_busy_with_a_loop(tmp_path: Path) -> None:
 
 
 def forced(sched: vs.Scheduler, outputs: Tensor) -> None:
-    """Sends a part to a node whatever that tells of itself."""
+    """Send a part to a node whatever that tells of itself."""
     (remote,) = [d for d in sched.devices if d.name == "node1/cpu"]
     lying = dataclasses.replace(remote.spec, onnx_ops=True)  # type: ignore[attr-defined]
     own = DeviceSpec("cpu", "cpu")

@@ -90,7 +90,7 @@ def test_each_send_is_before_its_take_within_the_bound_that_is_told(
 
 
 def most_s(clocks: str) -> float:
-    """Returns the largest of the bounds that are told."""
+    """Return the largest of the bounds that are told."""
     units = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
     said = [each.split(" within ")[1].split() for each in clocks.split(", ")]
     return max(float(number) * units[unit] for number, unit in said)

@@ -41,7 +41,7 @@ class Counting:
 
 
 def part_with(states: ClientStates, name: str = "s") -> HostPlan:
-    """Returns the part of a plan that adds to a state of LARGE's shape, as a node reads it."""
+    """Return the part of a plan that adds to a state of LARGE's shape, as a node reads it."""
     state = vs.state(LARGE, name="s")
     y = vs.add(state, vs.input("x", LARGE.shape), name="y")
     plan = make_plan([y], {"s": A, "y": A})

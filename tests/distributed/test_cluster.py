@@ -58,7 +58,7 @@ Make = Callable[[str, str], Device]
 
 
 def null_devices(plan: Plan, faulty: Mapping[str, tuple[int, str, str]] | None = None) -> Make:
-    """Makes devices that compute with numpy; some fail: (at, kind, call) by full name."""
+    """Make devices that compute with numpy; some fail: (at, kind, call) by full name."""
 
     def make(host: str, name: str) -> Device:
         if name == "cpu":

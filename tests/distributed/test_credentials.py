@@ -44,7 +44,7 @@ def test_a_file_is_never_written_over(tmp_path: Path) -> None:
 
 
 def broken() -> dict[str, str]:
-    """Returns texts that are no credentials."""
+    """Return texts that are no credentials."""
     good = json.loads(clusters.made().text())
     return {
         "empty": "",

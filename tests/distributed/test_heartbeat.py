@@ -47,7 +47,7 @@ def ends() -> Iterator[tuple[ByHand, Channel, Echo, socket.socket]]:
 
 
 def heard(end: Channel) -> None:
-    """Waits until the reader has noted what came."""
+    """Wait until the reader has noted what came."""
     while not end.heard:
         pass
 
@@ -124,7 +124,7 @@ def test_the_system_tells_how_much_the_other_end_has_taken() -> None:
 
 
 def send_some(ours: Stream) -> bool:
-    """Sends a MiB; returns whether it went out."""
+    """Send a MiB; returns whether it went out."""
     try:
         with ours.lock:
             ours.send(bytes(1 << 20), until_s=time.monotonic() + 0.2)

@@ -99,7 +99,7 @@ def scheduler(nodes: list[ClusterWorker]) -> vs.Scheduler:
 
 
 def compiled(sched: vs.Scheduler) -> vs.CompiledGraph:
-    """Returns a graph that uses both nodes."""
+    """Return a graph that uses both nodes."""
     first = vs.mul(vs.input("x", X.shape), 2.0, name="first")
     second = vs.add(first, 1.0, name="second")
     place = {"first": "node1/cpu", "second": "node2/cpu"}
@@ -141,7 +141,7 @@ MISSING = session_module._DO["missing"]
 
 
 def unnamed(session: session_module.Session, message: Message) -> session_module.Answer:
-    """Answers as node2 that it misses a weight that nobody named."""
+    """Answer as node2 that it misses a weight that nobody named."""
     if session._here.name != "node2":
         return MISSING(session, message)
     return {}, [json.dumps(["0" * 64]).encode()]

@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def asked(of: Path, **changes: object) -> tuple[str, dict[str, Any]]:
-    """Returns the hash of a weight in the middle of a file, and what a driver asks for it."""
+    """Return the hash of a weight in the middle of a file, and what a driver asks for it."""
     part = open_model(of, "test").part(4096, 4096 + 1024)
     held = lazy_bytes(part, (16, 16), np.float32)  # type: ignore[arg-type]
     origin = origin_of(held)

@@ -101,7 +101,7 @@ class Cluster:
     def prepare(
         self, plan: vs.Plan, number: int = 1, hosts: dict[str, RemoteWorker] | None = None
     ) -> HostPlan:
-        """Cuts a plan, prepares the parts of the nodes and returns the driver's."""
+        """Cut a plan, prepares the parts of the nodes and returns the driver's."""
         driver, *parts = cut(spread(plan, ("node1", "node2")))
         for part in parts:
             (hosts or self.hosts)[part.host].prepare(number, part)

@@ -45,7 +45,7 @@ class Door:
         self.there.release()
 
     def let_in(self) -> Fields:
-        """Lets a member in, as the door still does."""
+        """Let a member in, as the door still does."""
         stream = self.security.connect(self.address, WAIT_S)
         theirs = exchange(stream, DRIVER)
         require_equal(DRIVER, theirs, "it")
@@ -67,7 +67,7 @@ def door(request: pytest.FixtureRequest) -> Iterator[Door]:
 
 
 def said(own: socket.socket) -> bytes:
-    """Returns all that a node says to a stranger, until it hangs up."""
+    """Return all that a node says to a stranger, until it hangs up."""
     own.settimeout(WAIT_S)
     out = b""
     try:

@@ -69,7 +69,7 @@ class Stream:
         self.run = self.sched.compile(branches() if output is None else output)
 
     def runs(self, count: int, *slowdowns: float) -> list[float]:
-        """Returns the seconds of each run."""
+        """Return the seconds of each run."""
         for device, slowdown in zip(self.devices, slowdowns, strict=False):
             device.slowdown = slowdown
         out: list[float] = []

@@ -65,7 +65,7 @@ GRAPH = pytest.mark.parametrize("build", GRAPHS.values(), ids=list(GRAPHS))
 
 
 def planned(built: vs.Graph, *specs: DeviceSpec, with_cpu: bool = False) -> tuple[Request, Plan]:
-    """Returns the request that all devices allow, and the plan, as a scheduler makes them."""
+    """Return the request that all devices allow, and the plan, as a scheduler makes them."""
     topology = Topology((*specs, CPU))
     request = Request(built, (), {}).optimized(topology)
 

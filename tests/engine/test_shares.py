@@ -40,7 +40,7 @@ def scheduler(a_slower: float = 1.0, b_slower: float = 1.0, policy: str = "auto"
 
 
 def parts(run: vs.CompiledGraph) -> dict[str, tuple[float, ...]]:
-    """Returns busy, copying, waiting and idle seconds by device, of one run."""
+    """Return busy, copying, waiting and idle seconds by device, of one run."""
     x = {node.name: np.ones(SHAPE, np.float32) for node in run.plan.graph.inputs}
     run(**x)
     report = run.report()

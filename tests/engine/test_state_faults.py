@@ -25,7 +25,7 @@ def faulty(devices: list[Device], index: int, **fault: Any) -> list[Device]:
 
 
 def named_devices(names: list[str]) -> list[Device]:
-    """Opens devices by name; the same one again gets a name of its own."""
+    """Open devices by name; the same one again gets a name of its own."""
     return [open_device(device_probe.resolve(n), f"{n}#{i}") for i, n in enumerate(names)]
 
 

@@ -58,7 +58,7 @@ def made(folder: Path, seed: int = 0) -> tuple[LanguageModel, dict[str, NDArray]
 def greedy(
     weights: dict[str, NDArray], prompt: Sequence[int], n: int, tiny: Tiny = TINY
 ) -> list[int]:
-    """Returns the most likely tokens, each after all of the text before it."""
+    """Return the most likely tokens, each after all of the text before it."""
     text = list(prompt)
     for _ in range(n):
         token = int(logits_of(tiny, weights, np.array(text))[-1].argmax())
@@ -238,7 +238,7 @@ def test_pieces_are_whole_characters(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def answer_with(
     at: int | None, index: int, model: LanguageModel, devices: list[Device], placed: bool = True
 ) -> tuple[list[int], vs.FaultInjectionDevice, int]:
-    """Returns the tokens where a device is lost at a submission, the device, losses of states.
+    """Return the tokens where a device is lost at a submission, the device, losses of states.
 
     placed: all layers on the first device, what follows on the second; or where they take least.
     """

@@ -27,7 +27,7 @@ def made(folder: Path) -> LanguageModel:
 
 
 def words(reader: Generator) -> dict[str, set[str]]:
-    """Returns by device the precision of products by weights of few bits."""
+    """Return by device the precision of products by weights of few bits."""
     out: dict[str, set[str]] = {}
     for run in reader._runs.values():
         plan = run.plan

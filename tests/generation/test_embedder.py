@@ -31,7 +31,7 @@ WORDS = ("the", "a", "cafe", "unaffable", ",")
 
 
 def made(folder: Path) -> LanguageModel:
-    """Returns the encoder with a vocabulary of words."""
+    """Return the encoder with a vocabulary of words."""
     golden = language.load("bert")
     size = golden.config["vocab_size"]
     file, given = draft(golden), word_piece()
@@ -55,7 +55,7 @@ def made(folder: Path) -> LanguageModel:
 
 
 def texts_of(*counts: int) -> list[str]:
-    """Returns texts of so many words."""
+    """Return texts of so many words."""
     return [" ".join(WORDS[(at * at + n) % 5] for at in range(n)) for n in counts]
 
 
@@ -161,7 +161,7 @@ class Real(language.Golden):
 
 
 def minilm(folder: Path) -> LanguageModel:
-    """Returns the encoder, written as a GGUF file."""
+    """Return the encoder, written as a GGUF file."""
     from safetensors.numpy import load_file
 
     found = importlib.util.find_spec(PACKAGE)
@@ -183,7 +183,7 @@ def minilm(folder: Path) -> LanguageModel:
 
 
 def vocabulary(words: list[str]) -> dict[str, object]:
-    """Returns the metadata of word pieces: what begins a word has a mark, not what goes on."""
+    """Return the metadata of word pieces: what begins a word has a mark, not what goes on."""
     names = [f"[{role}]" for role in ("PAD", "UNK", "CLS", "SEP", "MASK")]
     roles = ("padding", "unknown", "bos", "seperator", "mask")
     pieces = [w if w in names else w[2:] if w[:2] == "##" else f"\u2581{w}" for w in words]

@@ -24,7 +24,7 @@ WAYS = ("mean", "cls", "last")
 
 
 def by_numpy(hidden: NDArray, way: str) -> NDArray:
-    """Returns the vector of a text. hidden: (n, width) of its tokens."""
+    """Return the vector of a text. hidden: (n, width) of its tokens."""
     vector = {"mean": hidden.mean(0), "cls": hidden[0], "last": hidden[-1]}[way]
     return np.asarray(vector / np.linalg.norm(vector))
 
@@ -32,7 +32,7 @@ def by_numpy(hidden: NDArray, way: str) -> NDArray:
 def vectors(
     sched: vs.Scheduler, model: LanguageModel, texts: list[NDArray], way: str | None = None
 ) -> NDArray:
-    """Returns the vectors of texts in one batch, filled up with any tokens."""
+    """Return the vectors of texts in one batch, filled up with any tokens."""
     longest = max(map(len, texts)) + 2
     ids = np.full((len(texts), longest), 3, np.int32)
     for row, text in zip(ids, texts, strict=True):
@@ -93,7 +93,7 @@ NOMIC = {
 
 
 def nomic() -> tuple[Draft, dict[str, NDArray]]:
-    """Returns a file, and its weights in float64."""
+    """Return a file, and its weights in float64."""
     made = Draft().with_key("general.architecture", ValueType.STRING, "nomic-bert")
     for key, value in NOMIC.items():
         made = made.with_key(f"nomic-bert.{key}", ValueType.UINT32, value)
@@ -160,7 +160,7 @@ def test_nomic_bert_equals_numpy() -> None:
 
 
 def bert(*more: tuple[str, ValueType, object]) -> LanguageModel:
-    """Returns an encoder with other values of keys."""
+    """Return an encoder with other values of keys."""
     file = draft(language.load("bert"))
     names = {name for name, _, _ in more}
     file = replace(file, keys=tuple(key for key in file.keys if key.name not in names))

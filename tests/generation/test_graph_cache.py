@@ -68,7 +68,7 @@ def read(
     cache_type: str = "f32",
     device: str = "cpu",
 ) -> tuple[NDArray, int]:
-    """Returns the logits behind TEXT in a new scheduler, and how many steps were written."""
+    """Return the logits behind TEXT in a new scheduler, and how many steps were written."""
     written = []
     step = LanguageModel.step
 
@@ -214,7 +214,7 @@ def test_all_that_decides_is_another_key(tmp_path: Path, monkeypatch: pytest.Mon
 
 @contextmanager
 def schedulers() -> Iterator[dict[str, str | None]]:
-    """Yields what schedulers of several kinds tell of how they rewrite."""
+    """Yield what schedulers of several kinds tell of how they rewrite."""
     kinds: dict[str, tuple[list[str], dict[str, Any]]] = {
         "plain": (["cpu"], {}),
         "as written": (["cpu"], {"optimize": False}),

@@ -211,7 +211,7 @@ def test_file_that_is_damaged_is_written_anew(
 
 
 def forged(text: str, change: Callable[[Any], object]) -> str:
-    """Returns a file with the digest of what it has been made."""
+    """Return a file with the digest of what it has been made."""
     data = json.loads(text)
     change(data["measured"])
     return json.dumps({**data, "digest": layer_cost_cache._digest(data["measured"])})

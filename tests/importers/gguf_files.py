@@ -27,7 +27,7 @@ def string(text: str | bytes, length: int | None = None) -> bytes:
 
 
 def value(kind: ValueType, given: object, inner: ValueType | None = None) -> bytes:
-    """Returns a value without its type. inner: of the elements of an array."""
+    """Return a value without its type. inner: of the elements of an array."""
     if kind == ValueType.STRING:
         return string(given)  # type: ignore[arg-type]
     if kind != ValueType.ARRAY:
@@ -91,19 +91,19 @@ class Draft:
     def with_key(
         self, name: str, kind: int, given: object, inner: ValueType | None = None
     ) -> Draft:
-        """Returns this file with one more key."""
+        """Return this file with one more key."""
         raw = value(ValueType(kind), given, inner)
         return replace(self, keys=(*self.keys, Key(name, kind, raw)))
 
     def with_tensor(self, name: str, shape: tuple[int, ...], kind: Type, raw: bytes) -> Draft:
-        """Returns this file with one more tensor."""
+        """Return this file with one more tensor."""
         data = self.data + bytes(-len(self.data) % self.alignment)
         info = Info(name, shape[::-1], kind, len(data))
         return replace(self, infos=(*self.infos, info), data=data + raw)
 
 
 def bytes_of(shape: tuple[int, ...], kind: Type, rng: np.random.Generator) -> bytes:
-    """Returns the data of a tensor with elements of about 1."""
+    """Return the data of a tensor with elements of about 1."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     count = int(np.prod(shape))
     try:
@@ -113,7 +113,7 @@ def bytes_of(shape: tuple[int, ...], kind: Type, rng: np.random.Generator) -> by
 
 
 def all_kinds() -> Draft:
-    """Returns a file with every type of metadata and every element type."""
+    """Return a file with every type of metadata and every element type."""
     draft, rng = Draft(), np.random.default_rng(0)
     draft = draft.with_key("general.architecture", ValueType.STRING, "llama")
     for kind in ValueType:
@@ -135,7 +135,7 @@ def all_kinds() -> Draft:
 
 
 def small_model() -> Draft:
-    """Returns a llama of one layer, whose weights are zeros."""
+    """Return a llama of one layer, whose weights are zeros."""
     draft = Draft().with_key("general.architecture", ValueType.STRING, "llama")
     for name, number in (
         *(("block_count", 1), ("context_length", 16), ("embedding_length", 16)),
@@ -157,7 +157,7 @@ def small_model() -> Draft:
 
 
 def part(number: int, count: int, total: int | None = None, tensors: Sequence[str] = ()) -> Draft:
-    """Returns a part of a model, with tensors of four float32 each."""
+    """Return a part of a model, with tensors of four float32 each."""
     draft = Draft()
     if number == 0:
         draft = draft.with_key("general.architecture", ValueType.STRING, "llama")

@@ -38,7 +38,7 @@ class Tiny:
     context: int = 64
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of all tensors by name."""
+        """Return the shapes of all tensors by name."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         out: dict[str, tuple[int, ...]] = {
             "token_embd.weight": (self.vocabulary, self.width),
@@ -72,7 +72,7 @@ class Tiny:
 def write(
     tiny: Tiny, path: Path, rng: np.random.Generator, more: Mapping[str, Any] | None = None
 ) -> dict[str, NDArray]:
-    """Writes a model, and more keys; returns its weights as they are in the file, in float32."""
+    """Write a model, and more keys; returns its weights as they are in the file, in float32."""
     writer = gguf.GGUFWriter(path, tiny.architecture)
     writer.add_block_count(tiny.layers)
     writer.add_context_length(tiny.context)
@@ -122,7 +122,7 @@ def _values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDAr
 
 
 def _quantised(array: NDArray, kind: Type, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
-    """Returns a weight in blocks as float32, and its bytes. The package makes no blocks of Q4_K:
+    """Return a weight in blocks as float32, and its bytes. The package makes no blocks of Q4_K:
     there any bytes are taken, with scales that are small.
     """
     if kind == Type.Q4_K:

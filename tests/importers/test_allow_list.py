@@ -55,7 +55,7 @@ def evaluated(call: Call) -> list[Any]:
 
 
 def compare(call: Call) -> bool:
-    """Asserts that a call gives what onnxruntime gives; False where one of both refuses it."""
+    """Assert that a call gives what onnxruntime gives; False where one of both refuses it."""
     known = None if call.reference else expected(call)
     if known is None or known[0] != "onnxruntime":
         return False

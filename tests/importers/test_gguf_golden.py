@@ -39,7 +39,7 @@ def made(golden: language.Golden, folder: Path) -> LanguageModel:
 def whole(
     sched: vs.Scheduler, model: LanguageModel, ids: NDArray, placement: Placement = None
 ) -> NDArray:
-    """Returns the logits of a text that is given at once, among others."""
+    """Return the logits of a text that is given at once, among others."""
     texts = np.stack([(ids + 5) % model.hyper.vocabulary, ids])
     logits = model.logits(vs.input("ids", texts.shape, "int32"))
     run = sched.compile(logits, placement=placement)
@@ -49,7 +49,7 @@ def whole(
 def in_steps(
     sched: vs.Scheduler, model: LanguageModel, ids: NDArray, placement: Placement = None
 ) -> NDArray:
-    """Returns the logits that steps of several sizes end with, by position."""
+    """Return the logits that steps of several sizes end with, by position."""
     cache, runs = model.cache(len(ids) + 3), {}
     for size in (1, 8):
         step = model.step(cache, size)
@@ -192,7 +192,7 @@ def test_experts_may_have_tensors_of_their_own(kind: Type, tmp_path: Path) -> No
 
 
 def without(draft: Draft, *names: str) -> Draft:
-    """Returns a file without some keys or tensors."""
+    """Return a file without some keys or tensors."""
     keys = tuple(key for key in draft.keys if key.name not in names)
     return replace(draft, keys=keys, infos=tuple(i for i in draft.infos if i.name not in names))
 

@@ -53,7 +53,7 @@ def made(tiny: Tiny, folder: Path, seed: int = 0) -> LanguageModel:
 
 
 def compare(tiny: Tiny, sched: vs.Scheduler, folder: Path) -> None:
-    """Asserts that logits of two texts are those of numpy."""
+    """Assert that logits of two texts are those of numpy."""
     rng = np.random.default_rng(tiny.layers)
     weights = write(tiny, folder / "tiny.gguf", rng)
     model = loaded(folder / "tiny.gguf")
@@ -158,7 +158,7 @@ def test_a_model_tells_its_sizes(tmp_path: Path) -> None:
 
 
 def changed(draft: Draft, name: str, kind: ValueType | None, given: object = None) -> Draft:
-    """Returns a file with another value of a key, or without it."""
+    """Return a file with another value of a key, or without it."""
     kept = replace(draft, keys=tuple(key for key in draft.keys if key.name != name))
     inner = ValueType.INT32 if kind == ValueType.ARRAY else None
     return kept if kind is None else kept.with_key(name, kind, given, inner)

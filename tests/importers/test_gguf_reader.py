@@ -30,7 +30,7 @@ ONE = Draft().with_tensor("w", (2, 32), Type.F32, bytes(256))
 
 
 def refused(source: object, *parts: str) -> None:
-    """Asserts that reading fails with a message that has all the parts."""
+    """Assert that reading fails with a message that has all the parts."""
     given = source.packed() if isinstance(source, Draft) else source
     with pytest.raises(ModelFormatError) as caught:
         read_gguf(given)  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ def run(devices: list[str], optimize: bool = True) -> tuple[dict[str, Any], Plan
 
 
 def held(plan: Plan) -> dict[str, tuple[str, int]]:
-    """Returns type and bytes of the weights that some device holds."""
+    """Return type and bytes of the weights that some device holds."""
     nodes = plan.graph.nodes
     own = {i for memory in plan.memory for i in memory.weights if nodes[i].op == "weight"}
     return {nodes[i].name: (nodes[i].type.dtype, nodes[i].type.host_bytes) for i in own}

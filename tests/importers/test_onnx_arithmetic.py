@@ -69,7 +69,7 @@ def run(
     host: bool = False,
     **attrs: Any,
 ) -> NDArray:
-    """Returns the first result of one node. host: whether the reference evaluator is to run it."""
+    """Return the first result of one node. host: whether the reference evaluator is to run it."""
     proto = model(op, list(inputs), version, domain, known, results, **attrs)
     compiled = sched.compile(vs.load(proto))
     given = {f"x{i}": x for i, x in enumerate(inputs) if i not in known}

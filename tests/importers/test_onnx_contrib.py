@@ -55,7 +55,7 @@ def node_model(
 
 
 def run(op: str, *inputs: NDArray | None, fixed: Sequence[int] = (), **attrs: Any) -> list[NDArray]:
-    """Returns the results of one node on the CPU."""
+    """Return the results of one node on the CPU."""
     model = node_model(op, inputs, fixed=fixed, **attrs)
     feeds = {f"x{i}": a for i, a in enumerate(inputs) if a is not None and i not in fixed}
     with vs.Scheduler(["cpu"]) as sched:
@@ -285,7 +285,7 @@ LAYOUTS = np.array(
 
 
 def compressed(layouts: NDArray) -> tuple[NDArray, NDArray]:
-    """Returns the ends of rows, and the columns, of what is set in each layout."""
+    """Return the ends of rows, and the columns, of what is set in each layout."""
     ends = [[0, *np.cumsum(layout.sum(1))] for layout in layouts]
     columns = [np.nonzero(layout)[1].tolist() for layout in layouts]
     width = max(map(len, columns))

@@ -25,7 +25,7 @@ def sched() -> Iterator[vs.Scheduler]:
 
 
 def results(sched: vs.Scheduler, text: str, **feeds: Any) -> tuple[dict[str, Any], list[str]]:
-    """Returns the results of a model and the ops that ran."""
+    """Return the results of a model and the ops that ran."""
     run = sched.compile(vs.load(parser.parse_model(text)))
     found = run(**feeds)
     ops = [node.op for plan in run.plans for node in plan.graph.ops]

@@ -27,7 +27,7 @@ def model(*dims: int | str | None, op: str = "Relu") -> Any:
 
 
 def onnxruntime_accepts(made: Any, shape: tuple[int, ...], sizes: dict[str, int]) -> bool | None:
-    """Returns whether the real onnxruntime runs a model with such an input; None without it."""
+    """Return whether the real onnxruntime runs a model with such an input; None without it."""
     try:
         import onnxruntime as ort
     except ImportError:

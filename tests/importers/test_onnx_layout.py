@@ -27,7 +27,7 @@ def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
 
 
 def result(sched: vs.Scheduler, text: str, opset: int, **feeds: Any) -> Any:
-    """Returns the one result of a model none of whose nodes is left to the host."""
+    """Return the one result of a model none of whose nodes is left to the host."""
     model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
     run = sched.compile(vs.load(model))
     (found,) = run(**feeds).values()

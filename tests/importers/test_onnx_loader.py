@@ -27,7 +27,7 @@ HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
 
 
 def text_model(text: str, **initializers: np.ndarray) -> onnx.ModelProto:
-    """Returns a model from onnx's text form, with initializers added to its graph."""
+    """Return a model from onnx's text form, with initializers added to its graph."""
     model = parser.parse_model(text if text.startswith("<") else HEAD + text)
     for name, array in initializers.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
@@ -49,7 +49,7 @@ def weighted(rows: int = 64) -> onnx.ModelProto:
 
 
 def refused(source: object, *parts: str) -> None:
-    """Asserts that reading fails with a message that has all the parts."""
+    """Assert that reading fails with a message that has all the parts."""
     with pytest.raises(ModelFormatError) as caught:
         read_onnx(source)  # type: ignore[arg-type]
     for part in parts:
@@ -150,7 +150,7 @@ def test_sparse_initializers_become_dense() -> None:
 def external(
     tmp_path: Path, location: str = "w.bin", data: bytes | None = None, **entries: str
 ) -> Path:
-    """Writes a model with an initializer of 32 KiB in another file."""
+    """Write a model with an initializer of 32 KiB in another file."""
     model = text_model("g (float[128] x) => (float[64, 128] y) { y = Add(x, w) }")
     tensor = model.graph.initializer.add(name="w", data_type=1, dims=[64, 128])
     tensor.data_location = TensorProto.EXTERNAL
@@ -286,7 +286,7 @@ def test_a_model_of_more_than_2_gib_is_mapped(tmp_path: Path) -> None:
 
 
 def write_sparse_file(path: Path, model: onnx.ModelProto, raw_bytes: int) -> None:
-    """Writes a model whose first initializer has that many bytes of raw data, all holes."""
+    """Write a model whose first initializer has that many bytes of raw data, all holes."""
 
     def field(number: int, length: int) -> bytes:
         return protobuf_wire._varint_bytes(number << 3 | 2) + protobuf_wire._varint_bytes(length)

@@ -160,7 +160,7 @@ def residual() -> ModelProto:
 
 
 def saved_by(onnxruntime: Any, source: Any, path: Path) -> Any:
-    """Saves a model with all optimizations; returns the session that did."""
+    """Save a model with all optimizations; returns the session that did."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(path)

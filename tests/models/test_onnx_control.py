@@ -31,7 +31,7 @@ def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
 
 
 def check(sched: vs.Scheduler, text: str, opset: int = 17, **feeds: Any) -> list[str]:
-    """Runs a model twice, as onnxruntime; returns the ops that the host took as steps."""
+    """Run a model twice, as onnxruntime; returns the ops that the host took as steps."""
     model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

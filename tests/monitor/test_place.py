@@ -23,7 +23,7 @@ STRANGER = 65534
 
 
 def dead_socket(path: Path) -> None:
-    """Leaves what a killed process leaves."""
+    """Leave what a killed process leaves."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as own:
         own.bind(str(path))
     path.chmod(0o600)

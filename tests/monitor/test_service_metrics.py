@@ -25,7 +25,7 @@ X = np.ones(SHAPE, np.float32)
 
 
 def scrape(registry: Any) -> dict[str, float]:
-    """Returns the samples of a registry by their names with labels, as a server would get them."""
+    """Return the samples of a registry by their names with labels, as a server would get them."""
     text = client.generate_latest(registry).decode()
     rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in rows if "_created" not in name}

@@ -131,7 +131,7 @@ def onnx_type(x: NDArray) -> Any:
 
 
 def converted(estimator: Any, x: NDArray) -> bytes:
-    """Returns an estimator as a file."""
+    """Return an estimator as a file."""
     types, opset = [("x", onnx_type(x))], {"": 17, "ai.onnx.ml": 3}
     model = skl2onnx.convert_sklearn(estimator, initial_types=types, target_opset=opset)
     return bytes(model.SerializeToString())
@@ -156,7 +156,7 @@ def same(found: Any, wanted: Any) -> None:
 
 
 def check(model: bytes, x: NDArray, device: str) -> list[Any]:
-    """Asserts that a model gives what onnxruntime gives; returns the types of the outputs."""
+    """Assert that a model gives what onnxruntime gives; returns the types of the outputs."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     judge = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -51,7 +51,7 @@ def case_of(
 
 
 def variant_of(case: OpSample, limits: Limits) -> str:
-    """Returns the variant by integer dot products, which there is once."""
+    """Return the variant by integer dot products, which there is once."""
     (found,) = [name for name in case.variants(limits) if name in DOT]
     return found
 

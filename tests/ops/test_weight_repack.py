@@ -47,7 +47,7 @@ def file_of(folder: Path, content: bytes) -> ModelFile:
 def lazy_arrays_of(
     folder: Path, names: list[str], files: int = 1
 ) -> Iterator[tuple[str, NDArray, Repacked]]:
-    """Yields formats, the blocks of weights, and these in files, 3 bytes from the beginning."""
+    """Yield formats, the blocks of weights, and these in files, 3 bytes from the beginning."""
     for part in range(files):
         raws = [blocks(name, 7 + part, 512) for name in names]
         file = file_of(folder, b"123" + b"".join(raw.tobytes() for raw in raws) + bytes(1 << 17))

@@ -46,7 +46,7 @@ class Training:
 
 
 def train(devices: list[Device], backup: bool) -> tuple[list[float], dict[str, NDArray] | None]:
-    """Returns the losses of the steps up to the first whose states are lost, and the states at the
+    """Return the losses of the steps up to the first whose states are lost, and the states at the
     end, None where they are lost.
     """
     losses: list[float] = []

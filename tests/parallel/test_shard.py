@@ -59,7 +59,7 @@ def applied(config: Mapping[str, Any], outputs: Any, updates: Any = None) -> tup
 
 
 def close(got: NDArray, wanted: NDArray, name: str) -> None:
-    """Compares sums in another order: what cancels is as exact as the largest value is."""
+    """Compare sums in another order: what cancels is as exact as the largest value is."""
     largest = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0))
     np.testing.assert_allclose(got, wanted, 2e-4, 2e-5 * largest, err_msg=name)
 
@@ -67,7 +67,7 @@ def close(got: NDArray, wanted: NDArray, name: str) -> None:
 def check(
     config: Mapping[str, Any], feeds: Mapping[str, NDArray], outputs: Any, updates: Any = None
 ) -> Applied:
-    """Compares outputs and next states with those of the graph as written."""
+    """Compare outputs and next states with those of the graph as written."""
     graph, made = applied(config, outputs, updates)
     wanted, got = evaluate(graph, feeds), evaluate(made.graph, feeds)
     for (name, old), (_, new) in zip(graph.outputs, made.graph.outputs, strict=True):
@@ -111,7 +111,7 @@ def mlp(batch: int, width: int, layers: int) -> tuple[dict[str, NDArray], vs.Ten
 
 
 def copied(made: Applied) -> Counter[str]:
-    """Counts the bytes that each device hands on, by a plan of the sharded graph."""
+    """Count the bytes that each device hands on, by a plan of the sharded graph."""
     plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides)
     names = [d.name for d in TOPOLOGY.devices]
     out: Counter[str] = Counter()

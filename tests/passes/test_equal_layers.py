@@ -64,7 +64,7 @@ def check_same(
 
 
 def deep(model: LanguageModel) -> LanguageModel:
-    """Returns a model with the layers of another again and again."""
+    """Return a model with the layers of another again and again."""
     file, layers = model.file, model.hyper.layers
     tensors = {name: t for name, t in file.tensors.items() if not name.startswith("blk.")}
     for number in range(DEPTH):
@@ -125,7 +125,7 @@ def plain(number: int, x: Tensor) -> Tensor:
 
 
 def stacked(layer: Layer, depth: int = DEPTH) -> dict[int, Tensor]:
-    """Returns the results of layers behind each other."""
+    """Return the results of layers behind each other."""
     x, made = vs.input("x", (3, 4)), {}
     for number in range(depth):
         with vs.name_scope(f"net.{number}"):

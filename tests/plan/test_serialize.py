@@ -24,7 +24,7 @@ SEEDS = draws(30, 200)
 
 
 def through_json(planned: PlanRecord) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the documents of a plan as a file gives them back."""
+    """Return the documents of a plan as a file gives them back."""
     graph, plan = json.loads(json.dumps(planned.as_document(), allow_nan=False))
     plan["graph"] = 0
     check(graph, GRAPH, "graph")

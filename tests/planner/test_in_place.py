@@ -278,7 +278,7 @@ def test_a_barrier_between_two_of_them_is_needed() -> None:
 def run_both(
     devices: list[str], graph: Any, updates: Any, states: list[vs.Tensor], runs: int = 4
 ) -> None:
-    """Compares runs on devices with runs on numpy, outputs and states."""
+    """Compare runs on devices with runs on numpy, outputs and states."""
     results: list[list[NDArray]] = []
     for names in (["cpu"], devices):
         with vs.Scheduler(names) as sched:

@@ -30,13 +30,13 @@ SEEDS = draws(SOME, 200)
 
 
 def with_memory(topology: Topology, factor: float) -> Topology:
-    """Returns a machine with so many times as much free memory."""
+    """Return a machine with so many times as much free memory."""
     devices = [replace(s, memory_bytes=int(factor * s.memory_bytes)) for s in topology.devices]
     return replace(topology, devices=tuple(devices))
 
 
 def drawn(seed: int) -> tuple[Graph, PlanRequest, Topology]:
-    """Returns a graph with what is asked of it, mostly of one device beside the CPU."""
+    """Return a graph with what is asked of it, mostly of one device beside the CPU."""
     case, policy = draw_case(seed), STATIC[seed % len(STATIC)]
     first, *others = case.topology.devices
     few = (first, others[-1]) if seed % 5 else case.topology.devices
@@ -46,7 +46,7 @@ def drawn(seed: int) -> tuple[Graph, PlanRequest, Topology]:
 
 
 def told(plan: Plan) -> str:
-    """Returns all of a plan but why the nodes of a graph with states are where they are: a resident
+    """Return all of a plan but why the nodes of a graph with states are where they are: a resident
     state is there already, and others follow it.
     """
     if plan.graph.states:

@@ -118,7 +118,7 @@ EVERY_DAY = [
 
 
 def steps(graph: str, topology: str, policy: str, count: int) -> tuple[float, int]:
-    """Returns the steps that planning takes for each node, and how many drafts it makes."""
+    """Return the steps that planning takes for each node, and how many drafts it makes."""
     outputs, updates = GRAPHS[graph](count)
     made, _ = vs.build_graph(outputs, updates)
     devices = [

@@ -43,7 +43,7 @@ pieces = pytest.mark.parametrize("first", range(0, PLANS, PIECE))
 
 
 def check(case: Case, plan: Plan, seed: int) -> None:
-    """Raises where a promise of a plan is broken."""
+    """Raise where a promise of a plan is broken."""
     check_plan(plan.verify(), plan.copies + 1, seed)
     assert_memory(plan)
     devices, graph = plan.topology.devices, plan.graph
@@ -64,7 +64,7 @@ def check(case: Case, plan: Plan, seed: int) -> None:
 
 
 def drawn_wishes(case: Case, rng: np.random.Generator) -> PlacementHints:
-    """Returns a device for each node, drawn: what no schedule would ask for."""
+    """Return a device for each node, drawn: what no schedule would ask for."""
     order = tuple(int(d) for d in rng.permutation(len(case.topology.devices)))
     on = {n.id: int(rng.integers(len(order))) for n in case.graph.ops if rng.random() < 0.8}
     return PlacementHints(order, on, "drawn")

@@ -67,7 +67,7 @@ def plan(graph: Graph, where: Topology, **more: object) -> Plan:
 
 
 def apart(made: Plan, count: int) -> list[int]:
-    """Returns the layers whose parameter is not where its reader is."""
+    """Return the layers whose parameter is not where its reader is."""
     return [i for i in range(count) if device_of(made, f"w{i}") != device_of(made, f"n{i}")]
 
 

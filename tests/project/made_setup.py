@@ -17,7 +17,7 @@ WHOLE = Outcome()
 
 
 def stub_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeCommand:
-    """Makes PATH an empty folder, and returns a function that adds a shell command to it."""
+    """Make PATH an empty folder, and returns a function that adds a shell command to it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

@@ -38,7 +38,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative
 
 
 def lines_of(page: Path) -> Iterator[tuple[int, str, str | None]]:
-    """Yields number, text, and of code the language of its block, "" where it names none."""
+    """Yield number, text, and of code the language of its block, "" where it names none."""
     language: str | None = None
     for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
         if line.startswith("```"):
@@ -48,7 +48,7 @@ def lines_of(page: Path) -> Iterator[tuple[int, str, str | None]]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Returns the anchors of a page's headings, as the site and GitHub make them."""
+    """Return the anchors of a page's headings, as the site and GitHub make them."""
     heads = [line.lstrip("#").strip() for _, line, code in lines_of(page) if code is None]
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 

@@ -25,7 +25,7 @@ STARTS = ("run", "Popen", "check_output")
 
 
 def without_encoding(source: str) -> list[int]:
-    """Returns the lines of calls that take the system's encoding, whatever that is."""
+    """Return the lines of calls that take the system's encoding, whatever that is."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return sorted(call.lineno for call in calls if _is_text(call) and not _has_encoding(call))
 

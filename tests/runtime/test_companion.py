@@ -85,7 +85,7 @@ INDICES = [int(str(d["index"])) for d in DEVICES] or [
 
 @pytest.fixture(scope="module")
 def spirv(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
-    """Compiles GLSL once per source."""
+    """Compile GLSL once per source."""
     folder = tmp_path_factory.mktemp("spirv")
     known: dict[str, bytes] = {}
 
@@ -867,7 +867,7 @@ LAYER = next((p for f in LAYERS if (p := f / "VkLayer_khronos_validation.json").
 
 
 def validated(barriers: str, code: bytes, index: int, folder: Path) -> str:
-    """Runs the chain below under the layer with synchronization validation; returns its words."""
+    """Run the chain below under the layer with synchronization validation; returns its words."""
     assert LAYER is not None
     manifest = LAYER.read_text()
     version = json.loads(manifest)["layer"]["api_version"]
@@ -900,7 +900,7 @@ def validated(barriers: str, code: bytes, index: int, folder: Path) -> str:
 
 
 def run_validated_chain(code: bytes, index: int, barriers: str) -> None:
-    """Runs in the child: everything a split does, twice, and an allocation that fails."""
+    """Run in the child: everything a split does, twice, and an allocation that fails."""
     context = Context(index, f"vulkan:{index}")
     window, first, second = context.host(64), context.storage(64), context.storage(64)
     into = context.pipeline(code, [window, first], [LOCAL_SIZE, 3], 16)

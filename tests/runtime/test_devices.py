@@ -94,7 +94,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch) -> Show:
-    """Makes the drivers answer with these devices and returns the list of them."""
+    """Make the drivers answer with these devices and returns the list of them."""
 
     def answer(*devices: dict[str, Any], **others: Any) -> tuple[device_probe.DeviceInfo, ...]:
         monkeypatch.setattr(

@@ -182,7 +182,7 @@ class Processes:
         monkeypatch.setattr(binding, "describe_devices", describe)
 
     def start(self) -> list[str]:
-        """Returns who asked in a new process."""
+        """Return who asked in a new process."""
         self.asked.clear()
         self.patch.setattr(driver_probe, "_first", {})
         self.answer = driver_probe.ask_drivers()

@@ -173,7 +173,7 @@ real = pytest.mark.skipif(
 
 
 def vksched_devices(**env: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command in a new process, as a user would."""
+    """Run the command in a new process, as a user would."""
     return subprocess.run(
         [sys.executable, "-m", "vksched", "devices", "--json"],
         env={**os.environ, **env},

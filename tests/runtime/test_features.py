@@ -189,7 +189,7 @@ def compiled(source: str, folder: Path) -> bytes:
 
 
 def run_once(context: Context, pipeline: Pipeline, buffers: list[HostBuffer]) -> np.ndarray:
-    """Returns the second buffer's words after one group."""
+    """Return the second buffer's words after one group."""
     recording = context.recording()
     recording.begin()
     recording.barrier("host", "shader")

@@ -39,7 +39,7 @@ X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
 
 
 def layers(count: int = 4) -> tuple[Tensor, Tensor]:
-    """Returns a hidden value and what is made of it: loops and numpy's ops in turns."""
+    """Return a hidden value and what is made of it: loops and numpy's ops in turns."""
     rng = np.random.default_rng(1)
     y = vs.input("x", X.shape)
     hidden = y
@@ -57,7 +57,7 @@ def plan_of(outputs: Mapping[str, Tensor] | Tensor) -> Plan:
 
 
 def layout_of(plan: Plan) -> Layout:
-    """Returns the layout of a plan of one split."""
+    """Return the layout of a plan of one split."""
     (split,), graph = plan.splits, plan.graph
     native = native_programs_of(plan, split, {})
     written = {n for n in split.nodes if graph.nodes[n].declaration.cpu is not None}

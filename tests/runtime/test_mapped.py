@@ -60,7 +60,7 @@ context.close()
 
 
 def to_plant(code: str, folder: Path) -> Path:
-    """Returns a library of C to load before the others."""
+    """Return a library of C to load before the others."""
     if COMPILER is None or sys.platform != "linux":
         pytest.skip("no compiler of C, or no LD_PRELOAD")
     source, made = folder / "planted.c", folder / "planted.so"

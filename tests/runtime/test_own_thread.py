@@ -32,7 +32,7 @@ class Watched:
         self.then: Any = lambda: None
 
     def watch(self, run: Any) -> Any:
-        """Returns the same function, with a note of each call."""
+        """Return the same function, with a note of each call."""
 
         def watched(*given: Any) -> None:
             self.threads.append(threading.current_thread().name)

@@ -45,7 +45,7 @@ def store_of(sched: vs.Scheduler) -> Any:
 
 
 def uploads_of(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Returns a list of the keys that are uploaded from now on."""
+    """Return a list of the keys that are uploaded from now on."""
     keys: list[object] = []
     upload = store._upload
 

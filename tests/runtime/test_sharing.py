@@ -42,7 +42,7 @@ def wanted(groups: int) -> Wanted:
 
 
 def make(context: Context, groups: int) -> None:
-    """Makes a pipeline and gives it back."""
+    """Make a pipeline and gives it back."""
     code, values, _, push_bytes, _ = wanted(groups)
     ends = [context.storage(64), context.storage(64)]
     context.pipeline(code, ends, values, push_bytes).close()

@@ -216,7 +216,7 @@ def test_a_device_without_measured_costs_is_seen_to_be_slow_where_ops_are_small(
 def see(
     paces: SpeedTracker, clock: SteppedClock, made: Slowing, factor: float, count: int = 20
 ) -> float:
-    """Returns the pace of the device after some runs that took as many times as long."""
+    """Return the pace of the device after some runs that took as many times as long."""
     for _ in range(count):
         clock.at_s += 1.01 * EVERY_S
         paces.see(made.run.plan, stats_of(made.run, factor, start_s=clock.at_s))

@@ -85,7 +85,7 @@ def test_blocks_move_together_where_transfers_are_long() -> None:
 
 
 def stencil(parts: int, steps: int) -> TaskGraph:
-    """Returns tasks that read their own part and a tenth of their neighbours, step by step."""
+    """Return tasks that read their own part and a tenth of their neighbours, step by step."""
     cells = [(step, i) for step in range(steps) for i in range(parts)]
     edges = [
         (f"{step - 1}.{j}", f"{step}.{i}", 1000 if i == j else 100)

@@ -92,7 +92,7 @@ def compiled(
 
 
 def in_threads(count: int, call: Callable[[], object]) -> tuple[list[threading.Thread], list[Any]]:
-    """Calls in threads of their own; the list gets what each returned or raised."""
+    """Call in threads of their own; the list gets what each returned or raised."""
     results: list[Any] = []
 
     def work() -> None:

@@ -179,7 +179,7 @@ def callers() -> Iterator[ThreadPoolExecutor]:
 def run_one(
     sched: vs.Scheduler, seed: Sequence[int], few: bool, callers: ThreadPoolExecutor
 ) -> None:
-    """Draws a graph, places some of it anyhow, and compares several runs at once with numpy."""
+    """Draw a graph, places some of it anyhow, and compares several runs at once with numpy."""
     rng = np.random.default_rng(seed)
     drawn = Draw(rng, few)
     for _ in range(drawn.below(8 if few else 16) + 1):

@@ -56,7 +56,7 @@ class Runs:
         self.expected = self.run(x=X)
 
     def flow(self, count: int) -> float:
-        """Returns the seconds of a run, or in a stream those between two results."""
+        """Return the seconds of a run, or in a stream those between two results."""
         start = self.clock.now()
         if self.objective == "latency":
             for _ in range(count):

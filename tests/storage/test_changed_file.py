@@ -28,7 +28,7 @@ def made(path: Path, kind: str) -> LanguageModel:
 
 
 def overwritten(path: Path) -> None:
-    """Writes into a file, at a time that no clock has to give."""
+    """Write into a file, at a time that no clock has to give."""
     with path.open("r+b") as file:
         file.seek(-64, os.SEEK_END)
         file.write(bytes(64))

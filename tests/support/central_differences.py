@@ -20,7 +20,7 @@ STEP, TOLERANCE = 1e-5, 1e-6
 def gradients(
     build: Build, arrays: Sequence[NDArray], c: NDArray, order: int = 1
 ) -> tuple[list[NDArray], list[vs.Tensor]]:
-    """Returns the gradients of sum(build(x0, x1, ...) * c), and their tensors; of order 2 those of
+    """Return the gradients of sum(build(x0, x1, ...) * c), and their tensors; of order 2 those of
     the sum of the first ones, each times cosines.
     """
     given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
@@ -34,7 +34,7 @@ def gradients(
 
 
 def check(build: Build, *arrays: NDArray, second: bool = True) -> None:
-    """Compares the gradients by float64 arrays with differences of the function, and with second
+    """Compare the gradients by float64 arrays with differences of the function, and with second
     those of second order with differences of the gradients.
     """
     given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]

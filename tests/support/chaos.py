@@ -93,7 +93,7 @@ class Lab:
             wires[name].target = self.nodes[name].address
 
     def close(self) -> list[str]:
-        """Ends it, and returns what did not end in time. Each node is free of drivers before its
+        """End it, and returns what did not end in time. Each node is free of drivers before its
         network is whole again.
         """
         found: list[str] = []
@@ -265,7 +265,7 @@ def wrong(done: Conversation, states: str, fault: str, limit_s: float = LIMIT_S)
 
 
 def left_behind() -> list[str]:
-    """Returns the threads of connections that do not end; some do so a moment after these."""
+    """Return the threads of connections that do not end; some do so a moment after these."""
     end_s = time.monotonic() + LIMIT_S
     while True:
         own = [t.name for t in threading.enumerate() if t.name.startswith(("vksched-", "wire-"))]

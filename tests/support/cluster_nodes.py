@@ -21,7 +21,7 @@ class StartedWorkers:
         self._made: list[ClusterWorker] = []
 
     def __call__(self, name: str, address: str = "127.0.0.1:0") -> ClusterWorker:
-        """Returns a new node. address: of one that was, where it is to come back."""
+        """Return a new node. address: of one that was, where it is to come back."""
         about = clusters.made(), "tls", ["cpu"]
         cache = self._folder / name
         self._made.append(ClusterWorker(name, address, *about, cache_folder=cache, **self._options))
@@ -33,7 +33,7 @@ class StartedWorkers:
 
 
 def on_cpus(nodes: Sequence[ClusterWorker], **more: Any) -> vs.Scheduler:
-    """Returns a scheduler whose results are numpy's, wherever they are computed."""
+    """Return a scheduler whose results are numpy's, wherever they are computed."""
     return vs.Scheduler([f"{node.name}/cpu" for node in nodes], cluster=cluster(nodes), **more)
 
 

@@ -11,13 +11,13 @@ from vksched.distributed.wire.credentials import Credentials
 
 @cache
 def made() -> Credentials:
-    """Returns credentials; skips where they cannot be made."""
+    """Return credentials; skips where they cannot be made."""
     pytest.importorskip("cryptography", reason="credentials are made by cryptography")
     return Credentials.make()
 
 
 @cache
 def others() -> Credentials:
-    """Returns those of another cluster."""
+    """Return those of another cluster."""
     made()
     return Credentials.make()

@@ -13,7 +13,7 @@ HOSTS = ("node1", "node2", "", "node3")
 
 
 def spread(plan: Plan, hosts: Sequence[str] = HOSTS) -> Plan:
-    """Returns the plan with its devices given to hosts in turn; the CPU stays the caller's."""
+    """Return the plan with its devices given to hosts in turn; the CPU stays the caller's."""
     devices = plan.topology.devices
     names = [on(hosts[i % len(hosts)], spec.name) for i, spec in enumerate(devices[:-1])]
     specs = [replace(spec, name=name) for spec, name in zip(devices, names, strict=False)]

@@ -55,7 +55,7 @@ class Case:
     with_cpu: bool = False
 
     def plan(self, policy: str) -> Plan:
-        """Returns the plan of a policy of EVERY."""
+        """Return the plan of a policy of EVERY."""
         if policy in POLICIES:
             return vs.plan_graph(
                 self.graph,
@@ -76,11 +76,11 @@ class Case:
         return self.follow(ways.cut.hints_for([found.device[task.name] for task in tasks]))
 
     def alone(self, device: int) -> Plan:
-        """Returns the plan in which a device and the CPU do all that the user has not placed."""
+        """Return the plan in which a device and the CPU do all that the user has not placed."""
         return self.follow(self.ways().alone(device).hints)
 
     def follow(self, hints: PlacementHints) -> Plan:
-        """Returns the plan of some wishes, whatever it takes."""
+        """Return the plan of some wishes, whatever it takes."""
         support = self.support
         draft, spills = fitted(support, self.overrides, hints)
         count, why = most_copies(draft, self.copies)
@@ -103,7 +103,7 @@ class Case:
 
 
 def draw_case(seed: int, most: int = 40) -> Case:
-    """Returns a case of at most so many ops."""
+    """Return a case of at most so many ops."""
     rng = np.random.default_rng(seed)
     graph = draw_graph(rng, int(rng.integers(1, most + 1)))
     topology = draw_topology(rng, sum(graph.words) * 4)
@@ -234,7 +234,7 @@ KINDS: tuple[tuple[float, Callable[[_Ops, vs.Tensor], vs.Tensor]], ...] = (
 
 
 def draw_graph(rng: np.random.Generator, count: int) -> Graph:
-    """Returns a graph of about so many ops: products, pairs, views, parts, sorts, states."""
+    """Return a graph of about so many ops: products, pairs, views, parts, sorts, states."""
     ops = _Ops(rng)
     shares = np.array([share for share, _ in KINDS])
     for kind in rng.choice(len(KINDS), count, p=shares / shares.sum()):
@@ -253,7 +253,7 @@ def draw_graph(rng: np.random.Generator, count: int) -> Graph:
 
 
 def draw_topology(rng: np.random.Generator, graph_bytes: int) -> Topology:
-    """Returns 2 to 6 devices and the CPU. graph_bytes: what all values take; memory goes by it."""
+    """Return 2 to 6 devices and the CPU. graph_bytes: what all values take; memory goes by it."""
     count = int(rng.integers(2, 7))
     kind = "vulkan" if rng.random() < 0.2 else "null"
     specs = [_device(rng, f"{kind}:{i}", kind, graph_bytes) for i in range(count)]
@@ -305,7 +305,7 @@ def _device(rng: np.random.Generator, name: str, kind: str, graph_bytes: int) ->
 
 
 def _costs(rng: np.random.Generator) -> PerfModel:
-    """Returns costs as calibration leaves them: calls take longer than ceilings say."""
+    """Return costs as calibration leaves them: calls take longer than ceilings say."""
     return PerfModel(
         launch_s=_one_of(rng, 0.0, 1e-6),
         start_s=1e-6,

@@ -14,7 +14,7 @@ Instance = tuple[TaskGraph, Platform]
 
 
 def drawn(seed: int, tasks: int, devices: int, *, missing: float = 0.0) -> Instance:
-    """Returns an instance; missing: the share of costs that are left out."""
+    """Return an instance; missing: the share of costs that are left out."""
     rng = random.Random(seed)
     names = [f"p{i}" for i in range(devices)]
     work = []
@@ -37,7 +37,7 @@ def drawn(seed: int, tasks: int, devices: int, *, missing: float = 0.0) -> Insta
 
 @st.composite
 def instances(draw: Callable[..., object], most: int = 12) -> Instance:
-    """Draws an instance with the extremes that are legal: zero costs, infinite bandwidth, one
+    """Draw an instance with the extremes that are legal: zero costs, infinite bandwidth, one
     device, missing costs, no task, limited memory.
     """
     pick: Callable[..., object] = draw
@@ -65,7 +65,7 @@ def instances(draw: Callable[..., object], most: int = 12) -> Instance:
 
 
 def optimum(tasks: TaskGraph, where: Platform) -> float:
-    """Returns the least makespan, by trying all orders of starts and all devices.
+    """Return the least makespan, by trying all orders of starts and all devices.
 
     It reads the values that a user gives, and shares no code with the policies.
     """

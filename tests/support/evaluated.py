@@ -13,7 +13,7 @@ from vksched.ops.creation.state import StatePiece
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, NDArray]) -> dict[int, NDArray]:
-    """Returns the value of each node."""
+    """Return the value of each node."""
     values: dict[int, NDArray] = {}
     for node in graph.nodes:
         if node.op == "input":
@@ -29,7 +29,7 @@ def evaluate(graph: Graph, feeds: Mapping[str, NDArray]) -> dict[int, NDArray]:
 
 
 def next_states(graph: Graph, values: Mapping[int, NDArray]) -> dict[Any, NDArray]:
-    """Returns for each state its next value, pieces put together."""
+    """Return for each state its next value, pieces put together."""
     pieces: dict[Any, list[tuple[int, int, NDArray]]] = {}
     for node in graph.nodes:
         if node.op != "assign":

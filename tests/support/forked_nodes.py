@@ -61,18 +61,18 @@ class ForkedNode:
         return "code" not in self.told()
 
     def signal(self, number: int) -> None:
-        """Sends a signal; returns once a killed process is gone."""
+        """Send a signal; returns once a killed process is gone."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
         if number == signal.SIGKILL:
             self.wait(lambda told: "code" in told, START_S)
 
     def wait_free(self, limit_s: float) -> None:
-        """Waits until it has no callers, or has ended."""
+        """Wait until it has no callers, or has ended."""
         self.wait(lambda told: "code" in told or told.get("callers") == 0, limit_s)
 
     def end(self, limit_s: float) -> None:
-        """Ends it as a service does, well in time; before that it is free of callers by itself."""
+        """End it as a service does, well in time; before that it is free of callers by itself."""
         if self.alive:
             self.signal(signal.SIGCONT)
             self.wait_free(limit_s)
@@ -108,7 +108,7 @@ class Forked:
         return self._process.pid
 
     def start(self, name: str, **how: object) -> ForkedNode:
-        """Returns a new process.
+        """Return a new process.
 
         how: of a caller `addresses`, `peers` and `states`. Of a node `address`; `apart`, for a
         network of its own; `version`, another one than this; `cache`, its folder; `full`, after how
@@ -127,7 +127,7 @@ class Forked:
         return made
 
     def close(self, limit_s: float = 10.0) -> list[int]:
-        """Ends all nodes as a service does; returns the exit codes of those that lived."""
+        """End all nodes as a service does; returns the exit codes of those that lived."""
         living = [node for node in self.nodes if node.alive]
         for node in living:
             node.signal(signal.SIGCONT)

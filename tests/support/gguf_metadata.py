@@ -11,7 +11,7 @@ _KINDS = "u1 i1 u2 i2 u4 i4 f4 ?1 text list u8 i8 f8".split()
 
 
 def metadata(path: Path) -> dict[str, object]:
-    """Returns the keys and values of a file of version 2 or 3."""
+    """Return the keys and values of a file of version 2 or 3."""
     data = path.read_bytes()
     at = 24
 

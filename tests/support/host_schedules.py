@@ -24,7 +24,7 @@ TAKE_S = 60.0
 def walk(
     part: HostPlan, run: RunKey, feeds: Mapping[int, NDArray], transport: TensorTransport
 ) -> list[NDArray]:
-    """Carries out a part and returns its outputs."""
+    """Carry out a part and returns its outputs."""
     graph, values = part.plan.graph, Values(part.plan.graph)
     for node, array in feeds.items():
         values[node] = array

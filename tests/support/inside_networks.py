@@ -63,7 +63,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 
 def over_nodes(count: int) -> None:
-    """Runs the models in this process and over nodes; the numbers are the same to the bit."""
+    """Run the models in this process and over nodes; the numbers are the same to the bit."""
     with networked() as network:
         nodes = [network.start(f"node{i + 1}") for i in range(count)]
         cluster = vs.Cluster([node.address for node in nodes], clusters.made())

@@ -69,7 +69,7 @@ class LazyDevice:
         self.queue.clear()
 
     def work(self, some: Sequence[Sent]) -> None:
-        """Carries out submissions, and what they need before."""
+        """Carry out submissions, and what they need before."""
         for sent in some:
             self.finish(sent)
 
@@ -79,7 +79,7 @@ class LazyDevice:
         return [self.queue[i] for i in self.rng.permutation(len(self.queue))[:count]]
 
     def finish(self, sent: Sent) -> None:
-        """Carries out a submission behind those before it on its queue, and what it waits for."""
+        """Carry out a submission behind those before it on its queue, and what it waits for."""
         if sent not in self.queue:
             return
         before = self.queue[: self.queue.index(sent)]

@@ -280,7 +280,7 @@ class Cluster:
         )
 
     def run(self, feeds: Mapping[str, NDArray]) -> tuple[NDArray, ...]:
-        """Runs once with inputs by name."""
+        """Run once with inputs by name."""
         ids = {n.id: feeds[n.name] for n in self.plan.graph.inputs if n.name in feeds}
         return self.executor.run(ids).outputs
 
@@ -292,7 +292,7 @@ class Cluster:
             device.close()
 
     def state(self, name: str) -> NDArray:
-        """Returns the value of a state by name."""
+        """Return the value of a state by name."""
         (node,) = (n for n in self.plan.graph.nodes if n.name == name and n.op == "state")
         device = self.real[self.plan.placements[node.id].device]
         return device.states.read(self.plan.graph.keys[node.id])

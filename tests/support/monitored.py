@@ -97,7 +97,7 @@ def working(
 
 
 def wait_until(found: Callable[[], object], limit_s: float = 30.0) -> None:
-    """Asks until it is so; it fails where that takes too long."""
+    """Ask until it is so; it fails where that takes too long."""
     end_s = time.monotonic() + limit_s
     while not found():
         assert time.monotonic() < end_s, "it did not come to be"

@@ -46,7 +46,7 @@ TRY = " && ".join(
 
 
 def why_not() -> str:
-    """Returns why there can be no networks of one's own here; "" where there can."""
+    """Return why there can be no networks of one's own here; "" where there can."""
     if sys.platform != "linux":
         return "only Linux has network namespaces"
     missing = [tool for tool in TOOLS if shutil.which(tool, path=PATH) is None]
@@ -63,7 +63,7 @@ def why_not() -> str:
 
 
 def run_inside(script: Path, *arguments: str, limit_s: float) -> str:
-    """Runs a script in a network of its own, and returns what it prints."""
+    """Run a script in a network of its own, and returns what it prints."""
     paths = [*filter(None, sys.path), str(EXAMPLES)]
     done = subprocess.run(
         [*UNSHARE, f'{OWN_MEMORY} && exec "$0" "$@"', sys.executable, str(script), *arguments],
@@ -93,7 +93,7 @@ class Network:
         _do("ip link set br0 up")
 
     def start(self, name: str, **how: object) -> ForkedNode:
-        """Returns a node in a network of its own; another one of that name has another address."""
+        """Return a node in a network of its own; another one of that name has another address."""
         self._count += 1
         place, port = f"10.77.0.{1 + self._count}", f"port{self._count}"
         node = self._forked.start(name, apart=True, address=f"{place}:{PORT}", **how)
@@ -108,11 +108,11 @@ class Network:
         return node
 
     def cut_off(self, name: str) -> None:
-        """Drops all packets to a node and from it."""
+        """Drop all packets to a node and from it."""
         _do(f"ip link set {self._ports[name]} nomaster")
 
     def cut_apart(self, *names: str) -> None:
-        """Drops all packets between nodes; the caller reaches all of them."""
+        """Drop all packets between nodes; the caller reaches all of them."""
         for name in names:
             _do(f"bridge link set dev {self._ports[name]} isolated on")
 
@@ -121,7 +121,7 @@ class Network:
         _do(f"tc qdisc replace dev {self._ports[name]} {QUEUE.format(bits_per_s)}")
 
     def heal(self, names: Sequence[str]) -> None:
-        """Makes the network of nodes whole again."""
+        """Make the network of nodes whole again."""
         for port in (self._ports[name] for name in names):
             _do(f"ip link set {port} master br0 up")
             _do(f"bridge link set dev {port} isolated off")

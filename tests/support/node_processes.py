@@ -36,7 +36,7 @@ class NodeProcess:
         self.address = self.line.split(" listens at ")[1].split(" with ")[0]
 
     def stop(self) -> tuple[int, str]:
-        """Ends it as a service does; returns its exit code and what it said on stderr."""
+        """End it as a service does; returns its exit code and what it said on stderr."""
         self.process.terminate()
         _, said = self.process.communicate(timeout=STOP_S)
         return self.process.returncode, said

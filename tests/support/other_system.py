@@ -56,7 +56,7 @@ REFUSED = set('<>:"|?*')
 
 
 def hide(system: str) -> None:
-    """Makes this process look like one on "win32" or "darwin" to the code of this repository."""
+    """Make this process look like one on "win32" or "darwin" to the code of this repository."""
     windows = {"win32": True, "darwin": False}[system]
     hidden_os = {*LINUX_OS, *(POSIX_OS if windows else ())}
     hidden_signal = {*LINUX_SIGNAL, *(POSIX_SIGNAL if windows else ())}
@@ -151,7 +151,7 @@ def _open_files() -> Iterator[str]:
 
 
 def main() -> None:
-    """Runs a module or a file as Python does, in the other system."""
+    """Run a module or a file as Python does, in the other system."""
     system, how, *rest = sys.argv[1:]
     import multiprocessing.connection  # noqa: F401  what libraries ask of Linux when imported
     import subprocess  # noqa: F401

@@ -19,7 +19,7 @@ def null_devices(count: int = 2) -> list[Any]:
 
 
 def graph_of_two_devices() -> dict[str, Any]:
-    """Returns arguments of `compile`: a graph with a state, a transfer value and an observer."""
+    """Return arguments of `compile`: a graph with a state, a transfer value and an observer."""
     x = vs.input("x", X.shape)
     held = vs.state(np.zeros(X.shape, np.float32), "held")
     a = vs.relu(x @ vs.weight(X, name="w"), name="a")
@@ -33,7 +33,7 @@ def graph_of_two_devices() -> dict[str, Any]:
 
 
 def save_two_runs(path: Path, devices: Sequence[Any] | None = None, **options: Any) -> Path:
-    """Runs the graph twice and writes the tape."""
+    """Run the graph twice and writes the tape."""
     tape = vs.Tape()
     with vs.Scheduler(devices or null_devices(), trace=tape, **options) as sched:
         run = sched.compile(**graph_of_two_devices())

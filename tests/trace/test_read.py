@@ -63,7 +63,7 @@ def test_a_saved_tape_is_read_back(saved: Path) -> None:
 
 
 def first(about: dict[str, Any], name: str) -> list[Any]:
-    """Returns the first event of a name."""
+    """Return the first event of a name."""
     return next(row for row in about["events"] if row[0] == name)
 
 
@@ -121,7 +121,7 @@ def test_a_file_cut_anywhere_is_refused(saved: Path, tmp_path: Path) -> None:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yields the way to each value inside."""
+    """Yield the way to each value inside."""
     yield path
     if isinstance(value, (dict, list)):
         for key, child in value.items() if isinstance(value, dict) else enumerate(value):

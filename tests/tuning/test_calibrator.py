@@ -210,7 +210,7 @@ def test_software_translates_long_kernels_only_where_it_is_fastest(rigs: Rigs) -
 
 
 def first_use() -> tuple[Hardware, Identity, Calibration]:
-    """Returns a software device after its first use, what it is kept under, and what is kept."""
+    """Return a software device after its first use, what it is kept under, and what is kept."""
     device = Hardware("vulkan:0", software=True)
     identity = kept_as(device.spec)
     assert identity is not None

@@ -105,7 +105,7 @@ def variants(name: str) -> tuple[str, ...]:
 
 
 def keep(device: Device, variants: tuple[str, ...]) -> Identity:
-    """Writes a result as `vksched tune` does: the last variant is the fastest."""
+    """Write a result as `vksched tune` does: the last variant is the fastest."""
     identity = identity_of(device.spec)
     assert identity is not None
     static, best = variants[0], variants[-1]

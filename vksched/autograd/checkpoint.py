@@ -42,7 +42,7 @@ _regions: WeakKeyDictionary[Tensor, tuple[Region, ...]] = WeakKeyDictionary()
 
 
 def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
-    """Wraps a function of tensors so that its gradient computes its values again, instead of
+    """Wrap a function of tensors so that its gradient computes its values again, instead of
     keeping them, as jax.checkpoint. Also a decorator.
 
     function: (tensors, alone or in sequences and dicts, and anything else) -> a tensor, or a
@@ -95,7 +95,7 @@ class Recomputed:
         self._made: dict[tuple[Tensor, tuple[Region, ...]], Tensor] = {}
 
     def values_for(self, tensor: Tensor, grad: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Returns the operands of a tensor and itself as its gradient rule is to read them.
+        """Return the operands of a tensor and itself as its gradient rule is to read them.
 
         grad: the gradient by the tensor; no region around it is computed again before the first
             gradient that is asked for inside it.
@@ -108,7 +108,7 @@ class Recomputed:
         return tuple(self._again(i, path) for i in tensor.inputs), self._again(tensor, path)
 
     def _again(self, tensor: Tensor, path: tuple[Region, ...]) -> Tensor:
-        """Returns the tensor that stands for one in the innermost of some nested regions."""
+        """Return the tensor that stands for one in the innermost of some nested regions."""
         stack = [(tensor, path)]
         while stack:
             key = stack[-1]

@@ -164,7 +164,7 @@ def _pull_back(
     what: str,
     stop: tuple[Tensor, ...] = (),
 ) -> tuple[Tensor, ...]:
-    """Returns the gradient by each tensor of wrt; what names the caller in errors. stop: tensors
+    """Return the gradient by each tensor of wrt; what names the caller in errors. stop: tensors
     that are taken as they are, whatever they are made of.
     """
     if missing not in MISSING:
@@ -232,7 +232,7 @@ def _parts(x: Tensor, axis: int) -> tuple[Tensor, ...]:
 
 
 def _along(grad: Tensor) -> tuple[int, int, int] | None:
-    """Returns the axis along which a gradient is one of a slice, and how many zeros there are
+    """Return the axis along which a gradient is one of a slice, and how many zeros there are
     before and behind that; None where it is none of one axis.
     """
     if grad.op != "pad" or grad.attrs["value"] != 0:
@@ -279,7 +279,7 @@ def _pulled(
 
 
 def _why_none(tensor: Tensor, order: Sequence[Tensor], what: str) -> str:
-    """Returns the error for a tensor that no gradient comes back to."""
+    """Return the error for a tensor that no gradient comes back to."""
     reached, ends = {tensor}, {}
     for each in order:
         if any(i in reached for i in each.inputs):

@@ -81,7 +81,7 @@ class BaselineProcess:
         return [python, "-c", _START, str(FOLDER), self.name, json.dumps(self._device), *own]
 
     def start(self) -> None:
-        """Starts a worker.
+        """Start a worker.
 
         Raises:
             BaselineMissing: no Python has the baseline, or it does not know the device.
@@ -138,7 +138,7 @@ class BaselineProcess:
         return answer
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Returns the answer; raises BaselineFailed, and ends the process, where there is none."""
+        """Return the answer; raises BaselineFailed, and ends the process, where there is none."""
         try:
             if self._process is None or self._process.stdin is None:
                 raise BaselineFailed("its process ended")
@@ -157,7 +157,7 @@ class BaselineProcess:
             raise
 
     def _signal(self, name: str) -> None:
-        """Stops the process or lets it go on, where the system can; Windows cannot."""
+        """Stop the process or lets it go on, where the system can; Windows cannot."""
         number = getattr(signal, name, None)
         if number is not None and self._process is not None:
             self._process.send_signal(number)
@@ -179,7 +179,7 @@ class BaselineProcess:
             return {"error": str(error)}
 
     def measure(self, seconds: float) -> list[float]:
-        """Returns the seconds of a call, several times; raises BaselineFailed."""
+        """Return the seconds of a call, several times; raises BaselineFailed."""
         answer = self.ask({"do": "measure", "seconds": seconds}, self._limit_s + seconds)
         samples = answer.get("seconds")
         good = isinstance(samples, list) and samples
@@ -202,7 +202,7 @@ class BaselineProcess:
         return f": {lines[-1][:200]}" if lines else ""
 
     def kill(self) -> None:
-        """Ends the process at once; safe to call twice."""
+        """End the process at once; safe to call twice."""
         process, self._process = self._process, None
         if process is None:
             return

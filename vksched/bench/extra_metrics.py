@@ -24,7 +24,7 @@ class Fact:
         return self.value / self.beside if self.beside else None
 
     def cells(self) -> tuple[str, str, str]:
-        """Returns value, what it is held against, and the ratio, for people."""
+        """Return value, what it is held against, and the ratio, for people."""
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
         beside = "" if self.beside is None else _text(self.beside, self.unit)
         return _text(self.value, self.unit), beside, ratio

@@ -66,7 +66,7 @@ print(json.dumps({"plain": plain, "open": opened - start, "start": ready - start
 
 
 def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
-    """Yields how long the first and the second start of a model take on a device."""
+    """Yield how long the first and the second start of a model take on a device."""
     with TemporaryDirectory(prefix="vksched-bench-") as caches:
         try:
             first, *later = [_start(device, spec, caches) for _ in range(1 + SECOND)]
@@ -84,7 +84,7 @@ def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
 
 
 def _fact(device: str, name: str, starts: Sequence[Mapping[str, Any]]) -> Fact:
-    """Returns the median of second starts."""
+    """Return the median of second starts."""
     seconds, plain = (statistics.median(one[key] for one in starts) for key in ("start", "plain"))
     note = (
         f"{seconds - statistics.median(o['open'] for o in starts):.2g} s of it to compile and run"

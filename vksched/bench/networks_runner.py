@@ -132,11 +132,11 @@ class FileRun:
         self.result()
 
     def result(self) -> NDArray:
-        """Returns the outputs of one run, joined."""
+        """Return the outputs of one run, joined."""
         return joined(list(self._run(**self._feeds).values()))
 
     def seconds(self) -> float:
-        """Returns the seconds of one run."""
+        """Return the seconds of one run."""
         start = time.perf_counter()
         self._run(**self._feeds)
         return time.perf_counter() - start
@@ -167,17 +167,17 @@ class NetworkRun:
         self._held, self._sched = list(math.updates), sched
 
     def result(self) -> NDArray:
-        """Returns the result of one run."""
+        """Return the result of one run."""
         return np.array(self.compiled(**self.feeds))
 
     def seconds(self) -> float:
-        """Returns the seconds of one run."""
+        """Return the seconds of one run."""
         start = time.perf_counter()
         self.compiled(**self.feeds)
         return time.perf_counter() - start
 
     def kernel_seconds(self) -> float:
-        """Returns the seconds that its submissions took on the device, in one run."""
+        """Return the seconds that its submissions took on the device, in one run."""
         self.compiled(**self.feeds)
         assert self.compiled.stats is not None
         return sum(self.compiled.stats.device_seconds.values())
@@ -209,7 +209,7 @@ class NetworkRun:
 
 
 def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterator[Fact]:
-    """Yields what one model takes on one device: its time beside the sum of its kernels, the time
+    """Yield what one model takes on one device: its time beside the sum of its kernels, the time
     to get ready, and memory beside that of onnxruntime, where one of pythons has it.
     """
     with ExitStack() as stack:

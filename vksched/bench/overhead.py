@@ -25,7 +25,7 @@ REPEATS = 5
 
 
 def overhead_facts(device: str, size_bytes: int = UPLOAD_BYTES) -> Iterator[Fact]:
-    """Yields the facts of one device."""
+    """Yield the facts of one device."""
     with Scheduler([device], on_device_failure="raise") as sched:
         yield _run_of_nothing(sched, device)
         yield _upload(sched, device, size_bytes)
@@ -62,7 +62,7 @@ def _upload(sched: Scheduler, device: str, size_bytes: int) -> Fact:
 
 
 def _copy_s(device: Device, arrays: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> float:
-    """Returns the seconds of moving arrays to device memory by hand, window after window."""
+    """Return the seconds of moving arrays to device memory by hand, window after window."""
     words = arrays.reshape(-1).view(np.uint32)
     if isinstance(device, CpuDevice):
         target = np.zeros_like(words)

@@ -52,7 +52,7 @@ class Ceiling:
     copy: str
 
     def share(self, flops: float, moved: float, seconds: float) -> float:
-        """Returns which share of what bounds it a kernel reaches."""
+        """Return which share of what bounds it a kernel reaches."""
         return max(flops / self.flops_per_s, moved / self.bytes_per_s) / seconds
 
     def bound(self, flops: float, moved: float) -> str:
@@ -64,7 +64,7 @@ class Ceiling:
 
 
 def measure_ceiling(device: Device) -> Ceiling:
-    """Returns the largest rates of a device."""
+    """Return the largest rates of a device."""
     if isinstance(device, VulkanDevice):
         flops, arithmetic = max(_rates_of_fma(device.context, device.limits))
         moved, copy = max(
@@ -134,7 +134,7 @@ def _rates_of_copy(
 def _submit_s(
     context: Context, pipeline: Pipeline, groups: int, push: bytes, repeats: int = REPEATS
 ) -> float:
-    """Returns the seconds of a dispatch: of the device where it tells them, else with all that a
+    """Return the seconds of a dispatch: of the device where it tells them, else with all that a
     submission costs.
     """
 
@@ -149,7 +149,7 @@ def _submit_s(
 def _recorded(
     context: Context, record: Callable[[Recording], None]
 ) -> Iterator[Callable[[], float | None]]:
-    """Yields what submits recorded commands and waits for them; it returns the device's time."""
+    """Yield what submits recorded commands and waits for them; it returns the device's time."""
     recording = context.recording()
     recording.begin()
     record(recording)
@@ -172,7 +172,7 @@ def _least_s(call: Callable[[], object]) -> float:
 
 
 def _each_s(call: Callable[[], float | None], repeats: int) -> list[float]:
-    """Returns the seconds of calls, as they tell them or by the clock; that of the first not."""
+    """Return the seconds of calls, as they tell them or by the clock; that of the first not."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()

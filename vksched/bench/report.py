@@ -93,7 +93,7 @@ class Report:
 
 
 def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Returns by group of cases, then baseline, the geometric mean of the ratios to it.
+    """Return by group of cases, then baseline, the geometric mean of the ratios to it.
 
     "fastest" stands for the fastest baseline of each case.
     """
@@ -115,7 +115,7 @@ def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
 
 
 def rates(spec: Spec, seconds: float, ceiling: Ceiling) -> tuple[float, float, float | None]:
-    """Returns GFLOP/s, GB/s and the share of the device's ceiling; None of what no ceiling bounds:
+    """Return GFLOP/s, GB/s and the share of the device's ceiling; None of what no ceiling bounds:
     arithmetic in float16, which may have units of its own, and copies over the bus.
     """
     flops, moved = work_of(spec)
@@ -126,7 +126,7 @@ def rates(spec: Spec, seconds: float, ceiling: Ceiling) -> tuple[float, float, f
 
 
 def find_devices(names: Sequence[str] | None) -> list[device_probe.DeviceInfo]:
-    """Returns the devices named, or the default ones with the CPU."""
+    """Return the devices named, or the default ones with the CPU."""
     infos = (
         device_probe.default_devices()
         if names is None

@@ -32,12 +32,12 @@ class Runner(Protocol):
     version: str
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
-        """Makes a case ready: {"nmse": error} or {"result": array}, and {"note": what was chosen};
+        """Make a case ready: {"nmse": error} or {"result": array}, and {"note": what was chosen};
         or {"skip": why not}, or {"error": what failed}.
         """
 
     def measure(self, seconds: float) -> list[float]:
-        """Returns the seconds of one call, several times."""
+        """Return the seconds of one call, several times."""
 
     def drop(self) -> None: ...
 
@@ -80,14 +80,14 @@ class Result:
         return next((f for f in self.figures if f.runner == OURS), None)
 
     def ratio(self, baseline: str) -> float | None:
-        """Returns how many times as fast as the baseline we are; None without both figures."""
+        """Return how many times as fast as the baseline we are; None without both figures."""
         other = next((f for f in self.figures if f.runner == baseline), None)
         if self.ours is None or other is None:
             return None
         return paired_ratio(other.rounds_s, self.ours.rounds_s)
 
     def fastest_baseline(self, but: Iterable[str] = ()) -> Figure | None:
-        """Returns the baseline to beat."""
+        """Return the baseline to beat."""
         left_out = {OURS, *but}
         there = [f for f in self.figures if f.runner not in left_out and f.rounds_s]
         return min(there, key=lambda f: f.seconds or math.inf, default=None)
@@ -109,13 +109,13 @@ class Result:
 
 
 def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float | None:
-    """Returns the median of the rounds' ratios; None where there is no common round."""
+    """Return the median of the rounds' ratios; None where there is no common round."""
     ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
     return statistics.median(ratios) if ratios else None
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """Returns the geometric mean; None of nothing."""
+    """Return the geometric mean; None of nothing."""
     logs = [math.log(value) for value in values]
     return math.exp(statistics.fmean(logs)) if logs else None
 
@@ -168,7 +168,7 @@ def measure_case(
 
 
 def spread(samples: Sequence[float]) -> float:
-    """Returns the distance of the quartiles as a share of the median."""
+    """Return the distance of the quartiles as a share of the median."""
     if len(samples) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")

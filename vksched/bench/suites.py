@@ -209,7 +209,7 @@ def specs_of(
 
 
 def fitting(specs: Sequence[Spec], type_: str) -> list[Spec]:
-    """Returns the cases for a device of that type: software leaves out those for hardware, unless
+    """Return the cases for a device of that type: software leaves out those for hardware, unless
     nothing else was asked for.
     """
     software = [spec for spec in specs if not spec.get("hardware")]
@@ -217,7 +217,7 @@ def fitting(specs: Sequence[Spec], type_: str) -> list[Spec]:
 
 
 def matches(name: str, pattern: str | None, names: Collection[str] = ()) -> bool:
-    """Returns whether one of the patterns, between commas, is of this name: the name itself, or
+    """Return whether one of the patterns, between commas, is of this name: the name itself, or
     one as in fnmatch, or a part of it where no case has just that name. Capitals count as small.
     """
     name, whole = name.lower(), {one.lower() for one in names}

@@ -41,7 +41,7 @@ class BusCopy:
         self._given.array[:] = values.reshape(-1).view(np.uint32)
 
     def result(self) -> NDArray:
-        """Returns the values, once there and back."""
+        """Return the values, once there and back."""
         self._taken.array[:] = 0
         for recording in (self._in, self._out):
             recording.submit()
@@ -49,7 +49,7 @@ class BusCopy:
         return np.array(self._taken.array).view(self._dtype)
 
     def seconds(self) -> float:
-        """Returns the seconds of one copy, its submission included."""
+        """Return the seconds of one copy, its submission included."""
         start = time.perf_counter()
         self._timed.submit()
         self._timed.wait(TIMEOUT_S)

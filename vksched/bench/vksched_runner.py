@@ -62,7 +62,7 @@ MAX_BYTES = 1 << 28
 
 
 def build(spec: Spec, v: Mapping[str, Tensor]) -> Tensor:
-    """Returns the case as a user would write it."""
+    """Return the case as a user would write it."""
     kind, x = spec.kind, v["x0"]
     if kind == "matmul":
         b = v["x1"] if spec.get("batch") else v["w0"]
@@ -118,7 +118,7 @@ class _Pair:
         self._sched = sched
 
     def seconds(self) -> float:
-        """Returns the seconds of one call, from one run of each graph."""
+        """Return the seconds of one call, from one run of each graph."""
         alone = _seconds(self.beside)
         return max(_seconds(self.timed) - alone, 1e-9) / self.calls / self._ops
 
@@ -166,7 +166,7 @@ class Ours:
         self._language: Model | None = None
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
-        """Returns the result beside numpy's, and makes the case ready to run."""
+        """Return the result beside numpy's, and makes the case ready to run."""
         self.drop()
         if spec.kind in self._wholes:
             try:
@@ -239,7 +239,7 @@ class Ours:
         return got, split_names
 
     def _repeat(self, pair: _Pair, spec: Spec, arrays: Arrays) -> _Pair:
-        """Puts as many calls into a submission as its own cost asks for."""
+        """Put as many calls into a submission as its own cost asks for."""
         pair.seconds()
         calls = repeats(min(pair.seconds() for _ in range(2)))
         size = sum(a.nbytes for n, a in arrays.items() if n.startswith("x"))
@@ -251,12 +251,12 @@ class Ours:
         return pair
 
     def measure(self, seconds: float) -> list[float]:
-        """Returns the seconds of a call, several times."""
+        """Return the seconds of a call, several times."""
         assert self._pair is not None
         return sample_for(self._pair.seconds, seconds)
 
     def drop(self) -> None:
-        """Forgets the case."""
+        """Forget the case."""
         if self._pair is not None:
             self._pair.close()
             self._pair = None

@@ -99,7 +99,7 @@ def _command(name: str) -> click.Command:
 
 
 def import_named(words: Iterable[str]) -> None:
-    """Imports the first command that is among the words of a command line."""
+    """Import the first command that is among the words of a command line."""
     for name in words:
         if name in MODULES:
             _command(name)

@@ -55,7 +55,7 @@ DEFAULT = Tolerance.of()
 def compare(
     found: Mapping[str, Any], expected: Mapping[str, Any], tolerance: Tolerance = DEFAULT
 ) -> list[Difference]:
-    """Returns the difference of each output, sequences item by item."""
+    """Return the difference of each output, sequences item by item."""
     pairs = [(name, got, expected[name]) for name, got in found.items()]
     return [d for name, got, wanted in pairs for d in _compare(name, got, wanted, tolerance)]
 

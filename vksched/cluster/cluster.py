@@ -61,7 +61,7 @@ class Cluster:
             )
 
     def join(self, clock: Clock | None = None) -> ClusterConnections:
-        """Connects to all workers, and measures the links between them.
+        """Connect to all workers, and measures the links between them.
 
         Raises:
             DeviceError: one cannot be reached, or is none of this cluster.

@@ -141,7 +141,7 @@ class ClusterConnections:
             missing = lost
 
     def _measure(self, names: Sequence[str] | Mapping[str, RemoteWorker]) -> None:
-        """Measures the links of some workers, one after the other, so that none disturbs
+        """Measure the links of some workers, one after the other, so that none disturbs
         another.
         """
         others = self._here() if len(self._by_name) <= MAX_MEASURED else ()
@@ -174,7 +174,7 @@ class ClusterConnections:
         return reached
 
     def _apart(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], DeviceError]:
-        """Returns which workers do not reach which others, and why. All try at once, as each that
+        """Return which workers do not reach which others, and why. All try at once, as each that
         fails takes seconds.
         """
 

@@ -10,7 +10,7 @@ from .ray_cluster import find
 
 
 def as_cluster(given: Cluster | str) -> Cluster:
-    """Returns a cluster that is given, or that of Ray at an address: "auto", "ray://HOST:PORT".
+    """Return a cluster that is given, or that of Ray at an address: "auto", "ray://HOST:PORT".
 
     Raises:
         VkschedError: there is none.

@@ -29,7 +29,7 @@ Computer = Mapping[str, Any]
 
 @contextmanager
 def reserved(computers: Sequence[Computer]) -> Iterator[dict[str, Any]]:
-    """Yields the placement group of each computer by its id, made where there is none. Where what
+    """Yield the placement group of each computer by its id, made where there is none. Where what
     follows fails, those that were made are removed, with all that runs in them.
 
     Raises:
@@ -79,7 +79,7 @@ def _wait_for_room(computers: Sequence[Computer], groups: Mapping[str, Any]) -> 
 
 
 def release(computers: Sequence[Computer] = ()) -> None:
-    """Removes the groups of all computers but some; actors in them end."""
+    """Remove the groups of all computers but some; actors in them end."""
     kept = {computer["NodeID"] for computer in computers}
     _remove(group for id_, group in _groups().items() if id_ not in kept)
 
@@ -98,7 +98,7 @@ def _text(needs: Mapping[str, float]) -> str:
 
 
 def _groups() -> dict[str, Any]:
-    """Returns the groups of workers by the id of their computer."""
+    """Return the groups of workers by the id of their computer."""
     from ray._raylet import PlacementGroupID
     from ray.util import placement_group_table
     from ray.util.placement_group import PlacementGroup

@@ -32,7 +32,7 @@ MAX_BYTES = 1 << 10
 
 
 def find_ray(address: str) -> str:
-    """Returns the address that Ray is to be given, once something there may be Ray; an "auto" that
+    """Return the address that Ray is to be given, once something there may be Ray; an "auto" that
     Ray has to look for is not judged.
 
     Raises:
@@ -62,7 +62,7 @@ def _none(address: str, place: str, why: str) -> DeviceError:
 
 
 def _place(address: str) -> str | None:
-    """Returns where a Ray cluster is; None where Ray has to look for it."""
+    """Return where a Ray cluster is; None where Ray has to look for it."""
     if address != AUTO:
         return address
     told = os.environ.get("RAY_ADDRESS", AUTO)

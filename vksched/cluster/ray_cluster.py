@@ -70,7 +70,7 @@ class _WorkerActor:
 
 
 def start(address: str = AUTO, security: str = SECURITY[0]) -> list[RayWorker]:
-    """Starts a worker on each computer of a Ray cluster that has none; they stay until `stop`.
+    """Start a worker on each computer of a Ray cluster that has none; they stay until `stop`.
 
     Raises:
         VkschedError: Ray is missing, there is no such cluster, or a worker cannot start.
@@ -80,13 +80,13 @@ def start(address: str = AUTO, security: str = SECURITY[0]) -> list[RayWorker]:
 
 
 def workers(address: str = AUTO) -> list[RayWorker]:
-    """Returns the workers that run on a Ray cluster now."""
+    """Return the workers that run on a Ray cluster now."""
     with _ray(address) as ray:
         return sorted(_about(ray, _actors(ray)))
 
 
 def stop(address: str = AUTO) -> list[str]:
-    """Ends all workers on a Ray cluster, and returns their names."""
+    """End all workers on a Ray cluster, and returns their names."""
     with _ray(address) as ray:
         known = _actors(ray)
         for actor in known.values():
@@ -96,7 +96,7 @@ def stop(address: str = AUTO) -> list[str]:
 
 
 def find(address: str = AUTO) -> Cluster:
-    """Returns the workers of a Ray cluster, started where they do not run; but not the one of this
+    """Return the workers of a Ray cluster, started where they do not run; but not the one of this
     very computer, whose devices the driver has anyway.
 
     Raises:
@@ -173,7 +173,7 @@ class _Started(NamedTuple):
 
 
 def _started(ray: Any, security: str, besides: str = "") -> _Started:
-    """Returns a worker for each computer, started where there is none. security: of the first one.
+    """Return a worker for each computer, started where there is none. security: of the first one.
     besides: the id of a computer that needs none.
     """
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -222,7 +222,7 @@ def _computers(ray: Any) -> list[dict[str, Any]]:
 
 
 def _actors(ray: Any) -> dict[str, Any]:
-    """Returns the actors of all workers that live, by name."""
+    """Return the actors of all workers that live, by name."""
     found: dict[str, Any] = {}
     for each in ray.util.list_named_actors(all_namespaces=True):
         if each["namespace"] == NAMESPACE:
@@ -239,7 +239,7 @@ def _about(ray: Any, actors: dict[str, Any]) -> list[RayWorker]:
 
 
 def _credentials(ray: Any, actors: dict[str, Any]) -> tuple[str, str] | None:
-    """Returns the key of the workers that run, and their security."""
+    """Return the key of the workers that run, and their security."""
     for actor in actors.values():
         text, security = ray.get(actor.credentials.remote(), timeout=ANSWER_S)
         return text, security

@@ -113,11 +113,11 @@ class ClusterWorker:
         return self._server.drivers
 
     def wait_until_free(self) -> None:
-        """Waits until no driver has anything here."""
+        """Wait until no driver has anything here."""
         self._server.wait_until_free()
 
     def close(self) -> None:
-        """Ends all connections and closes the devices."""
+        """End all connections and closes the devices."""
         self._server.close()
         self._opened.close()
 
@@ -127,7 +127,7 @@ class ClusterWorker:
         return PlanRunner(self._opened.devices, transport, driver, trace, timeout_s)
 
     def _device_infos(self) -> Iterator[RemoteDeviceInfo]:
-        """Yields what drivers may know of each device now."""
+        """Yield what drivers may know of each device now."""
         links = {a: link for a, b, link in self._calibrator.links(self._opened.devices) if b == CPU}
         for device in self._opened.devices:
             spec = self._calibrator.costed(self._tuner.tuned(device.spec))

@@ -39,7 +39,7 @@ _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
 def canonical_dtype(dtype: object, more: tuple[str, ...] = ()) -> str:
-    """Returns the name of a dtype given as a name, a numpy dtype or a numpy scalar type.
+    """Return the name of a dtype given as a name, a numpy dtype or a numpy scalar type.
 
     more: names that are taken beside DTYPES.
     """
@@ -55,7 +55,7 @@ def canonical_dtype(dtype: object, more: tuple[str, ...] = ()) -> str:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Returns the numpy dtype in which the host holds a tensor of this element type."""
+    """Return the numpy dtype in which the host holds a tensor of this element type."""
     return _NUMPY[name]
 
 
@@ -67,7 +67,7 @@ def is_uniform(array: NDArray) -> bool:
 
 
 def elements_of_word(dtype: str) -> int:
-    """Returns how many elements share a 32-bit word on a device."""
+    """Return how many elements share a 32-bit word on a device."""
     if dtype in NARROW or dtype == FLOAT16:
         return WORD_BYTES // _NUMPY[dtype].itemsize
     return 1
@@ -126,7 +126,7 @@ class TensorType:
         return self.size * _NUMPY[self.dtype].itemsize
 
     def as_dtype(self, dtype: str) -> TensorType:
-        """Returns the same shape with another element type."""
+        """Return the same shape with another element type."""
         return self if dtype == self.dtype else TensorType(self.shape, dtype)
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ class TensorType:
 
 
 def as_shape(shape: int | Sequence[int]) -> Shape:
-    """Returns a shape as a tuple of Python ints; an int stands for rank 1."""
+    """Return a shape as a tuple of Python ints; an int stands for rank 1."""
     if isinstance(shape, (int, np.integer)):
         return (int(shape),)
     try:
@@ -144,7 +144,7 @@ def as_shape(shape: int | Sequence[int]) -> Shape:
 
 
 def as_int(op: str, what: str, value: object) -> int:
-    """Returns an integer of Python's or numpy's as Python's.
+    """Return an integer of Python's or numpy's as Python's.
 
     Raises:
         ShapeError: it is something else.
@@ -156,7 +156,7 @@ def as_int(op: str, what: str, value: object) -> int:
 
 
 def as_ints(op: str, what: str, value: object) -> tuple[int, ...]:
-    """Returns one integer, or those of a sequence, as a tuple.
+    """Return one integer, or those of a sequence, as a tuple.
 
     Raises:
         ShapeError: it is something else.
@@ -174,7 +174,7 @@ def as_ints(op: str, what: str, value: object) -> tuple[int, ...]:
 
 
 def as_float(op: str, what: str, value: object) -> float:
-    """Returns a number of Python's or numpy's as a float.
+    """Return a number of Python's or numpy's as a float.
 
     Raises:
         DTypeError: it is something else, or not finite.
@@ -189,7 +189,7 @@ def as_float(op: str, what: str, value: object) -> float:
 
 
 def as_floats(op: str, what: str, value: object) -> tuple[float, ...]:
-    """Returns the numbers of a sequence as floats.
+    """Return the numbers of a sequence as floats.
 
     Raises:
         DTypeError: it is something else, or one is not finite.
@@ -200,7 +200,7 @@ def as_floats(op: str, what: str, value: object) -> tuple[float, ...]:
 
 
 def check_made(op: str, count: int) -> None:
-    """Raises ShapeError for a constant that is too large to be made while a graph is written."""
+    """Raise ShapeError for a constant that is too large to be made while a graph is written."""
     if count > MAX_MADE:
         raise ShapeError(
             f"[{op}] expected to make constants of at most 2^28 elements, got {count}; try less "
@@ -209,7 +209,7 @@ def check_made(op: str, count: int) -> None:
 
 
 def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
-    """Returns the numpy broadcast of shapes.
+    """Return the numpy broadcast of shapes.
 
     Raises:
         ShapeError: two of them have different sizes, neither 1, at the same axis from the right.
@@ -230,7 +230,7 @@ def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
 
 
 def normalize_axis(op: str, axis: int, rank: int) -> int:
-    """Returns an axis in 0..rank-1 from one that may count from the end."""
+    """Return an axis in 0..rank-1 from one that may count from the end."""
     try:
         axis = operator.index(axis)
     except TypeError:
@@ -241,7 +241,7 @@ def normalize_axis(op: str, axis: int, rank: int) -> int:
 
 
 def normalize_axes(op: str, axes: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Returns sorted, distinct axes in 0..rank-1; None stands for all."""
+    """Return sorted, distinct axes in 0..rank-1; None stands for all."""
     if axes is None:
         return tuple(range(rank))
     try:
@@ -255,7 +255,7 @@ def normalize_axes(op: str, axes: int | Sequence[int] | None, rank: int) -> tupl
 
 
 def contiguous_strides(shape: Shape) -> tuple[int, ...]:
-    """Returns the row-major strides of a shape, in elements."""
+    """Return the row-major strides of a shape, in elements."""
     strides, step = [0] * len(shape), 1
     for axis in range(len(shape) - 1, -1, -1):
         strides[axis] = step

@@ -14,7 +14,7 @@ _MEANINGS = {
 
 
 def is_on(name: str, default: bool = False) -> bool:
-    """Returns whether a variable is on; the default where it is not set, or empty.
+    """Return whether a variable is on; the default where it is not set, or empty.
 
     Raises:
         VkschedError: its value means neither.
@@ -36,7 +36,7 @@ def _words(meaning: bool) -> list[str]:
 
 
 def word_of(name: str, known: Sequence[str]) -> str:
-    """Returns the word that a variable is set to; "" where it is not set, or empty.
+    """Return the word that a variable is set to; "" where it is not set, or empty.
 
     Raises:
         VkschedError: it is none of the known words.
@@ -51,7 +51,7 @@ def word_of(name: str, known: Sequence[str]) -> str:
 
 
 def number_of(name: str) -> int | None:
-    """Returns the whole number that a variable is set to; None where it is not set, or empty.
+    """Return the whole number that a variable is set to; None where it is not set, or empty.
 
     Raises:
         VkschedError: it is no whole number of 0 or more.
@@ -68,5 +68,5 @@ def number_of(name: str) -> int | None:
 
 
 def names_in(name: str) -> tuple[str, ...]:
-    """Returns the names that a variable lists, with commas between; none where it is not set."""
+    """Return the names that a variable lists, with commas between; none where it is not set."""
     return tuple(filter(None, (each.strip() for each in os.environ.get(name, "").split(","))))

@@ -107,7 +107,7 @@ class StateLost(DeviceError):
 
 
 def call_text(names: Iterable[str]) -> str:
-    """Returns how `run` is called with inputs of these names, as Python that runs."""
+    """Return how `run` is called with inputs of these names, as Python that runs."""
     given = list(names)
     if all(map(_is_name, given)):
         return f"run({', '.join(f'{name}=...' for name in given)})"
@@ -115,17 +115,17 @@ def call_text(names: Iterable[str]) -> str:
 
 
 def dict_text(names: Iterable[str]) -> str:
-    """Returns a dict with these keys, as Python that runs: {"x": ...}."""
+    """Return a dict with these keys, as Python that runs: {"x": ...}."""
     return "{" + ", ".join(f"{json.dumps(name, ensure_ascii=False)}: ..." for name in names) + "}"
 
 
 def cast_text(name: str, dtype: object) -> str:
-    """Returns how an input is converted, as Python that runs."""
+    """Return how an input is converted, as Python that runs."""
     return f"{name if _is_name(name) else 'array'}.astype({str(dtype)!r})"
 
 
 def close_text(name: str, known: Iterable[str]) -> str:
-    """Returns how an error about an unknown name ends: "; close: batch", "" where nothing is close.
+    """Return how an error about an unknown name ends: "; close: batch", "" where nothing is close.
     Capitals and small letters count as the same.
     """
     from difflib import get_close_matches

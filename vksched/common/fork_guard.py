@@ -39,7 +39,7 @@ class Owner:
         return self._forks != _forks
 
     def require(self, what: str) -> None:
-        """Raises DeviceError in a forked child."""
+        """Raise DeviceError in a forked child."""
         if self.forked:
             raise DeviceError(
                 f"[fork] expected {what} in the process that opened it ({self.pid}), got a forked "

@@ -9,7 +9,7 @@ ROUNDED = 0.9995
 
 
 def format_bytes(count: int) -> str:
-    """Returns a number of bytes in the unit that suits it."""
+    """Return a number of bytes in the unit that suits it."""
     if count < 1024:
         return f"{count} B"
     for unit, size in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)):
@@ -19,7 +19,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_share(need: int, room: int) -> str:
-    """Returns bytes that are needed of those there are, in a unit in which they differ."""
+    """Return bytes that are needed of those there are, in a unit in which they differ."""
     texts = format_bytes(need), format_bytes(room)
     if texts[0] == texts[1] and need != room:
         texts = f"{need}", f"{room} bytes"
@@ -27,7 +27,7 @@ def format_share(need: int, room: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Returns a time in the unit that suits it."""
+    """Return a time in the unit that suits it."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= ROUNDED * size or unit == "us":
             return f"{format_number(seconds / size)} {unit}"
@@ -35,14 +35,14 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_moment(seconds: float) -> str:
-    """Returns a point of time, 0 or more, in the unit that suits it: nanoseconds too."""
+    """Return a point of time, 0 or more, in the unit that suits it: nanoseconds too."""
     if 0 < seconds < ROUNDED * 1e-6:
         return f"{seconds / 1e-9:.3g} ns"
     return format_seconds(seconds) if seconds else "0 s"
 
 
 def format_joules(joules: float) -> str:
-    """Returns an energy in the unit that suits it."""
+    """Return an energy in the unit that suits it."""
     for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6)):
         if joules >= ROUNDED * size or unit == "uJ":
             return f"{format_number(joules / size)} {unit}"
@@ -50,12 +50,12 @@ def format_joules(joules: float) -> str:
 
 
 def format_number(number: float) -> str:
-    """Returns a number with three digits, or all those of a whole number that has more."""
+    """Return a number with three digits, or all those of a whole number that has more."""
     return f"{number:.0f}" if 999.5 <= number < 1e9 else f"{number:.3g}"
 
 
 def count_of(count: int, thing: str) -> str:
-    """Returns a number with its noun, in the plural where it is not one."""
+    """Return a number with its noun, in the plural where it is not one."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 

@@ -88,7 +88,7 @@ def _all_hold(data: Sequence[Any], schema: object) -> bool:
 
 
 def _tell(data: object, schema: object, where: str) -> None:
-    """Raises Wrong that tells the first place where data is not what a schema says."""
+    """Raise Wrong that tells the first place where data is not what a schema says."""
     if isinstance(schema, list):
         _expect(isinstance(data, list), "a list", data, where)
         assert isinstance(data, list)

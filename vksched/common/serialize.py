@@ -11,7 +11,7 @@ import numpy as np
 
 
 def plain(value: object) -> object:
-    """Returns a value as plain data: named tuples and dataclasses as dicts, what is unknown as
+    """Return a value as plain data: named tuples and dataclasses as dicts, what is unknown as
     text.
     """
     if value is None or isinstance(value, (bool, int, str)):
@@ -32,7 +32,7 @@ def plain(value: object) -> object:
 
 
 def float_of(value: object) -> float | None:
-    """Returns the number that `plain` wrote as a word; None where it is none."""
+    """Return the number that `plain` wrote as a word; None where it is none."""
     if isinstance(value, Mapping) and value.keys() == {"float"}:
         return _WORDS.get(str(value["float"]))
     return None

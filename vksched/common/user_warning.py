@@ -13,7 +13,7 @@ class VkschedWarning(UserWarning):
 
 
 def warn(text: str) -> None:
-    """Warns as `warn_user` does, but never raises: for faults that a run survives, for worker
+    """Warn as `warn_user` does, but never raises: for faults that a run survives, for worker
     threads, and midway through freeing. Where warnings are errors, it logs the text.
     """
     try:
@@ -23,7 +23,7 @@ def warn(text: str) -> None:
 
 
 def warn_user(text: str) -> None:
-    """Warns at the first line outside of the package, however deep below it the call is. A worker
+    """Warn at the first line outside of the package, however deep below it the call is. A worker
     thread has no such line: there it warns at the line that calls this.
     """
     modules: list[str] = []

@@ -52,7 +52,7 @@ class TensorTransport(Protocol):
     """
 
     def send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
-        """Sends a value; returns once the array may change again, and does not wait for the
+        """Send a value; returns once the array may change again, and does not wait for the
         receiver's `recv`.
 
         Raises:
@@ -60,7 +60,7 @@ class TensorTransport(Protocol):
         """
 
     def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
-        """Returns a value that a host has sent or will send. It is taken once, and is the taker's.
+        """Return a value that a host has sent or will send. It is taken once, and is the taker's.
 
         Raises:
             HostLost: that host is lost. DeviceTimeout: nothing came; `host` says from whom.
@@ -68,13 +68,13 @@ class TensorTransport(Protocol):
         """
 
     def has_arrived(self, run: RunKey, value: int, host: str) -> bool:
-        """Returns whether a value is there that `recv` would return; it does not wait."""
+        """Return whether a value is there that `recv` would return; it does not wait."""
 
     def abort(self, run: RunKey) -> None:
         """Has every `recv` and `send` of a run raise RunAborted, those that wait now, too."""
 
     def end(self, run: RunKey) -> None:
-        """Drops what is left of a run, and what comes later of it."""
+        """Drop what is left of a run, and what comes later of it."""
 
 
 class Driver(Protocol):
@@ -103,7 +103,7 @@ class Worker(Protocol):
     def name(self) -> str: ...
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
-        """Makes a part ready to run there: memory, weights that are not there, recordings.
+        """Make a part ready to run there: memory, weights that are not there, recordings.
 
         number: of the plan, by the driver's counting; `RunKey.plan` of its runs.
 
@@ -118,7 +118,7 @@ class Worker(Protocol):
         failed: Callable[[BaseException], None],
         traced: bool = False,
     ) -> None:
-        """Starts a part's run and does not wait; the arrays may not change before `finish`.
+        """Start a part's run and does not wait; the arrays may not change before `finish`.
 
         feeds: the inputs of `HostPlan.inputs`, by node. failed: is called once, on any thread, as
         soon as it is known that the part has failed or its host is lost; it must not wait. traced:
@@ -129,7 +129,7 @@ class Worker(Protocol):
         """
 
     def ready(self, run: RunKey, timeout_s: float) -> None:
-        """Waits until all but the commits is done there; of a part without commits do not ask.
+        """Wait until all but the commits is done there; of a part without commits do not ask.
 
         Raises:
             HostLost. DeviceTimeout. What `Driver.failed` was told there.
@@ -139,7 +139,7 @@ class Worker(Protocol):
         """Has a part that is ready write its states; does not wait. It may be said twice."""
 
     def finish(self, run: RunKey, timeout_s: float) -> WorkerRunResult:
-        """Waits until the part is done, and returns its times. After a DeviceTimeout one may wait
+        """Wait until the part is done, and returns its times. After a DeviceTimeout one may wait
         again.
 
         Raises:
@@ -151,4 +151,4 @@ class Worker(Protocol):
         """Has a part give up; does not wait, and raises nothing. `finish` tells when it has."""
 
     def release_plan(self, number: int) -> None:
-        """Frees what a plan holds there, once its runs have ended; raises nothing."""
+        """Free what a plan holds there, once its runs have ended; raises nothing."""

@@ -42,7 +42,7 @@ class PlanCostOracle:
         self._known: dict[tuple[int, str], float] = {}
 
     def seconds(self, graph: Graph, node: int, device: str) -> float:
-        """Returns the expected seconds of a node on a device."""
+        """Return the expected seconds of a node on a device."""
         key = graph.signatures[node], device
         if key not in self._known:
             spec = self._topology.devices[self._topology.index(device)]
@@ -50,7 +50,7 @@ class PlanCostOracle:
         return self._known[key]
 
     def run_seconds(self, made: BuildResult) -> float:
-        """Returns the expected seconds of a run of a graph; infinite where it cannot run."""
+        """Return the expected seconds of a run of a graph; infinite where it cannot run."""
         try:
             plan = plan_graph(
                 made.graph,
@@ -85,7 +85,7 @@ class Configuring:
         self._known: set[str] = set()
 
     def apply(self, request: Request, resolve: Callable[[str], str]) -> Request:
-        """Returns a request that computes the same as the config says. resolve: turns names of
+        """Return a request that computes the same as the config says. resolve: turns names of
         devices into those of the machine.
         """
         graph, topology = request.graph, self._topology()
@@ -103,7 +103,7 @@ class Configuring:
         return replace(done, notes=applied.notes, all_reduce_nodes=applied.all_reduce_nodes)
 
     def _warn(self, unmatched: Mapping[str, str]) -> None:
-        """Warns of each name once, unless it has matched something before."""
+        """Warn of each name once, unless it has matched something before."""
         for name, text in unmatched.items():
             if name not in self._known:
                 warnings.warn(text, VkschedWarning, stacklevel=6)
@@ -118,7 +118,7 @@ class Configuring:
         return apply_config(graph, config, topology, costs, shown, self._pieces(graph))
 
     def _pieces(self, graph: Graph) -> Pieces:
-        """Returns the layouts of states that some graph uses."""
+        """Return the layouts of states that some graph uses."""
         out: dict[int, tuple[Devices, ShardedAxis] | None] = {}
         for node_id in graph.initial:
             state = graph.keys[node_id]
@@ -136,7 +136,7 @@ class Configuring:
 
 
 def _resolved(config: Config, resolve: Callable[[str], str]) -> Config:
-    """Returns a config with the names that devices have in the machine."""
+    """Return a config with the names that devices have in the machine."""
     sections = {}
     for name, section in config.sections.items():
         try:

@@ -116,7 +116,7 @@ class GraphExecutionState:
         self._ready(progress)
 
     def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Done:
-        """Runs once on the calling thread; the arrays must not change until it is done."""
+        """Run once on the calling thread; the arrays must not change until it is done."""
         self._owner.require("the compiled graph")
         self.require_outside("run")
         me = threading.get_ident()
@@ -136,7 +136,7 @@ class GraphExecutionState:
         then: Callable[[tuple[NDArray, ...]], R],
         observers: Observers | None = None,
     ) -> Future[R]:
-        """Starts a run and returns at once; the arrays must not change until it is done.
+        """Start a run and returns at once; the arrays must not change until it is done.
 
         A run that was accepted is carried out, even when `close` is called before it begins.
         """
@@ -163,7 +163,7 @@ class GraphExecutionState:
         return future
 
     def synchronize(self) -> None:
-        """Waits until every run accepted so far is done."""
+        """Wait until every run accepted so far is done."""
         self._owner.require("the compiled graph")
         self.require_outside("synchronize")
         with self._state:
@@ -175,7 +175,7 @@ class GraphExecutionState:
             self._state.wait_for(lambda: not self._accepted.intersection(accepted))
 
     def close(self) -> None:
-        """Waits for runs under way and accepted ones, then frees what the plan holds; safe to call
+        """Wait for runs under way and accepted ones, then frees what the plan holds; safe to call
         again. From a callback of a future it cancels those that have not begun; in a fork, nothing.
         """
         if self._owner.forked:
@@ -217,7 +217,7 @@ class GraphExecutionState:
         return self._closed
 
     def require_outside(self, what: str) -> None:
-        """Raises in an observer or sink of a run of this graph."""
+        """Raise in an observer or sink of a run of this graph."""
         me = threading.get_ident()
         if me in self._callers or me in self._inside:
             raise PlanError(f"[{what}] {_FROM_INSIDE}")
@@ -294,7 +294,7 @@ class GraphExecutionState:
             self._states.release(self._placed.pop())
 
     def _watch(self, executor: BaseExecutor, plan: Plan, stats: RunStats) -> None:
-        """Takes in what a run measured. plan: what it did, which may be not the executor's plan."""
+        """Take in what a run measured. plan: what it did, which may be not the executor's plan."""
         own = plan if executor.plan.replicas else executor.plan
         first = own not in self._watched
         self._watched.add(own)
@@ -305,7 +305,7 @@ class GraphExecutionState:
                 self._drift.see(self._preparing.trace.clock.now(), stats)
 
     def _ready(self, progress: Progress | None = None) -> BaseExecutor:
-        """Returns the generation to run on, made anew where a device of the last one is out of use.
+        """Return the generation to run on, made anew where a device of the last one is out of use.
 
         The last one's runs under way end first, as what they hold may be needed.
         """
@@ -388,7 +388,7 @@ def _works(executor: BaseExecutor | None, quarantine: Quarantine) -> TypeGuard[B
 
 
 def _cause(last: BaseExecutor | None, again: ReplanReason | None, stale: str) -> str:
-    """Returns why there has to be another plan, for events."""
+    """Return why there has to be another plan, for events."""
     if last is None:
         return "compile"
     return "replan" if again is not None else stale or "fault"

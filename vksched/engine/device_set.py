@@ -45,7 +45,7 @@ class DeviceSet:
     def open(
         self, devices: Wanted | None, hosts: Hosts | None = None, robust: bool = False
     ) -> None:
-        """Opens devices by name, takes open ones; None stands for all that are used by default, and
+        """Open devices by name, takes open ones; None stands for all that are used by default, and
         all of the other computers. robust: what is opened keeps kernels from the memory of others.
         """
         with drivers_kept(), robust_access() if robust else nullcontext():
@@ -98,7 +98,7 @@ class DeviceSet:
         _in_use.update(map(innermost, self.devices))
 
     def resolve(self, device: str) -> str:
-        """Returns the name of an open device, which may be given as another name of it."""
+        """Return the name of an open device, which may be given as another name of it."""
         if device in self._aliases or any(d.name == device for d in self.devices):
             return self._aliases.get(device, device)
         if device.startswith("vulkan:"):
@@ -107,7 +107,7 @@ class DeviceSet:
         return device
 
     def check_granularity(self, submit_granularity: str | Mapping[str, str]) -> dict[str, str]:
-        """Returns how each device is given its work, by its name."""
+        """Return how each device is given its work, by its name."""
         names = [d.name for d in self.devices]
         gpus = [d.name for d in self.devices if d.spec.kind != "cpu"]
         if isinstance(submit_granularity, str):
@@ -150,14 +150,14 @@ class DeviceSet:
         return (*[(a, b, link) for a, b, link in ends if link is not None], *self.hosts.links())
 
     def replace(self, device: Device) -> None:
-        """Takes a device in place of one of its name, which is not used any more."""
+        """Take a device in place of one of its name, which is not used any more."""
         at = next(i for i, known in enumerate(self.devices) if known.name == device.name)
         _in_use.discard(innermost(self.devices[at]))
         self.devices[at] = device
         _in_use.add(innermost(device))
 
     def close(self) -> None:
-        """Closes all devices, the one opened last first, and the ways to other computers."""
+        """Close all devices, the one opened last first, and the ways to other computers."""
         for device in reversed(self.devices):
             device.close()
             _in_use.discard(innermost(device))
@@ -168,7 +168,7 @@ class DeviceSet:
 
 
 def _drop(hosts: Hosts) -> None:
-    """Ends the connections of a scheduler that nobody has closed and nobody uses."""
+    """End the connections of a scheduler that nobody has closed and nobody uses."""
     # the collector may have come on a thread that a connection waits for
     threading.Thread(target=hosts.close, name="vksched-drop", daemon=True).start()
     # last, as warnings may be errors
@@ -176,7 +176,7 @@ def _drop(hosts: Hosts) -> None:
 
 
 def _check_distinct(item: Device, before: Sequence[Device]) -> None:
-    """Raises DeviceError if a device is there already, or another one of its name.
+    """Raise DeviceError if a device is there already, or another one of its name.
 
     before: the devices given before it.
     """
@@ -202,7 +202,7 @@ def _check_distinct(item: Device, before: Sequence[Device]) -> None:
 
 
 def _known(remote: Mapping[str, Device], name: str) -> Device:
-    """Returns a device of another computer."""
+    """Return a device of another computer."""
     if name not in remote:
         known = ", ".join(remote) or "none, as the scheduler has no cluster"
         raise DeviceError(

@@ -85,7 +85,7 @@ class CompiledGraph(OfProcess):
         return self._compiled.plan_numbers
 
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
-        """Returns where the time of the last runs went, as medians: in all, on each device, for
+        """Return where the time of the last runs went, as medians: in all, on each device, for
         each op, beside what was predicted. `print` shows it as tables, `draw` as a picture.
 
         runs: how many at most. None: all that are remembered, 32 of the plan of now or fewer.
@@ -100,19 +100,19 @@ class CompiledGraph(OfProcess):
         return report_last(self._compiled.history, runs, advice)
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
-        """Runs once and returns the outputs in the form in which they were given to compile."""
+        """Run once and returns the outputs in the form in which they were given to compile."""
         feeds = self._feeds(unnamed, inputs, copy=False)
         outputs, _ = self._compiled.run(feeds, self._observers)
         return self._done(feeds, outputs)
 
     def run_with_stats(self, inputs: Mapping[str, Any]) -> tuple[Result, GraphRun | None]:
-        """Runs once, as a call does; returns what that cost, too, where it is known."""
+        """Run once, as a call does; returns what that cost, too, where it is known."""
         feeds = self._feeds((), inputs, copy=False)
         outputs, ran = self._compiled.run(feeds, self._observers)
         return self._done(feeds, outputs), self._compiled.history.graph_run(*ran) if ran else None
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
-        """Starts a run and returns at once. Inputs are copied, so the caller may change them."""
+        """Start a run and returns at once. Inputs are copied, so the caller may change them."""
         feeds = self._feeds(unnamed, inputs, copy=True)
         return self._compiled.submit(feeds, partial(self._done, feeds), self._observers)
 
@@ -122,11 +122,11 @@ class CompiledGraph(OfProcess):
         return self._pack(outputs)
 
     def synchronize(self) -> None:
-        """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        """Wait until every run submitted so far is done, or has failed; its future tells which."""
         self._compiled.synchronize()
 
     def close(self) -> None:
-        """Waits for its runs and frees its memory on the devices; safe to call twice.
+        """Wait for its runs and frees its memory on the devices; safe to call twice.
 
         Where the same graph was compiled again, the last to close does so.
         """
@@ -172,7 +172,7 @@ class _Input:
         self._bounds = None if low is None or high is None else (low, high)
 
     def check(self, value: Any) -> NDArray:
-        """Returns a value as the array that a run takes."""
+        """Return a value as the array that a run takes."""
         name = self._name
         if isinstance(value, (np.ndarray, np.generic)):
             array = np.asarray(value, order="C")
@@ -198,7 +198,7 @@ class _Input:
 
 
 def make_packer(outputs: Outputs, graph: Graph) -> Callable[[tuple[NDArray, ...]], Result]:
-    """Returns a function that gives a run's outputs the form that compile was given."""
+    """Return a function that gives a run's outputs the form that compile was given."""
     if isinstance(outputs, Tensor):
         return lambda arrays: arrays[0]
     if isinstance(outputs, Mapping):

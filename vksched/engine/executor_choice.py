@@ -41,7 +41,7 @@ class Making:
     def carrier(
         self, plan: Plan, numbers: Sequence[int], progress: Progress | None = None
     ) -> BaseExecutor:
-        """Returns a plan made ready to run, with its replicas. numbers: of these plans, for
+        """Return a plan made ready to run, with its replicas. numbers: of these plans, for
         events.
         """
         each: list[BaseExecutor] = []

@@ -37,13 +37,13 @@ class Quarantine:
         """Devices of computers that somebody did not reach."""
 
     def blamed(self, error: DeviceError) -> list[str]:
-        """Returns the devices that an error puts out of use: all of a computer that is lost."""
+        """Return the devices that an error puts out of use: all of a computer that is lost."""
         if error.host:
             return sorted(name for name in self.names if host_of(name) == error.host)
         return [error.device] if error.device in self.names else []
 
     def disable_device(self, name: str, reason: str, error: DeviceError) -> None:
-        """Takes a device out of use; the first reason stays."""
+        """Take a device out of use; the first reason stays."""
         self.reasons.setdefault(name, reason)
         if isinstance(error, HostLost):
             self._unreached.add(name)
@@ -55,11 +55,11 @@ class Quarantine:
             self.reasons.pop(name, None)
 
     def unreached(self) -> set[str]:
-        """Returns the computers that are out of use as somebody did not reach them."""
+        """Return the computers that are out of use as somebody did not reach them."""
         return {host_of(name) for name in list(self._unreached)}
 
     def require_empty(self) -> None:
-        """Raises where plans may not change by themselves and a device is missing."""
+        """Raise where plans may not change by themselves and a device is missing."""
         for name, reason in list(self.reasons.items()) if self.on_device_failure == "raise" else ():
             host = host_of(name)
             remedy = f"try sched.restore_device({host!r})" if host else "make a new Scheduler"
@@ -106,12 +106,12 @@ class Faults:
         return self._unreported[-1][0] if self._unreported else None
 
     def forget_memory(self) -> None:
-        """Forgets which devices had no memory, as memory may come back."""
+        """Forget which devices had no memory, as memory may come back."""
         self.short.clear()
         self._without.clear()
 
     def may_retry(self, error: DeviceError) -> bool:
-        """Returns whether a run that failed so is to be carried out again."""
+        """Return whether a run that failed so is to be carried out again."""
         return self._is_fault(error) and self._quarantine.on_device_failure == "retry"
 
     def record(self, errors: Iterable[DeviceError], devices: Sequence[Device] = ()) -> None:
@@ -134,7 +134,7 @@ class Faults:
                 self._unreported.append((error, remedy))
 
     def report(self, devices: Iterable[str] | None, failed: Exception | None = None) -> list[str]:
-        """Returns a warning for each failure since the last time, and what happens now.
+        """Return a warning for each failure since the last time, and what happens now.
 
         devices: on which the graph runs from now on; None where it cannot, as `failed` says.
         """

@@ -52,7 +52,7 @@ class OverflowWatch:
         self._reported: set[str] = set()
 
     def look(self, feeds: Mapping[int, NDArray], results: Sequence[NDArray]) -> None:
-        """Warns of an overflow, of each one once. feeds: the inputs of a run, by node."""
+        """Warn of an overflow, of each one once. feeds: the inputs of a run, by node."""
         if self._searches:
             found = find_overflow(self._graph, feeds, self._states())
             if found is not None:
@@ -63,7 +63,7 @@ class OverflowWatch:
             self._tell(self._hint(results, f"try {SWITCH}=1, which finds the first product"))
 
     def _hint(self, results: Sequence[NDArray], more: str) -> str:
-        """Returns a warning of a result that is not finite; "" where all are."""
+        """Return a warning of a result that is not finite; "" where all are."""
         for (name, _), array in zip(self._graph.outputs, results, strict=True):
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 return (
@@ -73,13 +73,13 @@ class OverflowWatch:
         return ""
 
     def _tell(self, text: str, about: str = "") -> None:
-        """Warns once of what it is about, by default of the text."""
+        """Warn once of what it is about, by default of the text."""
         if text and (about or text) not in self._reported:
             self._reported.add(about or text)
             warn_user(text)
 
     def _states(self) -> dict[int, NDArray]:
-        """Returns the values that states have now, or began with where they lie in pieces."""
+        """Return the values that states have now, or began with where they lie in pieces."""
         out: dict[int, NDArray] = {}
         for node_id, first in self._graph.initial.items():
             key = self._graph.keys[node_id]
@@ -90,7 +90,7 @@ class OverflowWatch:
 def find_overflow(
     graph: Graph, feeds: Mapping[int, NDArray], states: Mapping[int, NDArray]
 ) -> Overflow | None:
-    """Returns the first product that leaves the range of float16; None where none does. All is
+    """Return the first product that leaves the range of float16; None where none does. All is
     computed by numpy. feeds, states: by node.
 
     Raises:

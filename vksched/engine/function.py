@@ -68,7 +68,7 @@ class Function(OfProcess):
         self._owner = Owner()
 
     def __call__(self, /, **inputs: Any) -> Result:
-        """Runs once, as `CompiledGraph` does."""
+        """Run once, as `CompiledGraph` does."""
         arrays = _as_arrays(inputs)
         key, run = self._take(arrays)
         try:
@@ -77,7 +77,7 @@ class Function(OfProcess):
             self._release(key)
 
     def submit(self, /, **inputs: Any) -> Future[Result]:
-        """Starts a run and returns at once, as `CompiledGraph.submit` does; compiles first where
+        """Start a run and returns at once, as `CompiledGraph.submit` does; compiles first where
         needed.
         """
         arrays = _as_arrays(inputs)
@@ -106,7 +106,7 @@ class Function(OfProcess):
             return tuple({name: shape for name, shape, _ in key} for key in self._runs)
 
     def _take(self, arrays: Mapping[str, NDArray]) -> tuple[_Key, CompiledGraph]:
-        """Returns the compiled graph for the shapes and element types of some arrays, and its key;
+        """Return the compiled graph for the shapes and element types of some arrays, and its key;
         it is kept until it is given back.
         """
         self._owner.require("the function")
@@ -129,7 +129,7 @@ class Function(OfProcess):
             old.close()
 
     def close(self) -> None:
-        """Closes the graphs of all shapes; the next call compiles again."""
+        """Close the graphs of all shapes; the next call compiles again."""
         if self._owner.forked:
             return
         with self._lock:
@@ -165,7 +165,7 @@ class Function(OfProcess):
 
 
 def _as_arrays(inputs: Mapping[str, Any]) -> dict[str, NDArray]:
-    """Returns inputs as arrays; Python's floats become float32, its ints int32."""
+    """Return inputs as arrays; Python's floats become float32, its ints int32."""
     out: dict[str, NDArray] = {}
     for name, value in inputs.items():
         array = value if isinstance(value, (np.ndarray, np.generic)) else constant(value).data

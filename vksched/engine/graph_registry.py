@@ -77,7 +77,7 @@ class Graphs:
         observe: Observe | None = None,
         precision: Precision | None = None,
     ) -> CompiledGraph:
-        """Returns a run of a graph, which is made ready where it is not yet."""
+        """Return a run of a graph, which is made ready where it is not yet."""
         self.owner.require("the scheduler")  # in a forked child the lock may be held for ever
         with self.lock:
             request = self._request(outputs, placement, updates, observe, precision, progress)
@@ -88,7 +88,7 @@ class Graphs:
     def compile_cached_plan(
         self, kept: CachedPlan, progress: Progress | None = None
     ) -> CompiledGraph:
-        """Returns a run of a graph of one output that was rewritten, as `Plan.graph` is, where
+        """Return a run of a graph of one output that was rewritten, as `Plan.graph` is, where
         `rewriting` was the same; it is not rewritten again, and not planned again where the plan
         that `keep` returned is still the right one.
         """
@@ -100,7 +100,7 @@ class Graphs:
         return self._warn_of_fallbacks(run)
 
     def keep(self, plan: Plan) -> dict[str, Any] | None:
-        """Returns a plan of a graph that was compiled with nothing else said, as plain data; None
+        """Return a plan of a graph that was compiled with nothing else said, as plain data; None
         where it may be another one next time.
         """
         return self.preparing.keep(plan)
@@ -125,7 +125,7 @@ class Graphs:
         lighten: Callable[[Request], Request],
         progress: Progress | None,
     ) -> CompiledGraph:
-        """Returns a run of a request, with the lock held. lighten: rewrites its graph, where that
+        """Return a run of a request, with the lock held. lighten: rewrites its graph, where that
         is not compiled yet.
         """
         key = request.key()
@@ -146,7 +146,7 @@ class Graphs:
         return run
 
     def _warn_of_fallbacks(self, run: CompiledGraph) -> CompiledGraph:
-        """Returns a run after warning of what falls back to numpy in it."""
+        """Return a run after warning of what falls back to numpy in it."""
         try:
             warn_of_fallbacks(run.plan, self.warned)
         except BaseException:  # where warnings are errors
@@ -162,7 +162,7 @@ class Graphs:
         observe: Observe | None = None,
         precision: Precision | None = None,
     ) -> Plan:
-        """Returns the plan that `compile` would carry out now; nothing is allocated."""
+        """Return the plan that `compile` would carry out now; nothing is allocated."""
         self.owner.require("the scheduler")
         with self.lock:
             written = self._request(outputs, placement, updates, observe, precision)
@@ -177,21 +177,21 @@ class Graphs:
             each.reconsider()
 
     def synchronize(self) -> None:
-        """Waits until every run submitted so far is done, or has failed."""
+        """Wait until every run submitted so far is done, or has failed."""
         with self.lock:
             compiled = list(self.compiled)
         for each in compiled:
             each.synchronize()
 
     def require_outside(self, what: str) -> None:
-        """Raises in an observer or sink of a run, which would wait for itself."""
+        """Raise in an observer or sink of a run, which would wait for itself."""
         with self.lock:
             compiled = list(self.compiled)
         for each in compiled:
             each.require_outside(what)
 
     def close(self) -> bool:
-        """Waits for runs under way and accepted ones, then frees all graphs; returns whether none
+        """Wait for runs under way and accepted ones, then frees all graphs; returns whether none
         is left. It is False where another caller still closes one.
         """
         with self.lock:
@@ -203,7 +203,7 @@ class Graphs:
         return all(each.closed for each in compiled)
 
     def _forget(self, run: CompiledGraph, key: object, entry: _Entry) -> None:
-        """Closes a compiled graph with the last of its runs."""
+        """Close a compiled graph with the last of its runs."""
         if self.owner.forked:
             return
         with self.lock:
@@ -227,7 +227,7 @@ class Graphs:
         precision: Precision | None,
         progress: object = None,
     ) -> Request:
-        """Checks what the caller wants compiled, and returns it as a request."""
+        """Check what the caller wants compiled, and returns it as a request."""
         if isinstance(placement, Tensor) or isinstance(progress, Tensor):
             raise GraphError(
                 "[compile] expected one output, a sequence or a dict, got several; try "

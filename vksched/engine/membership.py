@@ -32,7 +32,7 @@ class Membership:
             self._hosts.watch(_weakly(self.restore_device), preparing.quarantine.unreached)
 
     def restore_device(self, name: str) -> None:
-        """Uses devices again: those of a computer, or one of them.
+        """Use devices again: those of a computer, or one of them.
 
         Raises:
             DeviceError: there is no such computer or device, or it cannot be reached.
@@ -66,7 +66,7 @@ class Membership:
 
 
 def _weakly(method: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that calls a method while its object is in use, and keeps it not so."""
+    """Return a function that calls a method while its object is in use, and keeps it not so."""
     ref = WeakMethod(method)
 
     def call(name: str) -> None:

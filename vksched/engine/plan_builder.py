@@ -58,7 +58,7 @@ PLANS = itertools.count()
 def check_settings(
     copies: object, timeout_s: object, on_device_failure: object, policy: str, clustered: bool
 ) -> None:
-    """Raises PlanError unless a scheduler takes these."""
+    """Raise PlanError unless a scheduler takes these."""
     if clustered and policy not in STATIC:
         raise PlanError(
             f"[Scheduler] expected a policy that plans beforehand with a cluster, got {policy!r}; "
@@ -76,7 +76,7 @@ def check_settings(
 
 
 def check_switches(**switches: object) -> None:
-    """Raises PlanError unless each is True or False, as a word such as "no" would be on."""
+    """Raise PlanError unless each is True or False, as a word such as "no" would be on."""
     for name, value in switches.items():
         if value not in (True, False):
             raise PlanError(f"[Scheduler] expected {name} of True or False, got {value!r}")
@@ -157,7 +157,7 @@ class Preparing:
         return Topology(specs, Links(links)).verify()
 
     def lighten(self, request: Request) -> Request:
-        """Returns a request that takes less work, where that is wanted."""
+        """Return a request that takes less work, where that is wanted."""
         if not self._settings.optimize:
             return request
         with resting_collector(len(request.graph.nodes)):
@@ -183,7 +183,7 @@ class Preparing:
     def plan(
         self, request: Request, topology: Topology, small: bool = False, only: Sequence[str] = ()
     ) -> Plan:
-        """Returns the plan of a request. small: with one copy, as an allocation failed. only: the
+        """Return the plan of a request. small: with one copy, as an allocation failed. only: the
         devices that may have work; all by default.
         """
         if not self._by_cost:
@@ -194,7 +194,7 @@ class Preparing:
     def _measure(
         self, request: Request, devices: Sequence[Device], plan: Callable[[], Plan]
     ) -> bool:
-        """Returns whether costs were measured."""
+        """Return whether costs were measured."""
         self._tuner.measure_graph(request.graph, devices, plan, self.trace)
         topology = self.topology()
 
@@ -210,7 +210,7 @@ class Preparing:
     def _plan(
         self, request: Request, topology: Topology, small: bool, only: Sequence[str] = ()
     ) -> Plan:
-        """Returns the plan of a request as it is."""
+        """Return the plan of a request as it is."""
         question, plan = self._question(request, small, only), None
         if request.cached_plan is not None:
             plan = request.cached_plan.answer(question, topology)
@@ -222,7 +222,7 @@ class Preparing:
         return replace(plan, notes=(*plan.notes, SHORT))
 
     def keep(self, plan: Plan) -> dict[str, Any] | None:
-        """Returns a plan as `CachedPlan` takes it, for a request of its graph alone; None where it
+        """Return a plan as `CachedPlan` takes it, for a request of its graph alone; None where it
         may be another one next time.
         """
         if SHORT in plan.notes:
@@ -320,7 +320,7 @@ class Preparing:
             self.trace.emit(Event("fallback", "cpu", now, now, -1, why, number))
 
     def look(self, request: Request, drift: Drift, faults: Faults) -> ReplanReason | None:
-        """Returns why another plan is to be carried out from now on; None where that one stays."""
+        """Return why another plan is to be carried out from now on; None where that one stays."""
         if not self._by_cost:
             drift.left = None  # or each run would ask again
         if not drift.left:
@@ -342,7 +342,7 @@ class Preparing:
         return again
 
     def see(self, plan: Plan, stats: RunStats, first: bool, number: int) -> bool:
-        """Takes in what a run measured; returns whether its graph should be planned again. first:
+        """Take in what a run measured; returns whether its graph should be planned again. first:
         no run of this plan, which events call by its number, ended before.
         """
         if self.paces.see(plan, stats):
@@ -352,7 +352,7 @@ class Preparing:
         return self.watchdog.see(plan, stats, first, number)
 
     def require_reach(self, graph: Graph, left_out: Mapping[str, str]) -> None:
-        """Raises where a state lives on a device that works, but has no memory for this graph."""
+        """Raise where a state lives on a device that works, but has no memory for this graph."""
         for device in self.opened.devices:
             if device.name not in left_out:
                 continue
@@ -399,7 +399,7 @@ class Preparing:
 
 
 def _only(topology: Topology, names: Sequence[str]) -> Topology:
-    """Returns a machine on which only some devices, and the CPU, may have work; all by default."""
+    """Return a machine on which only some devices, and the CPU, may have work; all by default."""
     if not names or any(topology.devices[topology.index(name)].disabled_reason for name in names):
         return topology
     kept = {*names, topology.devices[topology.cpu].name}

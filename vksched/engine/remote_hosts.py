@@ -30,10 +30,10 @@ class Hosts(Protocol):
         """The way of values to this process and from it."""
 
     def links(self) -> tuple[tuple[str, str, Link], ...]:
-        """Returns the links between the memory of computers, as a `Topology` has them."""
+        """Return the links between the memory of computers, as a `Topology` has them."""
 
     def rejoin(self, host: str) -> Sequence[Device]:
-        """Connects to a lost computer anew, and returns its devices; those of one that is there as
+        """Connect to a lost computer anew, and returns its devices; those of one that is there as
         they are.
 
         Raises:
@@ -50,4 +50,4 @@ class Hosts(Protocol):
         """
 
     def close(self) -> None:
-        """Ends all connections; safe to call twice."""
+        """End all connections; safe to call twice."""

@@ -144,7 +144,7 @@ class Drift:
         self._center(plan.topology)
 
     def see(self, now_s: float, stats: RunStats) -> None:
-        """Takes in a run that ended; `left` then says whether the plan deserves a look."""
+        """Take in a run that ended; `left` then says whether the plan deserves a look."""
         self.runs += 1
         self.alone.see(stats)
         self._since_s += stats.seconds
@@ -164,7 +164,7 @@ class Drift:
             self.left = self._found.device, self._found.before_s / self._found.after_s
 
     def look(self, topology: Topology, planned: Callable[[Topology], Plan]) -> ReplanReason | None:
-        """Returns why the graph is to be planned again; None where its plan stays.
+        """Return why the graph is to be planned again; None where its plan stays.
 
         topology: as it is now, without what this graph's plan holds. planned: makes a plan.
         """
@@ -197,7 +197,7 @@ class Drift:
         )
 
     def _follow(self, found: Finding, old: PlanValue) -> ReplanReason:
-        """Returns why other devices get the next runs."""
+        """Return why other devices get the next runs."""
         self._found, ratio = None, found.before_s / found.after_s
         self.alone.follow(found)
         how = "has all of the work" if found.only else "is not faster alone"
@@ -208,18 +208,18 @@ class Drift:
         self._middle = _costs(topology)
 
     def _farthest(self, middle: Mapping[str, PerfModel]) -> tuple[str, float]:
-        """Returns the device that is farthest from given costs, and how far, as a logarithm."""
+        """Return the device that is farthest from given costs, and how far, as a logarithm."""
         away = {name: self._away(name, costs) for name, costs in middle.items()}
         name = max(away, key=lambda device: abs(away[device]), default="")
         return name, away.get(name, 0.0)
 
     def _slower(self, device: str) -> float:
-        """Returns how many times longer a device takes than when its plan was made."""
+        """Return how many times longer a device takes than when its plan was made."""
         costs = {} if self._plan is None else _costs(self._plan.topology)
         return math.exp(self._away(device, costs[device])) if device in costs else 1.0
 
     def _away(self, device: str, middle: PerfModel) -> float:
-        """Returns how far a device is from given costs, as a logarithm: the mean over the ops of
+        """Return how far a device is from given costs, as a logarithm: the mean over the ops of
         the plan, by the time that these take.
         """
         now = PerfModel().at_pace(self._paces(device))
@@ -230,7 +230,7 @@ class Drift:
 
 
 def _costs(topology: Topology) -> dict[str, PerfModel]:
-    """Returns by name the costs of all devices that are in use."""
+    """Return by name the costs of all devices that are in use."""
     return {spec.name: spec.costs for spec in topology.devices if not spec.disabled_reason}
 
 
@@ -245,13 +245,13 @@ def _measure(plan: PlanValue, objective: Objective) -> Metrics:
 
 
 def _on(topology: Topology, plan: PlanValue) -> PlanValue:
-    """Returns a plan on a machine of other paces."""
+    """Return a plan on a machine of other paces."""
     replicas = tuple(replace(own, topology=topology) for own in plan.replicas)
     return replace(plan, topology=topology, replicas=replicas)
 
 
 def _shares(plan: PlanValue) -> dict[str, float]:
-    """Returns which share of a plan's expected time each op takes."""
+    """Return which share of a plan's expected time each op takes."""
     total: dict[str, float] = {}
     for of_split in (each for own in (plan, *plan.replicas) for each in op_seconds(own)):
         for op, seconds in of_split.items():
@@ -261,7 +261,7 @@ def _shares(plan: PlanValue) -> dict[str, float]:
 
 
 def _with_slots(topology: Topology, plan: PlanValue) -> Topology:
-    """Returns a machine that has the memory which the slots of a plan hold, too: it comes back
+    """Return a machine that has the memory which the slots of a plan hold, too: it comes back
     before the next plan is made ready.
     """
     held = [0] * topology.cpu

@@ -60,7 +60,7 @@ V = TypeVar("V")
 
 
 def given_options(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of `compile` that are not None.
+    """Return the options of `compile` that are not None.
 
     Raises:
         GraphError: there are others than what is compiled takes.
@@ -99,12 +99,12 @@ class Request:
     _versions: dict[DeviceProfile, Request] = field(default_factory=dict, repr=False)
 
     def key(self) -> object:
-        """Returns a key; two requests with the same key share one compiled graph."""
+        """Return a key; two requests with the same key share one compiled graph."""
         pipeline_order = tuple(self.pipeline_order.items())
         return (self.graph.key, self.overrides, frozenset(self.observers), pipeline_order)
 
     def optimized(self, topology: Topology, working: Collection[int] | None = None) -> Request:
-        """Returns a request that takes less work on a machine and shows the same values. working:
+        """Return a request that takes less work on a machine and shows the same values. working:
         the devices that count; all by default.
         """
         graph, devices = self.graph, topology.devices
@@ -126,7 +126,7 @@ class Request:
         return replace(made, source=self, device_profile=_device_profile(chosen), _versions={})
 
     def for_devices(self, topology: Topology, working: Collection[int]) -> Request:
-        """Returns the version of this request for what some devices of a machine allow; itself
+        """Return the version of this request for what some devices of a machine allow; itself
         where that is the same graph.
         """
         device_profile = _device_profile(_those(topology, working))
@@ -142,7 +142,7 @@ class Request:
         return self if found.graph.key == self.graph.key else found
 
     def version(self, graph: Graph) -> Request:
-        """Returns the version of this request that has a graph; itself by default."""
+        """Return the version of this request that has a graph; itself by default."""
         if graph is self.graph:
             return self
         return next((v for v in [*self._versions.values()] if v.graph is graph), self)
@@ -161,7 +161,7 @@ class Request:
         return version.own_ids(feeds), version.own_ids(observers)
 
     def of_graph(self, graph: Graph) -> Request:
-        """Returns the same request for what a pass has made of its graph."""
+        """Return the same request for what a pass has made of its graph."""
         if graph is self.graph:
             return self
         at = {**graph.aliases, **{node.name: node.id for node in graph.nodes}}
@@ -182,7 +182,7 @@ class Request:
 
 
 def plan_request(request: Request, topology: Topology, planned: Callable[[Request], Plan]) -> Plan:
-    """Returns the plan of a request in the version that is best for what it wants.
+    """Return the plan of a request in the version that is best for what it wants.
 
     planned: plans a version on the machine.
     """
@@ -200,7 +200,7 @@ def plan_request(request: Request, topology: Topology, planned: Callable[[Reques
 def _plan_for_working(
     request: Request, version: Request, topology: Topology, planned: Callable[[Request], Plan]
 ) -> Plan:
-    """Returns the plan of a version, or that of the version for those devices that work in it."""
+    """Return the plan of a version, or that of the version for those devices that work in it."""
     plan, at_work = planned(version), set(range(len(topology.devices)))
     while (working := set(plan.working)) < at_work:
         at_work = working
@@ -217,7 +217,7 @@ def _plan_for_working(
 
 
 def _allowing_more(topology: Topology, decision: Decision | None) -> list[set[int]]:
-    """Returns the devices that allow as much as one of those that compete, with all CPUs, for each
+    """Return the devices that allow as much as one of those that compete, with all CPUs, for each
     of these that allows more than all together; none where there was nothing to choose.
     """
     if decision is None:
@@ -245,7 +245,7 @@ def _allowing_more(topology: Topology, decision: Decision | None) -> list[set[in
 
 
 def _cpu_alone(topology: Topology, decision: Decision | None) -> list[set[int]]:
-    """Returns the CPUs, where they compete with cards and are not far slower than what won: numpy
+    """Return the CPUs, where they compete with cards and are not far slower than what won: numpy
     runs some ops faster as they were written than as cards want them.
     """
     cpu = topology.devices[topology.cpu].name
@@ -263,7 +263,7 @@ def _is_clearly_better(plan: Plan, other: Plan) -> bool:
 
 
 def _better_of(plan: Plan, other: Plan) -> Plan:
-    """Returns the plan of two versions that is to be taken; its decision tells the best device of
+    """Return the plan of two versions that is to be taken; its decision tells the best device of
     both.
     """
     decision, new = plan.decision, other.decision
@@ -297,7 +297,7 @@ def least_limits(topology: Topology) -> Limits | None:
 
 
 def _those(topology: Topology, working: Collection[int] | None) -> Topology:
-    """Returns a machine of some of its devices."""
+    """Return a machine of some of its devices."""
     if working is None:
         return topology
     return replace(topology, devices=tuple(topology.devices[device] for device in sorted(working)))
@@ -320,12 +320,12 @@ def _in_use(topology: Topology) -> list[DeviceSpec]:
 
 
 def find_pipeline_order(graph: Graph, ids: Mapping[Tensor, int]) -> dict[str, int]:
-    """Returns the turns of nodes by name, as they were computed in some. ids: of their tensors."""
+    """Return the turns of nodes by name, as they were computed in some. ids: of their tensors."""
     return {graph.nodes[i].name: t.turn for t, i in ids.items() if t.turn is not None}
 
 
 def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) -> Observers:
-    """Returns the functions to call, by the id of the node that the caller wants to see."""
+    """Return the functions to call, by the id of the node that the caller wants to see."""
     if not isinstance(observe, Mapping):
         raise PlanError(f"[observe] expected a dict of tensors to functions, got {observe!r}")
     names = NameIndex(graph, "observe")

@@ -24,7 +24,7 @@ Precision = str | Mapping[Tensor | str, str]
 
 
 def check_precision(given: object, stage: str, words: Sequence[str] = PRECISIONS) -> str:
-    """Returns a word of those that are known.
+    """Return a word of those that are known.
 
     Raises:
         PlanError: it is none.
@@ -42,7 +42,7 @@ def apply_precision(
     asked: Precision | None,
     config: Config | None,
 ) -> Graph:
-    """Returns a graph whose products, convolutions and attention have the precision asked for.
+    """Return a graph whose products, convolutions and attention have the precision asked for.
 
     default: the word of the scheduler. asked: what a caller of compile wants. config: that of the
     scheduler.

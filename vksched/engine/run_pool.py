@@ -63,11 +63,11 @@ class RunPool:
         return future
 
     def cancel(self) -> None:
-        """Cancels the runs that have not begun."""
+        """Cancel the runs that have not begun."""
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
-        """Takes no more runs; waits for none, as this may be one of the threads."""
+        """Take no more runs; waits for none, as this may be one of the threads."""
         for pool in self._pools:
             pool.shutdown(wait=False)

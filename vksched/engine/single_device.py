@@ -76,7 +76,7 @@ class Alone:
         self._last = deque(maxlen=window)
 
     def see(self, stats: RunStats) -> None:
-        """Takes in a run that ended."""
+        """Take in a run that ended."""
         if self._decision is None:
             return
         if self._left_out:
@@ -85,7 +85,7 @@ class Alone:
         self._last.append((stats.start_s, stats.end_s))
 
     def find(self, runs: int, costs_s: float, slower: Callable[[str], float]) -> Finding | None:
-        """Returns whether other devices are to get the next runs.
+        """Return whether other devices are to get the next runs.
 
         Parameters
         ----------

@@ -62,7 +62,7 @@ class StateTable:
     # -- for the caller ----------------------------------------------------------------------------
 
     def read(self, state: Tensor) -> NDArray:
-        """Returns a copy of a state's value, as the last run left it.
+        """Return a copy of a state's value, as the last run left it.
 
         Raises:
             StateLost: it was on a device that failed.
@@ -72,7 +72,7 @@ class StateTable:
             return self._whole(state)
 
     def write(self, state: Tensor, value: object) -> None:
-        """Gives a state a value; one that was lost can be used again."""
+        """Give a state a value; one that was lost can be used again."""
         self._require_state("write", state)
         array = self._checked(state, value)
         with self._turn, self._lock:
@@ -98,7 +98,7 @@ class StateTable:
                 self._lost.pop(key, None)
 
     def delete_state(self, state: Tensor) -> None:
-        """Forgets a state's value and frees its memory; it starts anew when it is used again."""
+        """Forget a state's value and frees its memory; it starts anew when it is used again."""
         self._require_state("delete_state", state)
         with self._lock:
             if self._is_used(state):
@@ -111,7 +111,7 @@ class StateTable:
     # -- for compiled graphs -----------------------------------------------------------------------
 
     def locations(self, state: Tensor) -> tuple[tuple[StatePiece, str | None], ...] | None:
-        """Returns how a state lies that somebody uses: its pieces with the names of their devices,
+        """Return how a state lies that somebody uses: its pieces with the names of their devices,
         none where it lies whole. None where a graph is free to choose.
         """
         with self._lock:
@@ -141,7 +141,7 @@ class StateTable:
                 self._running = False
 
     def place(self, plan: Plan, devices: Sequence[Device]) -> None:
-        """Puts the states of a plan where it says, and counts it among their users.
+        """Put the states of a plan where it says, and counts it among their users.
 
         Raises:
             StateLost: the value of one is not known. OutOfMemory: there is no room for one.
@@ -160,7 +160,7 @@ class StateTable:
             self._users.update(_states(plan))
 
     def release(self, plan: Plan) -> None:
-        """Takes a plan off the users of its states; these keep their values."""
+        """Take a plan off the users of its states; these keep their values."""
         with self._lock:
             self._users.subtract(_states(plan))
 
@@ -226,7 +226,7 @@ class StateTable:
             self._failed.discard(name)
 
     def close(self) -> None:
-        """Frees the states of all devices."""
+        """Free the states of all devices."""
         for device in self._devices():
             for key in device.states.keys():
                 device.states.remove(key)
@@ -256,7 +256,7 @@ class StateTable:
         return found
 
     def _whole(self, state: Tensor) -> NDArray:
-        """Returns a copy of a state's value, put together of its pieces."""
+        """Return a copy of a state's value, put together of its pieces."""
         parts: list[NDArray] = []
         for key in self._keys(state):
             value, home = self._value(key), self._home(key)
@@ -269,7 +269,7 @@ class StateTable:
         return np.concatenate(parts, pieces[0].axis) if pieces else parts[0]
 
     def _part(self, plan: Plan) -> None:
-        """Brings the states of a plan into the pieces in which it has them.
+        """Bring the states of a plan into the pieces in which it has them.
 
         Raises:
             PlanError: a graph that is compiled has one in others.
@@ -334,7 +334,7 @@ class StateTable:
 
 @contextmanager
 def _blaming(device: Device) -> Iterator[None]:
-    """Names the device in the errors that it raises."""
+    """Name the device in the errors that it raises."""
     try:
         yield
     except DeviceError as error:
@@ -344,7 +344,7 @@ def _blaming(device: Device) -> Iterator[None]:
 
 
 def _out_of_use(device: Device, error: DeviceError) -> DeviceError:
-    """Returns an error that quarantines a device: it holds old states, whatever the cause."""
+    """Return an error that quarantines a device: it holds old states, whatever the cause."""
     out = DeviceError(f"[state] a next value could not be put in its place: {error}")
     out.device, out.during = device.name, "moving states"
     return out

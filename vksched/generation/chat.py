@@ -66,7 +66,7 @@ class TextStream(Iterator[str]):
         return next(self._pieces)
 
     def close(self) -> None:
-        """Stops the answer; the chat is free for the next one. Where another thread waits for a
+        """Stop the answer; the chat is free for the next one. Where another thread waits for a
         piece, that one is the last, and the chat is free when it has come.
         """
         self._made.is_closed = True
@@ -144,7 +144,7 @@ class Chat(OfProcess):
         return self._generator.away
 
     def close(self) -> None:
-        """Frees its graphs, keys and values, which otherwise stay until the scheduler is closed.
+        """Free its graphs, keys and values, which otherwise stay until the scheduler is closed.
         Used again, it makes them anew, on devices that had no memory left as well.
 
         Raises:
@@ -154,7 +154,7 @@ class Chat(OfProcess):
             self._generator.close()
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Returns the tokens of a text, or of messages as the model's template writes them.
+        """Return the tokens of a text, or of messages as the model's template writes them.
 
         Raises:
             DTypeError: it is neither. ModelFormatError: there is no template, or it fails.
@@ -175,7 +175,7 @@ class Chat(OfProcess):
     def generate(
         self, prompt: Prompt, n: int = 256, sampling: Sampling | None = None
     ) -> TextStream:
-        """Returns an iterator of the pieces of an answer of at most n tokens.
+        """Return an iterator of the pieces of an answer of at most n tokens.
 
         Raises:
             ShapeError: the prompt has no tokens, or more than ctx. VkschedError, as pieces are
@@ -186,7 +186,7 @@ class Chat(OfProcess):
         return TextStream(self._pieces(made, n, sampling or Sampling(), chats), made)
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
-        """Returns the tokens of a prompt that fits."""
+        """Return the tokens of a prompt that fits."""
         tokens = self.encode(prompt)
         if not 0 < len(tokens) <= self.ctx:
             raise ShapeError(

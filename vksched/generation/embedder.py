@@ -79,7 +79,7 @@ class Embedder(OfProcess):
         return self.model.hyper.width
 
     def close(self) -> None:
-        """Frees its graphs, which otherwise stay until the scheduler is closed. Used again, it
+        """Free its graphs, which otherwise stay until the scheduler is closed. Used again, it
         makes them anew.
         """
         with self._compiling:
@@ -88,11 +88,11 @@ class Embedder(OfProcess):
             self._runs.clear()
 
     def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a text, with those that the model wants to see around it."""
+        """Return the tokens of a text, with those that the model wants to see around it."""
         return self.tokenizer.encode(text, bos=True)
 
     def embed(self, texts: Sequence[str], *, truncate: bool = False) -> NDArray:
-        """Returns the vectors of texts, (texts, width) of float32.
+        """Return the vectors of texts, (texts, width) of float32.
 
         truncate: of a text that is too long, the first tokens and the last one are taken.
 
@@ -122,7 +122,7 @@ class Embedder(OfProcess):
         return tokens
 
     def _bucket(self, tokens: int) -> int:
-        """Returns how long a batch is that texts of so many tokens belong to."""
+        """Return how long a batch is that texts of so many tokens belong to."""
         return min(self.ctx, max(SHORTEST, 1 << (tokens - 1).bit_length()))
 
     def _vectors(self, batch: list[list[int]], length: int) -> NDArray:

@@ -57,7 +57,7 @@ the next one reads the part before it.
 
 
 def sizes_of(length: int) -> list[int]:
-    """Returns the sizes of steps that fit into a text of so many tokens."""
+    """Return the sizes of steps that fit into a text of so many tokens."""
     return [size for size in SIZES if size <= length]
 
 
@@ -176,7 +176,7 @@ class Generator:
         return dict(Counter(map(plan.device_of, keys)))
 
     def prefill(self, text: Sequence[int]) -> NDArray:
-        """Returns the logits of what follows a text, (vocabulary,).
+        """Return the logits of what follows a text, (vocabulary,).
 
         Where devices fail, or have no memory left, layers are placed anew, and the text is read
         again.
@@ -219,14 +219,14 @@ class Generator:
         return np.asarray(logits[0])
 
     def _sizes_for(self, end: int) -> Iterator[int]:
-        """Yields the sizes of the steps that read a text of so many tokens."""
+        """Yield the sizes of the steps that read a text of so many tokens."""
         start = 0
         while start < end:
             yield (size := self._size(start, end))
             start += size
 
     def _size(self, start: int, end: int) -> int:
-        """Returns the size of the step that reads on from a token of a text of so many."""
+        """Return the size of the step that reads on from a token of a text of so many."""
         room = self.length - start
         return max(size for size in self._sizes if self._suits(size, end - start, room))
 
@@ -239,7 +239,7 @@ class Generator:
         return least <= rest and size <= room
 
     def _decide(self) -> None:
-        """Finds where layers lie, where that is open, and which steps there are."""
+        """Find where layers lie, where that is open, and which steps there are."""
         if self._sizes:
             return
         self._without = set(self._scheduler.failed_devices)
@@ -262,7 +262,7 @@ class Generator:
             self._precision, self._is_decided = self._words(), True
 
     def _words(self) -> Precision | None:
-        """Returns the precision of all, or that of names: of what the CPU has, in AUTO."""
+        """Return the precision of all, or that of names: of what the CPU has, in AUTO."""
         if self._asked != AUTO:
             return self._asked
         specs = self._scheduler.topology.devices
@@ -280,7 +280,7 @@ class Generator:
         return self._runs[size]
 
     def _compiled(self, size: int, parts: int) -> CompiledGraph:
-        """Returns a run of a step: of a graph that is kept, or that is written now."""
+        """Return a run of a step: of a graph that is kept, or that is written now."""
         rewriting = self._scheduler.graphs.rewriting if parts == 1 and self._is_alone() else None
         if rewriting is not None and self._precision is not None:
             rewriting += repr(self._precision)
@@ -326,12 +326,12 @@ class Generator:
             self._background_task = None
 
     def close(self) -> None:
-        """Frees all; what is read next may go to devices again that had no room."""
+        """Free all; what is read next may go to devices again that had no room."""
         self._full.clear()
         self.forget()
 
     def forget(self) -> None:
-        """Frees all that was compiled, with keys and values; what is read next is read anew."""
+        """Free all that was compiled, with keys and values; what is read next is read anew."""
         self._make_no_more()
         for run in self._runs.values():
             run.close()
@@ -344,7 +344,7 @@ class Generator:
 
 
 def _shared(known: list[int], text: Sequence[int]) -> int:
-    """Returns how many tokens two texts begin with alike. One comparison finds all that are known,
+    """Return how many tokens two texts begin with alike. One comparison finds all that are known,
     as an answer grows.
     """
     if known == list(text[: len(known)]):

@@ -111,7 +111,7 @@ class CachedStepGraph:
         self._path = None if key is None or folder is None else folder / f"{key}{SUFFIX}"
 
     def read(self) -> CachedPlan | None:
-        """Returns the graph of the step as it was rewritten, with this model's weights and the
+        """Return the graph of the step as it was rewritten, with this model's weights and the
         states of this cache, and its plan; None where none is kept.
         """
         if self._path is None:
@@ -135,7 +135,7 @@ class CachedStepGraph:
             return None
 
     def set_aside(self, why: BaseException) -> None:
-        """Renames the file that was read, which makes no sense, and warns."""
+        """Rename the file that was read, which makes no sense, and warns."""
         self._read = None
         if self._path is not None:
             set_aside(self._path, self._content)
@@ -145,7 +145,7 @@ class CachedStepGraph:
             )
 
     def write(self, graph: Graph, plan: Mapping[str, Any] | None) -> None:
-        """Keeps the graph of a step that was compiled, or read. plan: its own, where that can be
+        """Keep the graph of a step that was compiled, or read. plan: its own, where that can be
         kept.
         """
         if self._path is None:
@@ -165,7 +165,7 @@ class CachedStepGraph:
 
 
 def cache_key(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str) -> str | None:
-    """Returns a hash of all that decides what graph a step has; None where that is not known, as
+    """Return a hash of all that decides what graph a step has; None where that is not known, as
     the model is in memory, or as native modules were built anew since they were loaded.
     """
     native = getattr(native_kernels.native, "__file__", None)
@@ -203,7 +203,7 @@ def _bytes_of(document: Document) -> bytes:
 
 
 def _document_of(content: bytes) -> Document:
-    """Raises one of NONSENSE where a file is not as it was written."""
+    """Raise one of NONSENSE where a file is not as it was written."""
     whole, size = memoryview(content), len(_digest(b""))
     if content[: size + 1] != _digest(whole[size + 1 :]) + b"\n":
         raise ValueError("another digest")
@@ -218,7 +218,7 @@ def _digest(content: bytes | memoryview) -> bytes:
 
 
 def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Document | None:
-    """Returns a graph with names for weights and states; None where it has others, too much data of
+    """Return a graph with names for weights and states; None where it has others, too much data of
     its own, or asked for the memory of devices.
     """
     weights: dict[object, Any] = dict(model.weights.leaves())  # type: ignore[arg-type]
@@ -270,7 +270,7 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Docum
 
 
 def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Graph:
-    """Returns the graph of a document.
+    """Return the graph of a document.
 
     Raises:
         One of NONSENSE: it does not fit the model.

@@ -58,7 +58,7 @@ class Sampling:
                 raise SamplingError(f"[sampling] expected {name} as a whole number, got {value}")
 
     def choose(self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = ()) -> int:
-        """Returns the next token.
+        """Return the next token.
 
         logits: (tokens,), one score for each. tokens: the text so far; its length is the place of
             the draw.
@@ -102,7 +102,7 @@ class Sampling:
 
 
 def _largest(scores: Floats, count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Returns the indexes of the largest scores, these first, of equal ones the lower index first.
+    """Return the indexes of the largest scores, these first, of equal ones the lower index first.
     Only what may be among them is sorted, as vocabularies are large.
     """
     ids = np.arange(len(scores))
@@ -119,5 +119,5 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def _uniform(seed: int, place: int) -> float:
-    """Returns a number below 1 that depends on both alone, by Philox (Salmon et al., 2011)."""
+    """Return a number below 1 that depends on both alone, by Philox (Salmon et al., 2011)."""
     return float(np.random.Generator(np.random.Philox(key=seed, counter=place)).random())

@@ -22,7 +22,7 @@ def load(
     progress: Progress | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Model | LanguageModel:
-    """Reads an ONNX or a GGUF model, whose weights stay in the file until they are used.
+    """Read an ONNX or a GGUF model, whose weights stay in the file until they are used.
 
     source: a path, the bytes of a file, or an onnx.ModelProto; the other parts of a GGUF model in
         parts are only found for a path.
@@ -48,7 +48,7 @@ def load(
 
 
 def load_gguf(source: str | os.PathLike[str] | bytes) -> LanguageModel:
-    """Reads a GGUF model, as `load` does; other files are refused."""
+    """Read a GGUF model, as `load` does; other files are refused."""
     require_gguf()
     from .gguf.model import LanguageModel
     from .gguf.read.loader import read_gguf
@@ -61,7 +61,7 @@ def load_onnx(
     progress: Progress | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Model:
-    """Reads an ONNX model, as `load` does; other files are refused."""
+    """Read an ONNX model, as `load` does; other files are refused."""
     require_onnx()
     from .onnx.model import Model
     from .onnx.read.loader import read_onnx
@@ -70,7 +70,7 @@ def load_onnx(
 
 
 def require_onnx() -> None:
-    """Raises VkschedError where the onnx package is missing."""
+    """Raise VkschedError where the onnx package is missing."""
     try:
         import onnx  # noqa: F401
     except ImportError as error:
@@ -80,7 +80,7 @@ def require_onnx() -> None:
 
 
 def require_gguf() -> None:
-    """Raises VkschedError where the gguf package is missing."""
+    """Raise VkschedError where the gguf package is missing."""
     try:
         import gguf  # noqa: F401
     except ImportError as error:

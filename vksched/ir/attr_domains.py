@@ -51,7 +51,7 @@ class Asked:
     attrs: Attrs
 
     def rank(self, operand: int) -> int:
-        """Returns the rank of an operand, 0 where there is none."""
+        """Return the rank of an operand, 0 where there is none."""
         return self.inputs[operand].rank if operand < len(self.inputs) else 0
 
 
@@ -68,17 +68,17 @@ class Domain(ABC):
 
     @abstractmethod
     def expected(self, value: AttrValue, call: Asked) -> str:
-        """Returns "" where a value is in the domain, else which values are."""
+        """Return "" where a value is in the domain, else which values are."""
 
     def check(self, name: str, value: AttrValue, call: Asked) -> None:
-        """Raises ShapeError or DTypeError unless a value is in the domain."""
+        """Raise ShapeError or DTypeError unless a value is in the domain."""
         expected = self.expected(value, call)
         if expected:
             raise self.error(f"[{call.op}] expected {expected} as {name}, got {shown(value)}")
 
 
 def shown(value: object) -> str:
-    """Returns a value as errors show it."""
+    """Return a value as errors show it."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
@@ -176,12 +176,12 @@ class OneOf(Domain):
 
 
 def one_of(*choices: AttrValue) -> OneOf:
-    """Returns the domain of these values."""
+    """Return the domain of these values."""
     return OneOf(choices)
 
 
 def dtype_of(*dtypes: str) -> OneOf:
-    """Returns the domain of the names of element types, by default all but those of weights."""
+    """Return the domain of the names of element types, by default all but those of weights."""
     return OneOf(dtypes or DTYPES, True)
 
 
@@ -206,7 +206,7 @@ class Axis(Domain):
 
 
 def rank_of(operand: int = 0) -> Count:
-    """Returns a count: the axes of an operand."""
+    """Return a count: the axes of an operand."""
     return lambda call: call.rank(operand)
 
 
@@ -216,7 +216,7 @@ def spatial(call: Asked) -> int:
 
 
 def as_many_as(name: str) -> Count:
-    """Returns a count: as many as another attribute has."""
+    """Return a count: as many as another attribute has."""
 
     def count(call: Asked) -> int:
         other = call.attrs.get(name)
@@ -248,7 +248,7 @@ class Each(Domain):
 
 
 def wholes(low: int, high: int = WORD, count: Count | int | None = None) -> Each:
-    """Returns the domain of integers from low to high."""
+    """Return the domain of integers from low to high."""
     return Each(Whole(low, high), count)
 
 
@@ -321,6 +321,6 @@ class Optional(Domain):
 
 
 def leaf_attrs(dtypes: tuple[str, ...] = DTYPES) -> Domains:
-    """Returns the attributes of what comes from outside: its type, maybe the bounds of integers."""
+    """Return the attributes of what comes from outside: its type, maybe the bounds of integers."""
     end = Optional(Whole(-LONG - 1, LONG))
     return {"shape": Dims(), "dtype": dtype_of(*dtypes), "low": end, "high": end}

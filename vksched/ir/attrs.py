@@ -124,7 +124,7 @@ def _after_fork() -> None:
 
 
 def _plain(value: object) -> AttrValue:
-    """Returns a value with numpy's scalars as Python's."""
+    """Return a value with numpy's scalars as Python's."""
     if type(value) in _PLAIN:
         return cast(AttrValue, value)
     if isinstance(value, tuple):

@@ -21,7 +21,7 @@ Updates = Mapping[Tensor, Tensor]
 def build_graph(
     outputs: Outputs, updates: Updates | None = None
 ) -> tuple[Graph, dict[Tensor, int]]:
-    """Freezes all that the outputs need; returns the graph and the node of each Tensor.
+    """Freeze all that the outputs need; returns the graph and the node of each Tensor.
 
     updates: states to their next values. Names given by the user must be unique; the others are
     numbered.

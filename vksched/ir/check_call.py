@@ -19,13 +19,13 @@ UNIVERSAL: dict[str, Domain] = {PRECISION: Optional(OneOf(PRECISIONS))}
 
 
 def domains_of(op: Op) -> Mapping[str, Domain]:
-    """Returns the attributes that calls of an op may have; of an opaque op none are known."""
+    """Return the attributes that calls of an op may have; of an opaque op none are known."""
     own = op.attrs or {}
     return {**own, **UNIVERSAL} if op.roundable_operands else own
 
 
 def check_call(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
-    """Raises ShapeError or DTypeError unless a call has as many operands as its op takes, and the
+    """Raise ShapeError or DTypeError unless a call has as many operands as its op takes, and the
     attributes that its op declares, each within its domain.
     """
     least, most = op.operands

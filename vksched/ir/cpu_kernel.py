@@ -44,7 +44,7 @@ def is_small(inputs: tuple[NDArray, ...], out: NDArray) -> bool:
 
 
 def rows_of_piece(rows: int, elements: int) -> int:
-    """Returns how many rows make a piece, of so many rows with so many elements in all; pieces are
+    """Return how many rows make a piece, of so many rows with so many elements in all; pieces are
     of one size, as threads end together then.
     """
     pieces = -(-elements // BLOCK)
@@ -52,7 +52,7 @@ def rows_of_piece(rows: int, elements: int) -> int:
 
 
 def sum_rows(x: NDArray) -> NDArray:
-    """Returns the sums over the last axis, which keeps a size of 1: of short rows as a product, the
+    """Return the sums over the last axis, which keeps a size of 1: of short rows as a product, the
     fastest way, of long ones in pairs, as a product adds one value after the other.
     """
     if x.shape[-1] > LONG_ROW:
@@ -86,7 +86,7 @@ class CpuKernel:
 
 
 def cut_elements(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Cuts an elementwise call, whose operands broadcast to the result."""
+    """Cut an elementwise call, whose operands broadcast to the result."""
     if all(x.shape == out.shape and x.flags.c_contiguous for x in inputs):
         flat, line = tuple(x.reshape(-1) for x in inputs), out.reshape(-1)
         step = rows_of_piece(line.size, line.size)

@@ -22,7 +22,7 @@ _inferred: dict[tuple[str, tuple[TensorType, ...], Attrs], tuple[Op, TensorType]
 
 
 def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    """Returns the result type of a call, once its operands and attributes are as its op declares.
+    """Return the result type of a call, once its operands and attributes are as its op declares.
     Layers are alike, so the last calls are remembered.
 
     An op's rule knows float32 and int32; the other widths follow it: float16 and float64 where all
@@ -74,7 +74,7 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Returns the result of the op's numpy reference, which may be a view of an input.
+    """Return the result of the op's numpy reference, which may be a view of an input.
 
     float16 is computed in float32 and rounded once. Factors are rounded as their precision says.
     """
@@ -89,7 +89,7 @@ def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def compute_into(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Writes a call's result by the op's CPU kernel.
+    """Write a call's result by the op's CPU kernel.
 
     float16 is computed in float32 and rounded once.
     """

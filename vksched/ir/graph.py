@@ -196,7 +196,7 @@ class Graph:
         return tuple(out)
 
     def unsupported(self, node: Node) -> str | None:
-        """Returns why a node's int64 values cannot be held in 32 bits, or None when they can."""
+        """Return why a node's int64 values cannot be held in 32 bits, or None when they can."""
         if not self._has_int64:
             return None
         for value in (*node.inputs, node.id):
@@ -226,16 +226,16 @@ class Graph:
         return MappingProxyType({node_id: tuple(names) for node_id, names in out.items()})
 
     def view_base(self, node_id: int) -> int:
-        """Returns the node whose memory a view is part of; the node itself when it is no view."""
+        """Return the node whose memory a view is part of; the node itself when it is no view."""
         return self.view_bases[node_id]
 
     def leaves_read(self, node: Node) -> tuple[int, ...]:
-        """Returns the leaves that a node reads, as they are or through views."""
+        """Return the leaves that a node reads, as they are or through views."""
         roots, leaves = self.view_bases, self._leaves
         return tuple([roots[i] for i in node.inputs if roots[i] in leaves])
 
     def transitive_leaves(self, node: Node) -> tuple[int, ...]:
-        """Returns the leaves and states that a node reads, and those that are widened for it."""
+        """Return the leaves and states that a node reads, and those that are widened for it."""
         found: list[int] = []
         for operand in node.inputs:
             root = self.nodes[self.view_bases[operand]]
@@ -264,7 +264,7 @@ class Graph:
         return tuple(out)
 
     def verify(self) -> Graph:
-        """Returns the graph after checking order, ids, names, types and data.
+        """Return the graph after checking order, ids, names, types and data.
 
         Raises:
             GraphError: the first thing that is wrong.
@@ -327,7 +327,7 @@ class Graph:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the graph as plain data, without the arrays."""
+        """Return the graph as plain data, without the arrays."""
         nodes = [
             {
                 "id": n.id,

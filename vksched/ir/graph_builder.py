@@ -53,7 +53,7 @@ class GraphBuilder:
         return self._nodes[node_id]
 
     def pinned_device(self, node_id: int) -> str | None:
-        """Returns the device of a node of the new graph; None where it may be anywhere."""
+        """Return the device of a node of the new graph; None where it may be anywhere."""
         return self._pinned_devices.get(node_id)
 
     def emit(
@@ -65,7 +65,7 @@ class GraphBuilder:
         device: str | None = None,
         position: int | None = None,
     ) -> int:
-        """Returns a new node. name: the name of a node of the old graph for the one that has its
+        """Return a new node. name: the name of a node of the old graph for the one that has its
         value; any other one gets a number where it is taken.
         """
         operands, frozen = tuple(inputs), attrs if isinstance(attrs, Attrs) else Attrs(attrs)
@@ -77,7 +77,7 @@ class GraphBuilder:
         return made
 
     def leaf(self, node: Node, device: str | None = None) -> int:
-        """Returns the leaf of the new graph that stands for one of the old graph."""
+        """Return the leaf of the new graph that stands for one of the old graph."""
         made = self._add(node.op, (), node.attrs, node.type, node.name, device)
         if node.id in self.old.data:
             self._data[made] = self.old.data[node.id]
@@ -90,7 +90,7 @@ class GraphBuilder:
     def part_of_leaf(
         self, node: Node, axis: int, start: int, size: int, name: str, key: object, device: str
     ) -> int:
-        """Returns a leaf that holds a range of one of the old graph, along an axis."""
+        """Return a leaf that holds a range of one of the old graph, along an axis."""
         old = self.old.initial if node.op == "state" else self.old.data
         cut = (slice(None),) * axis + (slice(start, start + size),)
         array = np.ascontiguousarray(as_array(old[node.id])[cut])
@@ -107,7 +107,7 @@ class GraphBuilder:
         self._all_reduce_nodes.update(ids)
 
     def scalar(self, value: float, dtype: str) -> int:
-        """Returns a constant of one element."""
+        """Return a constant of one element."""
         array = np.asarray(value, numpy_dtype(dtype))
         key = ("scalar", dtype, array.tobytes())
         if key not in self._constants:
@@ -121,7 +121,7 @@ class GraphBuilder:
     def finish(
         self, outputs: Mapping[str, int], shown: Iterable[int], old: Mapping[str, Sequence[int]]
     ) -> BuildResult:
-        """Returns the graph without what nobody needs. shown: nodes that stay. old: for names of
+        """Return the graph without what nobody needs. shown: nodes that stay. old: for names of
         the old graph the nodes that have a part of the value, the best one first.
         """
         wanted = [*outputs.values(), *shown]
@@ -156,7 +156,7 @@ class GraphBuilder:
         return BuildResult(graph.verify(), pinned_devices, pipeline_order, all_reduce_nodes)
 
     def _living(self, wanted: Iterable[int]) -> list[int]:
-        """Returns in their order the nodes that something wanted is made of, or that are kept."""
+        """Return in their order the nodes that something wanted is made of, or that are kept."""
         alive = set(wanted)
         for node in reversed(self._nodes):
             if node.op in ("input", "assign") or node.id in alive:

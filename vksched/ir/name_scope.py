@@ -27,7 +27,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def current_scope() -> str:
-    """Returns the prefix of names that are made now: "" or one that ends in a dot."""
+    """Return the prefix of names that are made now: "" or one that ends in a dot."""
     return "".join(f"{name}." for name in _scopes.get())
 
 
@@ -101,13 +101,13 @@ class signal(name_scope):
 
 
 def current_turn() -> int | None:
-    """Returns the turn of what is computed now; None where it has none."""
+    """Return the turn of what is computed now; None where it has none."""
     return _turn.get()
 
 
 @contextmanager
 def turn(number: int) -> Iterator[None]:
-    """Gives what is computed inside a turn: each device carries out turns in their order, and hands
+    """Give what is computed inside a turn: each device carries out turns in their order, and hands
     on what others need of one before it begins the next one. So parts of a graph that each go
     through several devices flow as a pipeline.
     """
@@ -120,7 +120,7 @@ def turn(number: int) -> Iterator[None]:
 
 @contextmanager
 def backward_scope(name: str) -> Iterator[None]:
-    """Names what is made inside as the backward pass of a tensor of that name: that of "layer.0.h"
+    """Name what is made inside as the backward pass of a tensor of that name: that of "layer.0.h"
     is made in the scope "layer.0.backward", wherever `grad` is called.
     """
     inside = name.rpartition(".")[0]

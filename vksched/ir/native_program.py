@@ -69,7 +69,7 @@ def one_loop(
     float_params: tuple[float, ...] = (),
     rows: int = 1,
 ) -> NativeProgram | None:
-    """Returns the native program of a call on float32 that is one loop, None of one that is large:
+    """Return the native program of a call on float32 that is one loop, None of one that is large:
     numpy takes such a call in pieces, on several threads. rows: of the result, which pieces of the
     loop share.
     """
@@ -85,7 +85,7 @@ def one_loop(
 def with_native_epilogue(
     first: NativeProgram, epilogue: NativeProgram, own: int, count: int
 ) -> NativeProgram:
-    """Returns the native program of `own` operands and one of its result and the rest of `count` as
+    """Return the native program of `own` operands and one of its result and the rest of `count` as
     one.
     """
     result = count + len(first.loops) - 1

@@ -122,7 +122,7 @@ def no_fp16(call: Call) -> tuple[int, ...]:
 
 
 def fp16_operands(call: Call) -> tuple[int, ...]:
-    """Returns the operands of a call that are float16, OUTPUT for its result."""
+    """Return the operands of a call that are float16, OUTPUT for its result."""
     types = (*enumerate(call.inputs), (OUTPUT, call.output))
     return tuple(operand for operand, type_ in types if type_.dtype == FLOAT16)
 
@@ -250,7 +250,7 @@ once.
 
 
 def register(op: Op) -> Op:
-    """Adds an op to the registry and returns it."""
+    """Add an op to the registry and returns it."""
     if op.name in _REGISTRY:
         raise VkschedError(f"[register] op {op.name!r} is declared twice")
     _REGISTRY[op.name] = op
@@ -258,7 +258,7 @@ def register(op: Op) -> Op:
 
 
 def get_op(name: str) -> Op:
-    """Returns the declaration of an op by name."""
+    """Return the declaration of an op by name."""
     try:
         return _REGISTRY[name]
     except KeyError:
@@ -266,18 +266,18 @@ def get_op(name: str) -> Op:
 
 
 def computing_ops() -> tuple[str, ...]:
-    """Returns the names of our own ops that compute something, sorted."""
+    """Return the names of our own ops that compute something, sorted."""
     left_out = [name for name, op in _REGISTRY.items() if op.leaf or op.stateful or op.opaque]
     return tuple(sorted(_REGISTRY.keys() - set(left_out)))
 
 
 def all_ops() -> dict[str, Op]:
-    """Returns every op by name."""
+    """Return every op by name."""
     return dict(_REGISTRY)
 
 
 def view_offset(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
-    """Returns the word in input 0 at which the result lies when the call is a view, else None."""
+    """Return the word in input 0 at which the result lies when the call is a view, else None."""
     offset = op.view(inputs, attrs) if op.view is not None else None
     if offset is None:
         return None

@@ -39,17 +39,17 @@ SINGLE, MIXED, HALF, BRAIN, BYTES = PRECISIONS
 
 @lru_cache(maxsize=4096)
 def precision_of(attrs: Attrs) -> str:
-    """Returns the word of a node."""
+    """Return the word of a node."""
     return str(attrs[PRECISION]) if PRECISION in attrs else SINGLE
 
 
 def kept_precision(attrs: Attrs) -> dict[str, AttrValue]:
-    """Returns the attribute of a node for another one that computes the same; {} without it."""
+    """Return the attribute of a node for another one that computes the same; {} without it."""
     return {PRECISION: attrs[PRECISION]} if PRECISION in attrs else {}
 
 
 def with_word(attrs: Mapping[str, AttrValue], word: str) -> Attrs:
-    """Returns the attributes of a node with another word."""
+    """Return the attributes of a node with another word."""
     bare = {name: value for name, value in attrs.items() if name != PRECISION}
     return Attrs(bare if word == SINGLE else {**bare, PRECISION: word})
 
@@ -73,7 +73,7 @@ def may_round(call: Call) -> bool:
 
 
 def as_half(array: NDArray) -> NDArray:
-    """Returns floats rounded to float16, in their own type; other arrays as they are."""
+    """Return floats rounded to float16, in their own type; other arrays as they are."""
     if array.dtype.kind != "f" or array.dtype.itemsize <= 2:
         return array
     with np.errstate(all="ignore"):
@@ -81,7 +81,7 @@ def as_half(array: NDArray) -> NDArray:
 
 
 def bfloat16_bits(array: NDArray) -> NDArray:
-    """Returns float32 rounded to bfloat16, of two the even one, as the uint16 that hold it."""
+    """Return float32 rounded to bfloat16, of two the even one, as the uint16 that hold it."""
     bits = array.view(np.uint32)
     upper = bits >> np.uint32(16)
     nearest = (bits + (np.uint32(0x7FFF) + (upper & np.uint32(1)))) >> np.uint32(16)
@@ -91,7 +91,7 @@ def bfloat16_bits(array: NDArray) -> NDArray:
 
 
 def as_bfloat16(array: NDArray) -> NDArray:
-    """Returns floats rounded to bfloat16, in their own type; other arrays as they are."""
+    """Return floats rounded to bfloat16, in their own type; other arrays as they are."""
     if array.dtype.kind != "f" or array.dtype.itemsize <= 2:
         return array
     with np.errstate(all="ignore"):
@@ -101,12 +101,12 @@ def as_bfloat16(array: NDArray) -> NDArray:
 
 
 def as_factor(array: NDArray, word: str) -> NDArray:
-    """Returns an operand of a product as numpy rounds it for a word of `rounds_operands`."""
+    """Return an operand of a product as numpy rounds it for a word of `rounds_operands`."""
     return as_bfloat16(array) if word == BRAIN else as_half(array)
 
 
 def round_operands(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, ...]:
-    """Returns the operands of a call as its precision has them."""
+    """Return the operands of a call as its precision has them."""
     rounds, word = rounded_operands(op, attrs), precision_of(attrs)
     if not rounds:
         return inputs
@@ -114,10 +114,10 @@ def round_operands(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[N
 
 
 def rounded_operands(op: Op, attrs: Attrs) -> tuple[int, ...]:
-    """Returns which operands numpy rounds, as a node's precision says."""
+    """Return which operands numpy rounds, as a node's precision says."""
     return op.roundable_operands if rounds_operands(attrs) else ()
 
 
 def round_result(op: Op, result: NDArray, attrs: Attrs) -> NDArray:
-    """Returns the result of a call as its precision has it."""
+    """Return the result of a call as its precision has it."""
     return as_half(result) if op.roundable_operands and precision_of(attrs) == HALF else result

@@ -84,7 +84,7 @@ _REASONS: dict[str, str] = {}
 
 
 def sharding(*ops: str) -> Callable[[Rule], Rule]:
-    """Declares the decorated function as the sharding rule of ops."""
+    """Declare the decorated function as the sharding rule of ops."""
 
     def declare(rule: Rule) -> Rule:
         for op in ops:
@@ -96,7 +96,7 @@ def sharding(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def no_sharding(reason: str, *ops: str) -> None:
-    """Declares that ops are computed whole, and why: a clause that follows the op's name."""
+    """Declare that ops are computed whole, and why: a clause that follows the op's name."""
     for op in ops:
         _declare(op)
         _REASONS[op] = reason
@@ -108,7 +108,7 @@ def _declare(op: str) -> None:
 
 
 def factors_of(op: str, call: Sharded) -> tuple[Factor, ...]:
-    """Returns the ways to compute a call in parts, those that cut into two parts and more."""
+    """Return the ways to compute a call in parts, those that cut into two parts and more."""
     rule = _RULES.get(op)
     if rule is None or EPILOGUE in call.attrs:  # what follows in its kernel came after all cutting
         return ()
@@ -120,12 +120,12 @@ def _is_sharded(factor: Factor) -> bool:
 
 
 def has_sharding(op: str) -> bool:
-    """Returns whether an op has a rule."""
+    """Return whether an op has a rule."""
     return op in _RULES
 
 
 def why_no_sharding(op: str) -> str:
-    """Returns why an op is computed whole; "" where it has a rule or nothing is declared."""
+    """Return why an op is computed whole; "" where it has a rule or nothing is declared."""
     return _REASONS.get(op, "")
 
 
@@ -133,7 +133,7 @@ def why_no_sharding(op: str) -> str:
 
 
 def broadcast_factors(call: Sharded) -> Iterable[Factor]:
-    """Yields a factor for each axis of the result of an elementwise op; what an operand repeats
+    """Yield a factor for each axis of the result of an elementwise op; what an operand repeats
     along it is whole.
     """
     for axis, size in enumerate(call.output.shape):
@@ -141,14 +141,14 @@ def broadcast_factors(call: Sharded) -> Iterable[Factor]:
 
 
 def aligned(operand: TensorType, result: TensorType, axis: int) -> int | ShardingForm:
-    """Returns the axis of an operand that is broadcast into an axis of the result."""
+    """Return the axis of an operand that is broadcast into an axis of the result."""
     own = axis - (result.rank - operand.rank)
     cut = own >= 0 and operand.shape[own] == result.shape[axis] != 1
     return own if cut else REPLICATE
 
 
 def linear_factors(call: Sharded, *operands: int) -> Iterable[Factor]:
-    """Yields for each named operand the factor in which it may be terms, all others whole: the op
+    """Yield for each named operand the factor in which it may be terms, all others whole: the op
     is linear in it.
     """
     for each in operands:
@@ -157,12 +157,12 @@ def linear_factors(call: Sharded, *operands: int) -> Iterable[Factor]:
 
 
 def all_partial_sums(call: Sharded) -> Factor:
-    """Returns the factor in which all operands are terms: the op is linear in all together."""
+    """Return the factor in which all operands are terms: the op is linear in all together."""
     return Factor((PARTIAL_SUM,) * len(call.inputs), PARTIAL_SUM)
 
 
 def row_factors(call: Sharded, axes: Iterable[int]) -> Iterable[Factor]:
-    """Yields a factor for each of some axes that the first operand and the result share; the other
+    """Yield a factor for each of some axes that the first operand and the result share; the other
     operands are whole.
     """
     rest = (REPLICATE,) * (len(call.inputs) - 1)
@@ -173,7 +173,7 @@ def row_factors(call: Sharded, axes: Iterable[int]) -> Iterable[Factor]:
 def with_size(
     shape: Shape, axis: int, scale: int = 1
 ) -> Callable[[int, int], Mapping[str, AttrValue]]:
-    """Returns the attributes of parts of a result whose shape is an attribute."""
+    """Return the attributes of parts of a result whose shape is an attribute."""
 
     def attrs(start: int, units: int) -> Mapping[str, AttrValue]:
         return {"shape": (*shape[:axis], units * scale, *shape[axis + 1 :])}

@@ -244,7 +244,7 @@ _methods: dict[str, Callable[..., Tensor]] = {}
 
 
 def register_method(name: str, builder: Callable[..., Tensor]) -> None:
-    """Gives Tensor the builder of a family that is declared after it: matmul, reshape, getitem."""
+    """Give Tensor the builder of a family that is declared after it: matmul, reshape, getitem."""
     _methods[name] = builder
 
 
@@ -258,7 +258,7 @@ def apply(
     attrs: Mapping[str, AttrValue] | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Makes a node. Errors of the type rule are raised here, with the node's name and operand
+    """Make a node. Errors of the type rule are raised here, with the node's name and operand
     types.
     """
     if name is not None and not isinstance(name, str):
@@ -274,7 +274,7 @@ def apply(
 
 
 def as_tensor(value: TensorLike, like: Tensor | None = None) -> Tensor:
-    """Returns a Tensor as it is, another value as a constant.
+    """Return a Tensor as it is, another value as a constant.
 
     Python's and numpy's scalars, and sequences of them, take `like`'s element type where that loses
     no more than digits; arrays keep theirs. A bool is no number: it is most likely the result of
@@ -300,7 +300,7 @@ def _holds_bool(value: object) -> bool:
 
 
 def convert(what: str, value: object, dtype: str) -> NDArray:
-    """Returns scalars or sequences of them as an array of an element type.
+    """Return scalars or sequences of them as an array of an element type.
 
     Raises:
         DTypeError: they are not numbers of one shape, or lose more than digits.
@@ -329,7 +329,7 @@ def convert(what: str, value: object, dtype: str) -> NDArray:
 
 
 def one_value(op: str, value: object, dtype: str) -> NDArray:
-    """Returns one number as an array of an element type; for bool it may be 0 or 1."""
+    """Return one number as an array of an element type; for bool it may be 0 or 1."""
     if dtype == BOOL and isinstance(value, (int, float, np.integer)) and value in (0, 1):
         value = bool(value)
     array = convert(op, value, dtype)
@@ -339,7 +339,7 @@ def one_value(op: str, value: object, dtype: str) -> NDArray:
 
 
 def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
-    """Makes a node of two operands; one may be a Python or numpy value."""
+    """Make a node of two operands; one may be a Python or numpy value."""
     if isinstance(a, Tensor):
         return apply(op, (a, as_tensor(b, like=a)), name=name)
     right = as_tensor(b)
@@ -413,7 +413,7 @@ def input(
 def bounds_attrs(
     op: str, bounds: tuple[int, int] | None, type_: TensorType
 ) -> dict[str, AttrValue]:
-    """Returns the attributes for the least and largest value of an integer from outside."""
+    """Return the attributes for the least and largest value of an integer from outside."""
     if bounds is None:
         return {}
     ends = as_ints(op, "bounds", bounds)
@@ -451,7 +451,7 @@ def from_array(
     name: str | None,
     more: Callable[[TensorType], Mapping[str, AttrValue]] = lambda type_: {},
 ) -> Tensor:
-    """Makes a leaf that holds an array: not copied for a weight, as these are large, nor where it
+    """Make a leaf that holds an array: not copied for a weight, as these are large, nor where it
     is read-only, nor for a state that has one value everywhere. more: further attributes.
     """
     if name is not None and not isinstance(name, str):

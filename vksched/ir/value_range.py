@@ -24,7 +24,7 @@ OF_DTYPE: dict[str, Bounds] = {BOOL: (0, 1), INT32: INT32_BOUNDS, UINT32: (0, 2*
 
 
 def check_bounds(op: str, ends: tuple[object, ...], type_: TensorType) -> None:
-    """Raises DTypeError unless these are the least and the largest value of an integer type."""
+    """Raise DTypeError unless these are the least and the largest value of an integer type."""
     match ends:
         case int(low), int(high) if low <= high and type_.dtype in (INT32, UINT32, INT64):
             return
@@ -34,7 +34,7 @@ def check_bounds(op: str, ends: tuple[object, ...], type_: TensorType) -> None:
 
 
 def bounds_of_data(array: NDArray) -> Bounds | None:
-    """Returns the bounds of a weight or constant; of nothing (0, 0), of floats None."""
+    """Return the bounds of a weight or constant; of nothing (0, 0), of floats None."""
     if array.dtype.kind not in "iub":
         return None
     return (int(array.min()), int(array.max())) if array.size else (0, 0)
@@ -43,7 +43,7 @@ def bounds_of_data(array: NDArray) -> Bounds | None:
 def bounds_of_result(
     op: Op, known: Known, inputs: tuple[TensorType, ...], result: TensorType, attrs: Attrs
 ) -> Bounds | None:
-    """Returns the bounds of an op's result from those of its operands; None where unknown."""
+    """Return the bounds of an op's result from those of its operands; None where unknown."""
     widest = INT64_BOUNDS if result.dtype == INT64 else OF_DTYPE.get(result.dtype)
     if widest is None:
         return None
@@ -55,7 +55,7 @@ def bounds_of_result(
 
 
 def fits(inner: Bounds | None, outer: Bounds = INT32_BOUNDS) -> bool:
-    """Returns whether all values are known to lie within bounds."""
+    """Return whether all values are known to lie within bounds."""
     return inner is not None and outer[0] <= inner[0] and inner[1] <= outer[1]
 
 

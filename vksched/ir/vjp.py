@@ -48,7 +48,7 @@ _REASONS: dict[str, str] = {}
 
 
 def gradient(*ops: str) -> Callable[[Rule], Rule]:
-    """Declares the decorated function as the gradient rule of ops."""
+    """Declare the decorated function as the gradient rule of ops."""
 
     def declare(rule: Rule) -> Rule:
         for op in ops:
@@ -60,7 +60,7 @@ def gradient(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def no_gradient(reason: str, *ops: str) -> None:
-    """Declares that ops have no gradient, and why: a clause that follows the op's name in errors,
+    """Declare that ops have no gradient, and why: a clause that follows the op's name in errors,
     such as "gives positions". A gradient stops there.
     """
     for op in ops:
@@ -74,12 +74,12 @@ def _declare(op: str) -> None:
 
 
 def rule_of(op: str) -> Rule | None:
-    """Returns the rule of an op, or None."""
+    """Return the rule of an op, or None."""
     return _RULES.get(op)
 
 
 def why_no_gradient(op: str) -> str:
-    """Returns why a gradient stops at an op; "" where the op has a rule or nothing is declared."""
+    """Return why a gradient stops at an op; "" where the op has a rule or nothing is declared."""
     return _REASONS.get(op, "")
 
 
@@ -87,12 +87,12 @@ def why_no_gradient(op: str) -> str:
 
 
 def is_smooth(tensor: Tensor) -> bool:
-    """Returns whether a tensor can have a gradient: floats can, integers and bools cannot."""
+    """Return whether a tensor can have a gradient: floats can, integers and bools cannot."""
     return tensor.dtype in FLOATS
 
 
 def sum_to(grad: Tensor, shape: Shape) -> Tensor:
-    """Returns the gradient of an operand that was broadcast from a shape: the sum over what was
+    """Return the gradient of an operand that was broadcast from a shape: the sum over what was
     repeated.
     """
     if grad.shape == shape:

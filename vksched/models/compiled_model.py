@@ -85,7 +85,7 @@ class CompiledModel(OfProcess):
         return self.model.outputs
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> dict[str, CpuValue]:
-        """Runs once and returns the outputs by name.
+        """Run once and returns the outputs by name.
 
         Raises:
             ModelFormatError: the model is wrong; the message names the node. ShapeError,
@@ -121,7 +121,7 @@ class CompiledModel(OfProcess):
         return made
 
     def submit(self, /, **inputs: Any) -> Future[dict[str, CpuValue]]:
-        """Starts a run and returns at once; runs that were submitted go one after the other."""
+        """Start a run and returns at once; runs that were submitted go one after the other."""
         self._require_open()
         copied = {name: _copied(value) for name, value in inputs.items()}
         with self._lock:
@@ -137,14 +137,14 @@ class CompiledModel(OfProcess):
         return future
 
     def synchronize(self) -> None:
-        """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        """Wait until every run submitted so far is done, or has failed; its future tells which."""
         self._owner.require("the compiled model")
         with self._lock:
             submitted = list(self._submitted)
         wait(submitted)
 
     def prepare(self, **shapes: Any) -> None:
-        """Compiles for inputs of given shapes, by name, without running, as far as that can be done
+        """Compile for inputs of given shapes, by name, without running, as far as that can be done
         without their elements.
         """
         self._require_open()
@@ -170,7 +170,7 @@ class CompiledModel(OfProcess):
         return plans[-1]
 
     def explain(self) -> str:
-        """Returns as text what the last run did, or what is prepared: the plans of its segments in
+        """Return as text what the last run did, or what is prepared: the plans of its segments in
         order, and what the host does between them, with the reasons.
         """
         with self._cache.lock, self._lock:
@@ -197,7 +197,7 @@ class CompiledModel(OfProcess):
         return self._history.trace
 
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
-        """Returns where the time of the last runs of the model went, as medians: all graphs that a
+        """Return where the time of the last runs of the model went, as medians: all graphs that a
         run goes through, and what the host does between them. See `CompiledGraph.report`.
 
         runs: how many at most. None: all that are remembered, 32 through the same plans or fewer.
@@ -209,7 +209,7 @@ class CompiledModel(OfProcess):
         return report_last(self._history.history, runs, advice)
 
     def close(self) -> None:
-        """Waits for its runs, those submitted too, and frees its memory on the devices; safe to
+        """Wait for its runs, those submitted too, and frees its memory on the devices; safe to
         call twice. What a run calls when it is done may call it, too: then later ones are dropped.
         In a forked child it does nothing.
         """
@@ -235,7 +235,7 @@ class CompiledModel(OfProcess):
         self._owner.require("the compiled model")
 
     def _program_of(self, given: frozenset[str]) -> Program:
-        """Returns the program in which these initializers are inputs."""
+        """Return the program in which these initializers are inputs."""
         with self._lock:
             if given not in self._programs:
                 frame = self.model.frame(given)
@@ -273,7 +273,7 @@ class Direct:
         return True
 
     def run(self, inputs: Mapping[str, Any], history: RunHistoryRecorder) -> dict[str, CpuValue]:
-        """Runs once; what others drop meanwhile is closed when this has ended."""
+        """Run once; what others drop meanwhile is closed when this has ended."""
         start_s = history.now()
         read = inputs if self._reads_all else {name: inputs[name] for name in self._reads}
         found, cost = self._run.run_with_stats(read)
@@ -291,7 +291,7 @@ def _arrays(value: CpuValue) -> list[NDArray]:
 
 
 def _owned(value: CpuValue, given: list[NDArray]) -> CpuValue:
-    """Returns a result that shares no memory with what the caller gave, with other results or with
+    """Return a result that shares no memory with what the caller gave, with other results or with
     what the model keeps. given: what it must not share, to which it is added.
     """
     if isinstance(value, list):

@@ -76,7 +76,7 @@ class _Body:
 
 
 def _loop(node: NodeProto, body: _Body) -> StepFn:
-    """Runs a Loop, or its last turns where the first ones are part of the graph already."""
+    """Run a Loop, or its last turns where the first ones are part of the graph already."""
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     carried = len(body.inputs) - 2
     scans = len(body.graph.output) - 1 - carried
@@ -187,7 +187,7 @@ def _scan(node: NodeProto, body: _Body) -> StepFn:
 def _line(
     node: NodeProto, value: CpuValue, axis: int, length: int | None, backward: bool
 ) -> list[NDArray]:
-    """Returns the slices of an array along an axis, without it."""
+    """Return the slices of an array along an axis, without it."""
     array = np.asarray(value)
     try:
         rows = np.moveaxis(array, normalize_axis("scan", axis, array.ndim), 0)[:length]
@@ -197,7 +197,7 @@ def _line(
 
 
 def _filled(array: NDArray, steps: int) -> NDArray:
-    """Returns an array with zeros up to a number of steps."""
+    """Return an array with zeros up to a number of steps."""
     out = np.zeros((steps, *array.shape[1:]), array.dtype)
     out[: len(array)] = array
     return out

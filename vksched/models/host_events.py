@@ -28,13 +28,13 @@ SLOTS = 6
 
 
 def step_kind(step: CpuStep) -> str:
-    """Returns the kind of a step, named as host nodes of a graph are."""
+    """Return the kind of a step, named as host nodes of a graph are."""
     domain = f"{step.node.domain}." if step.node.domain else ""
     return f"onnx.{domain}{step.node.op_type}"
 
 
 def emit_step(trace: Trace, step: CpuStep, start_s: float, plan: int) -> None:
-    """Emits the event of a step that ends now. plan: the number of that of the segment before."""
+    """Emit the event of a step that ends now. plan: the number of that of the segment before."""
     fields = {"op": step_kind(step), "node": scope_name(step.node), "cause": step.reason}
     trace.emit(Event("host_op", "cpu", start_s, trace.clock.now(), -1, fields, plan))
 
@@ -42,7 +42,7 @@ def emit_step(trace: Trace, step: CpuStep, start_s: float, plan: int) -> None:
 def warn_of_step(
     segment: CompiledSegment, step: CpuStep, values: Sequence[CpuValue], warned: set[str]
 ) -> None:
-    """Warns of a kind of steps that is not yet in `told`, and adds it.
+    """Warn of a kind of steps that is not yet in `told`, and adds it.
 
     values: the operands and results.
     """
@@ -66,7 +66,7 @@ def _is_few(value: CpuValue) -> bool:
 
 
 def _from_device(segment: CompiledSegment, step: CpuStep) -> bool:
-    """Returns whether a device has computed an operand in this segment."""
+    """Return whether a device has computed an operand in this segment."""
     if segment.run is None:
         return False
     plan = segment.run.plan
@@ -82,7 +82,7 @@ def _from_device(segment: CompiledSegment, step: CpuStep) -> bool:
 
 
 def explain_segments(start: BranchPoint, kept: Iterable[CompiledSegment]) -> str:
-    """Returns the segments that were used last, in their order, with the steps between them.
+    """Return the segments that were used last, in their order, with the steps between them.
 
     kept: all segments, the one used last at the end.
     """
@@ -128,7 +128,7 @@ def _between(segment: CompiledSegment, age: Mapping[CompiledSegment, int], name:
 
 
 def _made_for(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> str:
-    """Returns for which slots a segment was made, and for which elements of them."""
+    """Return for which slots a segment was made, and for which elements of them."""
     shown = [f"{slot} {_type(kind)}" for slot, kind in types.items()][:SLOTS]
     more = [f"{len(types) - SLOTS} more"] if len(types) > SLOTS else []
     given = f", for {', '.join([*shown, *more])}" if shown else ""

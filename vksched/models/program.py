@@ -59,7 +59,7 @@ class SegmentCompiler:
         return self.graphs.preparing.trace
 
     def compile(self, outputs: Mapping[str, Tensor]) -> CompiledGraph:
-        """Returns a run of one segment's outputs."""
+        """Return a run of one segment's outputs."""
         placement, precision = self.placement, self.precision
         if placement or isinstance(precision, Mapping):
             names = NameIndex(build_graph(outputs)[0], "placement")
@@ -92,11 +92,11 @@ class Program:
         self.start = BranchPoint(frame)
 
     def of(self, frame: Frame) -> Program:
-        """Returns a program of another frame whose segments are kept beside those of this one."""
+        """Return a program of another frame whose segments are kept beside those of this one."""
         return Program(self.context, frame, self.compiler, self.cache)
 
     def __call__(self, arrays: Mapping[str, CpuValue]) -> list[CpuValue]:
-        """Runs once; returns the results in order.
+        """Run once; returns the results in order.
 
         arrays: by slot, in their ONNX element types.
         """
@@ -131,7 +131,7 @@ class Program:
             return segment.doubted < len(doubted)
 
     def whole(self, arrays: Mapping[str, CpuValue]) -> CompiledSegment | None:
-        """Returns the segment that is all of a run with arrays of these types, whatever they hold;
+        """Return the segment that is all of a run with arrays of these types, whatever they hold;
         None where there is none such.
         """
         given = [arrays[slot] for slot in self.start.frame.slots]
@@ -144,7 +144,7 @@ class Program:
         return segments[0] if len(segments) == 1 and segments[0].is_all else None
 
     def prepare(self, types: Mapping[str, CpuValueType]) -> CompiledSegment:
-        """Lowers and compiles the first segment for given types.
+        """Lower and compiles the first segment for given types.
 
         Raises:
             NeedsInputs: it depends on the elements of an input, too.
@@ -165,7 +165,7 @@ class Program:
         key: tuple[TypeKey, ...],
         held: Mapping[str, CpuValue] | None,
     ) -> CompiledSegment:
-        """Returns a segment, in use until it is given back. Others that are kept run meanwhile.
+        """Return a segment, in use until it is given back. Others that are kept run meanwhile.
         key: the types of the frame's slots.
         """
         found = self.cache.find(branch_point, key, held or {})
@@ -213,7 +213,7 @@ class Program:
     def _advance(
         self, segment: CompiledSegment, held: Mapping[str, CpuValue]
     ) -> dict[str, CpuValue]:
-        """Runs one segment and its step; returns what the slots hold then."""
+        """Run one segment and its step; returns what the slots hold then."""
         lowered = segment.lowered
         out = {slot: held[slot] for slot in segment.keeps}
         if segment.run is not None:
@@ -239,7 +239,7 @@ class Program:
         given: Sequence[CpuValue],
         captured: Mapping[str, CpuValue],
     ) -> Sequence[CpuValue]:
-        """Runs a step, and tells of it unless it is control flow."""
+        """Run a step, and tells of it unless it is control flow."""
         trace, warned = self.compiler.trace, self.compiler.warned
         start_s = trace.clock.now()
         made = run.run(given, captured)
@@ -260,7 +260,7 @@ def _step_slots(step: CpuStep | None) -> list[str]:
 
 
 def flatten(arrays: Mapping[str, CpuValue]) -> dict[str, CpuValue]:
-    """Returns host values by slot, with the items of sequences beside the sequences."""
+    """Return host values by slot, with the items of sequences beside the sequences."""
     out: dict[str, CpuValue] = {}
     for name, value in arrays.items():
         out[name] = value
@@ -270,7 +270,7 @@ def flatten(arrays: Mapping[str, CpuValue]) -> dict[str, CpuValue]:
 
 
 def cpu_value_of(value: Value, held: Mapping[str, CpuValue]) -> CpuValue:
-    """Returns a known value, or what its slot holds."""
+    """Return a known value, or what its slot holds."""
     if value.items is not None:
         return [cpu_value_of(item, held) for item in value.items]
     if value.slot is not None:

@@ -59,22 +59,22 @@ class RunHistoryRecorder:
         self._thread = threading.local()
 
     def one_run(self) -> _OneRun:
-        """Keeps what is added inside as one run."""
+        """Keep what is added inside as one run."""
         return _OneRun(self._thread, self._trace, self.history)
 
     def add_alone(self, start_s: float, run: GraphRun | None) -> None:
-        """Adds a run of the model that was one graph and nothing else, and is done."""
+        """Add a run of the model that was one graph and nothing else, and is done."""
         graphs = (run,) if run is not None else ()
         self.history.add(WholeRun(start_s, self._trace.clock.now(), graphs))
 
     def add_graph(self, run: GraphRun | None) -> None:
-        """Adds a graph that has run; None: nothing is known of it."""
+        """Add a graph that has run; None: nothing is known of it."""
         entries = self._entries
         if entries is not None and run is not None:
             entries.graphs.append(run)
 
     def add_step(self, op: str, start_s: float) -> None:
-        """Adds what the host did until now."""
+        """Add what the host did until now."""
         entries = self._entries
         if entries is not None:
             entries.steps.append(CpuStepTime(op, start_s, self._trace.clock.now()))

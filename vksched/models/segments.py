@@ -30,10 +30,10 @@ class AnyProgram(Protocol):
     start: BranchPoint
 
     def of(self, frame: Frame) -> AnyProgram:
-        """Returns a program of another frame, whose segments are kept beside those of this one."""
+        """Return a program of another frame, whose segments are kept beside those of this one."""
 
     def __call__(self, arrays: Mapping[str, CpuValue]) -> list[CpuValue]:
-        """Runs once; returns the results in order."""
+        """Run once; returns the results in order."""
 
 
 StepFn = Callable[[Sequence[CpuValue], Mapping[str, CpuValue]], Sequence[CpuValue]]
@@ -82,7 +82,7 @@ class CompiledSegment:
         return all(stored[slot] == numpy_of(lowered.elem_types[slot]) for slot in slots)
 
     def fits(self, arrays: Mapping[str, CpuValue]) -> bool:
-        """Returns whether the guards hold; where nothing is known of a slot they do not."""
+        """Return whether the guards hold; where nothing is known of a slot they do not."""
         guards = self.lowered.guards
         return not guards or all(_same(arrays.get(slot), array) for slot, array in guards.items())
 
@@ -143,7 +143,7 @@ class SegmentCache:
         """The segment that a run took last; None where that was dropped since."""
 
     def one_run(self) -> _OneRun:
-        """Counts what is used inside as used by one run; runs inside one are a part of it."""
+        """Count what is used inside as used by one run; runs inside one are a part of it."""
         return _OneRun(self)
 
     def begin(self) -> bool:
@@ -177,7 +177,7 @@ class SegmentCache:
     def find(
         self, branch_point: BranchPoint, key: object, arrays: Mapping[str, CpuValue]
     ) -> CompiledSegment | None:
-        """Returns a segment that serves a run, in use until it is given back."""
+        """Return a segment that serves a run, in use until it is given back."""
         with self.lock:
             for segment in branch_point.segments.get(key, ()):
                 if segment.fits(arrays):
@@ -187,7 +187,7 @@ class SegmentCache:
         return None
 
     def add(self, branch_point: BranchPoint, key: object, segment: CompiledSegment) -> None:
-        """Keeps a new segment, in use until it is given back."""
+        """Keep a new segment, in use until it is given back."""
         with self.lock:
             branch_point.segments.setdefault(key, []).append(segment)
             self._segments[segment] = (branch_point, key)
@@ -202,7 +202,7 @@ class SegmentCache:
             self._most_used = max(self._most_used, min(len(used), MOST))
 
     def release(self, segment: CompiledSegment) -> None:
-        """Ends a use; closes what is too much."""
+        """End a use; closes what is too much."""
         gone: list[CompiledSegment] = []
         with self.lock:
             self._users[segment] -= 1
@@ -215,7 +215,7 @@ class SegmentCache:
         _close(gone)
 
     def _drop_oldest(self) -> list[CompiledSegment]:
-        """Forgets what is too much, as far as nobody uses it; returns what is to be closed."""
+        """Forget what is too much, as far as nobody uses it; returns what is to be closed."""
         gone: list[CompiledSegment] = []
         compiled = [s for s in self._segments if s.run is not None]
         without = [s for s in self._segments if s.run is None]
@@ -227,13 +227,13 @@ class SegmentCache:
         return gone
 
     def forget(self, segment: CompiledSegment) -> None:
-        """Drops a segment that is in use, and all that come after it."""
+        """Drop a segment that is in use, and all that come after it."""
         with self.lock:
             gone = self._drop(segment)
         _close(gone)
 
     def _drop(self, segment: CompiledSegment) -> list[CompiledSegment]:
-        """Forgets a segment and all that come after it; returns those that nobody uses."""
+        """Forget a segment and all that come after it; returns those that nobody uses."""
         out: list[CompiledSegment] = []
         todo = [segment]
         while todo:
@@ -260,7 +260,7 @@ class SegmentCache:
             return tuple(self._segments)
 
     def close_idle(self) -> bool:
-        """Closes all that nobody uses now; returns whether a compiled graph was among it."""
+        """Close all that nobody uses now; returns whether a compiled graph was among it."""
         with self.lock:
             idle = [s for s in self._segments if s not in self._users]
             gone = [old for segment in idle for old in self._drop(segment)]
@@ -268,7 +268,7 @@ class SegmentCache:
         return any(segment.run is not None for segment in gone)
 
     def close(self) -> None:
-        """Waits for runs under way and closes all compiled graphs."""
+        """Wait for runs under way and closes all compiled graphs."""
         with self._ended:
             self._closing = True
             self._ended.wait_for(lambda: self._active <= self._is_inside)

@@ -42,19 +42,19 @@ class Ticks:
         self._values = [0.0] * TICKS
 
     def advance(self, now_s: float) -> None:
-        """Makes room for the tick of a moment; moments before the newest change nothing."""
+        """Make room for the tick of a moment; moments before the newest change nothing."""
         tick = int(now_s // TICK_S)
         for fresh in range(max(self._newest + 1, tick - TICKS + 1), tick + 1):
             self._values[fresh % TICKS] = 0.0
         self._newest = max(self._newest, tick)
 
     def add(self, at_s: float, amount: float) -> None:
-        """Adds an amount at a moment."""
+        """Add an amount at a moment."""
         self.advance(at_s)
         self._put(int(at_s // TICK_S), amount)
 
     def spread(self, begin_s: float, end_s: float) -> None:
-        """Adds the seconds from one moment to another, each to its tick."""
+        """Add the seconds from one moment to another, each to its tick."""
         self.advance(end_s)
         last = int(end_s // TICK_S)
         for tick in range(max(int(begin_s // TICK_S), last - TICKS + 1), last + 1):
@@ -66,7 +66,7 @@ class Ticks:
             self._values[tick % TICKS] += amount
 
     def values(self) -> list[float]:
-        """Returns them, the oldest first."""
+        """Return them, the oldest first."""
         cut = (self._newest + 1) % TICKS
         return [*self._values[cut:], *self._values[:cut]]
 
@@ -94,7 +94,7 @@ class DeviceActivity:
         self._until_s = 0.0
 
     def work(self, spans: list[tuple[float, float]]) -> None:
-        """Takes in when it was at work; what overlaps counts once."""
+        """Take in when it was at work; what overlaps counts once."""
         spans.sort()
         until_s, tick, within = self._until_s, -1.0, 0.0
         for begin_s, end_s in spans:
@@ -120,7 +120,7 @@ class DeviceActivity:
         self.busy_s += seconds
 
     def move(self, tick: float, runs: int, moved: Moved) -> None:
-        """Takes in what runs that ended in a tick moved to and from it, each of them."""
+        """Take in what runs that ended in a tick moved to and from it, each of them."""
         amounts = runs, runs * moved.copies, runs * moved.copied_bytes
         self.runs += amounts[0]
         self.copies += amounts[1]
@@ -129,7 +129,7 @@ class DeviceActivity:
             ticks.add(tick * TICK_S, amount)
 
     def shares(self, now_s: float, since_s: float | None) -> tuple[list[float], float]:
-        """Returns the busy share of each tick, and that of the last ones up to now. since_s: since
+        """Return the busy share of each tick, and that of the last ones up to now. since_s: since
         when it has had work whose end nobody has seen.
         """
         busy = self.busy
@@ -142,7 +142,7 @@ class DeviceActivity:
 
 
 def rate(values: list[float], now_s: float) -> float:
-    """Returns an amount a second, of the last RECENT ticks; the last of them is not over."""
+    """Return an amount a second, of the last RECENT ticks; the last of them is not over."""
     seconds = (RECENT - 1) * TICK_S + now_s % TICK_S
     return sum(values[-RECENT:]) / seconds
 
@@ -161,13 +161,13 @@ class Activity:
         self._moved: dict[int, tuple[weakref.ref[PlanValue], dict[str, Moved]]] = {}
 
     def ran(self, plan: PlanValue, stats: RunStats) -> None:
-        """Takes in a run that is done."""
+        """Take in a run that is done."""
         self._pending.append((plan, stats))
         if len(self._pending) >= PENDING:
             self.drain()
 
     def drain(self) -> None:
-        """Counts all runs that are done."""
+        """Count all runs that are done."""
         with self.lock:
             spans: dict[str, list[tuple[float, float]]] = {name: [] for name in self.devices}
             before: tuple[PlanValue, float] | None = None

@@ -40,7 +40,7 @@ class Connection:
         self.socket.close()
 
     def read(self) -> None:
-        """Takes what is there; whatever is wrong ends the connection."""
+        """Take what is there; whatever is wrong ends the connection."""
         try:
             given = self.socket.recv(READ_BYTES)
         except BlockingIOError:
@@ -82,7 +82,7 @@ class Client:
         self.selector = selectors.DefaultSelector()
 
     def look_for_new(self) -> None:
-        """Connects to processes that have appeared.
+        """Connect to processes that have appeared.
 
         Raises:
             VkschedError: others may write to the folder; or the one process is not there.
@@ -114,7 +114,7 @@ class Client:
         self.problems = [*self.problems[-7:], problem]
 
     def read(self, timeout_s: float) -> bool:
-        """Reads what is there, or comes within a time; returns whether something else that is in
+        """Read what is there, or comes within a time; returns whether something else that is in
         the selector is ready.
         """
         other = False

@@ -18,7 +18,7 @@ COLDEST_C, HOTTEST_C = -50.0, 200.0
 
 
 def temperature_c(pci: str) -> float | None:
-    """Returns the first temperature of a card by its address on the bus; None where nobody tells.
+    """Return the first temperature of a card by its address on the bus; None where nobody tells.
 
     The first one is that of the chip; others are of its hottest place and its memory.
     """

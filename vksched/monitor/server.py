@@ -68,7 +68,7 @@ class Server:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Ends the thread and removes the socket."""
+        """End the thread and removes the socket."""
         self._ending = True
         with contextlib.suppress(OSError):
             self._wake.send(b"x")

@@ -36,14 +36,14 @@ BEGUN_S = 60.0
 
 
 def available() -> str | None:
-    """Returns why this system has no sockets of this kind; None where it has."""
+    """Return why this system has no sockets of this kind; None where it has."""
     if hasattr(socket, "AF_UNIX") and hasattr(os, "geteuid"):
         return None
     return "it needs Unix sockets, which Python has on Linux and macOS only"
 
 
 def folder(make: bool = False) -> Path:
-    """Returns the folder of the sockets, made where asked to.
+    """Return the folder of the sockets, made where asked to.
 
     Raises:
         VkschedError: somebody else may write to it, or it cannot be made.
@@ -70,7 +70,7 @@ def folder(make: bool = False) -> Path:
 
 
 def _system_folder() -> Path | None:
-    """Returns the folder below the user's runtime directory, where there is one of the user's."""
+    """Return the folder below the user's runtime directory, where there is one of the user's."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of platformdirs: that there is none is no fault
@@ -93,12 +93,12 @@ def _about(found: os.stat_result) -> str:
 
 
 def socket_path(pid: int) -> Path:
-    """Returns where a process tells of itself."""
+    """Return where a process tells of itself."""
     return folder() / f"{pid}{SUFFIX}"
 
 
 def listen(pid: int, clients: int) -> tuple[socket.socket, Path]:
-    """Returns a socket that waits for clients, which appears in the folder once it does.
+    """Return a socket that waits for clients, which appears in the folder once it does.
 
     Raises:
         VkschedError: it cannot be made there.
@@ -128,7 +128,7 @@ def listen(pid: int, clients: int) -> tuple[socket.socket, Path]:
 
 
 def connect(path: Path) -> socket.socket:
-    """Returns a connection to a process of this user.
+    """Return a connection to a process of this user.
 
     Raises:
         VkschedError: nobody is there, or it is not this user's.
@@ -163,7 +163,7 @@ def connect(path: Path) -> socket.socket:
 
 
 def is_mine(own: socket.socket) -> bool:
-    """Returns whether this user is at the other end, as far as the system tells: Linux does; where
+    """Return whether this user is at the other end, as far as the system tells: Linux does; where
     it does not, the modes of folder and socket alone keep others out.
     """
     if not hasattr(socket, "SO_PEERCRED"):
@@ -178,7 +178,7 @@ def is_mine(own: socket.socket) -> bool:
 
 
 def sockets() -> dict[int, Path]:
-    """Returns the sockets in the folder by their processes; some may be abandoned.
+    """Return the sockets in the folder by their processes; some may be abandoned.
 
     Raises:
         VkschedError: others may write to the folder.
@@ -191,7 +191,7 @@ def sockets() -> dict[int, Path]:
 
 
 def clean() -> None:
-    """Removes what processes that were killed left in the folder. Processes that start at the same
+    """Remove what processes that were killed left in the folder. Processes that start at the same
     time have names there on which they do not listen yet: only old ones are abandoned.
     """
     home = folder()

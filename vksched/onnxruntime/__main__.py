@@ -12,7 +12,7 @@ from .imports import install
 
 
 def main() -> None:
-    """Reads the arguments and becomes the program."""
+    """Read the arguments and becomes the program."""
     parser = argparse.ArgumentParser(
         "python -m vksched.onnxruntime",
         description="Runs a program with vksched as its onnxruntime.",

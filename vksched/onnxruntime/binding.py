@@ -44,12 +44,12 @@ class IOBinding:
 
     @translated()
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Gives an input an array."""
+        """Give an input an array."""
         self._require(name, self._inputs_known, "input")
         self._inputs[name] = plain(arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """Gives an input an OrtValue, or what else has numpy()."""
+        """Give an input an OrtValue, or what else has numpy()."""
         self.bind_cpu_input(name, ortvalue)
 
     @translated()
@@ -62,7 +62,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Gives an input an array in place of device_type, or the memory at buffer_ptr."""
+        """Give an input an array in place of device_type, or the memory at buffer_ptr."""
         if isinstance(device_type, str):
             self.bind_cpu_input(name, _memory(device_type, element_type, shape, buffer_ptr))
         else:
@@ -78,7 +78,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Asks for an output; with buffer_ptr it is written there, else to new memory."""
+        """Ask for an output; with buffer_ptr it is written there, else to new memory."""
         self._require(name, self._outputs_known, "output")
         OrtDevice.make(device_type, device_id)
         wanted = buffer_ptr is not None
@@ -87,7 +87,7 @@ class IOBinding:
 
     @translated()
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Asks for an output, which is written to the memory of an OrtValue."""
+        """Ask for an output, which is written to the memory of an OrtValue."""
         self._require(name, self._outputs_known, "output")
         self._targets[name] = plain(ortvalue)
 
@@ -99,19 +99,19 @@ class IOBinding:
         self._results.clear()
 
     def synchronize_inputs(self) -> None:
-        """Returns at once: values are in host memory."""
+        """Return at once: values are in host memory."""
 
     def synchronize_outputs(self) -> None:
-        """Returns at once: results are there when the run returns."""
+        """Return at once: results are there when the run returns."""
 
     # -- results ---------------------------------------------------------------------------------
 
     def get_outputs(self) -> list[OrtValue]:
-        """Returns the results of the last run, in the order in which outputs were bound."""
+        """Return the results of the last run, in the order in which outputs were bound."""
         return [OrtValue(value) for value in self._results]
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """Returns the results of the last run as arrays."""
+        """Return the results of the last run as arrays."""
         return list(self._results)
 
     # -- for the session -------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class IOBinding:
 
     @translated()
     def put(self, results: Sequence[Any]) -> None:
-        """Takes the results of a run, in the order of `outputs`."""
+        """Take the results of a run, in the order of `outputs`."""
         held: list[Any] = []
         for (name, target), value in zip(self._targets.items(), results, strict=True):
             if target is not None:
@@ -144,7 +144,7 @@ class IOBinding:
 def _memory(
     device_type: str, element_type: Any, shape: Sequence[int] | None, buffer_ptr: int | None
 ) -> NDArray:
-    """Returns the memory at an address as an array."""
+    """Return the memory at an address as an array."""
     if device_type != "cpu":
         raise DeviceError(
             f"[session] expected memory of the cpu, got that of {device_type}; try an array"

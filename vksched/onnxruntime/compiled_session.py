@@ -88,12 +88,12 @@ class Opened:
         keep_for_ever(parents)
 
     def close(self) -> None:
-        """Waits for runs under way and frees the devices; safe to call twice."""
+        """Wait for runs under way and frees the devices; safe to call twice."""
         self._finalizer()
 
 
 def _close(run: CompiledModel, scheduler: Scheduler) -> None:
-    """Frees what a session held, also when it is collected: then nobody would see an error."""
+    """Free what a session held, also when it is collected: then nobody would see an error."""
     try:
         run.close()
     finally:

@@ -45,7 +45,7 @@ NOTHING = ("", "0")
 
 
 def note_entry(kind: str, key: str, value: str) -> None:
-    """Warns of an entry whose effect the caller would miss, the first time. kind: of options."""
+    """Warn of an entry whose effect the caller would miss, the first time. kind: of options."""
     if key in HONOURED or key.startswith(OF_SPEED) or value in OFF.get(key, NOTHING):
         return
     say_once(f"the entry {key!r} of {kind}")

@@ -90,7 +90,7 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """Returns the device of a name, as "cpu" or "cuda".
+        """Return the device of a name, as "cpu" or "cuda".
 
         Raises:
             DeviceError: there is no such name.
@@ -162,7 +162,7 @@ class OrtEpDevice:
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Returns the default devices: the Vulkan devices, and the cpu."""
+    """Return the default devices: the Vulkan devices, and the cpu."""
     found: list[OrtEpDevice] = []
     for info in device_probe.list_devices():
         cpu = info.name == "cpu"

@@ -24,7 +24,7 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Sets the level of the logger "vksched": 0 for all messages to 4 for fatal ones. Warnings are
+    """Set the level of the logger "vksched": 0 for all messages to 4 for fatal ones. Warnings are
     Python's, and have Python's filters.
 
     Raises:
@@ -52,11 +52,11 @@ def set_default_logger_callback(callback: Callable[..., Any] | None, severity: i
 
 
 def disable_telemetry_events() -> None:
-    """Returns at once: nothing is ever sent."""
+    """Return at once: nothing is ever sent."""
 
 
 def enable_telemetry_events() -> None:
-    """Returns at once: nothing is ever sent."""
+    """Return at once: nothing is ever sent."""
 
 
 def set_seed(seed: int) -> None:
@@ -71,7 +71,7 @@ def set_global_thread_pool_sizes(
 
 
 def has_collective_ops() -> bool:
-    """Returns False: there are none."""
+    """Return False: there are none."""
     return False
 
 
@@ -105,11 +105,11 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any =
 def preload_dlls(
     cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
 ) -> None:
-    """Returns at once: there are no libraries to load."""
+    """Return at once: there are no libraries to load."""
 
 
 def print_debug_info() -> None:
-    """Prints what a report of a fault needs."""
+    """Print what a report of a fault needs."""
     print(f"{package_name} version: {version} ({get_build_info()})")
     print(f"platform: {platform.platform()}, Python {sys.version.split()[0]}")
     print(f"providers: {', '.join(get_available_providers())}")

@@ -34,7 +34,7 @@ _OURS = __name__.rpartition(".")[0]
 
 
 def install(vulkan: Sequence[str] | None = None) -> None:
-    """Makes every later `import onnxruntime` of this process give vksched; safe to call twice.
+    """Make every later `import onnxruntime` of this process give vksched; safe to call twice.
 
     vulkan: providers as "cuda" and "cpu" that are offered to programs and stand for the Vulkan
     devices; None for what the variable VKSCHED_PROVIDERS says. It is kept in that variable, so that
@@ -123,7 +123,7 @@ class _Told(Distribution):
 
 
 def _source(rest: str) -> types.ModuleType | None:
-    """Returns the module of vksched behind one of onnxruntime: "" or as "capi._pybind_state"."""
+    """Return the module of vksched behind one of onnxruntime: "" or as "capi._pybind_state"."""
     if rest and rest.partition(".")[0] != "capi":
         return None
     try:

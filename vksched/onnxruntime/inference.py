@@ -121,7 +121,7 @@ class InferenceSession(OfProcess):
         providers: Sequence[Provider] | None,
         provider_options: Sequence[Mapping[str, Any]] | None,
     ) -> Opened:
-        """Returns the model ready on the devices that providers stand for."""
+        """Return the model ready on the devices that providers stand for."""
         level = self._sess_options.graph_optimization_level
         optimize = level != GraphOptimizationLevel.ORT_DISABLE_ALL
         chosen = choose_devices(providers, provider_options)
@@ -130,14 +130,14 @@ class InferenceSession(OfProcess):
     # -- what the model says ---------------------------------------------------------------------
 
     def get_inputs(self) -> list[NodeArg]:
-        """Returns the inputs that a run needs."""
+        """Return the inputs that a run needs."""
         return [self._arg(value) for value in self._model.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
         return [self._arg(value) for value in self._model.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Returns the inputs that have a value already, and may be given another."""
+        """Return the inputs that have a value already, and may be given another."""
         return [self._arg(value) for value in self._model.defaults.values()]
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -172,7 +172,7 @@ class InferenceSession(OfProcess):
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[Any]:
-        """Runs once and returns the outputs asked for, in that order; all for None.
+        """Run once and returns the outputs asked for, in that order; all for None.
 
         Raises:
             GraphError, ShapeError, DTypeError: names or arrays do not fit the model.
@@ -192,7 +192,7 @@ class InferenceSession(OfProcess):
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Starts a run and returns at once. callback: called with the results, user_data and a
+        """Start a run and returns at once. callback: called with the results, user_data and a
         message, which is empty unless the run failed.
         """
 
@@ -215,7 +215,7 @@ class InferenceSession(OfProcess):
         input_dict_ort_values: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Runs once, with OrtValues in and out."""
+        """Run once, with OrtValues in and out."""
         found = self.run(output_names, input_dict_ort_values, run_options)
         return [OrtValue(value) for value in found]
 
@@ -225,7 +225,7 @@ class InferenceSession(OfProcess):
     def run_with_iobinding(
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Runs once with what is bound; the results are in the binding then."""
+        """Run once with what is bound; the results are in the binding then."""
         names = iobinding.outputs
         iobinding.put(self.run(names, iobinding.inputs, run_options) if names else [])
 
@@ -237,7 +237,7 @@ class InferenceSession(OfProcess):
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """Returns a value to be written to."""
+        """Return a value to be written to."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
 
     def _feeds(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class InferenceSession(OfProcess):
         return list(self.get_provider_options())
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Returns by provider its devices, and the providers asked for that it stands for. What
+        """Return by provider its devices, and the providers asked for that it stands for. What
         the user offers for Vulkan (VKSCHED_PROVIDERS) goes by the name that was asked for.
         """
         chosen = self._opened.chosen
@@ -299,7 +299,7 @@ class InferenceSession(OfProcess):
         providers: Sequence[Provider] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Moves the model to the devices of other providers, after the runs under way."""
+        """Move the model to the devices of other providers, after the runs under way."""
         before = self._opened
         with translated(loading=True):
             self._opened = self._open(providers, provider_options)
@@ -314,15 +314,15 @@ class InferenceSession(OfProcess):
         return self.get_provider_options()
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Returns for each input that it is read from host memory."""
+        """Return for each input that it is read from host memory."""
         return [OrtMemoryInfo("Cpu") for _ in self._model.inputs]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Returns for each output that it is written to host memory."""
+        """Return for each output that it is written to host memory."""
         return [OrtMemoryInfo("Cpu") for _ in self._model.outputs]
 
     def get_input_epdevices(self) -> list[OrtEpDevice]:
-        """Returns for each input the cpu, which hands it to the devices."""
+        """Return for each input the cpu, which hands it to the devices."""
         return [get_ep_devices()[-1] for _ in self._model.inputs]
 
     def get_session_options(self) -> SessionOptions:
@@ -338,7 +338,7 @@ class InferenceSession(OfProcess):
         return self._started_ns
 
     def end_profiling(self) -> str:
-        """Writes the trace so far in Chrome's format and returns the name of the file; "" where
+        """Write the trace so far in Chrome's format and returns the name of the file; "" where
         profiling was not enabled.
         """
         if self._recorder is None:
@@ -352,7 +352,7 @@ class InferenceSession(OfProcess):
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Waits for runs under way and frees its devices; safe to call twice."""
+        """Wait for runs under way and frees its devices; safe to call twice."""
         self._opened.close()
 
     def __enter__(self) -> InferenceSession:
@@ -368,7 +368,7 @@ class InferenceSession(OfProcess):
 
 
 def _load(source: Any, path: str | None, options: SessionOptions) -> Model:
-    """Reads a model.
+    """Read a model.
 
     Raises:
         ModelFormatError: it is none. VkschedError: the onnx package is missing, or the load was
@@ -393,7 +393,7 @@ def _load(source: Any, path: str | None, options: SessionOptions) -> Model:
 
 
 def _sized(model: Model, sizes: Mapping[str, int]) -> Model:
-    """Returns a model with sizes for named dimensions, and warns of names that it does not have."""
+    """Return a model with sizes for named dimensions, and warns of names that it does not have."""
     known = {d for value in model.inputs for d in value.dims or () if isinstance(d, str)}
     for name in sizes.keys() - known:
         say_once(f"a size for the dimension {name!r}, which no input has,")

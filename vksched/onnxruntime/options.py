@@ -82,7 +82,7 @@ def _attributes(kind: type[_Options]) -> list[str]:
 
 
 def _fitting(what: str, default: Any, value: Any) -> Any:
-    """Returns a value as one of the default's type.
+    """Return a value as one of the default's type.
 
     Raises:
         DTypeError: it is none.
@@ -133,13 +133,13 @@ class SessionOptions(_Options):
         self._is_cancelled = False
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keeps an entry. `entries.py` tells which ones have an effect; one warning names another
+        """Keep an entry. `entries.py` tells which ones have an effect; one warning names another
         one that would be missed.
         """
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """Returns an entry.
+        """Return an entry.
 
         Raises:
             MissingEntry: there is none.
@@ -147,7 +147,7 @@ class SessionOptions(_Options):
         return self._entry(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Gives a named dimension of the inputs a size."""
+        """Give a named dimension of the inputs a size."""
         self._dimensions[_fitting("a name", "", name)] = _fitting(f"the size of {name}", 0, size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
@@ -157,19 +157,19 @@ class SessionOptions(_Options):
     # -- providers -------------------------------------------------------------------------------
 
     def add_provider(self, name: str, options: Mapping[str, str] | None = None) -> None:
-        """Adds a provider for a session that is given none."""
+        """Add a provider for a session that is given none."""
         self._providers.append((name, dict(options or {})))
 
     def add_provider_for_devices(
         self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]
     ) -> None:
-        """Adds devices that `get_ep_devices()` lists, for a session that is given none."""
+        """Add devices that `get_ep_devices()` lists, for a session that is given none."""
         for device in devices:
             number = {} if device.ep_name == CPU else {"device_id": device.device.device_id}
             self._providers.append((device.ep_name, {**options, **number}))
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Chooses the cpu or the default devices for a session that is given no provider."""
+        """Choose the cpu or the default devices for a session that is given no provider."""
         policies = OrtExecutionProviderDevicePolicy
         on_cpu = policy in (policies.PREFER_CPU, policies.MIN_OVERALL_POWER)
         self._providers = [CPU] if on_cpu else []
@@ -210,11 +210,11 @@ class RunOptions(_Options):
     terminate: bool = False
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keeps an entry. One warning names one whose effect would be missed."""
+        """Keep an entry. One warning names one whose effect would be missed."""
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """Returns an entry.
+        """Return an entry.
 
         Raises:
             MissingEntry: there is none.
@@ -223,7 +223,7 @@ class RunOptions(_Options):
 
 
 def check_terminate(options: RunOptions | None) -> None:
-    """Raises RunCancelled where a run is to be terminated; DTypeError where these are no options
+    """Raise RunCancelled where a run is to be terminated; DTypeError where these are no options
     of a run.
     """
     if options is None:
@@ -237,12 +237,12 @@ def check_terminate(options: RunOptions | None) -> None:
 
 
 def free_dimensions(options: SessionOptions) -> Mapping[str, int]:
-    """Returns the sizes given to named dimensions."""
+    """Return the sizes given to named dimensions."""
     return options._dimensions
 
 
 def data_folder(options: SessionOptions) -> str | None:
-    """Returns the folder of external data for a model that is given as bytes, or None."""
+    """Return the folder of external data for a model that is given as bytes, or None."""
     return options._entries.get(DATA_FOLDER) or None
 
 
@@ -252,7 +252,7 @@ def is_cancelled(options: SessionOptions) -> bool:
 
 
 def chosen_providers(options: SessionOptions) -> Sequence[Provider] | None:
-    """Returns the providers that options name, or None."""
+    """Return the providers that options name, or None."""
     return options._providers or None
 
 

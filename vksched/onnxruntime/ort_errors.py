@@ -107,7 +107,7 @@ _made: dict[tuple[type[VkschedError], type[Exception]], type[VkschedError]] = {}
 
 
 def both(ours: type[VkschedError], theirs: type[Exception]) -> type[VkschedError]:
-    """Returns a class that is one of ours and one of onnxruntime's; it shows the name of ours."""
+    """Return a class that is one of ours and one of onnxruntime's; it shows the name of ours."""
     if issubclass(ours, theirs):
         return ours
     if (ours, theirs) not in _made:
@@ -128,7 +128,7 @@ def _make(ours: type[VkschedError], theirs: type[Exception], args: tuple[Any, ..
 
 @contextmanager
 def translated(loading: bool = False) -> Iterator[None]:
-    """Raises errors of ours from inside as those of onnxruntime, too. loading: a model is opened;
+    """Raise errors of ours from inside as those of onnxruntime, too. loading: a model is opened;
     what is wrong with a model in a run is a Fail there.
     """
     try:
@@ -141,7 +141,7 @@ def translated(loading: bool = False) -> Iterator[None]:
 
 
 def named(error: VkschedError, theirs: type[Exception]) -> VkschedError:
-    """Returns an error under a second name; itself where it has one already."""
+    """Return an error under a second name; itself where it has one already."""
     if any(isinstance(error, kind) for _, kind in _KINDS):
         return error
     twin = both(type(error), theirs)(*error.args)

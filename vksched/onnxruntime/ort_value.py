@@ -24,7 +24,7 @@ class OrtValue:
     def ortvalue_from_numpy(
         numpy_obj: NDArray, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Returns an array as a value, without a copy; the devices' memory is vksched's own.
+        """Return an array as a value, without a copy; the devices' memory is vksched's own.
 
         Raises:
             DeviceError: there is no such type of a device.
@@ -35,7 +35,7 @@ class OrtValue:
     @staticmethod
     @translated()
     def ortvalue_from_numpy_with_onnx_type(data: NDArray, onnx_element_type: int) -> OrtValue:
-        """Returns the memory of an array as a value of another ONNX type of the same size.
+        """Return the memory of an array as a value of another ONNX type of the same size.
 
         Raises:
             DTypeError: the sizes differ.
@@ -57,7 +57,7 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """Returns a value to be written to, in host memory as all are.
+        """Return a value to be written to, in host memory as all are.
 
         Raises:
             DeviceError: there is no such type of a device.
@@ -68,7 +68,7 @@ class OrtValue:
     @staticmethod
     @translated()
     def from_dlpack(data: Any) -> OrtValue:
-        """Returns a tensor of another library as a value that shares its memory. data: what has
+        """Return a tensor of another library as a value that shares its memory. data: what has
         __dlpack__, as numpy's and torch's tensors have, or a capsule of DLPack.
 
         Raises:
@@ -94,7 +94,7 @@ class OrtValue:
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Returns a capsule of DLPack that shares this value's memory."""
+        """Return a capsule of DLPack that shares this value's memory."""
         newer = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         given = {name: value for name, value in newer.items() if value is not None}
         return self._value.__dlpack__(stream=stream, **given)
@@ -115,7 +115,7 @@ class OrtValue:
         return isinstance(self._value, np.ndarray)
 
     def is_sparse_tensor(self) -> bool:
-        """Returns False: values are dense."""
+        """Return False: values are dense."""
         return False
 
     def is_tensor_sequence(self) -> bool:
@@ -128,7 +128,7 @@ class OrtValue:
         return list(self._value.shape)
 
     def data_type(self) -> str:
-        """Returns the type as onnxruntime writes it: "tensor(float)"."""
+        """Return the type as onnxruntime writes it: "tensor(float)"."""
         from ..importers.onnx.nodes.elements import element_name, element_of
 
         if _has_maps(self._value):
@@ -142,7 +142,7 @@ class OrtValue:
         return f"tensor({element_name(element_of(self._value))})"
 
     def element_type(self) -> int:
-        """Returns ONNX's number of the element type."""
+        """Return ONNX's number of the element type."""
         from ..importers.onnx.nodes.elements import element_of
 
         return element_of(self._value)
@@ -158,7 +158,7 @@ class OrtValue:
 
     @translated()
     def update_inplace(self, data: Any) -> None:
-        """Copies an array, or another value, into this value.
+        """Copy an array, or another value, into this value.
 
         Raises:
             ShapeError, DTypeError: it does not fit.
@@ -167,7 +167,7 @@ class OrtValue:
 
 
 def _has_maps(value: Any) -> bool:
-    """Returns whether a value is a map, or a sequence of maps."""
+    """Return whether a value is a map, or a sequence of maps."""
     return isinstance(value[0] if isinstance(value, list) and value else value, dict)
 
 
@@ -191,7 +191,7 @@ _HOST = (1, 0)
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:
-    """Returns a numpy dtype, given as such or as ONNX's number."""
+    """Return a numpy dtype, given as such or as ONNX's number."""
     if isinstance(element_type, int):
         from ..importers.onnx.nodes.elements import numpy_of
 
@@ -201,7 +201,7 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value as arrays: OrtValues, and what else has numpy(), are opened."""
+    """Return a value as arrays: OrtValues, and what else has numpy(), are opened."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, np.ndarray) or not hasattr(value, "numpy"):
@@ -210,7 +210,7 @@ def plain(value: Any) -> Any:
 
 
 def fill(target: NDArray, value: Any, what: str) -> None:
-    """Copies a result into the caller's array.
+    """Copy a result into the caller's array.
 
     Raises:
         ShapeError, DTypeError: it does not fit.

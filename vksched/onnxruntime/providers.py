@@ -53,7 +53,7 @@ class Chosen:
 
 
 def provider_name(name: str) -> str:
-    """Returns the full name of a provider: "CUDAExecutionProvider" for "cuda".
+    """Return the full name of a provider: "CUDAExecutionProvider" for "cuda".
 
     Raises:
         VkschedError: onnxruntime has no such provider.
@@ -68,14 +68,14 @@ def provider_name(name: str) -> str:
 
 
 def offered() -> tuple[str, ...]:
-    """Returns the providers that the user wants to stand for Vulkan devices; see SWITCH."""
+    """Return the providers that the user wants to stand for Vulkan devices; see SWITCH."""
     return tuple(dict.fromkeys(map(provider_name, names_in(SWITCH))))
 
 
 def choose_devices(
     providers: Sequence[Provider] | str | None, options: Sequence[Mapping[str, Any]] | None = None
 ) -> Chosen:
-    """Returns the devices that providers stand for; None and an empty list for the default ones.
+    """Return the devices that providers stand for; None and an empty list for the default ones.
 
     "CPUExecutionProvider" is the cpu; "VulkanExecutionProvider" all default Vulkan devices, or that
     of its option device_id; "vulkan:1" and "cpu" name a device. The options policy and objective of
@@ -139,7 +139,7 @@ def choose_devices(
 
 
 def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuses options that a provider of vksched does not have. For onnxruntime's own CPU provider
+    """Refuse options that a provider of vksched does not have. For onnxruntime's own CPU provider
     one warning names them: programs give it options of memory arenas.
     """
     for key in given:
@@ -154,17 +154,17 @@ def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) ->
 
 
 def get_available_providers() -> list[str]:
-    """Returns the providers that have a device here by default, with those the user offers."""
+    """Return the providers that have a device here by default, with those the user offers."""
     if not any(info.default and info.name != "cpu" for info in device_probe.list_devices()):
         return [CPU]
     return [*(name for name in offered() if name not in ON_CPU), VULKAN, CPU]
 
 
 def get_all_providers() -> list[str]:
-    """Returns the providers of vksched."""
+    """Return the providers of vksched."""
     return [VULKAN, CPU]
 
 
 def get_device() -> str:
-    """Returns "GPU" where a Vulkan device is used by default, else "CPU"."""
+    """Return "GPU" where a Vulkan device is used by default, else "CPU"."""
     return "GPU" if VULKAN in get_available_providers() else "CPU"

@@ -61,6 +61,6 @@ MISSING_OF = {
 
 
 def refuse(module: str, name: str) -> NoReturn:
-    """Raises what a module says of a name that it does not have."""
+    """Raise what a module says of a name that it does not have."""
     why = f"; {MISSING[name]}" if name in MISSING else ""
     raise AttributeError(f"module {module!r} has no attribute {name!r}{why}")

@@ -11,7 +11,7 @@ cuda_version = ""
 
 
 def get_version_string() -> str:
-    """Returns the version of onnxruntime whose interface this is."""
+    """Return the version of onnxruntime whose interface this is."""
     return version
 
 

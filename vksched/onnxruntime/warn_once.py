@@ -8,7 +8,7 @@ _warned: set[str] = set()
 
 
 def say_once(what: str) -> None:
-    """Warns that a setting has no effect, the first time."""
+    """Warn that a setting has no effect, the first time."""
     if what not in _warned:
         _warned.add(what)
         warn_user(f"[session] {what} has no effect here")

@@ -97,5 +97,5 @@ def _adam(
 
 
 def _missing(beta: float, number: Tensor) -> Tensor:
-    """Returns 1 - beta^t, the share of the steps so far in a mean that began with 0."""
+    """Return 1 - beta^t, the share of the steps so far in a mean that began with 0."""
     return -expm1(number * math.log(beta))

@@ -80,7 +80,7 @@ def kaiming_normal(
 
 
 def fans_of(op: str, shape: Sizes, given: Sequence[int] | None = None) -> tuple[int, int]:
-    """Returns fan in and fan out, as given or those of a weight (out, in, kernel ...).
+    """Return fan in and fan out, as given or those of a weight (out, in, kernel ...).
 
     Raises:
         ShapeError: the shape does not tell them, or those given are not two of 1 or more.
@@ -98,7 +98,7 @@ def fans_of(op: str, shape: Sizes, given: Sequence[int] | None = None) -> tuple[
 
 
 def _stream(name: str) -> int:
-    """Returns the number of a parameter's stream of random values, one of 2^63."""
+    """Return the number of a parameter's stream of random values, one of 2^63."""
     if not isinstance(name, str) or not name:
         raise ShapeError(f"[init] expected the parameter's name, got {name!r}")
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1

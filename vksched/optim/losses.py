@@ -145,7 +145,7 @@ def cross_entropy(
 
 
 def _smoothed(found: Tensor, logs: Tensor, axis: int, share: float) -> Tensor:
-    """Returns the weighted logarithm when a share of the target is spread over all classes."""
+    """Return the weighted logarithm when a share of the target is spread over all classes."""
     if not share:
         return found
     return found * (1.0 - share) + reduce_mean(logs, axis) * share

@@ -59,7 +59,7 @@ def _falling(
 
 
 def _risen(done: Tensor, rising: int) -> Tensor:
-    """Returns the share of the peak that a warmup has reached."""
+    """Return the share of the peak that a warmup has reached."""
     return minimum((done + 1.0) * (1.0 / max(rising, 1)), 1.0)
 
 

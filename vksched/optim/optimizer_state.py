@@ -26,7 +26,7 @@ steps done so far, a float32 scalar, to one.
 
 
 def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]]:
-    """Returns each parameter with its gradient.
+    """Return each parameter with its gradient.
 
     Raises:
         GradientError: not of the same form, none, or a parameter that is no state or comes twice.
@@ -82,7 +82,7 @@ def sequence(op: str, what: str, values: object) -> tuple[Any, ...]:
 
 
 def zeros_beside(param: Tensor, what: str) -> Tensor:
-    """Returns a state of zeros that belongs to a parameter, kept by the host if that is."""
+    """Return a state of zeros that belongs to a parameter, kept by the host if that is."""
     made = state(np.zeros(param.shape, np.float32), what, backup=bool(param.attrs["backup"]))
     made.name = f"{param.name}.{what}"  # beside the parameter, whatever the scope is here
     return made
@@ -104,7 +104,7 @@ class Steps:
 
 
 def count_steps(op: str, rate: Rate, name: str) -> Steps:
-    """Returns a new count of steps, and the rate that belongs to it.
+    """Return a new count of steps, and the rate that belongs to it.
 
     Raises:
         DTypeError, ShapeError: the rate is no number, nor a float32 scalar, nor gives one; or it is
@@ -118,7 +118,7 @@ def count_steps(op: str, rate: Rate, name: str) -> Steps:
 
 
 def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor:
-    """Returns a learning rate as a float32 scalar. done: steps before this one."""
+    """Return a learning rate as a float32 scalar. done: steps before this one."""
     if callable(rate) and not isinstance(rate, Tensor):
         rate = rate(done)
     if isinstance(rate, Tensor):
@@ -129,7 +129,7 @@ def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor:
 
 
 def in_range(op: str, what: str, value: object, low: float, high: float) -> float:
-    """Returns a number of low..high, high left out.
+    """Return a number of low..high, high left out.
 
     Raises:
         DTypeError: it is no number. ShapeError: it lies elsewhere.
@@ -142,7 +142,7 @@ def in_range(op: str, what: str, value: object, low: float, high: float) -> floa
 
 
 def two_betas(op: str, values: object) -> tuple[float, float]:
-    """Returns the two weights of moments.
+    """Return the two weights of moments.
 
     Raises:
         DTypeError: they are no numbers. ShapeError: they are not two, or not of 0..1, 1 left out.

@@ -53,7 +53,7 @@ States = Tensor | Mapping[Any, Any] | Iterable[Tensor]
 
 
 def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
-    """Writes the present values of states to a safetensors file; an older one is replaced once the
+    """Write the present values of states to a safetensors file; an older one is replaced once the
     new one is whole. All are of one moment: runs submitted so far end first. No other thread may
     submit some meanwhile.
 
@@ -99,7 +99,7 @@ def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
 
 
 def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
-    """Gives states the values that `save` wrote, all of them or, where a file does not fit, none.
+    """Give states the values that `save` wrote, all of them or, where a file does not fit, none.
     Runs submitted so far end first.
 
     Raises:
@@ -137,7 +137,7 @@ def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
 
 
 def _kind_of(content: bytes, path: str | os.PathLike[str]) -> str:
-    """Returns which other format a file has, and how its arrays become safetensors; "" if that is
+    """Return which other format a file has, and how its arrays become safetensors; "" if that is
     not known.
     """
     name = os.fspath(path)

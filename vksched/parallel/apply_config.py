@@ -65,7 +65,7 @@ def apply_config(
     shown: Collection[str] = (),
     pieces: Pieces | None = None,
 ) -> Applied:
-    """Returns a graph of the same results for what a config says.
+    """Return a graph of the same results for what a config says.
 
     topology: where it will run; devices that are out of use still take part. shown: names of nodes
     that somebody wants to see whole, beside the outputs. pieces: layouts of states.
@@ -100,7 +100,7 @@ def apply_config(
 def _in_time(
     graph: Graph, config: Config, topology: Topology, oracle: CostOracle, shown: list[int]
 ) -> Arranged | None:
-    """Returns the graph as a pipeline, if the config has one for it."""
+    """Return the graph as a pipeline, if the config has one for it."""
     pipeline = config.pipeline and matching(config.pipeline, (n.name for n in graph.nodes))
     if pipeline is None:
         return None
@@ -134,7 +134,7 @@ def _after(
 def _placed(
     made: BuildResult, config: Config, topology: Topology
 ) -> tuple[list[Section | None], dict[str, str]]:
-    """Returns the sections of a graph of microbatches: a node stays on the device of its stage,
+    """Return the sections of a graph of microbatches: a node stays on the device of its stage,
     unless its section cuts it; and a warning for each section whose devices have no effect so.
     """
     nodes, ignored = made.graph.nodes, {}
@@ -178,7 +178,7 @@ class _Work:
 
 
 def _resolved(section: Section | None, topology: Topology) -> Section | None:
-    """Returns a section whose devices are there; all but the CPU where it names none."""
+    """Return a section whose devices are there; all but the CPU where it names none."""
     if section is None:
         return None
     known = [spec.name for spec in topology.devices]
@@ -197,7 +197,7 @@ def _check_devices(name: str, devices: Iterable[str], known: Sequence[str]) -> N
 
 
 def _choose(work: _Work, sections: list[Section | None]) -> tuple[list[Section | None], list[str]]:
-    """Returns sections in which nothing is auto, and notes on what was found best."""
+    """Return sections in which nothing is auto, and notes on what was found best."""
     open_ = [s.name for s in dict.fromkeys(sections) if s and s.shard and s.shard.auto]
     if not open_:
         return sections, []
@@ -228,7 +228,7 @@ def _best(
 def _with(
     sections: list[Section | None], chosen: Mapping[str, Shard | None]
 ) -> list[Section | None]:
-    """Returns sections with what was chosen; one that is not cut runs anywhere among its devices,
+    """Return sections with what was chosen; one that is not cut runs anywhere among its devices,
     and those that nothing was chosen for likewise.
     """
     out: list[Section | None] = []

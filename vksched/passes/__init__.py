@@ -82,7 +82,7 @@ def simplify(graph: Graph, constraints: RewriteConstraints) -> Graph:
 
 
 def fuse_patterns(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Makes one op of the small ops by which files write it out."""
+    """Make one op of the small ops by which files write it out."""
     return rewrite(graph, PATTERNS, constraints)
 
 
@@ -100,7 +100,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def optimize(graph: Graph, constraints: RewriteConstraints | None = None) -> Graph:
-    """Returns a graph of the same outputs, inputs and states that takes less work.
+    """Return a graph of the same outputs, inputs and states that takes less work.
 
     One with epilogues has been here, and stays as it is: rules take an op's result for its own.
     """

@@ -56,7 +56,7 @@ def _refuse(*_: object) -> NoReturn:
 def _spliced(
     numbers: Sequence[int | None], copied: int, copies: range
 ) -> Iterator[tuple[int, int | None]]:
-    """Yields the positions of a collapsed graph in the order of the full graph, each stretch of the
+    """Yield the positions of a collapsed graph in the order of the full graph, each stretch of the
     layer that is copied once more for each copy, with the number of that.
     """
     stretch: list[int] = []
@@ -85,7 +85,7 @@ class CollapsedGraph:
         return range(self.first + 2, self.last - 1)
 
     def expand(self, made: Graph) -> Graph | None:
-        """Returns the whole graph as passes would make it, from what they made of the collapsed
+        """Return the whole graph as passes would make it, from what they made of the collapsed
         graph; None where they did not treat layers alike.
         """
         if made is self.graph:
@@ -144,7 +144,7 @@ class _Expansion:
         self._initial: dict[int, NDArray] = {}
 
     def run(self) -> Graph | None:
-        """Returns the graph; None where a node would be read before it is there."""
+        """Return the graph; None where a node would be read before it is there."""
         made, layers, b = self._made, self._layers, self._collapsed.first + 1
         for position, number in _spliced(layers.numbers, b, self._collapsed.left_out):
             node, name = made.nodes[position], made.nodes[position].name
@@ -186,7 +186,7 @@ class _Expansion:
         return self._kept[node_id]
 
     def _in(self, number: int, where: int, position: int) -> int:
-        """Returns a node by its place, seen from a copy."""
+        """Return a node by its place, seen from a copy."""
         if where == ELSEWHERE:
             return self._kept[position]
         at = number + (0, -1, 1)[where]
@@ -195,7 +195,7 @@ class _Expansion:
         return self._kept[self._layers.members[at][position]]
 
     def _hold(self, node: Node, new: Node) -> None:
-        """Gives a new leaf what it holds: weights and states those that have its name."""
+        """Give a new leaf what it holds: weights and states those that have its name."""
         made, whole = self._made, self._collapsed.whole
         owner = self._owners.get(new.name, -1)
         if node.id in made.initial:
@@ -208,7 +208,7 @@ class _Expansion:
                 self._keys[new.id] = key
 
     def _merged(self) -> dict[str, int]:
-        """Returns the nodes that stand for names that are gone, those of copies too."""
+        """Return the nodes that stand for names that are gone, those of copies too."""
         layers, collapsed, out = self._layers, self._collapsed, dict[str, int]()
         b, y = collapsed.first + 1, collapsed.last - 1
         for name, node_id in self._made.aliases.items():
@@ -229,7 +229,7 @@ class _Expansion:
 def collapse_repeated_layers(
     graph: Graph, constraints: RewriteConstraints
 ) -> CollapsedGraph | None:
-    """Returns a graph without most of its equal layers; None where there are too few."""
+    """Return a graph without most of its equal layers; None where there are too few."""
     found = _found_run(graph, constraints)
     if found is None:
         return None
@@ -248,7 +248,7 @@ def collapse_repeated_layers(
 
 
 def _found_run(graph: Graph, constraints: RewriteConstraints) -> tuple[Layers, range] | None:
-    """Returns layers by the names that most nodes have, and which of them are alike; None where
+    """Return layers by the names that most nodes have, and which of them are alike; None where
     that is not worth it.
     """
     found = (LAYER.match(node.name) for node in graph.nodes)
@@ -270,7 +270,7 @@ def _found_run(graph: Graph, constraints: RewriteConstraints) -> tuple[Layers, r
 
 
 def _signatures(layers: Layers, constraints: RewriteConstraints) -> Mapping[int, int]:
-    """Returns for each layer the number of its form."""
+    """Return for each layer the number of its form."""
 
     def told(node: Node) -> object:
         content = layers.content(node)
@@ -287,7 +287,7 @@ def _signatures(layers: Layers, constraints: RewriteConstraints) -> Mapping[int,
 
 
 def _longest_run(signatures: Mapping[int, int], period: int) -> range:
-    """Returns the numbers of the most layers behind each other of which each is like the one so
+    """Return the numbers of the most layers behind each other of which each is like the one so
     many before it.
     """
     best = range(0)
@@ -304,7 +304,7 @@ def _longest_run(signatures: Mapping[int, int], period: int) -> range:
 
 
 def _without(layers: Layers, kept: Sequence[int], collapsed: CollapsedGraph) -> Graph | None:
-    """Returns the graph of the nodes that are kept; None where others are read elsewhere."""
+    """Return the graph of the nodes that are kept; None where others are read elsewhere."""
     graph, b, y = layers.graph, collapsed.first + 1, collapsed.last - 1
     place = {node_id: position for position, node_id in enumerate(kept)}
     for last, stand_in in zip(layers.members[y - 1], layers.members[b], strict=True):

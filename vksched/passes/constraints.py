@@ -24,7 +24,7 @@ class RewriteConstraints:
     memory_bytes: int = 0
 
     def propagate_pins(self, graph: Graph) -> RewriteConstraints:
-        """Returns the same with the homes of the ops that read what has one, of views, and of what
+        """Return the same with the homes of the ops that read what has one, of views, and of what
         only ops pinned to one device read: the planner will put it beside them.
         """
         if not self.pinned_devices:

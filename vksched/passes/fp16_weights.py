@@ -85,7 +85,7 @@ def _product(limits: Limits, r: Rewriter, node: Node) -> int | None:
 
 
 def _pack_u32(r: Rewriter, w: int, format: str, turned: bool) -> NDArray | None:
-    """Returns the words of a weight, rows along k; None where its format does not hold it."""
+    """Return the words of a weight, rows along k; None where its format does not hold it."""
     made, key = _words.setdefault(r.key(w), {}), (format, turned)
     if key not in made:
         values = r.data(w)

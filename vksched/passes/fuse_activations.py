@@ -99,7 +99,7 @@ def to_hard_swish(r: Rewriter, node: Node) -> int | None:
 
 
 def _slope(r: Rewriter, gate: int, x: int) -> float:
-    """Returns c / 6 where a value is c clip(x + 3, 0, 6) / 6, and 0 of all else."""
+    """Return c / 6 where a value is c clip(x + 3, 0, 6) / 6, and 0 of all else."""
     if (bent := single_use(r, gate, "hard_sigmoid")) is not None:
         slope, half = bent.attrs.as_float("alpha"), bent.attrs.as_float("beta")
         return 1 / 6 if bent.inputs[0] == x and isclose(6 * slope, 1.0) and half == 0.5 else 0.0

@@ -70,7 +70,7 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
 
 
 def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
-    """Returns the scores and the mask of a softmax; None for masks that attention cannot add."""
+    """Return the scores and the mask of a softmax; None for masks that attention cannot add."""
     scores, masks = soft.inputs[0], list(soft.inputs[1:])
     replaced = None if masks else _unreplace(r, soft)
     if replaced is not None:
@@ -97,7 +97,7 @@ def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
 
 
 def _unreplace(r: Rewriter, soft: Node) -> tuple[int, int] | None:
-    """Returns the scores and the bool mask of where(mask, scores, -inf), or with the two turned."""
+    """Return the scores and the bool mask of where(mask, scores, -inf), or with the two turned."""
     chosen = single_use(r, soft.inputs[0], "where")
     if chosen is None or len(soft.type.shape) != 4 or not r.allows(BUFFERS_OF_MASKED):
         return None

@@ -64,7 +64,7 @@ def fold_shift(r: Rewriter, node: Node) -> int | None:
 
 
 def _behind(r: Rewriter, node: Node) -> Iterator[tuple[Node, NDArray]]:
-    """Yields each operand of a node that is a convolution, with the other operand, known, as one
+    """Yield each operand of a node that is a convolution, with the other operand, known, as one
     value for each of its channels.
     """
     for side in (0, 1):
@@ -82,7 +82,7 @@ def _behind(r: Rewriter, node: Node) -> Iterator[tuple[Node, NDArray]]:
 
 
 def _known(r: Rewriter, node_id: int, most: int = MAX_OPS) -> NDArray | None:
-    """Returns a few values that are constants or weights, or that a few ops make of such."""
+    """Return a few values that are constants or weights, or that a few ops make of such."""
     node = r[node_id]
     declared = node.declaration
     if not 0 < node.type.size <= MAX_CHANNELS or not r.is_free(node_id) or most == 0:
@@ -103,7 +103,7 @@ def _known(r: Rewriter, node_id: int, most: int = MAX_OPS) -> NDArray | None:
 
 
 def _scaled_weight(r: Rewriter, node_id: int, row: NDArray, most: float) -> int | None:
-    """Returns weights with each channel of results multiplied. most: their largest magnitude."""
+    """Return weights with each channel of results multiplied. most: their largest magnitude."""
     leaf, key, values = r[node_id], r.key(node_id), r.data(node_id)
     if leaf.type.dtype != FLOAT32 or values is None or not r.is_free(node_id):
         return None
@@ -123,7 +123,7 @@ def _scaled_weight(r: Rewriter, node_id: int, row: NDArray, most: float) -> int 
 
 
 def _times(values: NDArray, row: NDArray) -> NDArray | None:
-    """Returns a new array, None of one that is not finite, or has a channel of which too few bits
+    """Return a new array, None of one that is not finite, or has a channel of which too few bits
     are left, though scale and weights have them all.
     """
     with np.errstate(all="ignore"):
@@ -140,7 +140,7 @@ def _is_within(values: NDArray, most: float) -> bool:
 def _shifted(
     r: Rewriter, node_id: int, shift: NDArray | float, scale: NDArray | float
 ) -> int | None:
-    """Returns a known bias, multiplied and then shifted."""
+    """Return a known bias, multiplied and then shifted."""
     values = _known(r, node_id)
     if values is None:
         return None

@@ -18,7 +18,7 @@ from .rewrite import Rewriter, Rules, rewrite
 
 
 def fuse_dequantize(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Makes products and look-ups of weights of few bits read these themselves."""
+    """Make products and look-ups of weights of few bits read these themselves."""
     rules: Rules = {
         "matmul": (_product,),
         "moe_linear": (_grouped,),

@@ -65,7 +65,7 @@ class _Group:
 
 
 def fuse_elementwise_ops(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Makes elementwise ops behind each other one node."""
+    """Make elementwise ops behind each other one node."""
     groups = _Finder(graph, constraints).find()
     if not groups:
         return graph
@@ -93,7 +93,7 @@ class _Finder:
         self.dtypes = [dtypes[call] for call in graph.signatures]
 
     def find(self) -> Mapping[str, _Group]:
-        """Returns the fused ops of two ops or more and an operand, by the names of their last
+        """Return the fused ops of two ops or more and an operand, by the names of their last
         ones.
         """
         nodes, found = self.graph.nodes, list[_Group]()
@@ -122,7 +122,7 @@ class _Finder:
         return {nodes[g.members[0]].name: g for g in found if g.inputs and len(g.members) > 1}
 
     def _join(self, group: _Group, node: Node) -> bool:
-        """Takes a node into a fused elementwise op, where both then fit."""
+        """Take a node into a fused elementwise op, where both then fit."""
         nodes = self.graph.nodes
         inputs = {i: None for i in group.inputs if i != node.id}
         for operand in node.inputs:
@@ -151,13 +151,13 @@ class _Finder:
 
 
 def _most_inputs(limits: Limits | None) -> int:
-    """Returns the operands that a fused elementwise op may have on every device."""
+    """Return the operands that a fused elementwise op may have on every device."""
     buffers = MAX_INPUTS + 1 if limits is None else limits.storage_buffers
     return max((n for n in range(MAX_INPUTS + 1) if shader_inputs(n, buffers)), default=0)
 
 
 def _float_of(types: Sequence[TensorType], node: Node) -> str | None:
-    """Returns the float type in which a fused elementwise op computes a node, or None where it
+    """Return the float type in which a fused elementwise op computes a node, or None where it
     cannot.
     """
     if node.declaration.leaf or node.op == "chain" or not node.type.size:
@@ -191,7 +191,7 @@ def _has_few_axes(inputs: Iterable[Shape], shape: Shape) -> bool:
 
 
 def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
-    """Returns the fused elementwise op of some nodes, which stand in the new graph by themselves by
+    """Return the fused elementwise op of some nodes, which stand in the new graph by themselves by
     now.
     """
     members = sorted(group.members)
@@ -225,7 +225,7 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
 
 
 def word_of(array: NDArray) -> tuple[str, int]:
-    """Returns the element type and word of a number; of float16 as float32."""
+    """Return the element type and word of a number; of float16 as float32."""
     value = array.reshape(-1)[0]
     if array.dtype == np.float16:
         value = value.astype(np.float32)

@@ -53,7 +53,7 @@ ElementwiseParts = tuple[tuple[int, ...], tuple[Instr, ...], tuple[tuple[str, in
 
 
 def fuse_epilogues(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Makes elementwise ops part of the product or convolution that they follow."""
+    """Make elementwise ops part of the product or convolution that they follow."""
     limits, most = constraints.limits, MAX_PROGRAMS_WITH_CONSTANTS
     ops: tuple[str, ...] = PRODUCTS
     few = limits is not None and limits.software and limits.subgroup_size < MIN_LANES
@@ -87,7 +87,7 @@ def fuse_epilogues(graph: Graph, constraints: RewriteConstraints) -> Graph:
 
 
 def _program(r: Rewriter, node: Node) -> ElementwiseParts:
-    """Returns a node as the steps of a fused elementwise op."""
+    """Return a node as the steps of a fused elementwise op."""
     if node.op == "fused_elementwise":
         program = program_of(node.attrs)
         steps = tuple((op.name, at, tuple(given.items())) for op, at, given in program.steps)
@@ -107,7 +107,7 @@ def _follow(
     ops: tuple[str, ...],
     limits: Limits | None,
 ) -> int | None:
-    """Returns a product, one of `ops`, that takes a node's steps, where it is one and can."""
+    """Return a product, one of `ops`, that takes a node's steps, where it is one and can."""
     values, steps, constants = program
     product, beside = r[own], tuple(set(values) - {own})
     if product.op not in ops or EPILOGUE in product.attrs or product.type != node.type:
@@ -135,7 +135,7 @@ def _follow(
 
 
 def _moved(register: int, places: Sequence[int], count: int) -> int:
-    """Returns a register of steps whose operands were at other places, and are `count` now."""
+    """Return a register of steps whose operands were at other places, and are `count` now."""
     return places[register] if register < len(places) else register - len(places) + count
 
 

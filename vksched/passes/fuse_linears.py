@@ -33,7 +33,7 @@ ROTARY = "rotary_embedding"
 
 
 def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Makes one of the products of one row that read the same, with what is around them."""
+    """Make one of the products of one row that read the same, with what is around them."""
     if not takes(constraints.limits):
         return graph
     runs = list(_Finder(graph, constraints).products())
@@ -59,11 +59,11 @@ class _Run:
     made: int = -1
 
     def make(self, r: Rewriter, graph: Graph) -> int:
-        """Returns the node of which they are parts."""
+        """Return the node of which they are parts."""
         raise NotImplementedError
 
     def bounds(self, graph: Graph, member: int) -> tuple[int, int]:
-        """Returns where one of them begins and ends."""
+        """Return where one of them begins and ends."""
         sizes = [graph.nodes[i].type.shape[self.axis] for i in self.members]
         at = self.members.index(member)
         return sum(sizes[:at]), sum(sizes[: at + 1])
@@ -98,7 +98,7 @@ class _RotaryRun(_Run):
 
 
 def _rule(graph: Graph, runs: Iterable[_Run]) -> Rule:
-    """Returns the rule that puts a part of a run in place of each of its members."""
+    """Return the rule that puts a part of a run in place of each of its members."""
     members = {graph.nodes[i].name: (run, i) for run in runs for i in run.members}
 
     def rule(r: Rewriter, node: Node) -> int | None:
@@ -113,7 +113,7 @@ def _rule(graph: Graph, runs: Iterable[_Run]) -> Rule:
 
 
 def _cut(r: Rewriter, value: int, axis: int, start: int, end: int) -> int:
-    """Returns a part of a value, itself where that is all of it."""
+    """Return a part of a value, itself where that is all of it."""
     if r[value].type.shape[axis] == end - start:
         return value
     attrs = {"axes": (axis,), "starts": (start,), "stops": (end,), "steps": (1,)}
@@ -133,7 +133,7 @@ class _Finder:
         self._ends = {i for _, i in graph.outputs} | set(graph.backed_up_states)
 
     def products(self) -> Iterator[_LinearRun]:
-        """Yields what may become one, where that saves something."""
+        """Yield what may become one, where that saves something."""
         gates = list(filter(None, map(self._gate, self._nodes)))
         gated = {product.id for _, _, products in gates for product in products}
         alike: dict[tuple[int, Attrs, str | None], list[Node]] = defaultdict(list)
@@ -187,7 +187,7 @@ class _Finder:
         )
 
     def _norm(self, product: Node) -> Node | None:
-        """Returns the norm that a product reads, where all of its readers make it themselves."""
+        """Return the norm that a product reads, where all of its readers make it themselves."""
         x = self._nodes[product.inputs[0]]
         if x.op != NORM or not x.attrs.as_bool("scaled") or not self._is_inner(x):
             return None
@@ -196,7 +196,7 @@ class _Finder:
         return x if along and here and all(map(self._is_row, self._readers[x.id])) else None
 
     def _gate(self, node: Node) -> tuple[Node, str, tuple[Node, Node]] | None:
-        """Returns a product of two products, one of which is a gate: itself, the activation, and
+        """Return a product of two products, one of which is a gate: itself, the activation, and
         these.
         """
         if node.op != "mul" or node.name in self._constraints.observed:
@@ -221,7 +221,7 @@ class _Finder:
 def _rotary_runs(
     graph: Graph, products: Sequence[_LinearRun], constraints: RewriteConstraints
 ) -> Iterator[_RotaryRun]:
-    """Yields neighbouring parts of products that are turned alike, pinned to one device: as one
+    """Yield neighbouring parts of products that are turned alike, pinned to one device: as one
     they lie as before.
     """
     runs = {i: run for run in products if len(run.members) > 1 for i in run.members}

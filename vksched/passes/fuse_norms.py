@@ -39,7 +39,7 @@ def to_norm(r: Rewriter, node: Node) -> int | None:
 
 
 def _rooted(r: Rewriter, node_id: int, inverse: bool) -> tuple[Node, float] | None:
-    """Returns m and eps where a value is sqrt(m + eps), or its inverse, and m a mean."""
+    """Return m and eps where a value is sqrt(m + eps), or its inverse, and m a mean."""
     if inverse:
         node = single_use(r, node_id, "rsqrt", "reciprocal", "div", "pow")
         if node is None:
@@ -69,7 +69,7 @@ def _mean_and_eps(r: Rewriter, node_id: int) -> tuple[Node, float] | None:
 
 
 def _trailing(mean: Node, rank: int) -> int | None:
-    """Returns the first of the axes of a mean that keeps them, where they are the last."""
+    """Return the first of the axes of a mean that keeps them, where they are the last."""
     axes = mean.attrs.as_ints("axes")
     first = rank - len(axes)
     kept = mean.attrs.as_bool("keepdims") and axes == tuple(range(first, rank))
@@ -77,7 +77,7 @@ def _trailing(mean: Node, rank: int) -> int | None:
 
 
 def _centred(r: Rewriter, node_id: int, mean: Node) -> int | None:
-    """Returns x where a value is x - mean(x), read twice: as such and for the mean of squares."""
+    """Return x where a value is x - mean(x), read twice: as such and for the mean of squares."""
     node = r[node_id]
     if node.op != "sub" or not is_square(r, mean.inputs[0], node_id):
         return None

@@ -35,19 +35,19 @@ class LayerNames:
     start: int = 0
 
     def layer(self, name: str) -> int | None:
-        """Returns the layer that a name is of."""
+        """Return the layer that a name is of."""
         found = self.split(name)
         return None if found is None else found[0]
 
     def renamed(self, name: str, layers: int) -> str:
-        """Returns the name that a node has so many layers behind."""
+        """Return the name that a node has so many layers behind."""
         found = self.split(name)
         assert found is not None
         layer, phase, rest = found
         return f"{self.stem}{(layer + layers) * self.period + self.start + phase}{rest}"
 
     def split(self, name: str) -> tuple[int, int, str] | None:
-        """Returns the layer that a name is of, the turn in it, and what else the name says."""
+        """Return the layer that a name is of, the turn in it, and what else the name says."""
         begin = len(self.stem)
         end = begin
         while name[end : end + 1].isdecimal():
@@ -78,14 +78,14 @@ class Layers:
             mine.append(node_id)
 
     def place(self, number: int, before: int | None, after: int | None, node_id: int) -> Place:
-        """Returns where a node is, seen from a layer between two others."""
+        """Return where a node is, seen from a layer between two others."""
         there = self.numbers[node_id]
         if there is None or there not in (number, before, after):
             return ELSEWHERE, node_id
         return (number, before, after).index(there), self.at[node_id]
 
     def signature(self, number: int, before: int, told: Callable[[Node], object]) -> Signature:
-        """Returns all that passes see of a layer, the same for layers that are alike. told: more of
+        """Return all that passes see of a layer, the same for layers that are alike. told: more of
         a node.
         """
         nodes = self.graph.nodes

@@ -20,7 +20,7 @@ def isclose(value: float | int | None, wanted: float) -> bool:
 
 
 def single_use(r: Rewriter, node_id: int, *ops: str) -> Node | None:
-    """Returns a value of one of these ops that only the node that is looked at reads."""
+    """Return a value of one of these ops that only the node that is looked at reads."""
     node = r[node_id]
     return node if node.op in ops and r.has_single_use(node_id) else None
 
@@ -30,7 +30,7 @@ MAX_PARTS = 8
 
 
 def factors(r: Rewriter, node: Node, op: str = "mul") -> tuple[float, list[int]]:
-    """Returns the scalar constants of nested products (or sums) as one number, and the others.
+    """Return the scalar constants of nested products (or sums) as one number, and the others.
 
     Products that something else reads too count as one factor, and so does what is left of one that
     has too many.
@@ -78,7 +78,7 @@ def _multiple(r: Rewriter, node: Node) -> tuple[int, float] | None:
 def power_of(
     r: Rewriter, node_id: int, base: int, most: int = MAX_PARTS
 ) -> tuple[float, int] | None:
-    """Returns a, n where a value is a * base^n, however it is written, and nobody else reads it.
+    """Return a, n where a value is a * base^n, however it is written, and nobody else reads it.
 
     most: how deep the writing may be.
     """

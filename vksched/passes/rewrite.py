@@ -64,16 +64,16 @@ class Rewriter:
         return self._nodes[node_id]
 
     def array(self, node_id: int) -> NDArray | None:
-        """Returns the elements of a constant, None of all else."""
+        """Return the elements of a constant, None of all else."""
         return self.data(node_id) if self._nodes[node_id].op == "constant" else None
 
     def scalar(self, node_id: int) -> float | int | None:
-        """Returns the one value that a constant has everywhere in a single element, else None."""
+        """Return the one value that a constant has everywhere in a single element, else None."""
         array = self.array(node_id)
         return array.reshape(-1)[0].item() if array is not None and array.size == 1 else None
 
     def data(self, node_id: int) -> NDArray | None:
-        """Returns the elements of a constant or weight."""
+        """Return the elements of a constant or weight."""
         held = self._data.get(node_id)
         return None if held is None else as_array(held)
 
@@ -123,14 +123,14 @@ class Rewriter:
     def emit(
         self, op: str, inputs: Iterable[int], attrs: Mapping[str, AttrValue] | None = None
     ) -> int:
-        """Returns a node of the new graph, one that is there already where it is the same call."""
+        """Return a node of the new graph, one that is there already where it is the same call."""
         operands, frozen = tuple(inputs), attrs if isinstance(attrs, Attrs) else Attrs(attrs)
         types = tuple([self._nodes[i].type for i in operands])
         type_ = infer(get_op(op), types, frozen)
         return self._emit(op, operands, frozen, type_, "", alone=self._made_of in self._observed)
 
     def constant(self, array: NDArray, key: object, op: str = "constant") -> int:
-        """Returns a leaf with these elements. key: equal for equal leaves of several graphs."""
+        """Return a leaf with these elements. key: equal for equal leaves of several graphs."""
         type_ = TensorType(array.shape, canonical_dtype(array.dtype))
         attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype})
         array = np.ascontiguousarray(array).reshape(array.shape)
@@ -140,7 +140,7 @@ class Rewriter:
     # -- the walk --------------------------------------------------------------------------------
 
     def run(self, rules: Rules) -> Graph:
-        """Returns the new graph; the old one where no rule did anything."""
+        """Return the new graph; the old one where no rule did anything."""
         old, pinned_devices = self._old, self._pinned_devices
         for node in old.nodes:
             self._made_of = node.name
@@ -222,7 +222,7 @@ class Rewriter:
     def _twin(
         self, declared: Op, operands: tuple[int, ...], attrs: Attrs, alone: bool
     ) -> int | None:
-        """Returns the same call that is there already; else the next node is known as this call.
+        """Return the same call that is there already; else the next node is known as this call.
 
         alone: it is no other node's twin, though others may be its.
         """
@@ -322,7 +322,7 @@ class Rewriter:
         return Graph(tuple(nodes), outputs, *maps, kept, MappingProxyType(merged))
 
     def _stand_ins(self, place: Sequence[int]) -> list[int]:
-        """Returns for each node of the old graph the one that stands for it."""
+        """Return for each node of the old graph the one that stands for it."""
         old = self._old
         reader = [-1] * len(old.nodes)
         for node in reversed(old.nodes):
@@ -336,7 +336,7 @@ class Rewriter:
 
 
 def count_readers(graph: Graph, constraints: RewriteConstraints) -> list[int]:
-    """Returns how often each value is read, with HELD more for one that must be there."""
+    """Return how often each value is read, with HELD more for one that must be there."""
     out = [0] * len(graph.nodes)
     for node in graph.nodes:
         for operand in node.inputs:
@@ -351,7 +351,7 @@ def count_readers(graph: Graph, constraints: RewriteConstraints) -> list[int]:
 def rewrite(
     graph: Graph, rules: Rules, constraints: RewriteConstraints, whole: bool = False
 ) -> Graph:
-    """Returns a graph of the same results. Applies rules to the nodes in order, makes equal calls
+    """Return a graph of the same results. Applies rules to the nodes in order, makes equal calls
     one, and leaves out what nobody reads.
 
     whole: rules always return a node of its own, so that they may be asked of observed values too.

@@ -21,7 +21,7 @@ from ..ops.quantized.q8_activations import has_int8_activations
 
 
 def set_precision(graph: Graph, modes: Mapping[int, str]) -> Graph:
-    """Returns a graph whose nodes have these words; the same graph where nothing changes.
+    """Return a graph whose nodes have these words; the same graph where nothing changes.
 
     words: by node id; other nodes stay as they are, and so do those that have no precision.
     """

@@ -44,7 +44,7 @@ def _is_one(value: Number, is_float: bool) -> bool:
 
 
 def _neutral(sides: tuple[int, ...], is_neutral: Callable[[Number, bool], bool]) -> Rule:
-    """Returns the rule for an op of two operands that is the other one beside a neutral constant.
+    """Return the rule for an op of two operands that is the other one beside a neutral constant.
 
     sides: where that constant may stand.
     """
@@ -78,7 +78,7 @@ def _is_power(value: Number) -> bool:
 
 
 def _like(r: Rewriter, constant: int, value: Number) -> int:
-    """Returns a constant of the same type with another value."""
+    """Return a constant of the same type with another value."""
     type_ = r[constant].type
     array = np.full(type_.shape, value, numpy_dtype(type_.dtype))
     return r.constant(array, ("value", type_, array.tobytes()))
@@ -109,7 +109,7 @@ def _scale_twice(r: Rewriter, node: Node) -> int | None:
 
 
 def _constant_side(r: Rewriter, node: Node) -> tuple[int, int] | None:
-    """Returns the operand and the scalar constant of a product."""
+    """Return the operand and the scalar constant of a product."""
     for side in (1, 0):
         if r.scalar(node.inputs[side]) is not None:
             return node.inputs[1 - side], node.inputs[side]
@@ -190,7 +190,7 @@ def _copy_of_state(r: Rewriter, node: Node) -> int | None:
 
 
 def memory_of(r: Rewriter, node_id: int) -> str:
-    """Returns the op that made the memory in which a value lies."""
+    """Return the op that made the memory in which a value lies."""
     node = r[node_id]
     while node.inputs:
         types = tuple([r[i].type for i in node.inputs])

@@ -51,7 +51,7 @@ _points: weakref.WeakKeyDictionary[object, dict[int, NDArray]] = weakref.WeakKey
 
 
 def convolve(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Computes convolutions by Winograd's filtering where that takes fewer products."""
+    """Compute convolutions by Winograd's filtering where that takes fewer products."""
     if constraints.limits is None:  # numpy multiplies faster than it transforms
         return graph
     return rewrite(graph, {"conv": (_winograd_rule(constraints, constraints.limits),)}, constraints)
@@ -137,7 +137,7 @@ def _is_tame(r: Rewriter, w: int) -> bool:
 
 
 def _tiles(node: Node, limits: Limits) -> tuple[int, ...]:
-    """Returns the sizes of tiles that take less than unfolded windows, the best first."""
+    """Return the sizes of tiles that take less than unfolded windows, the best first."""
     images, rows, *sizes = node.type.shape
     costs = {1: 9.0 * step_cost(rows, math.prod(sizes), images, limits)}
     for tile in TILES:

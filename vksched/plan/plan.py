@@ -30,11 +30,11 @@ class Plan(PlanValue):
     replicas: tuple[Plan, ...]
 
     def verify(self) -> Plan:
-        """Returns the plan after checking it: see `plan.check.verify`."""
+        """Return the plan after checking it: see `plan.check.verify`."""
         return verify_plan(self)
 
     def explain(self, key: str | int | None = None) -> str:
-        """Returns the plan as text: devices, splits, copies, and the rule behind each placement.
+        """Return the plan as text: devices, splits, copies, and the rule behind each placement.
 
         key: a name, a pattern or a node id; then the text is about what it names alone: where it
         runs, by which rule, what crosses, and what every device says to it.
@@ -48,7 +48,7 @@ class Plan(PlanValue):
         return explain_plan(self) if key is None else explain_nodes(self, self.find(key))
 
     def draw(self, path: str | PathLike[str]) -> None:
-        """Writes the plan as a picture, an SVG file: devices side by side, time downwards.
+        """Write the plan as a picture, an SVG file: devices side by side, time downwards.
 
         Raises:
             PlanError: the name does not end in .svg, or the file cannot be written.
@@ -74,7 +74,7 @@ class Plan(PlanValue):
         return framed(self._repr_svg_(), "explain()", self.explain())
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the plan as plain data."""
+        """Return the plan as plain data."""
         from .explain.explain_plan import plan_as_dict
 
         return plan_as_dict(self)
@@ -92,7 +92,7 @@ class Plan(PlanValue):
     # -- queries -----------------------------------------------------------------------------------
 
     def find(self, key: str | int) -> tuple[int, ...]:
-        """Returns the ids of the nodes that a name, a pattern or an id names, at least one.
+        """Return the ids of the nodes that a name, a pattern or an id names, at least one.
 
         Raises:
             PlanError: nothing is called so; the text names what is close.
@@ -100,7 +100,7 @@ class Plan(PlanValue):
         return NameIndex(self.graph, "plan").find(key)
 
     def device_of(self, key: str | int) -> str:
-        """Returns the device of a node; of a weight where it has its home, of a view that of what
+        """Return the device of a node; of a weight where it has its home, of a view that of what
         it views, of an input "cpu".
         """
         return self.topology.devices[self.placements[self._one(key)].device].name
@@ -121,7 +121,7 @@ class Plan(PlanValue):
         return fences(self)
 
     def buffers(self) -> dict[str, BufferSizes]:
-        """Returns the sizes of all buffers by device name; nothing need be allocated for that."""
+        """Return the sizes of all buffers by device name; nothing need be allocated for that."""
         return buffers(self)
 
     @cached_property

@@ -63,7 +63,7 @@ def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Op
 
 
 def _check_host(support: OpSupport, on: Mapping[int, Recorded]) -> None:
-    """Raises OutOfMemory where the computer cannot hold what CPU and staging buffers of devices
+    """Raise OutOfMemory where the computer cannot hold what CPU and staging buffers of devices
     take.
     """
     topology, need = support.topology, 0
@@ -144,7 +144,7 @@ class _OptionsBuilder:
     # -- pieces ------------------------------------------------------------------------------------
 
     def _candidate_devices(self, node_id: int) -> tuple[int, ...]:
-        """Returns the devices that may run a node: the CPU, too, where no other one can."""
+        """Return the devices that may run a node: the CPU, too, where no other one can."""
         found = self._known.get(node_id)
         if found is None:
             node, supports = self.support.graph.nodes[node_id], self.support.supports
@@ -162,7 +162,7 @@ class _OptionsBuilder:
         return found
 
     def _pin(self, node: Node) -> int | None:
-        """Returns the device that the user gave a node, or the heaviest of its placed weights."""
+        """Return the device that the user gave a node, or the heaviest of its placed weights."""
         graph = self.support.graph
         if node.id in self._pins or not self._pins:
             return self._pins.get(node.id)
@@ -223,7 +223,7 @@ class _OptionsBuilder:
         return all(len(self._most(pieces, own, d)) == len(own) for d, own in wanted.items())
 
     def _fit(self, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
-        """Returns the devices that have each piece."""
+        """Return the devices that have each piece."""
         topology, count = self.topology, len(pieces)
         candidate_devices = [self._candidate_devices(piece.nodes[0]) for piece in pieces]
         covered: set[int] = set()
@@ -269,7 +269,7 @@ class _OptionsBuilder:
             self.notes.append(f"{graph.nodes[node_id].name}: {self.rules[node_id]}")
 
     def _most(self, pieces: Sequence[Piece], wanted: list[int], device: int) -> list[int]:
-        """Returns as many of the first pieces as a device has room for."""
+        """Return as many of the first pieces as a device has room for."""
         room = self._share_bytes(device)
 
         def fits(count: int) -> bool:
@@ -299,7 +299,7 @@ class _OptionsBuilder:
 
 
 def _joined(pieces: Sequence[Piece], node_groups: Sequence[NodeGroup]) -> list[NodeGroup]:
-    """Returns node groups of which two that follow each other became one where no third one could
+    """Return node groups of which two that follow each other became one where no third one could
     run beside either of them. pieces: what the node groups are, in topological order.
     """
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
@@ -323,7 +323,7 @@ def _joined(pieces: Sequence[Piece], node_groups: Sequence[NodeGroup]) -> list[N
 
 
 def _pieces_of(support: OpSupport, node_groups: Sequence[NodeGroup]) -> list[Piece]:
-    """Returns the pieces that node groups are, without what they take."""
+    """Return the pieces that node groups are, without what they take."""
     graph = support.graph
     roots = graph.view_bases
     of_node = {n: number for number, node_group in enumerate(node_groups) for n in node_group.nodes}
@@ -348,7 +348,7 @@ def _pieces_of(support: OpSupport, node_groups: Sequence[NodeGroup]) -> list[Pie
 
 
 def _ranked(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """Returns pieces with how urgent each is: by the mean of its devices, as HEFT has it."""
+    """Return pieces with how urgent each is: by the mean of its devices, as HEFT has it."""
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
     rank = [0.0] * len(pieces)
     for number in reversed(range(len(pieces))):

@@ -50,7 +50,7 @@ DIFFERS = "memory_bytes"
 
 
 def serialize_cached_plan(plan: Plan, request: PlanRequest) -> dict[str, Any] | None:
-    """Returns a plan and what it was asked as plain data; None where it may be another one when
+    """Return a plan and what it was asked as plain data; None where it may be another one when
     that is asked again.
     """
     if request.policy not in STATIC or not _is_alone(plan, request):

@@ -58,7 +58,7 @@ def plan_graph(
     with_cpu: bool = False,
     pipeline_order: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Returns a verified plan that keeps every device within its memory.
+    """Return a verified plan that keeps every device within its memory.
 
     policy: one of POLICIES; a plan of "earliest-finish" and "work-stealing" is a DynamicPlan, which
     says what a run is expected to do. objective: what "auto" makes small: "latency" of one run,
@@ -128,7 +128,7 @@ def answer(request: PlanRequest, graph: Graph, topology: Topology) -> Plan:
 def check_objective(
     given: str | Mapping[str, float] | Objective, policy: str, where: str
 ) -> Objective:
-    """Returns an objective that a policy can follow.
+    """Return an objective that a policy can follow.
 
     Raises:
         PlanError: an unknown policy or objective, or another one than latency for a policy that
@@ -153,7 +153,7 @@ def compare_objectives(
     copies: int | str = "auto",
     with_cpu: bool = False,
 ) -> Tradeoffs:
-    """Returns the plans that `plan_graph` would weigh for all objectives, with the metrics of each:
+    """Return the plans that `plan_graph` would weigh for all objectives, with the metrics of each:
     those first that no other one beats in everything, and which one each objective takes.
 
     Raises:

@@ -88,7 +88,7 @@ class _Places:
 def piece_split(
     support: OpSupport, piece: Piece, device: int, places: _Places, number: int
 ) -> Split:
-    """Returns the split of a piece on a device, with nothing copied in."""
+    """Return the split of a piece on a device, with nothing copied in."""
     graph = support.graph
     split_draft = SplitDraft(device, piece.nodes, (), piece.gives, ())
     nodes = graph.nodes

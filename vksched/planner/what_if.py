@@ -98,7 +98,7 @@ class Outcome:
         return self.metrics.energy_j if self.metrics is not None else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as plain data that json.dumps takes."""
+        """Return it as plain data that json.dumps takes."""
         return {
             "kind": self.kind,
             "devices": list(self.devices),
@@ -138,7 +138,7 @@ class Comparison:
         return self.formatter.factor(row.metrics) if row.metrics is not None else None
 
     def as_dict(self) -> list[dict[str, Any]]:
-        """Returns the rows as plain data that json.dumps takes. value: what the objective makes
+        """Return the rows as plain data that json.dumps takes. value: what the objective makes
         small.
         """
         formatter = self.formatter
@@ -153,7 +153,7 @@ class Comparison:
         ]
 
     def as_text(self) -> str:
-        """Returns a table, and what follows from it."""
+        """Return a table, and what follows from it."""
         columns = self._columns()
         table = [["", *columns, "change", "at work"]]
         for row in self.rows:
@@ -170,7 +170,7 @@ class Comparison:
         return "\n".join([*lines, *(f"  {line}" for line in self.findings())])
 
     def _columns(self) -> dict[str, Callable[[Metrics], str]]:
-        """Returns the columns of numbers: one run, what the objective makes small, and what plans
+        """Return the columns of numbers: one run, what the objective makes small, and what plans
         and machines are known to have beside that.
         """
         formatter = self.formatter
@@ -240,7 +240,7 @@ class Comparison:
         return tuple(found)
 
     def _why_not(self, row: Outcome) -> str:
-        """Returns why a device that is better alone is not the choice of the plan."""
+        """Return why a device that is better alone is not the choice of the plan."""
         first, (name, *_) = self.rows[0].plan, row.devices
         decision = first.decision if first is not None else None
         if decision is None or name in decision.devices:
@@ -252,7 +252,7 @@ class Comparison:
         return f"{phrases.what} would {phrases.do} {less(factor)} {phrases.less}"
 
     def _margin(self, row: Outcome) -> float:
-        """Returns the share by which a plan has to be better to count."""
+        """Return the share by which a plan has to be better to count."""
         first = self.rows[0]
         assumed = row.watts_assumed or first.watts_assumed
         return margin_of(self.formatter.objective, not (row.estimated or first.estimated), assumed)
@@ -277,7 +277,7 @@ class Comparison:
         )
 
     def _enough(self, same: str) -> list[str]:
-        """Returns how many of equal devices take no more than all, of each kind."""
+        """Return how many of equal devices take no more than all, of each kind."""
         least: dict[tuple[str, ...], str] = {}
         for row in self.rows:
             factor = self.factor(row)
@@ -358,7 +358,7 @@ def _add_hosts(
     group: tuple[str, ...],
     add: Callable[[str, tuple[str, ...], str, Topology], None],
 ) -> None:
-    """Adds the rows of hosts that are equal: without one of them, one alone, and some of them."""
+    """Add the rows of hosts that are equal: without one of them, one alone, and some of them."""
     names = [spec.name for spec in topology.devices]
     others = [name for name in names if host_of(name) not in group]
     own = [name for name in names if host_of(name) == group[0]]
@@ -403,7 +403,7 @@ def compare_plan(
 def present(
     overrides: Sequence[tuple[str | int, str]], topology: Topology, base: Topology
 ) -> tuple[tuple[str | int, str], ...]:
-    """Returns the overrides less those that name a device of the base machine which this machine
+    """Return the overrides less those that name a device of the base machine which this machine
     lacks.
     """
     names, before = ({spec.name for spec in m.devices} for m in (topology, base))
@@ -437,7 +437,7 @@ def outcome(
 
 
 def equal_devices(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Returns the names of all devices but the CPU, those together that are equal and stand side by
+    """Return the names of all devices but the CPU, those together that are equal and stand side by
     side: with the same figures and links, and a memory of their own.
     """
 
@@ -456,7 +456,7 @@ def equal_devices(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple
 
 
 def equal_hosts(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Returns the names of all hosts but the caller's, those together that are equal: with the same
+    """Return the names of all hosts but the caller's, those together that are equal: with the same
     devices and links. A host with a pinned device is on its own.
     """
     wires: dict[str, list[str]] = {host: [] for host in topology.hosts}
@@ -480,7 +480,7 @@ def equal_hosts(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[s
 
 
 def _powers(most: int) -> list[int]:
-    """Returns 2, 4, 8 and so on."""
+    """Return 2, 4, 8 and so on."""
     return [1 << i for i in range(1, max(1, most).bit_length())]
 
 

@@ -32,26 +32,26 @@ class Closing(Protocol):
     """What holds something until it is closed."""
 
     def close(self) -> None:
-        """Waits for what is pending and frees everything; safe to call twice."""
+        """Wait for what is pending and frees everything; safe to call twice."""
 
 
 class PreparedPlan(Closing, Protocol):
     """One plan's share of one device."""
 
     def begin(self, slot: int) -> None:
-        """Forgets what an earlier run left in this slot."""
+        """Forget what an earlier run left in this slot."""
 
     def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
-        """Puts a value where the next submission of this slot finds it. Host work only."""
+        """Put a value where the next submission of this slot finds it. Host work only."""
 
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
-        """Starts a split, or leaves it to `wait`, and returns at once. sequence_number: a number
+        """Start a split, or leaves it to `wait`, and returns at once. sequence_number: a number
         that this run has alone on this slot. Asked again with the same one, as after an interrupt,
         it starts what has not begun.
         """
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        """Returns when the split, and so each of this device and slot that was submitted before it,
+        """Return when the split, and so each of this device and slot that was submitted before it,
         is complete.
 
         Raises:
@@ -59,22 +59,22 @@ class PreparedPlan(Closing, Protocol):
         """
 
     def ends_s(self, slot: int, split: int) -> float | None:
-        """Returns when a submitted split ends, by a simulated clock; of a real one a time in the
+        """Return when a submitted split ends, by a simulated clock; of a real one a time in the
         past once it has, and None until then. It does not wait.
         """
 
     def check(self, slot: int, split: int, sequence_number: int) -> None:
-        """Raises unless the complete split really ran to its end in this run: DeviceLost, or
+        """Raise unless the complete split really ran to its end in this run: DeviceLost, or
         IndexOutOfRange where its data is at fault.
         """
 
     def fetch(self, slot: int, node: int) -> NDArray:
-        """Returns a value copied out by a complete split; a view that the slot's next run
+        """Return a value copied out by a complete split; a view that the slot's next run
         overwrites.
         """
 
     def times_s(self, slot: int, split: int) -> Times:
-        """Returns how long a complete split took on the device, and its longest submission."""
+        """Return how long a complete split took on the device, and its longest submission."""
 
     def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
         """Returns what the copy queue did for a complete split; nothing where it had no part."""
@@ -99,7 +99,7 @@ class Device(Protocol):
         """The states that live there; those of a plan are there before it is prepared."""
 
     def holds(self, key: object) -> bool:
-        """Returns whether a weight or state (one of `Graph.keys`) is on the device now."""
+        """Return whether a weight or state (one of `Graph.keys`) is on the device now."""
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
@@ -109,14 +109,14 @@ class Device(Protocol):
         """
 
     def close(self) -> None:
-        """Frees the device; safe to call twice."""
+        """Free the device; safe to call twice."""
 
 
 class BackgroundTask(Protocol):
     """What makes weights ready before a plan asks for them, on a thread of its own."""
 
     def wait(self) -> None:
-        """Waits until all are ready."""
+        """Wait until all are ready."""
 
     def close(self) -> None:
         """Goes no further, and leaves what is ready to those who have it by now."""
@@ -127,7 +127,7 @@ class PrefetchesWeights(Protocol):
     """A device with memory of its own that takes weights before a plan needs them."""
 
     def prefetch_weights(self, weights: Sequence[tuple[object, ArrayLike]]) -> BackgroundTask:
-        """Begins to upload weights, by their keys in graphs; what fails is left to the plan."""
+        """Begin to upload weights, by their keys in graphs; what fails is left to the plan."""
 
 
 class MemoryUsage(NamedTuple):

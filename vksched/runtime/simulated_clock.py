@@ -64,14 +64,14 @@ class SimulatedClock:
         """Those of the host, on which software devices and its CPU compute."""
 
     def now(self) -> float:
-        """Returns the time of the run that this thread carries out; of other threads the latest
+        """Return the time of the run that this thread carries out; of other threads the latest
         time at which a run ended.
         """
         run = self._runs.get(threading.get_ident())
         return self._now_s if run is None else run.now_s
 
     def advance_to(self, time_s: float) -> None:
-        """Moves the time of this thread's run forward, or the clock where it has none; never
+        """Move the time of this thread's run forward, or the clock where it has none; never
         back.
         """
         run = self._runs.get(threading.get_ident())
@@ -82,7 +82,7 @@ class SimulatedClock:
             self._now_s = max(self._now_s, time_s)
 
     def wait_for_turn(self) -> None:
-        """Waits until no other run can submit anything at an earlier time."""
+        """Wait until no other run can submit anything at an earlier time."""
         run = self._runs.get(threading.get_ident())
         if run is None:
             return
@@ -91,7 +91,7 @@ class SimulatedClock:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Lets no run go on until the end of the block, which must wait for none: what is submitted
+        """Let no run go on until the end of the block, which must wait for none: what is submitted
         inside is submitted at one moment.
         """
         with self._state:
@@ -104,7 +104,7 @@ class SimulatedClock:
                 self._state.notify_all()
 
     def stream(self) -> SimulatedStream:
-        """Returns the account of the runs of one graph."""
+        """Return the account of the runs of one graph."""
         return SimulatedStream(self)
 
     def _wait_for_turn(self, run: _Run) -> None:
@@ -174,13 +174,13 @@ class SimulatedStream:
             self.clock._state.notify_all()
 
     def close(self) -> None:
-        """Lets the runs under way end without those that have not begun."""
+        """Let the runs under way end without those that have not begun."""
         with self.clock._state:
             self.slots, self.threads = {}, 0
             self.clock._state.notify_all()
 
     def accept(self, pool: int, size: int) -> int:
-        """Returns the number of a run that a thread of a pool will carry out. size: its threads."""
+        """Return the number of a run that a thread of a pool will carry out. size: its threads."""
         clock = self.clock
         with clock._state:
             number = next(clock._numbers)
@@ -253,7 +253,7 @@ class SimulatedStream:
                 clock._state.notify_all()
 
     def _begin(self, number: int) -> float:
-        """Takes a run out of those that have not begun; returns when it was accepted."""
+        """Take a run out of those that have not begun; returns when it was accepted."""
         accepted_s = self._accepted.pop(number, self.clock._now_s)
         self._starting.discard(number)
         self._waiting.pop(number, None)

@@ -20,26 +20,26 @@ class StateStore(Protocol):
     """The states of one device. Nothing of it may be called while a run that uses them goes on."""
 
     def holds(self, key: object) -> bool:
-        """Returns whether a state is there."""
+        """Return whether a state is there."""
 
     def add(self, items: Iterable[Item]) -> None:
-        """Makes states resident with the values given.
+        """Make states resident with the values given.
 
         Raises:
             OutOfMemory: there is no room; nothing has been added then.
         """
 
     def read(self, key: object) -> NDArray:
-        """Returns a copy of a state's value."""
+        """Return a copy of a state's value."""
 
     def write(self, key: object, array: NDArray) -> None:
-        """Gives a state a value."""
+        """Give a state a value."""
 
     def remove(self, key: object) -> None:
-        """Frees a state; one that is not there is ignored."""
+        """Free a state; one that is not there is ignored."""
 
     def keys(self) -> tuple[object, ...]:
-        """Returns the keys of the states that are there."""
+        """Return the keys of the states that are there."""
 
 
 class CpuValues(Protocol):
@@ -53,7 +53,7 @@ class CpuValues(Protocol):
 
 
 def _own(array: NDArray) -> NDArray:
-    """Returns a copy; of zeros one that takes no memory and cannot be written."""
+    """Return a copy; of zeros one that takes no memory and cannot be written."""
     if is_uniform(array) and not any(array.flat[0].tobytes()):
         return np.broadcast_to(np.zeros((), array.dtype), array.shape)
     return np.array(array, order="C")
@@ -79,7 +79,7 @@ class CpuStates:
         return np.array(self._arrays[key], copy=True)
 
     def view(self, key: object) -> NDArray:
-        """Returns a state's value without a copy; the next `write` leaves it as it is: results that
+        """Return a state's value without a copy; the next `write` leaves it as it is: results that
         numpy makes as views of it, and what another device is still to get, stay right.
         """
         array = self._arrays.get(key)
@@ -100,7 +100,7 @@ class CpuStates:
         self.replace([(key, array)])
 
     def replace(self, items: Iterable[Item]) -> None:
-        """Gives states that are there their next values, all or none.
+        """Give states that are there their next values, all or none.
 
         Raises:
             DeviceLost: one is not there.

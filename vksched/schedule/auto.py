@@ -54,7 +54,7 @@ SHARE = 0.35
 def best_of_all(
     problem: Problem, objective: Objective, budget_s: float, seed: int
 ) -> tuple[str, Placed, dict[str, float]]:
-    """Returns the best schedule found, the name of the policy that it began with, and what a mix is
+    """Return the best schedule found, the name of the policy that it began with, and what a mix is
     relative to: the least of each of its words over all policies.
     """
     total = budget_s * PER_S
@@ -91,7 +91,7 @@ def _value(
 def _portfolio(
     problem: Problem, objective: Objective, steps: float
 ) -> tuple[tuple[float, str, Placed], dict[str, float], float]:
-    """Returns the value, name and schedule of the best policy, the least value of each word over
+    """Return the value, name and schedule of the best policy, the least value of each word over
     all policies, and the steps taken by all.
     """
     words = [word for word, _ in objective.weights]

@@ -16,7 +16,7 @@ from .schedule_result import ScheduleValue
 
 
 def save_gantt(plan: ScheduleValue, path: str | os.PathLike[str]) -> None:
-    """Writes the picture of a schedule.
+    """Write the picture of a schedule.
 
     Raises:
         PlanError: the name does not end in .svg, or the file cannot be written.
@@ -25,7 +25,7 @@ def save_gantt(plan: ScheduleValue, path: str | os.PathLike[str]) -> None:
 
 
 def draw_gantt(plan: ScheduleValue) -> str:
-    """Returns the picture of a schedule as SVG text; the same for the same schedule."""
+    """Return the picture of a schedule as SVG text; the same for the same schedule."""
     devices = plan.where.devices
     bars: dict[str, list[Bar]] = {device: [] for device in devices}
     for name, device in plan.device.items():
@@ -51,7 +51,7 @@ def draw_gantt(plan: ScheduleValue) -> str:
 
 
 def _told(plan: ScheduleValue) -> str:
-    """Returns how long a schedule takes, what its objective asks for, and how near that is to its
+    """Return how long a schedule takes, what its objective asks for, and how near that is to its
     bound, where there is one.
     """
     word, value = plan.goal.word, plan.value

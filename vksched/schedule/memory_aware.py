@@ -20,7 +20,7 @@ from .model.simulate_tasks import Placed
 
 
 def respecting_memory(problem: Problem, policy: Callable[[Problem], Placed]) -> Placed:
-    """Returns a policy's schedule that keeps memory.
+    """Return a policy's schedule that keeps memory.
 
     Raises:
         PlanError: no placement was found that fits.
@@ -32,7 +32,7 @@ def respecting_memory(problem: Problem, policy: Callable[[Problem], Placed]) -> 
 
 
 def fit(problem: Problem) -> dict[int, int]:
-    """Returns a device for each task that keeps memory: tasks with few devices first, large first.
+    """Return a device for each task that keeps memory: tasks with few devices first, large first.
 
     A task goes where it takes the least seconds for its bytes' share of the room that is left; if
     that fails, where most room is left; if that fails too, into the tightest room that fits.

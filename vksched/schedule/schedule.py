@@ -33,7 +33,7 @@ class Schedule(ScheduleValue):
     """Where and when each task runs. `schedule` makes one."""
 
     def verify(self) -> Schedule:
-        """Checks all promises of a schedule from its times alone, and returns it.
+        """Check all promises of a schedule from its times alone, and returns it.
 
         Raises:
             PlanError: the first promise that is broken.
@@ -42,7 +42,7 @@ class Schedule(ScheduleValue):
         return self
 
     def draw(self, path: str | os.PathLike[str]) -> None:
-        """Writes the schedule as a picture, a row a device.
+        """Write the schedule as a picture, a row a device.
 
         Raises:
             PlanError: the name does not end in .svg, or the file cannot be written.
@@ -53,7 +53,7 @@ class Schedule(ScheduleValue):
 
 
 def policies() -> tuple[str, ...]:
-    """Returns the names of all policies but `single:<device>`."""
+    """Return the names of all policies but `single:<device>`."""
     return "auto", *POLICIES
 
 
@@ -66,7 +66,7 @@ def schedule(
     seed: int = 0,
     links: str = "parallel",
 ) -> Schedule:
-    """Returns where and when each task runs.
+    """Return where and when each task runs.
 
     policy: one of `policies()`, or `single:<device>`. objective: "latency", "throughput", "memory",
     "energy", or a mix of them as a mapping to weights; see objectives.py.
@@ -103,7 +103,7 @@ def schedule(
 
 
 def find_policy(problem: Problem, policy: str) -> Callable[[Problem], Placed]:
-    """Returns the function of a policy by name.
+    """Return the function of a policy by name.
 
     Raises:
         PlanError: there is none of that name.
@@ -132,7 +132,7 @@ def make_schedule(
     objective: str | Objective,
     least: Mapping[str, float] | None = None,
 ) -> Schedule:
-    """Returns a schedule with names and times from what a policy decided.
+    """Return a schedule with names and times from what a policy decided.
 
     least: what a mix is relative to; the schedule itself unless given.
     """
@@ -159,7 +159,7 @@ def make_schedule(
 
 
 def _transfers(problem: Problem, placed: Placed, times: Times) -> tuple[Transfer, ...]:
-    """Returns all transfers, by start."""
+    """Return all transfers, by start."""
     names = [task.name for task in problem.tasks]
     devices = problem.where.devices
     out: list[Transfer] = []

@@ -110,7 +110,7 @@ class ScheduleValue:
         return out
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the schedule as plain data that json.dumps takes."""
+        """Return the schedule as plain data that json.dumps takes."""
         return {
             "policy": self.policy,
             "objective": self.objective,

@@ -23,7 +23,7 @@ SLACK = 1e-9
 
 
 def verify(plan: ScheduleValue) -> None:
-    """Raises a PlanError that names the first promise that is broken."""
+    """Raise a PlanError that names the first promise that is broken."""
     slack = SLACK * max(abs(plan.makespan_s), max(plan.finish_s.values(), default=0.0))
     _check_tasks(plan, slack)
     _check_memory(plan)

@@ -258,7 +258,7 @@ class Scheduler(OfProcess):
         observe: Observe | None = None,
         precision: Precision | None = None,
     ) -> Plan:
-        """Returns the plan that `compile` would carry out now: where everything would run, and what
+        """Return the plan that `compile` would carry out now: where everything would run, and what
         it would take on each device. Nothing is allocated.
         """
         return self.graphs.reserve(outputs, placement, updates, observe, precision)
@@ -281,7 +281,7 @@ class Scheduler(OfProcess):
         return Function(build, self.graphs, placement, bounds or {}, limit, precision)
 
     def read(self, state: Tensor) -> NDArray:
-        """Returns a state's value as the last run left it; waits for a run that uses states.
+        """Return a state's value as the last run left it; waits for a run that uses states.
 
         Raises:
             StateLost: it was on a device that failed, and there was no copy. DeviceError: the
@@ -291,12 +291,12 @@ class Scheduler(OfProcess):
         return self._states.read(state)
 
     def write(self, state: Tensor, value: object) -> None:
-        """Gives a state a value; waits for a run that uses states."""
+        """Give a state a value; waits for a run that uses states."""
         self._require_open("write")
         self._states.write(state, value)
 
     def delete_state(self, state: Tensor) -> None:
-        """Frees a state that no compiled graph uses; used again, it starts with its first value."""
+        """Free a state that no compiled graph uses; used again, it starts with its first value."""
         self._require_open("delete_state")
         self._states.delete_state(state)
 
@@ -307,7 +307,7 @@ class Scheduler(OfProcess):
             raise DeviceError(f"[{what}] {why}; try to {what} inside its `with`")
 
     def restore_device(self, name: str) -> None:
-        """Uses a computer of the cluster again, or one of its devices, that failed: "node1" or
+        """Use a computer of the cluster again, or one of its devices, that failed: "node1" or
         "node1/vulkan:0". A computer that was lost and is back comes in by itself after a moment.
 
         Raises:
@@ -317,7 +317,7 @@ class Scheduler(OfProcess):
         self._membership.restore_device(name)
 
     def synchronize(self) -> None:
-        """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        """Wait until every run submitted so far is done, or has failed; its future tells which."""
         self._owner.require("the scheduler")
         with self._lock:
             models = list(self._models)
@@ -326,7 +326,7 @@ class Scheduler(OfProcess):
         self.graphs.synchronize()
 
     def close(self) -> None:
-        """Waits for runs under way and accepted ones, then frees graphs, states and devices; safe
+        """Wait for runs under way and accepted ones, then frees graphs, states and devices; safe
         to call twice. What cannot be freed, as a device does not answer, is a warning. In a forked
         child it does nothing: all is the parent's.
         """

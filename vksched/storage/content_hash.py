@@ -46,12 +46,12 @@ _digests: WeakIdMap[str] = WeakIdMap()
 
 
 def hash_of(array: ArrayLike) -> str:
-    """Returns the beginning of `digest_of`, enough to tell the weights of a tape apart."""
+    """Return the beginning of `digest_of`, enough to tell the weights of a tape apart."""
     return digest_of(array)[:16]
 
 
 def digest_of(array: ArrayLike) -> str:
-    """Returns the SHA-256 of the bytes of an array; the same array is read once, and what a file
+    """Return the SHA-256 of the bytes of an array; the same array is read once, and what a file
     holds once for all processes, as long as the file stays as it is.
     """
     found = _digests.get(array)
@@ -73,7 +73,7 @@ def _computed(array: ArrayLike) -> str:
 
 
 def pieces_of(array: ArrayLike, size_bytes: int = PIECE_BYTES) -> Iterator[NDArray]:
-    """Returns the bytes of an array in order, a piece at a time: also of one that takes less memory
+    """Return the bytes of an array in order, a piece at a time: also of one that takes less memory
     than it shows, or that is made when it is needed, of which no more is made than a piece.
     """
     count = max(1, size_bytes // array.dtype.itemsize)
@@ -92,7 +92,7 @@ def pieces_of(array: ArrayLike, size_bytes: int = PIECE_BYTES) -> Iterator[NDArr
 
 
 def _of_file(array: ArrayLike) -> str | None:
-    """Returns the hash that is known of the bytes of a file."""
+    """Return the hash that is known of the bytes of a file."""
     origin = origin_of(array)
     path = None if origin is None else _path_of(origin.extent)
     if origin is None or path is None:
@@ -105,7 +105,7 @@ def _of_file(array: ArrayLike) -> str | None:
 
 @lru_cache(8)
 def _known(path: Path, size: int) -> dict[str, str]:
-    """Returns the hashes of a file's weights. size: of the lines about them, which only grow."""
+    """Return the hashes of a file's weights. size: of the lines about them, which only grow."""
     found: dict[str, str] = {}
     for line in read_whole(path)[:MAX_TEXT].decode(errors="replace").splitlines():
         where, _, digest = line.rpartition(" ")

@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 
 def default_folder() -> Path | None:
-    """Returns the user's folder for results: VKSCHED_CACHE, or where the system has such files;
+    """Return the user's folder for results: VKSCHED_CACHE, or where the system has such files;
     None where the user has no folders, or where others may write there, which is logged.
     """
     named = os.environ.get("VKSCHED_CACHE", "")
@@ -56,7 +56,7 @@ def default_folder() -> Path | None:
 
 
 def folder_of(name: str) -> Path | None:
-    """Returns the folder of one kind of results; None where the user has no folders, or where
+    """Return the folder of one kind of results; None where the user has no folders, or where
     others may write there, which is logged.
     """
     whole = default_folder()
@@ -90,7 +90,7 @@ def _take_back(folder: Path) -> None:
 
 
 def others_who_write(about: os.stat_result) -> str:
-    """Returns who else may write a file or in a folder than this user and root; "" if nobody."""
+    """Return who else may write a file or in a folder than this user and root; "" if nobody."""
     if not hasattr(os, "geteuid"):
         return ""
     if about.st_uid not in (0, os.geteuid()):
@@ -131,7 +131,7 @@ def kept_if_room(folder: Path) -> Iterator[None]:
 
 
 def warn_full(folder: Path, error: OSError, effect: str = "", hint: str = "") -> bool:
-    """Logs that a folder has no room, once for each file system; returns whether that is the error.
+    """Log that a folder has no room, once for each file system; returns whether that is the error.
 
     effect, hint: what is off besides, and what to try against that.
     """
@@ -153,7 +153,7 @@ _full: set[int] = set()
 
 
 def room_error(folder: Path, size: int) -> OSError | None:
-    """Returns why a folder, which may be missing, cannot take a file of some bytes; None where it
+    """Return why a folder, which may be missing, cannot take a file of some bytes; None where it
     can. Nothing stays there. A quota counts, too.
     """
     try:
@@ -170,12 +170,12 @@ def room_error(folder: Path, size: int) -> OSError | None:
 
 
 def existing(folder: Path) -> Path:
-    """Returns a folder, or the one around it that is there."""
+    """Return a folder, or the one around it that is there."""
     return next((each for each in (folder, *folder.parents) if each.exists()), Path.cwd())
 
 
 def _nameless(folder: Path) -> int:
-    """Returns the descriptor of a new file that goes when it is closed."""
+    """Return the descriptor of a new file that goes when it is closed."""
     with suppress(OSError, AttributeError):  # not every file system has such files
         return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     path = folder / f".{secrets.token_hex(6)}.tmp"
@@ -185,7 +185,7 @@ def _nameless(folder: Path) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder of a cache, and those around it that are missing, for this user alone.
+    """Make a folder of a cache, and those around it that are missing, for this user alone.
 
     Raises:
         OSError: it cannot be made.
@@ -218,7 +218,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def read_whole(path: Path) -> bytes:
-    """Returns the bytes of a file that other processes may replace at any time.
+    """Return the bytes of a file that other processes may replace at any time.
 
     Raises:
         OSError: there is none, or another user made it or may write it: its folder was open once.
@@ -235,7 +235,7 @@ def _read_own(path: Path) -> bytes:
 
 
 def replace_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file so that readers see the old one or the new one, whole; this user alone reads
+    """Write a file so that readers see the old one or the new one, whole; this user alone reads
     it. A text is UTF-8.
     """
     name = path.with_suffix(f".{secrets.token_hex(6)}.tmp")
@@ -254,7 +254,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
-    """Renames a file that is damaged to `.damaged`, unless somebody has written it anew since.
+    """Rename a file that is damaged to `.damaged`, unless somebody has written it anew since.
 
     content: what was read of it. is_locked: whether the caller holds the lock of its folder.
     """
@@ -264,7 +264,7 @@ def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
 
 
 def remove_old(folder: Path, most: int, names: str = "*.json") -> None:
-    """Removes the files written first of those in a folder, until there are so many, and what
+    """Remove the files written first of those in a folder, until there are so many, and what
     processes left that ended while they wrote.
     """
     files = sorted(folder.glob(names), key=_changed_ns, reverse=True)
@@ -299,7 +299,7 @@ LOADED_NS = time.time_ns()
 
 
 def loaded_code() -> list[tuple[str, int, int]] | None:
-    """Returns the files of those modules of the package that are loaded, with sizes and times: what
+    """Return the files of those modules of the package that are loaded, with sizes and times: what
     was computed so far changes with one of them. None where a file is gone or was written since
     this process began: it may have loaded another one.
     """
@@ -313,7 +313,7 @@ def loaded_code() -> list[tuple[str, int, int]] | None:
 
 
 def about_loaded(file: str) -> tuple[int, int] | None:
-    """Returns the size and time of a file that is loaded; None where it is gone or was written
+    """Return the size and time of a file that is loaded; None where it is gone or was written
     since, so that it may not be the one that was loaded.
     """
     try:

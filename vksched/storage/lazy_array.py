@@ -63,7 +63,7 @@ class LazyArray:
         _LAZY_ARRAYS.add(self)
 
     def materialize(self) -> NDArray:
-        """Returns all of it, read-only: the array that is there, as long as somebody has it."""
+        """Return all of it, read-only: the array that is there, as long as somebody has it."""
         self._help()
         with self._making:
             resident = self._resident()
@@ -77,7 +77,7 @@ class LazyArray:
             return made
 
     def buffer(self, offered: NDArray | None = None) -> NDArray:
-        """Returns the array that `materialize` returns to those who have this one, with any content
+        """Return the array that `materialize` returns to those who have this one, with any content
         until then. offered: it, where there is none yet.
         """
         resident = self._resident()
@@ -103,7 +103,7 @@ class LazyArray:
         return False
 
     def end(self, filled: bool) -> None:
-        """Ends what was begun. filled: whether all of it is there."""
+        """End what was begun. filled: whether all of it is there."""
         buffer = self._buffer()
         if filled and buffer is not None:
             self._fill(buffer)
@@ -115,7 +115,7 @@ class LazyArray:
         self._made = self._buffer
 
     def write_to(self, out: NDArray, start: int = 0) -> None:
-        """Writes elements from `start` on, as many as `out` has, which is flat, has no gaps, and
+        """Write elements from `start` on, as many as `out` has, which is flat, has no gaps, and
         takes them as words or as what they are.
         """
         row, out = self.shape[-1], out.view(self.dtype)
@@ -180,20 +180,20 @@ class FileSlice(ABC):
         return None
 
     def origin(self, shape: Shape, dtype: str = "uint32", blocks: str = "") -> Origin | None:
-        """Returns the origin of an array that is made of them; see `Origin`."""
+        """Return the origin of an array that is made of them; see `Origin`."""
         extent = self.extent
         return None if extent is None else Origin(extent, shape, dtype, blocks)
 
     @abstractmethod
     def read(self, start: int, out: NDArray) -> None:
-        """Writes bytes from `start` on, as many as `out` has, which is flat."""
+        """Write bytes from `start` on, as many as `out` has, which is flat."""
 
     def view(self) -> NDArray | None:
-        """Returns all of them where they lie, read-only, None where that is not in one place."""
+        """Return all of them where they lie, read-only, None where that is not in one place."""
         return None
 
     def require(self) -> None:
-        """Raises VkschedError where they are not those of the beginning any more."""
+        """Raise VkschedError where they are not those of the beginning any more."""
         return None
 
 
@@ -241,7 +241,7 @@ def register_map(mapped: mmap.mmap, path: str, identity: tuple[int, ...]) -> Non
 
 
 def drop_mapped_pages() -> None:
-    """Lets go of the pages of mapped files, which are read again when they are needed: the system
+    """Let go of the pages of mapped files, which are read again when they are needed: the system
     cannot forget a file of which a process has pages.
     """
     for mapped in [ref() for ref, _ in list(_maps.values())]:
@@ -250,7 +250,7 @@ def drop_mapped_pages() -> None:
 
 
 def origin_of(held: ArrayLike) -> Origin | None:
-    """Returns of which bytes of a file an array is made; None where it is of none, or in another
+    """Return of which bytes of a file an array is made; None where it is of none, or in another
     order than they.
     """
     if isinstance(held, LazyArray):
@@ -267,7 +267,7 @@ def origin_of(held: ArrayLike) -> Origin | None:
 
 
 def lazy_bytes(blocks: FileSlice, shape: Shape, dtype: Any) -> LazyArray:
-    """Returns an array whose elements are bytes as they lie."""
+    """Return an array whose elements are bytes as they lie."""
     row_bytes = shape[-1] * np.dtype(dtype).itemsize
 
     def make(start: int, out: NDArray) -> None:
@@ -291,7 +291,7 @@ def as_array(held: ArrayLike) -> NDArray:
 
 
 def buffer_of(held: ArrayLike) -> NDArray:
-    """Returns the array that `as_array` returns to those who have this one, which may not be filled
+    """Return the array that `as_array` returns to those who have this one, which may not be filled
     before.
     """
     return held.buffer() if isinstance(held, LazyArray) else held

@@ -52,7 +52,7 @@ class Unchanged:
         return identity_of(self._was)
 
     def require(self) -> None:
-        """Raises ModelFormatError where it was changed since it was opened."""
+        """Raise ModelFormatError where it was changed since it was opened."""
         was, now = self._was, os.fstat(self.descriptor)
         if was.st_size != now.st_size:
             how = f"{was.st_size} bytes, got {now.st_size}"
@@ -66,7 +66,7 @@ class Unchanged:
         )
 
     def read(self, start: int, out: NDArray) -> None:
-        """Writes bytes from `start` on, as many as `out` has.
+        """Write bytes from `start` on, as many as `out` has.
 
         Raises:
             ModelFormatError: it was changed before they were there. OSError: it cannot be read.
@@ -113,7 +113,7 @@ class FileBytes(FileSlice):
 
 
 def copied(part: memoryview | FileBytes) -> memoryview:
-    """Returns bytes that no change of a file reaches: of a mapped one a copy, read as `Unchanged`
+    """Return bytes that no change of a file reaches: of a mapped one a copy, read as `Unchanged`
     reads.
     """
     if isinstance(part, memoryview):
@@ -131,13 +131,13 @@ class ModelFile:
     file: Unchanged | None
 
     def part(self, start: int, end: int) -> memoryview | FileBytes:
-        """Returns some of the bytes, to be read when they are needed."""
+        """Return some of the bytes, to be read when they are needed."""
         content = self.content[start:end]
         return content if self.file is None else FileBytes(content, self.file, start)
 
 
 def open_model(path: Path, stage: str) -> ModelFile:
-    """Opens a model file. stage: what errors begin with.
+    """Open a model file. stage: what errors begin with.
 
     Raises:
         ModelFormatError: there is none, or it is not a regular file.
@@ -170,7 +170,7 @@ def read_ahead(content: memoryview) -> None:
 
 
 def opened(stack: ExitStack, path: Path | str, flags: int, folder: int | None) -> int:
-    """Returns a descriptor of a file, below that of a folder if one is given."""
+    """Return a descriptor of a file, below that of a folder if one is given."""
     file = os.open(path, flags) if folder is None else os.open(path, flags, dir_fd=folder)
     stack.callback(os.close, file)
     return file
@@ -179,7 +179,7 @@ def opened(stack: ExitStack, path: Path | str, flags: int, folder: int | None) -
 def content_of(
     file: int, name: str, where: str, mapped: bool, path: Path | None = None
 ) -> memoryview:
-    """Returns the bytes of an open file. where: what errors begin with. path: where it is, if name
+    """Return the bytes of an open file. where: what errors begin with. path: where it is, if name
     does not say so.
     """
     about = os.fstat(file)

@@ -32,7 +32,7 @@ _JUNCTION = 0xA0000003
 
 
 def parts_of(location: str, windows: bool = os.sep == "\\") -> list[str] | None:
-    """Returns the parts of a path below a folder; None of one that leads elsewhere."""
+    """Return the parts of a path below a folder; None of one that leads elsewhere."""
     if windows:
         location = location.replace("\\", "/")
     if not location or "\0" in location or location[0] == "/":
@@ -52,7 +52,7 @@ def parts_of(location: str, windows: bool = os.sep == "\\") -> list[str] | None:
 
 
 def root_of(folder: Path) -> Path:
-    """Returns the folder that links of a folder may lead to: that of the repository for a snapshot
+    """Return the folder that links of a folder may lead to: that of the repository for a snapshot
     in a hub's cache, else itself.
     """
     for parent in folder.absolute().parents:
@@ -62,7 +62,7 @@ def root_of(folder: Path) -> Path:
 
 
 def opened_below(stack: ExitStack, folder: Path, parts: list[str]) -> int:
-    """Returns a descriptor of a file below a folder, at `parts_of` a path.
+    """Return a descriptor of a file below a folder, at `parts_of` a path.
 
     Raises:
         OSError: there is none, or a link on the way leads out of `root_of` the folder.
@@ -92,7 +92,7 @@ def opened_below(stack: ExitStack, folder: Path, parts: list[str]) -> int:
 
 
 def _target_of(link: str, folder: int) -> list[str]:
-    """Returns the parts of a link's target; raises OSError of what is no link, or leads outside."""
+    """Return the parts of a link's target; raises OSError of what is no link, or leads outside."""
     try:
         target = os.readlink(link, dir_fd=folder)
     except OSError:

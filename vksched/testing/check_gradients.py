@@ -73,7 +73,7 @@ class Outcome:
 
 
 def cases_of(names: Sequence[str]) -> list[OpSample]:
-    """Returns the cases of some ops, or of all that have a gradient rule.
+    """Return the cases of some ops, or of all that have a gradient rule.
 
     Raises:
         UnsupportedOp: there is no such op. VkschedError: one of them has no gradient.
@@ -87,18 +87,18 @@ def cases_of(names: Sequence[str]) -> list[OpSample]:
 
 
 def reasons() -> dict[str, str]:
-    """Returns the ops without a gradient rule, with the reasons; "" where none is declared."""
+    """Return the ops without a gradient rule, with the reasons; "" where none is declared."""
     return {op: why_no_gradient(op) for op in computing_ops() if rule_of(op) is None}
 
 
 def spread(cases: Sequence[OpSample], count: int) -> list[OpSample]:
-    """Returns so many of the cases, taken evenly."""
+    """Return so many of the cases, taken evenly."""
     taken = min(count, len(cases))
     return [cases[i * len(cases) // taken] for i in range(taken)]
 
 
 def by_differences(cases: Iterable[OpSample], second: int = SECOND_CASES) -> Iterator[Outcome]:
-    """Yields the outcome of each case by differences, op by op, and then so many of the second
+    """Yield the outcome of each case by differences, op by op, and then so many of the second
     order.
     """
     groups: dict[str, list[OpSample]] = {}
@@ -115,14 +115,14 @@ def by_differences(cases: Iterable[OpSample], second: int = SECOND_CASES) -> Ite
 
 
 def first_order(case: OpSample) -> Outcome:
-    """Returns the outcome of a case by differences."""
+    """Return the outcome of a case by differences."""
     if reason := why_not_compared(case):
         return Outcome(case.op, case.id, DIFFERENCES, reason=reason)
     return _outcome(case, DIFFERENCES, compare)
 
 
 def second_order(case: OpSample) -> Outcome:
-    """Returns the outcome of a case's gradient by differences of that; `first_order` had one."""
+    """Return the outcome of a case's gradient by differences of that; `first_order` had one."""
     try:
         reason = why_not_second(case)
     except VkschedError as wrong:
@@ -141,14 +141,14 @@ def _outcome(case: OpSample, by: str, run: Callable[[OpSample], Compared]) -> Ou
 
 
 def on_device(device: str, cases: Iterable[OpSample]) -> Iterator[Outcome]:
-    """Yields the outcome of each case on one device, in a scheduler of it alone."""
+    """Yield the outcome of each case on one device, in a scheduler of it alone."""
     with Scheduler([device], tune=False) as sched:
         for case in cases:
             yield on_scheduler(sched, device, case)
 
 
 def why_not_on_devices(case: OpSample) -> str:
-    """Returns why the gradient of a case is not compared on devices; "" where it is."""
+    """Return why the gradient of a case is not compared on devices; "" where it is."""
     if reason := why_not_compared(case):
         return reason
     finite = np.isfinite(in_float32(case).expected()).all()
@@ -156,7 +156,7 @@ def why_not_on_devices(case: OpSample) -> str:
 
 
 def on_scheduler(sched: Scheduler, by: str, case: OpSample) -> Outcome:
-    """Returns the outcome of a case on a scheduler's devices. by: what they are called."""
+    """Return the outcome of a case on a scheduler's devices. by: what they are called."""
     if reason := why_not_on_devices(case):
         return Outcome(case.op, case.id, by, reason=reason)
     narrow = in_float32(case)
@@ -181,7 +181,7 @@ def _run(sched: Scheduler, function: Function) -> dict[str, NDArray]:
 
 
 def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
-    """Returns the largest error, as a share of the largest gradient, and what is wrong."""
+    """Return the largest error, as a share of the largest gradient, and what is wrong."""
     exact = evaluate(wide.backward, wide.feeds)
     changes: dict[str, NDArray] = {}
     largest, weights = 0.0, float(np.abs(wide.feeds["c y"]).max(initial=0.0))
@@ -209,7 +209,7 @@ def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
 
 
 def _changes(wide: Function, exact: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Returns how much each gradient changes when all values on the way to it are rounded."""
+    """Return how much each gradient changes when all values on the way to it are rounded."""
     most = {name: np.zeros(a.shape) for name, a in exact.items()}
     rng = np.random.default_rng(2)
     for _ in range(TRIALS):
@@ -221,7 +221,7 @@ def _changes(wide: Function, exact: Mapping[str, NDArray]) -> dict[str, NDArray]
 
 
 def _rounded(array: NDArray, operands: tuple[NDArray, ...], rng: np.random.Generator) -> NDArray:
-    """Returns floats rounded to one of many grids. What an op only moves or picks stays, as masks
+    """Return floats rounded to one of many grids. What an op only moves or picks stays, as masks
     tell by its being equal, and what is equal in one array stays so.
     """
     if array.dtype.kind != "f":
@@ -248,7 +248,7 @@ class Row:
 
 
 def summary(outcomes: Iterable[Outcome]) -> list[Row]:
-    """Returns one row for each op and means, in order of op."""
+    """Return one row for each op and means, in order of op."""
     rows: dict[tuple[str, str], Row] = {}
     for outcome in outcomes:
         row = rows.setdefault((outcome.op, outcome.by), Row(outcome.op, outcome.by))
@@ -262,7 +262,7 @@ def summary(outcomes: Iterable[Outcome]) -> list[Row]:
 
 
 def as_dict(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """Returns outcomes, and the ops that have none, as plain data."""
+    """Return outcomes, and the ops that have none, as plain data."""
     return {
         "outcomes": [dataclasses.asdict(outcome) for outcome in outcomes],
         "without": [{"op": op, "reason": why} for op, why in reasons().items()],

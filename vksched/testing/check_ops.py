@@ -30,7 +30,7 @@ class Outcome:
 
 
 def select(names: Sequence[str]) -> list[OpSample | FunctionSample]:
-    """Returns the cases of some ops and functions, or all.
+    """Return the cases of some ops and functions, or all.
 
     Raises:
         UnsupportedOp: there is no such op.
@@ -46,7 +46,7 @@ def select(names: Sequence[str]) -> list[OpSample | FunctionSample]:
 
 
 def _resolve(name: str, known: Collection[str]) -> str:
-    """Returns the op that a name stands for: `ops` has some under two, such as div and divide."""
+    """Return the op that a name stands for: `ops` has some under two, such as div and divide."""
     found = getattr(ops, name).__name__ if name in ops.__all__ else name
     return name if name in known or found not in known else str(found)
 
@@ -56,7 +56,7 @@ def _op(case: OpSample | FunctionSample) -> str:
 
 
 def check_samples(runner: Runner, cases: Iterable[OpSample | FunctionSample]) -> Iterator[Outcome]:
-    """Yields the outcome of each case on one device with its own limits, by every variant."""
+    """Yield the outcome of each case on one device with its own limits, by every variant."""
     limits, device = runner.device.limits, runner.device.name
     for case in cases:
         about = (_op(case), case.id, device)
@@ -103,7 +103,7 @@ class Row:
 
 
 def summary(outcomes: Iterable[Outcome]) -> list[Row]:
-    """Returns one row for each op and device."""
+    """Return one row for each op and device."""
     rows: dict[tuple[str, str], Row] = {}
     for outcome in outcomes:
         row = rows.setdefault((outcome.op, outcome.device), Row(outcome.op, outcome.device))
@@ -117,5 +117,5 @@ def summary(outcomes: Iterable[Outcome]) -> list[Row]:
 
 
 def outcomes_as_dicts(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
-    """Returns outcomes as plain data."""
+    """Return outcomes as plain data."""
     return [dataclasses.asdict(outcome) for outcome in outcomes]

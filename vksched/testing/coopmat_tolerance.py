@@ -20,7 +20,7 @@ WEIGHT = 2.0**-10
 
 
 def coopmat_tolerance(case: OpSample, variant: str) -> NDArray | float:
-    """Returns by how much each value of a result may be off for this; 0 of all other variants.
+    """Return by how much each value of a result may be off for this; 0 of all other variants.
 
     Of a product: the digits that each step along k cuts off. Of attention: the share of weights,
     times the sum of weights times the magnitudes of values.
@@ -38,7 +38,7 @@ def coopmat_tolerance(case: OpSample, variant: str) -> NDArray | float:
 
 
 def _factors(case: OpSample) -> tuple[NDArray, NDArray]:
-    """Returns both factors of a product as they are multiplied, in float64."""
+    """Return both factors of a product as they are multiplied, in float64."""
     left, right = case.inputs[:2]
     if case.op == "quantized_linear":
         weight = unpacked(str(case.attrs["format"]), right, left.shape[-1])
@@ -51,7 +51,7 @@ def _factors(case: OpSample) -> tuple[NDArray, NDArray]:
 
 
 def _sums_along_k(left: NDArray, right: NDArray, step: int) -> NDArray:
-    """Returns the magnitudes of the sum before each step and of the products in it, added up."""
+    """Return the magnitudes of the sum before each step and of the products in it, added up."""
     shape = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     total = np.zeros((*shape, left.shape[-2], right.shape[-1]))
     out = np.zeros_like(total)

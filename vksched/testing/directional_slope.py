@@ -69,12 +69,12 @@ class Slope:
         return is_between and wide > KINK * (abs(self.ahead) + abs(self.behind))
 
     def is_steady(self, finer: Slope) -> bool:
-        """Returns whether smaller steps neither come nearer to the gradient nor get steeper."""
+        """Return whether smaller steps neither come nearer to the gradient nor get steeper."""
         off = abs(self.numeric - self.exact)
         moved = abs(self.numeric - self.exact - (finer.numeric - finer.exact))
         is_pole = finer.apart > STEEPER * self.apart + self.noise + finer.noise
         return not is_pole and moved <= min(off, abs(self.numeric)) / 4 + finer.noise
 
     def per(self, unit: float) -> Slope:
-        """Returns the slope per another unit."""
+        """Return the slope per another unit."""
         return Slope(*(value / unit for value in astuple(self)))

@@ -46,7 +46,7 @@ class Runner:
         self._singles = Singles(device.context, device.disable_aliasing)
 
     def run(self, case: OpSample, limits: Limits, variant: str = "") -> NDArray:
-        """Returns the op's result, computed by one of the variants of its kernel.
+        """Return the op's result, computed by one of the variants of its kernel.
 
         Raises:
             UnsupportedOp: a device with these limits does not run this call.
@@ -85,7 +85,7 @@ class Runner:
         return read_words(words, numpy_dtype(call.output.dtype), call.output.shape)
 
     def time(self, case: OpSample, limits: Limits, repeat: int) -> list[float]:
-        """Returns the seconds of several submissions of one call, by the device where it tells.
+        """Return the seconds of several submissions of one call, by the device where it tells.
 
         Raises:
             UnsupportedOp: as `run`.
@@ -103,7 +103,7 @@ class Runner:
         return times[1:]
 
     def _load(self, case: OpSample, result_words: int, lowering: Lowering) -> list[int]:
-        """Fills the page; returns the words at which operands, result, scratch and status lie."""
+        """Fill the page; returns the words at which operands, result, scratch and status lie."""
         page, at, places = self._page.array, GAP, []
         for words in (*(t.words for t in case.types), result_words, lowering.scratch_words, 4):
             places.append(at)
@@ -125,7 +125,7 @@ class Runner:
     def run_function(
         self, case: FunctionSample, limits: Limits
     ) -> tuple[tuple[NDArray, ...], tuple[str, ...]]:
-        """Returns the results, and why numpy computed what the device cannot run of it."""
+        """Return the results, and why numpy computed what the device cannot run of it."""
         reasons: dict[str, None] = {}
 
         def run_node(node: OpSample) -> NDArray:
@@ -157,7 +157,7 @@ class Runner:
 
 
 def lowering_of(case: OpSample, limits: Limits, variant: str = "") -> Lowering:
-    """Returns the dispatches of a case on a device with these limits; of a view there are none.
+    """Return the dispatches of a case on a device with these limits; of a view there are none.
 
     Raises:
         UnsupportedOp: a device with these limits does not run this call.
@@ -178,7 +178,7 @@ def check_device(
 
 
 def nmse_of(got: NDArray, expected: NDArray, terms: NDArray | float = 0.0) -> float | None:
-    """Returns the normalised squared error of the finite values; None where there are none. terms:
+    """Return the normalised squared error of the finite values; None where there are none. terms:
     as in `OpSample`.
     """
     finite = np.isfinite(expected)
@@ -206,7 +206,7 @@ def check(
     what: str,
     lost: NDArray | float = 0.0,
 ) -> None:
-    """Raises Mismatch unless got is expected: exactly, or for floats within the case's error. lost:
+    """Raise Mismatch unless got is expected: exactly, or for floats within the case's error. lost:
     what each value may be off by beside that.
     """
     where = f"{case.id} on {what}"

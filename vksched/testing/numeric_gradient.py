@@ -129,7 +129,7 @@ class Function:
 
 
 def why_not_compared(case: OpSample) -> str:
-    """Returns why a case cannot be compared: its op has no rule, or differences say nothing."""
+    """Return why a case cannot be compared: its op has no rule, or differences say nothing."""
     if rule_of(case.op) is None:
         return "the op has no rule"
     if case.large or sum(a.size for a in case.inputs) > LARGEST:
@@ -155,17 +155,17 @@ def why_not_compared(case: OpSample) -> str:
 
 
 def is_compared(case: OpSample) -> bool:
-    """Returns whether a case can be compared."""
+    """Return whether a case can be compared."""
     return not why_not_compared(case)
 
 
 def in_float64(case: OpSample) -> OpSample:
-    """Returns a case with all its floats in float64, those that attributes name too."""
+    """Return a case with all its floats in float64, those that attributes name too."""
     return _in_floats(case, FLOAT64)
 
 
 def in_float32(case: OpSample) -> OpSample:
-    """Returns a case with all its floats in float32, as devices compute them."""
+    """Return a case with all its floats in float32, as devices compute them."""
     return _in_floats(case, FLOAT32)
 
 
@@ -178,7 +178,7 @@ def _in_floats(case: OpSample, dtype: str) -> OpSample:
 
 
 def function_of(case: OpSample) -> Function:
-    """Returns the op of a case as a function of its operands.
+    """Return the op of a case as a function of its operands.
 
     Positions are constants, as their values decide what is legal.
 
@@ -223,7 +223,7 @@ def _function(
 def evaluate(
     graph: Graph, feeds: Mapping[str, NDArray], rounded: Rounded | None = None
 ) -> dict[str, NDArray]:
-    """Returns the outputs of a graph by the numpy references alone.
+    """Return the outputs of a graph by the numpy references alone.
 
     rounded: takes each value on the way, inputs too, and what it was computed from, and returns
     what it is replaced with.
@@ -251,17 +251,17 @@ def _values(
 
 
 def compare(case: OpSample) -> Compared:
-    """Compares the gradient rule of a case's op with central differences."""
+    """Compare the gradient rule of a case's op with central differences."""
     return compare_function(function_of(in_float64(case)))
 
 
 def compare_second(case: OpSample) -> Compared:
-    """Compares the gradient of the rule itself with central differences of the rule."""
+    """Compare the gradient of the rule itself with central differences of the rule."""
     return compare_function(function_of(in_float64(case)).second)
 
 
 def why_not_second(case: OpSample) -> str:
-    """Returns why the gradient of a case's gradient is not compared: it is one of steps, as that of
+    """Return why the gradient of a case's gradient is not compared: it is one of steps, as that of
     fmod(a, b), and more of them lie between two values than differences can tell.
     """
     function = function_of(in_float64(case)).second
@@ -273,7 +273,7 @@ def why_not_second(case: OpSample) -> str:
 
 
 def compare_function(function: Function) -> Compared:
-    """Compares the gradients of a function of float64 with central differences."""
+    """Compare the gradients of a function of float64 with central differences."""
     got = evaluate(function.backward, function.feeds)
     rng = np.random.default_rng(1)
     total = Compared()
@@ -313,7 +313,7 @@ class _Differences:
         return total
 
     def _along(self, direction: NDArray) -> Compared:
-        """Compares one direction; where it is off, it looks for the element that is the reason, and
+        """Compare one direction; where it is off, it looks for the element that is the reason, and
         goes on without it where that is a kink.
         """
         kinks = 0
@@ -330,7 +330,7 @@ class _Differences:
         return Compared(0, kinks)
 
     def _worst(self, direction: NDArray) -> int:
-        """Returns the element whose slope is off, found by halving."""
+        """Return the element whose slope is off, found by halving."""
         among = np.flatnonzero(direction)
         while len(among) > 1:
             halves = among[: len(among) // 2], among[len(among) // 2 :]
@@ -344,7 +344,7 @@ class _Differences:
         return int(among[0]) if len(among) else 0
 
     def _element(self, at: int) -> Compared:
-        """Compares one element, with smaller and smaller steps where the first tells nothing.
+        """Compare one element, with smaller and smaller steps where the first tells nothing.
 
         A rule is wrong where every smaller step says so too, down to those that rounding hides:
         over many jumps, as those of fmod(a, b) with b far below a, a step finds a slope that no
@@ -368,7 +368,7 @@ class _Differences:
         return Compared(0, int(told))  # no kink where rounding hides all
 
     def _ladder(self, at: int) -> list[Slope]:
-        """Returns the slopes by one element, from the largest step to the smallest."""
+        """Return the slopes by one element, from the largest step to the smallest."""
         unit, own = _unit(self._x, at), abs(float(self._x.flat[at]))
         steps = {STEP * finer: self._slope(unit, finer) for finer in FINER}
         if 0 < own < 1:
@@ -377,7 +377,7 @@ class _Differences:
         return [steps[step] for step in sorted(steps, reverse=True)]
 
     def _slope(self, direction: NDArray, finer: float = 1.0, scale: float = 0.0) -> Slope:
-        """Returns the slope along a direction, each element in units of its size.
+        """Return the slope along a direction, each element in units of its size.
 
         finer: what steps are multiplied with. scale: the unit, where it is another.
         """
@@ -415,7 +415,7 @@ class _Differences:
         return self._function.terms({**self._function.feeds, self._name: self._x + change})
 
     def _is_singular(self, direction: NDArray) -> bool:
-        """Returns whether a slope, to the right or to the left, has no limit."""
+        """Return whether a slope, to the right or to the left, has no limit."""
         far, near = self._slope(direction), self._slope(direction, 0.01)
         for one, other in ((far.ahead, near.ahead), (far.behind, near.behind)):
             if not np.isfinite([one, other]).all() or abs(other) > GROWS * abs(one) > 0:
@@ -435,7 +435,7 @@ def _directions(got: NDArray, rng: np.random.Generator) -> Iterator[NDArray]:
 
 
 def _without_rounding(x: NDArray, change: NDArray) -> NDArray:
-    """Returns changes next to these that x, more or less them, takes in full."""
+    """Return changes next to these that x, more or less them, takes in full."""
     most = 2 * (np.abs(x) + np.abs(change))
     return np.asarray((most + change) - most)
 

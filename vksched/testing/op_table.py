@@ -86,7 +86,7 @@ ERRORS: list[ErrorSample] = [case for family in FAMILIES for case in family.ERRO
 
 
 def fits_32_bits(array: NDArray) -> bool:
-    """Returns whether a device can hold an array: int64 is 32 bits there."""
+    """Return whether a device can hold an array: int64 is 32 bits there."""
     return array.dtype != np.int64 or fits(bounds_of_data(array))
 
 
@@ -95,7 +95,7 @@ DERIVED_PER_OP = 4
 
 
 def derived(cases: Iterable[OpSample], change: Mapping[str, str]) -> list[OpSample]:
-    """Returns some cases of every op on other element types, such as float16 for float32.
+    """Return some cases of every op on other element types, such as float16 for float32.
 
     Taken evenly from those that such types can hold; casts name their types themselves.
     """
@@ -112,7 +112,7 @@ def derived(cases: Iterable[OpSample], change: Mapping[str, str]) -> list[OpSamp
 
 
 def is_taken(case: OpSample) -> bool:
-    """Returns whether the op takes operands of these types: nextafter refuses float16, and no
+    """Return whether the op takes operands of these types: nextafter refuses float16, and no
     uint32 is padded with -1.
     """
     numbers = (v for v in case.attrs.values() if isinstance(v, (int, float)))

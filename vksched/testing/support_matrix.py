@@ -62,7 +62,7 @@ class Support:
 
 @cache
 def find_support() -> tuple[Support, ...]:
-    """Returns the support of every op, in order of name."""
+    """Return the support of every op, in order of name."""
     by_op: dict[str, list[OpSample]] = {}
     for case in CASES:
         by_op.setdefault(case.op, []).append(case)
@@ -126,7 +126,7 @@ def _why_not(case: OpSample, limits: Limits) -> str | None:
 
 
 def as_dict() -> dict[str, Any]:
-    """Returns all support as plain data."""
+    """Return all support as plain data."""
     return {
         "ops": [
             {
@@ -144,7 +144,7 @@ def as_dict() -> dict[str, Any]:
 
 @cache
 def find_functions() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Returns the functions that others express, with the ops that their cases come to."""
+    """Return the functions that others express, with the ops that their cases come to."""
     made: dict[str, set[str]] = {}
     for case in FUNCTIONS:
         used = {n.op for n in case.graph.ops}

@@ -30,7 +30,7 @@ class Timing:
 
 
 def largest(names: Sequence[str]) -> list[OpSample]:
-    """Returns of each op the case that moves and computes most, by the names of the ops.
+    """Return of each op the case that moves and computes most, by the names of the ops.
 
     Raises:
         UnsupportedOp: there is no such op, or all are functions, which other ops express.
@@ -64,7 +64,7 @@ def largest(names: Sequence[str]) -> list[OpSample]:
 
 
 def measure(case: OpSample, runners: Iterable[Runner], repeat: int) -> list[Timing]:
-    """Returns the times of one case; devices that cannot run it are left out."""
+    """Return the times of one case; devices that cannot run it are left out."""
     attrs, out = Attrs(case.attrs), []
     work = case.declaration.work(case.types, case.result_type(), attrs)
     numpy_s = _least(case.expected, repeat)
@@ -89,5 +89,5 @@ def _least(function: Any, repeat: int) -> float:
 
 
 def timings_as_dicts(timings: Iterable[Timing]) -> list[dict[str, Any]]:
-    """Returns timings as plain data."""
+    """Return timings as plain data."""
     return [dataclasses.asdict(timing) for timing in timings]

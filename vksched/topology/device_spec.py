@@ -112,7 +112,7 @@ def _worded(fields_: dict[str, Any]) -> dict[str, Any]:
 
 
 def spec_as_dict(spec: DeviceSpec) -> dict[str, Any]:
-    """Returns a device as plain data that json.dumps takes; what is infinite as a word."""
+    """Return a device as plain data that json.dumps takes; what is infinite as a word."""
     out = _worded(asdict(spec))
     out["limits"] = {k: list(v) if isinstance(v, tuple) else v for k, v in out["limits"].items()}
     out["limits"]["tuned"] = dict(spec.limits.tuned)
@@ -123,7 +123,7 @@ def spec_as_dict(spec: DeviceSpec) -> dict[str, Any]:
 
 
 def spec_from_dict(data: object, where: str) -> DeviceSpec:
-    """Returns a device from plain data."""
+    """Return a device from plain data."""
     spec = _fill(DeviceSpec("", ""), data, where)
     if isinstance(data, Mapping) and "limits" in data:
         spec = replace(spec, limits=_limits(data["limits"], f"the limits of {where}"))
@@ -150,7 +150,7 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
 
 
 def _limits(data: object, where: str) -> Limits:
-    """Returns limits from plain data; with one of 0 no kernel could run."""
+    """Return limits from plain data; with one of 0 no kernel could run."""
     least = Limits()
     limits = _fill(least, data, where)
     for name in (field_.name for field_ in fields(Limits)):
@@ -165,7 +165,7 @@ def _limits(data: object, where: str) -> Limits:
 
 
 def _speed(link: Link, where: str) -> Link:
-    """Returns a link after checking that its bytes get through."""
+    """Return a link after checking that its bytes get through."""
     if link.bytes_per_s < MIN_PER_S:
         raise PlanError(
             f"[topology] expected at least {MIN_PER_S:g} byte a second for {where}, got "
@@ -182,7 +182,7 @@ _Record = TypeVar("_Record", DeviceSpec, Limits, Link)
 
 
 def _fill(defaults: _Record, data: object, where: str) -> _Record:
-    """Returns a record with the fields that plain data names; each must be of its default's
+    """Return a record with the fields that plain data names; each must be of its default's
     type.
     """
     names = {f.name: getattr(defaults, f.name) for f in fields(defaults)}
@@ -236,7 +236,7 @@ _WORDS: dict[type, str] = {
 
 
 def as_number(value: object, factor: float = 1.0) -> float | None:
-    """Returns plain data as a number, times a factor; None for what is none, is below 0 or is not
+    """Return plain data as a number, times a factor; None for what is none, is below 0 or is not
     finite then.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):

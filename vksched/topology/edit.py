@@ -25,7 +25,7 @@ from .topology import Topology
 
 
 def without(topology: Topology, name: str) -> Topology:
-    """Returns a machine less one device and its links, or less a host with all its devices.
+    """Return a machine less one device and its links, or less a host with all its devices.
 
     Raises:
         PlanError: there is no such device or host, or it is the CPU.
@@ -38,7 +38,7 @@ def without(topology: Topology, name: str) -> Topology:
 
 
 def alone(topology: Topology, name: str) -> Topology:
-    """Returns a machine with one device, the CPU of its host and the caller's, or with the latter
+    """Return a machine with one device, the CPU of its host and the caller's, or with the latter
     only.
 
     Raises:
@@ -50,7 +50,7 @@ def alone(topology: Topology, name: str) -> Topology:
 
 
 def some(topology: Topology, names: Sequence[str]) -> Topology:
-    """Returns a machine with some of its devices, the CPUs of their hosts and the caller's.
+    """Return a machine with some of its devices, the CPUs of their hosts and the caller's.
 
     Raises:
         PlanError: there is no such device.
@@ -66,7 +66,7 @@ def some(topology: Topology, names: Sequence[str]) -> Topology:
 
 
 def with_device(topology: Topology, spec: DeviceSpec, link: Link | None = None) -> Topology:
-    """Returns a machine with one more device, the last one before the CPU.
+    """Return a machine with one more device, the last one before the CPU.
 
     link: to the CPU; that of the machine's unnamed pairs by default. A name that is taken gets a
     number, as "rx6600#2".
@@ -85,7 +85,7 @@ def with_device(topology: Topology, spec: DeviceSpec, link: Link | None = None) 
 
 
 def changed(topology: Topology, text: str) -> Topology:
-    """Returns a machine after some changes, separated by commas: "-NAME" takes a device or a host
+    """Return a machine after some changes, separated by commas: "-NAME" takes a device or a host
     away, "+preset:CARD" adds a card in its own kind of slot, "+preset:CARD@LINK" in one that may be
     slower, as "+preset:rx6600@pcie4x4".
 
@@ -118,7 +118,7 @@ def _only(topology: Topology, names: list[str]) -> Topology:
 
 
 def _meant(topology: Topology, part: str) -> str:
-    """Returns the change that a text without its sign or its prefix may stand for, as advice."""
+    """Return the change that a text without its sign or its prefix may stand for, as advice."""
     name = part.lstrip("+").partition("@")[0].removeprefix(PREFIX)
     if name in card_names():
         return f"; try +{PREFIX}{part.lstrip('+').removeprefix(PREFIX)}"

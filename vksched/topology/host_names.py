@@ -18,22 +18,22 @@ CPU = "cpu"
 
 
 def host_of(name: str) -> str:
-    """Returns the host of a device by its name, "" for the caller's own."""
+    """Return the host of a device by its name, "" for the caller's own."""
     return name.partition("/")[0] if "/" in name else DRIVER
 
 
 def device_of(name: str) -> str:
-    """Returns the name of a device as its host calls it."""
+    """Return the name of a device as its host calls it."""
     return name.partition("/")[2] if "/" in name else name
 
 
 def on(host: str, name: str) -> str:
-    """Returns the name of a host's device in a plan over several hosts."""
+    """Return the name of a host's device in a plan over several hosts."""
     return f"{host}/{name}" if host != DRIVER else name
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a device.
+    """Return the name of a device.
 
     Raises:
         PlanError: it has a slash that does not stand between a host and a device.

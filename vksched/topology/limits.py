@@ -55,7 +55,7 @@ class Limits:
     """The variants of kernels that were measured to be the fastest there."""
 
     def without_features(self) -> Limits:
-        """Returns these limits without what a device may have beyond Vulkan 1.1."""
+        """Return these limits without what a device may have beyond Vulkan 1.1."""
         return replace(self, **{name: getattr(Limits(), name) for name in FEATURES})
 
 

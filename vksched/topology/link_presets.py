@@ -48,7 +48,7 @@ computer's own memory, as an integrated one does, and the host copies within it.
 
 
 def way(name: str) -> Link:
-    """Returns the link of a name.
+    """Return the link of a name.
 
     Raises:
         PlanError: there is none; the text names one that is near.

@@ -36,7 +36,7 @@ class Link:
             ) from None
 
     def seconds(self, size_bytes: float) -> float:
-        """Returns the time of one transfer."""
+        """Return the time of one transfer."""
         return self.latency_s + size_bytes / self.bytes_per_s
 
 
@@ -62,11 +62,11 @@ class Links:
         object.__setattr__(self, "_table", {**back, **there})
 
     def between(self, source: str, target: str) -> Link:
-        """Returns the link from one device to another."""
+        """Return the link from one device to another."""
         return self._table.get((source, target), self.default)
 
     def over_network(self, source: str, target: str) -> Link:
-        """Returns the link from the memory of one host to that of another."""
+        """Return the link from the memory of one host to that of another."""
         return self._table.get((source, target), self.network)
 
     def named(self, source: str, target: str) -> bool:

@@ -45,7 +45,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
     def at(self, estimate_s: float) -> float:
-        """Returns the factor of a call of this size."""
+        """Return the factor of a call of this size."""
         size = math.log2(max(estimate_s, MIN_S))
         points = self.points
         after = bisect_left(points, (size, 0.0))
@@ -96,7 +96,7 @@ class PerfModel:
         return bool(self.calls)
 
     def factor(self, kinds: Iterable[str], estimate_s: float) -> tuple[float, str]:
-        """Returns the factor of a call by the first of some kinds that was measured, and which one
+        """Return the factor of a call by the first of some kinds that was measured, and which one
         that is; 1 and "" where none was.
         """
         for kind in kinds:
@@ -106,7 +106,7 @@ class PerfModel:
         return 1.0, ""
 
     def pace(self, op: str) -> float | None:
-        """Returns how many times longer than first measured an op takes now; None where no run has
+        """Return how many times longer than first measured an op takes now; None where no run has
         told.
         """
         found = self._paces.get(op)
@@ -117,17 +117,17 @@ class PerfModel:
         return op in self._paces
 
     def at_pace(self, paces: Mapping[str, float]) -> PerfModel:
-        """Returns the same costs with what runs showed."""
+        """Return the same costs with what runs showed."""
         return replace(self, paces=tuple(sorted(paces.items())))
 
     def alone(self) -> PerfModel:
-        """Returns the costs of a CPU that computes a run of one split on the thread that waits."""
+        """Return the costs of a CPU that computes a run of one split on the thread that waits."""
         if not self.alone_s:
             return self
         return replace(self, submit_s=0.0, fence_s=0.0, run_s=self.alone_s)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the costs as plain data that json.dumps takes; `from_dict` makes costs of that.
+        """Return the costs as plain data that json.dumps takes; `from_dict` makes costs of that.
         Fields that say nothing are left out.
         """
         out: dict[str, Any] = {
@@ -143,7 +143,7 @@ class PerfModel:
 
     @staticmethod
     def from_dict(data: object, where: str = "costs") -> PerfModel:
-        """Returns costs from plain data.
+        """Return costs from plain data.
 
         Raises:
             PlanError: what is wrong.

@@ -43,7 +43,7 @@ SOFTWARE = Watts(65.0, 0.0, True)
 
 
 def watts_of(spec: DeviceSpec) -> Watts:
-    """Returns the watts of a device: what was given, else what its kind is assumed to take."""
+    """Return the watts of a device: what was given, else what its kind is assumed to take."""
     if spec.kind == "cpu":
         kind = PROCESSOR
     elif spec.limits.software:

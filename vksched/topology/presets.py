@@ -90,18 +90,18 @@ class Card:
 
 
 def card_names() -> tuple[str, ...]:
-    """Returns the names of all cards."""
+    """Return the names of all cards."""
     return _names("cards")
 
 
 def topology_names() -> tuple[str, ...]:
-    """Returns the names of all machines."""
+    """Return the names of all machines."""
     return _names("machines")
 
 
 @cache
 def card(name: str) -> Card:
-    """Returns a card by name.
+    """Return a card by name.
 
     Raises:
         PlanError: there is none; the text names what is near, and all of them.
@@ -129,7 +129,7 @@ def card(name: str) -> Card:
 
 
 def topology_data(name: str) -> Mapping[str, Any]:
-    """Returns a machine as plain data, as files.py reads it.
+    """Return a machine as plain data, as files.py reads it.
 
     Raises:
         PlanError: there is none; the text names what is near, and all of them.

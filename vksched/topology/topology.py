@@ -65,7 +65,7 @@ class Topology:
             object.__setattr__(self, name, value)
 
     def verify(self) -> Topology:
-        """Returns the machine after checking names, and that the last device of each host, where it
+        """Return the machine after checking names, and that the last device of each host, where it
         has one, and the last one of all is a CPU.
         """
         names = [d.name for d in self.devices]
@@ -93,7 +93,7 @@ class Topology:
         return self
 
     def memory_peers(self, device: int) -> tuple[int, ...]:
-        """Returns the devices that share a device's memory, itself included, in order."""
+        """Return the devices that share a device's memory, itself included, in order."""
         key = self._hosts[device], self.devices[device].memory_node
         return self._memory_nodes[key] if key[1] else (device,)
 
@@ -119,11 +119,11 @@ class Topology:
         return len(self.devices) - 1
 
     def host_of(self, device: int) -> str:
-        """Returns the host of a device, "" for the caller's own."""
+        """Return the host of a device, "" for the caller's own."""
         return self._hosts[device]
 
     def cpu_of(self, device: int) -> int | None:
-        """Returns the CPU of a device's host; None where the machine has none of that host."""
+        """Return the CPU of a device's host; None where the machine has none of that host."""
         return self._cpus.get(self._hosts[device])
 
     def is_cpu(self, device: int) -> bool:
@@ -131,7 +131,7 @@ class Topology:
         return self.devices[device].kind == "cpu"
 
     def alike(self) -> list[int]:
-        """Returns for each device the first one with the same figures: what that can run, and how
+        """Return for each device the first one with the same figures: what that can run, and how
         long it takes, holds for the other, too.
         """
         first: dict[DeviceSpec, int] = {}
@@ -141,24 +141,24 @@ class Topology:
         ]
 
     def memory_of(self, host: str) -> str:
-        """Returns the name that links have for the memory of a host, that of its CPU."""
+        """Return the name that links have for the memory of a host, that of its CPU."""
         cpu = self._cpus.get(host)
         return on(host, CPU) if cpu is None else self.devices[cpu].name
 
     def link_in(self, device: int) -> Link:
-        """Returns the link from the memory of a device's host to the device."""
+        """Return the link from the memory of a device's host to the device."""
         return self.links.between(self.memory_of(self._hosts[device]), self.devices[device].name)
 
     def link_out(self, device: int) -> Link:
-        """Returns the link from a device to the memory of its host."""
+        """Return the link from a device to the memory of its host."""
         return self.links.between(self.devices[device].name, self.memory_of(self._hosts[device]))
 
     def link_between(self, source: str, target: str) -> Link:
-        """Returns the link from the memory of one host to that of another."""
+        """Return the link from the memory of one host to that of another."""
         return self.links.over_network(self.memory_of(source), self.memory_of(target))
 
     def route(self, source: int, target: int) -> Link:
-        """Returns the link from one device to another, which goes by the memory of their hosts."""
+        """Return the link from one device to another, which goes by the memory of their hosts."""
         legs = [link for _, _, link in self.legs(source, target)]
         if len(legs) == 1:
             return legs[0]
@@ -166,7 +166,7 @@ class Topology:
         return Link(1 / slowness if slowness else math.inf, sum(leg.latency_s for leg in legs))
 
     def legs(self, source: int, target: int) -> list[tuple[str, str, Link]]:
-        """Returns the links of the way from one device to another, each with its ends: to the
+        """Return the links of the way from one device to another, each with its ends: to the
         memory of the host, over the network, to the other device.
         """
         here, there = (self._hosts[device] for device in (source, target))
@@ -182,7 +182,7 @@ class Topology:
         return out
 
     def index(self, name: str) -> int:
-        """Returns the position of a device by name."""
+        """Return the position of a device by name."""
         found = self._numbers.get(name)
         if found is not None:
             return found
@@ -193,7 +193,7 @@ class Topology:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the machine as plain data; `from_dict` makes a machine of that."""
+        """Return the machine as plain data; `from_dict` makes a machine of that."""
         out: dict[str, Any] = {"devices": [spec_as_dict(spec) for spec in self.devices]}
         if self.links.pairs:
             out["links"] = [
@@ -205,7 +205,7 @@ class Topology:
 
     @staticmethod
     def from_dict(data: object) -> Topology:
-        """Returns a machine from plain data, as JSON gives it: one that is here, or is not.
+        """Return a machine from plain data, as JSON gives it: one that is here, or is not.
 
         Of a device, name and kind must be there; what else is left out has its default. A CPU is
         added where none is named.
@@ -232,7 +232,7 @@ class Topology:
 
 
 def _links(data: object, names: set[str]) -> tuple[tuple[str, str, Link], ...]:
-    """Returns the links between devices of these names from plain data."""
+    """Return the links between devices of these names from plain data."""
     out: list[tuple[str, str, Link]] = []
     for entry in data if isinstance(data, list) else [data]:
         given = entry if isinstance(entry, Mapping) else {}

@@ -64,7 +64,7 @@ LINK_KEYS = ("bytes_per_s", "latency_s", "gb_per_s", "latency_us")
 
 
 def load_topology(source: str | PathLike[str]) -> Topology:
-    """Returns the machine of a file or of a preset.
+    """Return the machine of a file or of a preset.
 
     source: a name that ends in .yaml or .yml is read as YAML, any other one as JSON. What
     `vksched plan --json` prints is taken, too. "preset:two-cards" is a machine that comes with the
@@ -81,7 +81,7 @@ def load_topology(source: str | PathLike[str]) -> Topology:
 
 
 def topology_of(data: object) -> Topology:
-    """Returns a machine from plain data, with presets, counts and named links.
+    """Return a machine from plain data, with presets, counts and named links.
 
     Raises:
         PlanError: what is wrong, and where.
@@ -118,7 +118,7 @@ def topology_of(data: object) -> Topology:
 
 
 def _network(given: object) -> object:
-    """Returns the link of hosts that no link names, as `Topology.from_dict` takes it."""
+    """Return the link of hosts that no link names, as `Topology.from_dict` takes it."""
     if isinstance(given, str):
         return asdict(way(given))
     if not isinstance(given, Mapping):
@@ -128,7 +128,7 @@ def _network(given: object) -> object:
 
 
 def _cpu(entries: Iterable[object]) -> str:
-    """Returns the name of the caller's CPU, "cpu" where none is given."""
+    """Return the name of the caller's CPU, "cpu" where none is given."""
     for entry in entries:
         if isinstance(entry, Mapping) and entry.get("kind") == "cpu":
             name = str(entry.get("name", CPU))
@@ -138,7 +138,7 @@ def _cpu(entries: Iterable[object]) -> str:
 
 
 def _devices(entry: object, where: str) -> list[tuple[dict[str, Any], Link | None]]:
-    """Returns the devices of one entry as `Topology.from_dict` takes them, with their links to the
+    """Return the devices of one entry as `Topology.from_dict` takes them, with their links to the
     host.
     """
     if not isinstance(entry, Mapping):
@@ -166,7 +166,7 @@ def _devices(entry: object, where: str) -> list[tuple[dict[str, Any], Link | Non
 
 
 def _link_entry(entry: object, where: str) -> object:
-    """Returns a link as `Topology.from_dict` takes it."""
+    """Return a link as `Topology.from_dict` takes it."""
     if not isinstance(entry, Mapping):
         return entry  # from_dict tells what is wrong
     _check_keys(entry, ("between", "link", *LINK_KEYS), where)
@@ -176,7 +176,7 @@ def _link_entry(entry: object, where: str) -> object:
 
 
 def _ends(links: Iterable[object]) -> set[tuple[str, str]]:
-    """Returns the pairs of devices that links name: there a device's own link does not count, in
+    """Return the pairs of devices that links name: there a device's own link does not count, in
     neither direction.
 
     Raises:
@@ -197,7 +197,7 @@ def _ends(links: Iterable[object]) -> set[tuple[str, str]]:
 
 
 def _link(given: object, where: str) -> Link:
-    """Returns the link that a name or some figures tell of."""
+    """Return the link that a name or some figures tell of."""
     if isinstance(given, str):
         return way(given)
     if not isinstance(given, Mapping):
@@ -219,7 +219,7 @@ def _link(given: object, where: str) -> Link:
 
 
 def _in_units(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    """Returns fields in the units of their names."""
+    """Return fields in the units of their names."""
     out: dict[str, Any] = {}
     for key, value in given.items():
         field, factor = UNITS.get(key, (key, None))
@@ -259,7 +259,7 @@ def _text(given: object, what: str) -> str:
 
 
 def _read(path: Path) -> object:
-    """Returns the plain data of a file."""
+    """Return the plain data of a file."""
     try:
         is_yaml = path.suffix.lower() in (".yaml", ".yml")
         most = MAX_YAML_CHARS if is_yaml else MAX_JSON_CHARS
@@ -278,7 +278,7 @@ def _read(path: Path) -> object:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a mapping of JSON, whose keys stand there once."""
+    """Return a mapping of JSON, whose keys stand there once."""
     out = dict(pairs)
     if len(out) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -293,7 +293,7 @@ _FLOAT = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z", re.ASCII)
 
 
 def read_yaml(text: str) -> object:
-    """Returns the plain data of a YAML text. Words and numbers are those of YAML 1.2: 9e12 is a
+    """Return the plain data of a YAML text. Words and numbers are those of YAML 1.2: 9e12 is a
     number, and "no" a text, as people expect who do not know the older rules.
 
     Raises:
@@ -315,7 +315,7 @@ def read_yaml(text: str) -> object:
 
 
 def _plain(node: Any, above: tuple[object, ...], count: Iterator[int]) -> object:
-    """Returns the plain data of a node of PyYAML. above: those that hold it. count: of all nodes,
+    """Return the plain data of a node of PyYAML. above: those that hold it. count: of all nodes,
     as few lines of aliases to aliases can stand for any number of them.
     """
     line = node.start_mark.line + 1

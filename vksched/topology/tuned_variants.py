@@ -46,11 +46,11 @@ class Choices(Mapping[str, str]):
         return f"Choices({self._exact!r})"
 
     def of_like(self, key: str) -> str | None:
-        """Returns the choice of calls with like sizes, or None."""
+        """Return the choice of calls with like sizes, or None."""
         return self._like.get(size_class_key(key))
 
     def of_smaller(self, key: str) -> str | None:
-        """Returns the choice of the largest call that differs in sizes only, none of which is
+        """Return the choice of the largest call that differs in sizes only, none of which is
         larger; or None.
         """
         if self._sizes is None:  # few ask
@@ -68,7 +68,7 @@ class Choices(Mapping[str, str]):
 
 
 def size_class_key(key: str) -> str:
-    """Returns the key of all calls that differ from one in sizes of the same power of two only."""
+    """Return the key of all calls that differ from one in sizes of the same power of two only."""
     return _SHAPE.sub(lambda found: f"[{','.join(map(_rounded, found[1].split(',')))}]", key)
 
 

@@ -35,7 +35,7 @@ class FileTape(Tape):
         self._is_new = True
 
     def flush(self) -> None:
-        """Writes the file where there is something new; warns where that cannot be done."""
+        """Write the file where there is something new; warns where that cannot be done."""
         if not self._is_new or os.getpid() != self.pid:
             return
         self._is_new = False
@@ -50,7 +50,7 @@ _lock = threading.Lock()
 
 
 def with_tape(trace: Trace) -> Trace:
-    """Returns a trace with the tape of this process among its sinks, where one is asked for."""
+    """Return a trace with the tape of this process among its sinks, where one is asked for."""
     tape = _tape()
     if tape is not None and tape not in trace.sinks:
         trace.add(tape)
@@ -58,14 +58,14 @@ def with_tape(trace: Trace) -> Trace:
 
 
 def write_tape() -> None:
-    """Writes the tape of this process, where one is asked for."""
+    """Write the tape of this process, where one is asked for."""
     tape = _tape()
     if tape is not None:
         tape.flush()
 
 
 def _tape() -> FileTape | None:
-    """Returns the tape of this process; None where the variable is not set, or empty."""
+    """Return the tape of this process; None where the variable is not set, or empty."""
     path = os.environ.get(VARIABLE, "").strip()
     if not path:
         return None

@@ -13,7 +13,7 @@ LEFT_OUT = {"split": ("ops",), "run": ("stats",), "plan": ("about",)}
 
 
 def fields_of(event: Event) -> dict[str, object]:
-    """Returns the fields of an event as a file has them."""
+    """Return the fields of an event as a file has them."""
     skipped = LEFT_OUT.get(event.name, ()) if event.plan >= 0 else ()
     out = {key: plain(value) for key, value in event.fields.items() if key not in skipped}
     if "stats" in skipped:

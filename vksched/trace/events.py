@@ -93,18 +93,18 @@ class Trace:
         return tuple(self._sinks)
 
     def add(self, sink: Sink) -> Sink:
-        """Adds a sink and returns it."""
+        """Add a sink and returns it."""
         with self._lock:
             self._sinks = [*self._sinks, sink]
         return sink
 
     def remove(self, sink: Sink) -> None:
-        """Takes a sink away; one that is not there is ignored."""
+        """Take a sink away; one that is not there is ignored."""
         with self._lock:
             self._sinks = [s for s in self._sinks if s is not sink]
 
     def emit(self, event: Event) -> None:
-        """Hands an event to each sink, one after the other, on this thread."""
+        """Hand an event to each sink, one after the other, on this thread."""
         for sink in self._sinks:
             try:
                 sink(event)
@@ -117,7 +117,7 @@ class Trace:
 
 
 def as_trace(given: Trace | Sink | Sequence[Sink] | None) -> Trace:
-    """Returns a trace, of a trace, of one sink or of several."""
+    """Return a trace, of a trace, of one sink or of several."""
     if given is None or isinstance(given, Trace):
         return given or Trace()
     sinks = [given] if callable(given) else given

@@ -10,7 +10,7 @@ MIN_S = 1e-12
 
 
 def lines_of(stretches: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """Returns lines of positions of (start, end), each in the order of time and without overlaps;
+    """Return lines of positions of (start, end), each in the order of time and without overlaps;
     one empty line where there is nothing.
     """
     lines: list[list[int]] = [[]]

@@ -29,7 +29,7 @@ LEVELS = {
 
 
 def log_sink(logger: logging.Logger | str = LOGGER) -> Sink:
-    """Returns a sink that logs each event as one line of JSON: event, device, seconds, run, plan
+    """Return a sink that logs each event as one line of JSON: event, device, seconds, run, plan
     and the event's own fields. The event itself is the record's `event`, for handlers that want it.
 
     logger: the logger or its name. Faults are errors, fallbacks, slow devices and new plans
@@ -46,7 +46,7 @@ def log_sink(logger: logging.Logger | str = LOGGER) -> Sink:
 
 
 def _line(event: Event) -> str:
-    """Returns an event as JSON on one line."""
+    """Return an event as JSON on one line."""
     told: dict[str, object] = {
         "event": event.name,
         "device": event.device,

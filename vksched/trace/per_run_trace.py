@@ -33,7 +33,7 @@ class GatheredTrace(Trace):
 
     @contextmanager
     def gathering(self, wanted: bool) -> Iterator[list[Event]]:
-        """Gives a list that takes the events of this thread until the block ends; none if they are
+        """Give a list that takes the events of this thread until the block ends; none if they are
         not wanted.
         """
         events: list[Event] = []

@@ -136,7 +136,7 @@ def _slice(event: Event, graphs: Sequence[Document], plans: Sequence[Document]) 
 
 
 def lane_of(event: Event) -> str:
-    """Returns where an event is shown: at its device, or at the host that did it."""
+    """Return where an event is shown: at its device, or at the host that did it."""
     if event.name in ("run", "failed"):
         return HOST
     computer, slash, _ = event.device.rpartition("/")
@@ -150,7 +150,7 @@ def _names(ops: object) -> Sequence[object]:
 def _predicted(
     run: Event, graphs: Sequence[Document], plans: Sequence[Document]
 ) -> Iterator[_Slice]:
-    """Yields what the plan of a run expected, from the start of that run."""
+    """Yield what the plan of a run expected, from the start of that run."""
     plan = plans[run.plan]
     names = [device["name"] for device in plan["topology"]["devices"]]
     for kind, device, split, start_s, end_s in plan["spans"]:
@@ -166,7 +166,7 @@ def _predicted(
 
 
 def _threads(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
-    """Gives each slice its thread; yields the names and the order of processes and threads."""
+    """Give each slice its thread; yields the names and the order of processes and threads."""
     groups: dict[tuple[str, str], list[_Slice]] = defaultdict(list)
     for part in slices:
         groups[part.process, part.thread].append(part)
@@ -202,7 +202,7 @@ def _complete(part: _Slice, pids: Mapping[str, int]) -> dict[str, object]:
 
 
 def _arrows(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
-    """Yields two events for each arrow, inside the slices that it goes from and to."""
+    """Yield two events for each arrow, inside the slices that it goes from and to."""
     ends = [*_inside(slices), *_transfers(slices)]
     for number, (kind, source, target) in enumerate(ends, 1):
         begins = _end("s", number, kind, source, 0.01 if kind == "transfer" else 0.99, pids)
@@ -213,7 +213,7 @@ def _arrows(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[
 
 
 def _inside(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
-    """Yields the arrows of copies and waits: kind, source and target."""
+    """Yield the arrows of copies and waits: kind, source and target."""
     splits = {part.link[1:]: part for part in slices if part.link and part.kind == "split"}
     asides = {
         (*part.link[1:], part.args.get("way") != "out"): part
@@ -237,7 +237,7 @@ def _inside(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
 
 
 def _transfers(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
-    """Yields the arrows of values that go from host to host."""
+    """Yield the arrows of values that go from host to host."""
     sends = {_crossing(p, "device", "to"): p for p in slices if p.link and p.kind == "send"}
     for part in slices:
         if part.link and part.kind == "recv":
@@ -262,7 +262,7 @@ def _end(
 
 
 def _memory(events: Sequence[Event], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
-    """Yields the bytes that plans hold on each device, each time they change."""
+    """Yield the bytes that plans hold on each device, each time they change."""
     held: dict[str, int] = defaultdict(int)
     for event in sorted(events, key=lambda event: event.end_s):
         if event.name not in ("prepare", "release"):

@@ -40,7 +40,7 @@ class Documented(Protocol):
     """The field "about" of a "plan" event: what can be written down."""
 
     def as_document(self) -> tuple[Document, Document]:
-        """Returns the graph and the plan as plain data."""
+        """Return the graph and the plan as plain data."""
         ...
 
     def as_reference(self) -> Reference:
@@ -87,12 +87,12 @@ class Tape:
             self.events.append(event)
 
     def select(self, name: str, device: str | None = None) -> list[Event]:
-        """Returns the events of a name, of one device when given, in order of arrival."""
+        """Return the events of a name, of one device when given, in order of arrival."""
         found = self._snapshot()
         return [e for e in found if e.name == name and (device is None or e.device == device)]
 
     def of_plans(self, plans: Iterable[int]) -> Tape:
-        """Returns a tape of the events of some plans, by their numbers; it keeps no more events."""
+        """Return a tape of the events of some plans, by their numbers; it keeps no more events."""
         out, plans = Tape(None), frozenset(plans)
         with self._lock:
             out.events.extend(event for event in self.events if event.plan in plans)
@@ -104,13 +104,13 @@ class Tape:
         return out
 
     def clear(self) -> None:
-        """Forgets all events; plans stay, as later events belong to them."""
+        """Forget all events; plans stay, as later events belong to them."""
         with self._lock:
             self.events.clear()
             self.dropped = 0
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes one JSON file. Perfetto and chrome://tracing show it, `vksched trace` draws it,
+        """Write one JSON file. Perfetto and chrome://tracing show it, `vksched trace` draws it,
         and `vksched replay` makes its plans and orders again.
 
         Raises:
@@ -145,7 +145,7 @@ class Tape:
             return list(self.events)
 
     def _take_plan(self, event: Event) -> Event:
-        """Keeps the document of a plan; returns its event without the plan."""
+        """Keep the document of a plan; returns its event without the plan."""
         fields = dict(event.fields)
         about = fields.pop("about", None)
         if isinstance(about, Documented):
@@ -172,7 +172,7 @@ _All = tuple[list[Event], dict[int, bytes], list[tuple[int, tuple[int, bytes]]],
 
 
 def find_tape(trace: Trace) -> Tape:
-    """Returns the tape among the sinks of a trace.
+    """Return the tape among the sinks of a trace.
 
     Raises:
         PlanError: there is none.

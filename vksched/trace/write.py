@@ -29,12 +29,12 @@ Document = Mapping[str, object]
 
 
 def pack(document: Document) -> bytes:
-    """Returns a document as compressed JSON."""
+    """Return a document as compressed JSON."""
     return zlib.compress(json.dumps(document, allow_nan=False).encode(), 1)
 
 
 def unpack(packed: bytes) -> dict[str, object]:
-    """Returns the document that was packed."""
+    """Return the document that was packed."""
     found: dict[str, object] = json.loads(zlib.decompress(packed))
     return found
 
@@ -47,7 +47,7 @@ def save_tape(
     dropped: int,
     dropped_plans: int,
 ) -> None:
-    """Writes a tape, as `document` says.
+    """Write a tape, as `document` says.
 
     Raises:
         VkschedError: the file cannot be written.

@@ -127,7 +127,7 @@ class Tuner:
         self._lock = threading.RLock()
 
     def tuned(self, spec: DeviceSpec) -> DeviceSpec:
-        """Returns a device with its tuned choices."""
+        """Return a device with its tuned choices."""
         identity = identity_of(spec) if self._mode.reads else None
         if identity is None:
             return spec
@@ -140,7 +140,7 @@ class Tuner:
         return {} if identity is None else dict(self._of(identity).found)
 
     def file(self, spec: DeviceSpec) -> Path | None:
-        """Returns where the results of a device are kept."""
+        """Return where the results of a device are kept."""
         identity = identity_of(spec)
         return None if identity is None or self._store is None else self._store.path(identity)
 
@@ -150,7 +150,7 @@ class Tuner:
         return may and self._left_s > 0 and identity_of(spec) is not None
 
     def missing(self, spec: DeviceSpec, calls: Mapping[str, Tunable]) -> list[Tunable]:
-        """Returns the calls with variants that can be measured on a device, and were not."""
+        """Return the calls with variants that can be measured on a device, and were not."""
         known, identity, lost = self.results(spec), identity_of(spec), self._lost(spec)
         out = []
         for key, call in calls.items():
@@ -205,7 +205,7 @@ class Tuner:
     def measure_graph(
         self, graph: Graph, devices: Iterable[Device], plan: Callable[[], Plan], trace: Trace
     ) -> None:
-        """Measures the calls of a graph that are missing on the devices where they would run.
+        """Measure the calls of a graph that are missing on the devices where they would run.
 
         plan: asked only where something is missing. Raises DeviceError as `measure`.
         """
@@ -288,7 +288,7 @@ def is_busy(device: Device) -> bool:
 
 
 def _seconds(spec: DeviceSpec, call: Tunable) -> float:
-    """Returns about how long a call takes."""
+    """Return about how long a call takes."""
     return work_seconds(spec, call.op.work(call.call.inputs, call.call.output, call.call.attrs))
 
 
@@ -320,12 +320,12 @@ def _measure(
 
 
 def _largest_error(call: Call) -> float:
-    """Returns how far results of two variants of a call may differ, as `search` takes it."""
+    """Return how far results of two variants of a call may differ, as `search` takes it."""
     return LARGEST_ERROR_OF.get(precision_of(call.attrs), LARGEST_ERROR)
 
 
 def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
-    """Returns a call ready to be measured on a Vulkan device."""
+    """Return a call ready to be measured on a Vulkan device."""
     from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
     from .kernel_benchmark import CallBench
 
@@ -336,7 +336,7 @@ def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
 
 @contextmanager
 def progress_bar(quiet: bool = False, title: str = "tuning") -> Iterator[Tell]:
-    """Gives a function that shows a bar on stderr; nothing is shown where that is no terminal."""
+    """Give a function that shows a bar on stderr; nothing is shown where that is no terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     from ..common.console import Bars, Described

@@ -132,7 +132,7 @@ class DeviceBenchmarker:
         return self.device.name
 
     def overheads(self) -> Overheads:
-        """Measures what calls and submissions take beside their work."""
+        """Measure what calls and submissions take beside their work."""
         few = self._taken(_tiny(1))
         many = self._taken(_tiny(1 + STEPS))
         apart = self._taken(_tiny(1 + STEPS), submit_granularity="op")
@@ -147,7 +147,7 @@ class DeviceBenchmarker:
         return Overheads(launch_s, start_s, around_s - fence_s, fence_s, run_s, max(0.0, alone_s))
 
     def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
-        """Measures one call, its launch included. weights: positions of operands that calls find in
+        """Measure one call, its launch included. weights: positions of operands that calls find in
         memory, as in a model.
 
         Raises:
@@ -168,14 +168,14 @@ class DeviceBenchmarker:
         return max(0.0, taken_s - self._others_s[times]) / times
 
     def _sets(self, weights: Sequence[TensorType]) -> int:
-        """Returns how many sets of weights a call is measured with; together they take no more than
+        """Return how many sets of weights a call is measured with; together they take no more than
         COLD_BYTES, unless one set does.
         """
         in_all = sum(type_.host_bytes for type_ in weights)
         return max(1, min(COLD_BYTES, self.spec.memory_bytes // SHARE) // in_all) if in_all else 1
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
-        """Measures a value that goes into the device's memory, and one that comes out of it; None
+        """Measure a value that goes into the device's memory, and one that comes out of it; None
         where the way back cannot be measured, and so counts as equal.
         """
         rows = max(1, size_bytes // 256)
@@ -195,12 +195,12 @@ class DeviceBenchmarker:
         return Transfer(lower_quartile(times), None), None
 
     def close(self) -> None:
-        """Gives back what was taken."""
+        """Give back what was taken."""
 
     def _taken(
         self, graph: Graph, submit_granularity: str = "split", rounds: int = MIN_ROUNDS
     ) -> _Taken:
-        """Runs a graph so many times at least, and returns what a run takes."""
+        """Run a graph so many times at least, and returns what a run takes."""
         recorder = Recorder()
         found: list[_Taken] = []
         spent_s = 0.0
@@ -244,7 +244,7 @@ class DeviceBenchmarker:
 
 
 def lower_quartile(times: Sequence[float]) -> float:
-    """Returns the time that a quarter of some times are below: others who take the processor make
+    """Return the time that a quarter of some times are below: others who take the processor make
     times longer, and never shorter.
     """
     return sorted(times)[(len(times) - 1) // 4]
@@ -256,7 +256,7 @@ def _goes_on(rounds: int, spent_s: float, least: int) -> bool:
 
 
 def _tiny(count: int) -> Graph:
-    """Returns a chain of calls with next to no work."""
+    """Return a chain of calls with next to no work."""
     at: Tensor = weight(np.ones(4, np.float32))
     for _ in range(count):
         at = relu(at)
@@ -271,7 +271,7 @@ def _graph_of(
     sets: int = 1,
     apart: bool = False,
 ) -> Graph:
-    """Returns a graph of one call, so many times, on numbers that lie on the device already. sets:
+    """Return a graph of one call, so many times, on numbers that lie on the device already. sets:
     of the operands in `weights`, which calls take in turn. apart: with other calls in between.
     """
     numbers = [numbers_of(op, i, type_) for i, type_ in enumerate(call.inputs)]
@@ -289,19 +289,19 @@ def _graph_of(
 
 
 def _others(times: int) -> Graph:
-    """Returns the graph of what comes between calls alone."""
+    """Return the graph of what comes between calls alone."""
     return build_graph([each for turn in range(times) for each in _between(turn)])[0]
 
 
 def _between(turn: int) -> list[Tensor]:
-    """Returns calls of some families: a product, rows, a move and single elements."""
+    """Return calls of some families: a product, rows, a move and single elements."""
     rng = np.random.default_rng(SEED + turn)
     a, b = (weight(rng.standard_normal(shape, np.float32)) for shape in ((64, 256), (256, 64)))
     return [softmax(a), matmul(a, b), transpose(a, (1, 0)), gelu(a)]
 
 
 def numbers_of(op: Op, position: int, type_: TensorType) -> NDArray:
-    """Returns numbers of a usual size for an operand; positions are 0, which every axis has."""
+    """Return numbers of a usual size for an operand; positions are 0, which every axis has."""
     rng, dtype = np.random.default_rng(SEED + position), numpy_dtype(type_.dtype)
     count = max(1, min(BLOCK, math.prod(type_.shape)))
     if position in get_op(op.name).indices:

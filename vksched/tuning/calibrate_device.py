@@ -200,7 +200,7 @@ def _taken(
     note: Note | None,
     thorough: bool,
 ) -> list[list[float]]:
-    """Returns the seconds of each call, by pass; none of a call that cannot be measured, or that
+    """Return the seconds of each call, by pass; none of a call that cannot be measured, or that
     the budget did not reach.
     """
     taken: list[list[float]] = [[] for _ in calls]
@@ -290,7 +290,7 @@ def _fit(times: list[tuple[float, float]]) -> Link | None:
 
 
 def _means(samples: list[Sample]) -> list[Sample]:
-    """Returns one sample for each op, bound and size class, the geometric mean."""
+    """Return one sample for each op, bound and size class, the geometric mean."""
     groups: dict[tuple[str, str, int], list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.place, []).append(sample)

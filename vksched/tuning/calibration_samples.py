@@ -81,7 +81,7 @@ class CalibrationSample:
 
 
 def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSample]:
-    """Returns the distinct calls of a graph that a device can run, in order."""
+    """Return the distinct calls of a graph that a device can run, in order."""
     times: dict[int, int] = {}
     for node in graph.ops:
         if node.id not in graph.views and not node.declaration.stateful:
@@ -103,7 +103,7 @@ def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSampl
 
 
 def typical_samples() -> Graph:
-    """Returns a graph of typical calls, going round the families."""
+    """Return a graph of typical calls, going round the families."""
     numbers = count()
 
     def some(*shape: int, dtype: str = FLOAT32) -> Tensor:

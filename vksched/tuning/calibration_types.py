@@ -63,7 +63,7 @@ class Sample:
         return launch_s + self.factor * math.pow(2.0, self.size)
 
     def taking(self, taken_s: float, launch_s: float) -> Sample:
-        """Returns the same call as one that took some seconds, launch included."""
+        """Return the same call as one that took some seconds, launch included."""
         estimate_s = math.pow(2.0, self.size)
         return sample_of(self.op, estimate_s, self.bound, taken_s, launch_s, self.shaders)
 
@@ -151,7 +151,7 @@ class Calibration:
         )
 
     def at_own_pace(self) -> Calibration:
-        """Returns the same with the pace in the samples, to be measured anew."""
+        """Return the same with the pace in the samples, to be measured anew."""
         if self.pace == 1:
             return self
         overheads = self.overheads
@@ -163,7 +163,7 @@ class Calibration:
         return replace(self, overheads=overheads, samples=samples, pace=1.0, seen="")
 
     def recovered(self, today: datetime.date) -> Calibration:
-        """Returns the same of a device of which half of its slowness in runs is forgotten for each
+        """Return the same of a device of which half of its slowness in runs is forgotten for each
         day since: it may have been hot, or busy with other programs, and is to be tried again.
         """
         if self.pace <= 1 or not self.seen:
@@ -172,14 +172,14 @@ class Calibration:
         return replace(self, pace=self.pace ** (0.5**days)) if days else self
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as plain data; `from_dict` makes it again."""
+        """Return it as plain data; `from_dict` makes it again."""
         out = asdict(self)
         del out["costs"]
         return out
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Calibration:
-        """Returns a calibration from plain data; raises what wrong data raises."""
+        """Return a calibration from plain data; raises what wrong data raises."""
         flops_per_s, bytes_per_s, loop_latency_s = map(_positive, data["speeds"])
         overheads = data["overheads"]
         if overheads is not None:
@@ -211,21 +211,21 @@ class Calibration:
 
 
 def speeds_of(spec: DeviceSpec) -> tuple[float, float, float]:
-    """Returns the rough speeds from which factors of a device count."""
+    """Return the rough speeds from which factors of a device count."""
     return spec.flops_per_s, spec.bytes_per_s, spec.loop_latency_s
 
 
 def sample_of(
     op: str, estimate_s: float, bound: str, taken_s: float, launch_s: float, shaders: str = ""
 ) -> Sample:
-    """Returns a call that took some seconds, launch included, as a sample."""
+    """Return a call that took some seconds, launch included, as a sample."""
     estimate_s = max(estimate_s, MIN_S)
     work_s = max(taken_s - launch_s, MIN_SHARE * taken_s, MIN_S)
     return Sample(op, bound, math.log2(estimate_s), work_s / estimate_s, shaders)
 
 
 def fit_link(taken: Sequence[tuple[float, float]]) -> Link:
-    """Returns the link that explains transfers best: latency_s + bytes / bytes_per_s.
+    """Return the link that explains transfers best: latency_s + bytes / bytes_per_s.
 
     taken: (bytes, seconds), at two sizes at least. Least squares of relative errors, in which a
     transfer that is far off counts less in each further round (Huber's weights).
@@ -242,13 +242,13 @@ def fit_link(taken: Sequence[tuple[float, float]]) -> Link:
 
 
 def through(first: Link, then: Link) -> Link:
-    """Returns the link of a transfer that goes by two links, one after the other."""
+    """Return the link of a transfer that goes by two links, one after the other."""
     per_byte_s = 1 / first.bytes_per_s + 1 / then.bytes_per_s
     return Link(1 / per_byte_s, first.latency_s + then.latency_s)
 
 
 def _line(taken: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float]:
-    """Returns (a, b), both at least 0, of the line a + b * bytes nearest to the seconds."""
+    """Return (a, b), both at least 0, of the line a + b * bytes nearest to the seconds."""
     ww = w1 = wx = w1x = wxx = 0.0
     for (size, seconds), weight in zip(taken, weights, strict=True):
         if seconds <= 0:
@@ -311,7 +311,7 @@ def _kinds(sample: Sample) -> list[str]:
 
 
 def _points(groups: Iterable[Sequence[Sample]], pace: float) -> tuple[tuple[float, float], ...]:
-    """Returns the geometric mean of each size class, at a pace."""
+    """Return the geometric mean of each size class, at a pace."""
     return tuple(
         sorted(
             (
@@ -330,7 +330,7 @@ def _link(data: Mapping[str, Any] | None) -> Link | None:
 
 
 def _day(value: Any) -> str:
-    """Returns a day as it is written, or nothing."""
+    """Return a day as it is written, or nothing."""
     return datetime.date.fromisoformat(value).isoformat() if value else ""
 
 

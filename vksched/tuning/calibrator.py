@@ -89,12 +89,12 @@ class Calibrator:
         return found if found.speeds == speeds_of(spec) else Calibration(speeds_of(spec))
 
     def costed(self, spec: DeviceSpec) -> DeviceSpec:
-        """Returns a device with its measured costs; its own where nothing is known."""
+        """Return a device with its measured costs; its own where nothing is known."""
         costs = self.known(spec).costs
         return replace(spec, costs=costs) if costs else spec
 
     def links(self, devices: Sequence[Device]) -> tuple[tuple[str, str, Link], ...]:
-        """Returns the links among devices, the last of which is the host: what a device itself
+        """Return the links among devices, the last of which is the host: what a device itself
         says of its link, else what was measured.
         """
         own = {device.name: device.link for device in devices if device.link is not None}
@@ -103,7 +103,7 @@ class Calibrator:
     def links_of(
         self, specs: Sequence[DeviceSpec], own: Mapping[str, Link] | None = None
     ) -> tuple[tuple[str, str, Link], ...]:
-        """Returns the links among devices that need not be open, the last of which is the host. Two
+        """Return the links among devices that need not be open, the last of which is the host. Two
         devices reach each other through it. own: links by name that are not looked up.
         """
         host = specs[-1].name
@@ -124,12 +124,12 @@ class Calibrator:
         return tuple(pairs)
 
     def file(self, spec: DeviceSpec) -> Path | None:
-        """Returns where the costs of a device are kept."""
+        """Return where the costs of a device are kept."""
         identity = kept_as(spec)
         return None if identity is None or self._store is None else self._store.path(identity)
 
     def forget(self, spec: DeviceSpec) -> bool:
-        """Forgets what is known of a device, on disk too; returns whether there was anything."""
+        """Forget what is known of a device, on disk too; returns whether there was anything."""
         identity = kept_as(spec)
         with self._lock:
             self._known.pop(identity or spec.name, None)
@@ -147,7 +147,7 @@ class Calibrator:
         quick: bool = False,
         starts: int = 0,
     ) -> Calibration:
-        """Measures a device within a budget; returns what is known of it then, and keeps it.
+        """Measure a device within a budget; returns what is known of it then, and keeps it.
 
         again: whether overheads are measured though they are known, and where somebody asked for
             all of this, links and calls in several passes, too.
@@ -194,7 +194,7 @@ class Calibrator:
         return merged
 
     def teach(self, spec: DeviceSpec, seen: Calibration) -> None:
-        """Keeps what runs showed of a device for later schedulers; this one's runs know it."""
+        """Keep what runs showed of a device for later schedulers; this one's runs know it."""
         identity = kept_as(spec)
         if identity is not None and self._store is not None and self._mode.reads:
             self._store.add(identity, seen)

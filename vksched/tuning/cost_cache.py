@@ -35,13 +35,13 @@ class CostStore(DeviceFiles[Calibration | None]):
     format = FORMAT
 
     def add(self, device: Identity, newer: Calibration) -> bool:
-        """Adds measurements to those of a device; returns whether they are kept. A warning says why
+        """Add measurements to those of a device; returns whether they are kept. A warning says why
         not, the first time.
         """
         return self._keep(device, newer)
 
     def crashed_variants(self, device: Identity) -> frozenset[tuple[str, str]]:
-        """Returns the ops and bounds during which the device, or the process, was lost."""
+        """Return the ops and bounds during which the device, or the process, was lost."""
         found = crash_marker.crashed_variants(self.path(device))
         return frozenset((op, bound) for op, bounds in found.items() for bound in bounds)
 

@@ -96,7 +96,7 @@ def crashed_variants(results: Path | None) -> dict[str, dict[str, str]]:
 
 
 def forget(results: Path | None) -> None:
-    """Removes all notes, those of others too."""
+    """Remove all notes, those of others too."""
     for path in _notes(results):
         _remove(path)
         _remove(_lock_path(path))

@@ -96,11 +96,11 @@ class DeviceFiles(ABC, Generic[Kept]):
 
     @abstractmethod
     def _entries(self, kept: Kept) -> dict[str, Any]:
-        """Returns it as plain data, as `_parse` reads it."""
+        """Return it as plain data, as `_parse` reads it."""
 
     @abstractmethod
     def _merged(self, known: Kept, newer: Kept) -> Kept:
-        """Returns both; where they differ, what is newer."""
+        """Return both; where they differ, what is newer."""
 
     @cached_property
     def folder(self) -> Path | None:
@@ -108,7 +108,7 @@ class DeviceFiles(ABC, Generic[Kept]):
         return self._given / self.folder_name if self._given else folder_of(self.folder_name)
 
     def path(self, device: Identity) -> Path | None:
-        """Returns the file of a device."""
+        """Return the file of a device."""
         return None if self.folder is None else self.folder / device.file_name
 
     def load(self, device: Identity) -> Kept:
@@ -123,7 +123,7 @@ class DeviceFiles(ABC, Generic[Kept]):
         return found
 
     def _keep(self, device: Identity, newer: Kept) -> bool:
-        """Adds results to those of a device; returns whether they are kept. A warning says why
+        """Add results to those of a device; returns whether they are kept. A warning says why
         not, the first time.
         """
         try:
@@ -137,7 +137,7 @@ class DeviceFiles(ABC, Generic[Kept]):
         return True
 
     def clear(self, device: Identity) -> bool:
-        """Forgets what is known of a device; returns whether there was anything."""
+        """Forget what is known of a device; returns whether there was anything."""
         path = self.path(device)
         crash_marker.forget(path)
         if path is None:
@@ -149,7 +149,7 @@ class DeviceFiles(ABC, Generic[Kept]):
         return True
 
     def crash_marker(self, device: Identity) -> CrashMarker:
-        """Returns a note of what is being measured on a device, to be closed."""
+        """Return a note of what is being measured on a device, to be closed."""
         return CrashMarker(self.path(device))
 
     def _write(self, device: Identity, newer: Kept) -> None:
@@ -186,7 +186,7 @@ class DeviceFiles(ABC, Generic[Kept]):
 
 
 def _remove_oldest(path: Path, device: Identity) -> None:
-    """Leaves the files of a few drivers of a device."""
+    """Leave the files of a few drivers of a device."""
     name = re.compile(re.escape(device.prefix) + r"-[0-9a-f]{8}\.json")
     others = [each for each in path.parent.iterdir() if name.fullmatch(each.name) and each != path]
     for old in sorted(others, key=_changed, reverse=True)[MAX_FILES - 1 :]:

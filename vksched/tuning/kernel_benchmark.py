@@ -96,7 +96,7 @@ class CallBench:
         return np.asarray(words.view(np.float32 if type_.dtype == FLOAT32 else np.int32))
 
     def close(self) -> None:
-        """Gives all of it back."""
+        """Give all of it back."""
         self._recording.close()
         self._singles.close()
         for buffer in self._buffers:
@@ -114,7 +114,7 @@ class CallBench:
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        """Closes it after an error, if the device still answers: what it failed with says more."""
+        """Close it after an error, if the device still answers: what it failed with says more."""
         if not isinstance(error, DeviceError):
             self.close()
             return
@@ -141,7 +141,7 @@ class CallBench:
         return Place(self._inputs[operand], turn * self._stride(operand))
 
     def _stride(self, operand: int) -> int:
-        """Returns the words from one set of an operand to the next one."""
+        """Return the words from one set of an operand to the next one."""
         return aligned(self._call.inputs[operand].words)
 
     def _words(self, operand: int) -> int:
@@ -171,13 +171,13 @@ class CallBench:
         self._spread(block.view(np.uint32), self._scratch, self._scratch.words)
 
     def _spread(self, block: NDArray, buffer: Buffer, words: int) -> None:
-        """Fills a buffer with a block, again and again."""
+        """Fill a buffer with a block, again and again."""
         self._block.array[:] = block
         for start in range(0, words, BLOCK_WORDS):
             self._copy(self._block, 0, buffer, start, min(BLOCK_WORDS, words - start))
 
     def _poison(self) -> None:
-        """Makes a variant that writes nothing give a wrong result."""
+        """Make a variant that writes nothing give a wrong result."""
         self._block.array[:] = POISON
         for source, _, words in self._parts():
             self._copy(self._block, 0, self._result, source, words)

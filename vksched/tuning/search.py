@@ -53,14 +53,14 @@ class Bench(Protocol):
     """One call on one device, by any variant of its kernel."""
 
     def run(self, variant: str, repeat: int) -> float:
-        """Runs the call so many times in one submission; returns the seconds of all.
+        """Run the call so many times in one submission; returns the seconds of all.
 
         Raises:
             DeviceError: the device failed. VkschedError: this variant cannot run there.
         """
 
     def result(self) -> NDArray:
-        """Returns elements of the last result, always the same ones."""
+        """Return elements of the last result, always the same ones."""
 
 
 def search(
@@ -114,7 +114,7 @@ def search(
 def _rounds(
     once: dict[str, float], bench: Bench, left_s: Callable[[], float]
 ) -> dict[str, list[float]]:
-    """Returns the times of one call by variant: of the first run, then of rounds of those that
+    """Return the times of one call by variant: of the first run, then of rounds of those that
     seem to be as fast.
     """
     times = {name: [seconds] for name, seconds in once.items()}

@@ -49,7 +49,7 @@ class Tunable:
 def calls_of(
     graph: Graph, spec: DeviceSpec, only: Collection[int] | None = None
 ) -> dict[str, Tunable]:
-    """Returns the distinct calls of a graph that a device can run in more than one way, by key.
+    """Return the distinct calls of a graph that a device can run in more than one way, by key.
 
     only: those of these nodes.
     """
@@ -81,7 +81,7 @@ def shader_hash(op: str) -> str:
 
 
 def typical_graph() -> Graph:
-    """Returns a graph with calls as models have them, the short ones first."""
+    """Return a graph with calls as models have them, the short ones first."""
     outputs: list[Tensor] = []
     numbers = count()
 

@@ -47,7 +47,7 @@ class TuningResult:
 
 
 def choices(found: Iterable[TuningResult]) -> Choices:
-    """Returns results as what lowering asks."""
+    """Return results as what lowering asks."""
     return Choices({each.key: each.best for each in found})
 
 
@@ -59,14 +59,14 @@ class Store(DeviceFiles[dict[str, TuningResult]]):
     format = FORMAT
 
     def add(self, device: Identity, found: Iterable[TuningResult]) -> bool:
-        """Adds results to those of a device; returns whether they are kept. A warning says why
+        """Add results to those of a device; returns whether they are kept. A warning says why
         not, the first time.
         """
         new = {each.key: each for each in found}
         return self._keep(device, new) if new else True
 
     def crashed_variants(self, device: Identity) -> dict[str, dict[str, str]]:
-        """Returns the variants that took a device with them, as `crash_marker.crashed_variants`."""
+        """Return the variants that took a device with them, as `crash_marker.crashed_variants`."""
         return crash_marker.crashed_variants(self.path(device))
 
     def _nothing(self) -> dict[str, TuningResult]:
@@ -89,12 +89,12 @@ class Store(DeviceFiles[dict[str, TuningResult]]):
 
 
 def found_as_dict(found: TuningResult) -> dict[str, Any]:
-    """Returns a result as plain data."""
+    """Return a result as plain data."""
     return asdict(found)
 
 
 def _found(key: str, entry: Mapping[str, Any]) -> TuningResult:
-    """Returns a result of a file; raises one of DAMAGE where it is none."""
+    """Return a result of a file; raises one of DAMAGE where it is none."""
     size_class_key(key)
     seconds = {str(name): float(value) for name, value in entry["seconds"].items()}
     best, static = str(entry["best"]), str(entry["static"])

@@ -68,7 +68,7 @@ class VulkanBenchmarker(DeviceBenchmarker):
             return lower_quartile([bench.run(variant, repeat) for _ in range(4)]) / repeat
 
     def _sets(self, weights: Sequence[TensorType]) -> int:
-        """Returns how many sets of weights a call is measured with."""
+        """Return how many sets of weights a call is measured with."""
         each = [WORD_BYTES * aligned(type_.words) for type_ in weights]
         in_all = sum(each)
         if not in_all:
@@ -143,7 +143,7 @@ class _Copies:
 
 
 def _device_seconds(recording: Recording) -> float:
-    """Submits and waits; returns the seconds by the device's clock, or by the host's."""
+    """Submit and waits; returns the seconds by the device's clock, or by the host's."""
     start = time.perf_counter()
     recording.submit()
     recording.wait(TIMEOUT_S)

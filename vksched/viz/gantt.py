@@ -89,7 +89,7 @@ def draw_timeline(
     span_s: float = 0.0,
     noun: str = "task",
 ) -> str:
-    """Returns the picture as SVG text; the same for the same values.
+    """Return the picture as SVG text; the same for the same values.
 
     told: a line below the title. span_s: where the axis ends, if it goes on after the last bar.
     noun: what bars are, where some are joined. More than 400 transfers are left out.
@@ -111,7 +111,7 @@ def draw_timeline(
 def add_rows(
     root: ET.Element, rows: Sequence[Row], span_s: float, noun: str, top: float = TOP
 ) -> float:
-    """Adds rows, each ROW high, from a height on, and 44 pixels for the axis below them; returns
+    """Add rows, each ROW high, from a height on, and 44 pixels for the axis below them; returns
     how many pixels a second has.
     """
     scale = (WIDTH - LEFT - MARGIN) / span_s
@@ -163,7 +163,7 @@ def _draw_mark(root: ET.Element, x: float, y: float, width: float) -> None:
 
 
 def joined(bars: Sequence[Bar], scale: float, noun: str) -> Iterator[Bar]:
-    """Yields bars in the order of time; those that share a pixel are one."""
+    """Yield bars in the order of time; those that share a pixel are one."""
     lane = sorted(bars, key=lambda bar: (bar.start_s, bar.finish_s, bar.name))
     at = 0
     while at < len(lane):

@@ -34,12 +34,12 @@ CHAR = 6.1
 
 
 def colours_of(device: int) -> tuple[str, str]:
-    """Returns the light and the dark colour of a device; they repeat from the seventh on."""
+    """Return the light and the dark colour of a device; they repeat from the seventh on."""
     return COLOURS[device % len(COLOURS)]
 
 
 def save_picture(path: str | os.PathLike[str], draw: Callable[[], str]) -> None:
-    """Writes what `draw` returns, which is called once the name is known to be good.
+    """Write what `draw` returns, which is called once the name is known to be good.
 
     Raises:
         PlanError: the name does not end in .svg, or the file cannot be written.
@@ -54,7 +54,7 @@ def save_picture(path: str | os.PathLike[str], draw: Callable[[], str]) -> None:
 
 
 def new_picture(width: float, height: float, title: str) -> ET.Element:
-    """Returns an empty white picture; title: its tooltip."""
+    """Return an empty white picture; title: its tooltip."""
     root = ET.Element(
         "svg",
         xmlns="http://www.w3.org/2000/svg",
@@ -70,13 +70,13 @@ def new_picture(width: float, height: float, title: str) -> ET.Element:
 
 
 def as_text(root: ET.Element) -> str:
-    """Returns a picture as the text of an SVG file."""
+    """Return a picture as the text of an SVG file."""
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
 def framed(picture: str, title: str, text: str) -> str:
-    """Returns a picture as HTML for a notebook, with a text below it that opens at a click."""
+    """Return a picture as HTML for a notebook, with a text below it that opens at a click."""
     drawn = picture.partition("?>")[2]
     return (
         f'<div style="max-width:100%;overflow:auto">{drawn}</div>'
@@ -96,7 +96,7 @@ def add_text(
     anchor: str = "start",
     size: str = "",
 ) -> None:
-    """Adds a line of text; y: its base line. size: "" is 10."""
+    """Add a line of text; y: its base line. size: "" is 10."""
     attributes = {"x": as_pixels(x), "y": as_pixels(y), "fill": fill}
     if weight != "normal":
         attributes["font-weight"] = weight
@@ -117,7 +117,7 @@ def add_rect(
     stroke: str,
     thick: str = "1",
 ) -> ET.Element:
-    """Adds a rectangle; returns it for a tooltip or other attributes."""
+    """Add a rectangle; returns it for a tooltip or other attributes."""
     place = {
         "x": as_pixels(x),
         "y": as_pixels(y),
@@ -129,23 +129,23 @@ def add_rect(
 
 
 def add_tip(parent: ET.Element, text: str) -> None:
-    """Adds the text that is shown when the mouse rests on an element."""
+    """Add the text that is shown when the mouse rests on an element."""
     ET.SubElement(parent, "title").text = clean(text)
 
 
 def fit(text: str, width: float) -> str:
-    """Returns the beginning of a text that is too long for a width."""
+    """Return the beginning of a text that is too long for a width."""
     many = int(width / CHAR + 1e-9)
     return text if len(text) <= many else text[: max(many - 1, 0)] + "…"
 
 
 def as_pixels(value: float) -> str:
-    """Returns a coordinate to a hundredth of a pixel."""
+    """Return a coordinate to a hundredth of a pixel."""
     return f"{value:.2f}".rstrip("0").removesuffix(".")
 
 
 def clean(text: str) -> str:
-    """Returns a text without what XML 1.0 cannot hold: names may have anything in them."""
+    """Return a text without what XML 1.0 cannot hold: names may have anything in them."""
     text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates
     bad = "\ufffe\uffff"
     return "".join(c if (c >= " " or c in "\n\t") and c not in bad else "\ufffd" for c in text)

@@ -38,7 +38,7 @@ CORPUS = {
 
 
 def read(path: Path) -> str:
-    """Reads one file and all that is in it; returns how that ended."""
+    """Read one file and all that is in it; returns how that ended."""
     import vksched as vs
     from vksched.cli.views.gguf_info import describe_language_model
     from vksched.common.errors import ModelFormatError, ShapeError

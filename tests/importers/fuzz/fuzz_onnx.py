@@ -54,7 +54,7 @@ class Slow(BaseException):
 
 
 def run(sched: Scheduler, model: Model) -> str:
-    """Runs a model once on small inputs; returns how that ended, a traceback where it must not."""
+    """Run a model once on small inputs; returns how that ended, a traceback where it must not."""
     rng = np.random.default_rng(0)
     feeds: dict[str, object] = {}
     for value in model.inputs:

@@ -44,7 +44,7 @@ class Watch:
 
 
 def left_behind(folder: Path) -> str:
-    """Returns the maps and descriptors that a process has in a folder."""
+    """Return the maps and descriptors that a process has in a folder."""
     maps = [
         line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line
     ]
@@ -54,7 +54,7 @@ def left_behind(folder: Path) -> str:
 
 
 def maps_of(folder: Path) -> int:
-    """Counts this process's maps and descriptors of files in a folder."""
+    """Count this process's maps and descriptors of files in a folder."""
     gc.collect()
     return left_behind(folder).count(str(folder))
 
@@ -62,7 +62,7 @@ def maps_of(folder: Path) -> int:
 def read_mutants(
     script: str, seed: str, first: int, count: int, *options: str, python: Sequence[str] = ()
 ) -> tuple[list[str], int, int, int]:
-    """Runs a script of this folder, or by its path; returns what went wrong, and how many mutants
+    """Run a script of this folder, or by its path; returns what went wrong, and how many mutants
     were read, were refused, and ran. python: options of the interpreter.
 
     A process that ends at a mutant is followed by one that starts behind it.

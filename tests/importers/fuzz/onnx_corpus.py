@@ -16,12 +16,12 @@ EXTERNAL_FILES = {"w.bin": 16 * 96 * 4 + 64, "sub/k.bin": 4096}
 
 
 def text_model(text: str, imports: str = "", opset: int = NEWEST) -> onnx.ModelProto:
-    """Returns a model from onnx's text form."""
+    """Return a model from onnx's text form."""
     return parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}{imports}]>\n{text}')
 
 
 def add(model: onnx.ModelProto, **arrays: np.ndarray) -> onnx.ModelProto:
-    """Adds initializers."""
+    """Add initializers."""
     for name, array in arrays.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     return model
@@ -288,5 +288,5 @@ BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def corpus() -> Corpus:
-    """Returns all models by name."""
+    """Return all models by name."""
     return {name: build() for name, build in BUILDERS.items()}

@@ -100,7 +100,7 @@ BYTES = (flip_bit, flip_bit, set_byte, set_byte, truncate, remove, repeat, splic
 
 
 def bodies(model: onnx.ModelProto) -> list[onnx.GraphProto | onnx.FunctionProto]:
-    """Returns the main graph, all subgraphs and all functions."""
+    """Return the main graph, all subgraphs and all functions."""
     out: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
     for body in out:
         for node in body.node:
@@ -341,7 +341,7 @@ def change_version(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def nest_deep(rng: random.Random, model: onnx.ModelProto) -> None:
-    """Wraps a body's nodes into branches of branches."""
+    """Wrap a body's nodes into branches of branches."""
     graph = model.graph
     for _ in range(rng.choice((1, 5, 20, 32))):
         inner = onnx.GraphProto(name="n")
@@ -364,7 +364,7 @@ def swap_graphs(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def call_functions(rng: random.Random, model: onnx.ModelProto) -> None:
-    """Lets functions call functions: themselves, or many times."""
+    """Let functions call functions: themselves, or many times."""
     caller, called = rng.choice(model.functions), rng.choice(model.functions)
     count = rng.choice((1, 2, 300))
     for at in range(count):
@@ -374,7 +374,7 @@ def call_functions(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def chain_functions(rng: random.Random, model: onnx.ModelProto) -> None:
-    """Adds functions of which each calls the next several times."""
+    """Add functions of which each calls the next several times."""
     count, times = rng.choice((3, 15, 40)), rng.choice((1, 2, 9))
     for at in range(count):
         function = model.functions.add(name=f"f{at}", domain="own", input=["a"], output=["r0"])

@@ -39,12 +39,12 @@ class Golden:
     wanted: NDArray
 
     def weights(self) -> dict[str, NDArray]:
-        """Returns the weights as transformers has them."""
+        """Return the weights as transformers has them."""
         return {name: values(name, shape) for name, shape in self.tensors.items()}
 
 
 def load(name: str) -> Golden:
-    """Returns a model by its name in the folder."""
+    """Return a model by its name in the folder."""
     kept = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     return Golden(
         name,
@@ -57,7 +57,7 @@ def load(name: str) -> Golden:
 
 
 def values(name: str, shape: tuple[int, ...]) -> NDArray:
-    """Returns the weights of a tensor: what a counter gives that its name is the key of."""
+    """Return the weights of a tensor: what a counter gives that its name is the key of."""
     raw = np.random.Philox(key=zlib.crc32(name.encode())).random_raw(math.prod(shape))
     even = ((raw >> np.uint64(40)) / 2.0**23 - 1).astype(np.float32).reshape(shape)
     if len(shape) == 1:

@@ -82,7 +82,7 @@ def write(
     rounded: bool = False,
     apart: bool = False,
 ) -> None:
-    """Writes a model, and more keys. kind: of weights whose rows are whole blocks; others are of
+    """Write a model, and more keys. kind: of weights whose rows are whole blocks; others are of
     float32. rounded: so are these, with the values that they have as this kind. apart: each expert
     has tensors of its own, as in old files.
     """
@@ -110,7 +110,7 @@ def write(
 
 
 def draft(golden: Golden, apart: bool = False) -> Draft:
-    """Returns the same file in its parts, for tests that change them."""
+    """Return the same file in its parts, for tests that change them."""
     made = Draft().with_key("general.architecture", ValueType.STRING, golden.architecture)
     for key, value in _keys(golden.architecture, golden.config):
         if isinstance(value, list):
@@ -144,7 +144,7 @@ def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
 
 
 def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
-    """Yields what a file says of how positions are scaled."""
+    """Yield what a file says of how positions are scaled."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind in ("linear", "yarn"):
@@ -167,7 +167,7 @@ def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
 
 
 def _tensors(golden: Golden, apart: bool) -> Iterator[tuple[str, NDArray]]:
-    """Yields the tensors of the file."""
+    """Yield the tensors of the file."""
     config, layers = golden.config, golden.config.get("num_hidden_layers") or 0
     layers = layers or golden.config["n_layer"]
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[golden.architecture]
@@ -205,7 +205,7 @@ def _speeds(config: Settings, scaling: Settings) -> NDArray:
 
 
 def _stacked(golden: Golden) -> dict[str, NDArray]:
-    """Returns weights with those of a layer's experts as one, and gates apart from the rest."""
+    """Return weights with those of a layer's experts as one, and gates apart from the rest."""
     apart = APART.get(golden.architecture, lambda name, array: {name: array})
     out: dict[str, NDArray] = {}
     several: dict[str, list[NDArray]] = {}
@@ -256,7 +256,7 @@ APART = {"llama4": _llama4, "gpt-oss": _gpt_oss, "granitemoe": _granite}
 
 
 def _turned(golden: Golden, name: str, array: NDArray) -> NDArray:
-    """Returns a tensor as files have it, where it is another than in transformers."""
+    """Return a tensor as files have it, where it is another than in transformers."""
     architecture, config = golden.architecture, golden.config
     if architecture in PERMUTED and (found := TURNED.search(name)):
         key = "num_attention_heads" if found[1] == "q" else "num_key_value_heads"
@@ -269,7 +269,7 @@ def _turned(golden: Golden, name: str, array: NDArray) -> NDArray:
 
 
 def interleave(array: NDArray, heads: int) -> NDArray:
-    """Returns rows of which those that positions turn as a pair lie beside each other, not half of
+    """Return rows of which those that positions turn as a pair lie beside each other, not half of
     a head apart.
     """
     apart = array.reshape(heads, 2, -1, *array.shape[1:])

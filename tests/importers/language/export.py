@@ -53,14 +53,14 @@ def main() -> None:
 
 
 def _settings(recipe: Recipe, config: Any) -> dict[str, Any]:
-    """Returns the recipe's settings, and those that a file needs though they are usual ones."""
+    """Return the recipe's settings, and those that a file needs though they are usual ones."""
     told = ("rope_theta", "head_dim", "attn_logit_softcapping", "final_logit_softcapping")
     usual = {key: getattr(config, key) for key in told if getattr(config, key, None) is not None}
     return {**usual, **recipe.config}
 
 
 def _written(kept: dict[str, Any]) -> str:
-    """Returns JSON with a line for each tensor and each token."""
+    """Return JSON with a line for each tensor and each token."""
     lines = []
     for key, value in kept.items():
         text = json.dumps(value)

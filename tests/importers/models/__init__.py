@@ -28,7 +28,7 @@ NAMES = tuple(sorted(p.stem for p in FOLDER.glob("*.onnx")))
 
 
 def make_model(name: str, folder: Path) -> Path:
-    """Writes a network with all its weights as `<name>.onnx` into a folder, and returns where."""
+    """Write a network with all its weights as `<name>.onnx` into a folder, and returns where."""
     model = onnx.load(FOLDER / f"{name}.onnx")
     fill(model)
     path = folder / f"{name}.onnx"
@@ -44,13 +44,13 @@ def _example(name: str) -> tuple[onnx.ModelProto, dict[str, Any]]:
 
 
 def dimensions(name: str) -> dict[str, int]:
-    """Returns the symbolic dimensions of a network with the sizes that `example_inputs` gives."""
+    """Return the symbolic dimensions of a network with the sizes that `example_inputs` gives."""
     sizes: dict[str, int] = _example(name)[1]["dims"]
     return dict(sizes)
 
 
 def example_inputs(name: str, seed: int, **sizes: int) -> dict[str, np.ndarray]:
-    """Returns random inputs of a network by name.
+    """Return random inputs of a network by name.
 
     sizes: symbolic dimensions that are to be of another size than the usual one. Masks are of ones,
     with zeros at the end of all rows but the first.

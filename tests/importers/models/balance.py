@@ -36,7 +36,7 @@ def balance(
 def gains(
     model: onnx.ModelProto, convs: list[onnx.NodeProto], inputs: dict[str, np.ndarray]
 ) -> list[float]:
-    """Returns for each convolution how much more its output varies than its input is large."""
+    """Return for each convolution how much more its output varies than its input is large."""
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     del shown.graph.output[:]

@@ -34,7 +34,7 @@ from models.structure import strip
 
 
 def export_network(export: Export, path: Path) -> None:
-    """Writes a network as PyTorch exports it."""
+    """Write a network as PyTorch exports it."""
     options: dict[str, Any] = {"dynamic_axes": dict(export.axes)}
     if export.dynamo:
         shapes = tuple(dict(export.axes.get(name, {})) for name in export.args)
@@ -100,7 +100,7 @@ DERIVED: dict[str, tuple[str, Callable[[Path, Path], None]]] = {
 
 
 def structure_of(name: str, folder: Path) -> onnx.ModelProto:
-    """Returns the structure of a network, exported anew; a folder keeps the files of the way."""
+    """Return the structure of a network, exported anew; a folder keeps the files of the way."""
     origin, derive = DERIVED.get(name, (name, None))
     path = folder / f"{origin}.onnx"
     export = build(origin)

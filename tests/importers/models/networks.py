@@ -42,13 +42,13 @@ NETWORKS: dict[str, Callable[[], Export]] = {}
 
 
 def network(build: Callable[[], Export]) -> Callable[[], Export]:
-    """Adds a network under the name of the function that builds it."""
+    """Add a network under the name of the function that builds it."""
     NETWORKS[build.__name__] = build
     return build
 
 
 def build(name: str) -> Export:
-    """Returns a network in its evaluation mode, its weights drawn from a fixed seed."""
+    """Return a network in its evaluation mode, its weights drawn from a fixed seed."""
     torch.manual_seed(20240229)
     export = NETWORKS[name]()
     wake(export)
@@ -56,7 +56,7 @@ def build(name: str) -> Export:
 
 
 def wake(export: Export) -> None:
-    """Makes what a new network holds as zeros and ones random, and its running statistics true.
+    """Make what a new network holds as zeros and ones random, and its running statistics true.
 
     Else biases, scales and normalizations could be left out without any test seeing it.
     """
@@ -262,7 +262,7 @@ def gpt2_mini() -> Export:
 
 @network
 def gpt2_mini_past() -> Export:
-    """Takes the keys and values of the tokens before, and gives them with those of the new ones."""
+    """Take the keys and values of the tokens before, and gives them with those of the new ones."""
     layers, heads, width = 4, 4, 32
 
     def call(model: nn.Module, i: Tensor, a: Tensor, *past: Tensor) -> tuple[Tensor, ...]:

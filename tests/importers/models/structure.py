@@ -34,7 +34,7 @@ FILL = "fill"
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yields a graph and those in the attributes of its nodes."""
+    """Yield a graph and those in the attributes of its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -44,7 +44,7 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """Yields each initializer and constant of a model with its name."""
+    """Yield each initializer and constant of a model with its name."""
     for graph in graphs(model.graph):
         for tensor in graph.initializer:
             yield tensor.name, tensor
@@ -55,7 +55,7 @@ def tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
 
 
 def fill_of(tensor: TensorProto) -> str | None:
-    """Returns how a tensor without its data is drawn, None for one that has it."""
+    """Return how a tensor without its data is drawn, None for one that has it."""
     return next((p.value for p in tensor.metadata_props if p.key == FILL), None)
 
 
@@ -77,7 +77,7 @@ def strip(model: ModelProto) -> None:
 
 
 def describe(values: np.ndarray) -> str:
-    """Returns how values are distributed: kind, mean, deviation, least and largest.
+    """Return how values are distributed: kind, mean, deviation, least and largest.
 
     Those of one sign, such as scales, are drawn evenly between their ends, others as a normal
     distribution within them.
@@ -89,7 +89,7 @@ def describe(values: np.ndarray) -> str:
 
 
 def draw(name: str, recipe: str, count: int) -> np.ndarray:
-    """Returns so many values for the tensor of this name, float32."""
+    """Return so many values for the tensor of this name, float32."""
     kind, *numbers = recipe.split()
     mean, deviation, low, high = map(float, numbers)
     rng = np.random.default_rng(zlib.crc32(name.encode()))
@@ -102,7 +102,7 @@ def draw(name: str, recipe: str, count: int) -> np.ndarray:
 
 
 def fill(model: ModelProto) -> None:
-    """Gives every stripped tensor data that follows from its name alone."""
+    """Give every stripped tensor data that follows from its name alone."""
     for name, tensor in tensors(model):
         recipe = fill_of(tensor)
         if recipe is not None:

@@ -88,7 +88,7 @@ class Call:
 
 
 def expected(call: Call) -> tuple[str, list[NDArray]] | None:
-    """Returns who computed the results, and these; None where neither takes the call."""
+    """Return who computed the results, and these; None where neither takes the call."""
     if call.attrs.get("layout"):
         return _turned(call)
     model = call.model()
@@ -278,7 +278,7 @@ ENTRIES: list[Entry] = []
 def calls(
     *ops: str, domain: str = "", since: int = 0, until: int = NEWEST
 ) -> Callable[[Draw], Draw]:
-    """Registers how calls of ops are drawn, since their first opset unless one is given."""
+    """Register how calls of ops are drawn, since their first opset unless one is given."""
 
     def register(draw: Draw) -> Draw:
         for op in ops:
@@ -295,7 +295,7 @@ def calls(
 
 
 def draw_call(entry: Entry, seed: int) -> Call | None:
-    """Returns call number `seed` of an op; None where what was drawn is none."""
+    """Return call number `seed` of an op; None where what was drawn is none."""
     rng = np.random.default_rng([zlib.crc32(entry.op.encode()), seed])
     # versions of an op differ, so each of its opsets that begins one is as likely as all others
     opset = int(rng.integers(entry.since, entry.until + 1))

@@ -317,7 +317,7 @@ def grouped(s: Source) -> Drawn:
 
 
 def quantised_cache(s: Source, operands: list[Any], past: int) -> dict[str, Any]:
-    """Makes codes of the past, with their scales, of some calls; returns the attributes."""
+    """Make codes of the past, with their scales, of some calls; returns the attributes."""
     if not past or s.chance(0.6):
         return {}
     kind = s.pick("PER_TENSOR", "PER_CHANNEL")

@@ -303,7 +303,7 @@ def tree_attributes(
 
 
 def put(attrs: dict[str, Any], name: str, given: list[float], dtype: Any) -> None:
-    """Adds floats as an attribute, of doubles as a tensor."""
+    """Add floats as an attribute, of doubles as a tensor."""
     if dtype == np.float64:
         attrs[f"{name}_as_tensor"] = numpy_helper.from_array(np.array(given, dtype))
     else:
@@ -380,7 +380,7 @@ def tree_ensemble(s: Source) -> Drawn:
     members: list[float] = []
 
     def add(tree: Tree, at: int) -> tuple[int, int]:
-        """Adds a node in the order of the file; returns whether it is a leaf, and its number."""
+        """Add a node in the order of the file; returns whether it is a leaf, and its number."""
         mode, feature, threshold, yes, no, missing = tree.nodes[at]
         if mode == "LEAF":
             attrs["leaf_targetids"].append(s.int(0, targets - 1))

@@ -70,7 +70,7 @@ def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
 
 
 def check(case: OneNode, sched: vs.Scheduler) -> None:
-    """Asserts that a node gives what onnxruntime gives, and that a rule expresses it."""
+    """Assert that a node gives what onnxruntime gives, and that a rule expresses it."""
     model = case.model()
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1

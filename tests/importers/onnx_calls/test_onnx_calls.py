@@ -66,7 +66,7 @@ def difference(call: Call, found: NDArray, wanted: NDArray) -> str:
 
 
 def check(call: Call, sched: vs.Scheduler) -> bool:
-    """Asserts that a call gives what is expected; returns False where nobody knows what that is."""
+    """Assert that a call gives what is expected; returns False where nobody knows what that is."""
     known = expected(call)
     if known is None:
         return False

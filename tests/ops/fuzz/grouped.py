@@ -15,7 +15,7 @@ from .packed import terms
 
 
 def _chosen(pick: Pick) -> tuple[NDArray, int, tuple[int, ...]]:
-    """Returns choices, the number of matrices, and the axes of x before the last."""
+    """Return choices, the number of matrices, and the axes of x before the last."""
     rows, used = pick(st.integers(0, 40)), pick(st.integers(0, 4))
     matrices = pick(st.integers(1, 9))
     low = pick(st.integers(-matrices, matrices - 1))

@@ -28,7 +28,7 @@ def _dequantize(pick: Pick) -> OpSample:
 
 
 def terms(x: NDArray, weights: NDArray) -> NDArray:
-    """Returns `OpSample.terms` of rows of x (..., k) by rows of weights (..., n, k): (..., n)."""
+    """Return `OpSample.terms` of rows of x (..., k) by rows of weights (..., n, k): (..., n)."""
     left, right = np.square(x, dtype=np.float64), np.square(weights, dtype=np.float64)
     return np.asarray(np.sqrt(left @ right.swapaxes(-1, -2)))
 

@@ -70,7 +70,7 @@ class Drawn:
         return self.rng.standard_normal(shape).astype(np.float32)
 
     def taps(self, x: NDArray, fill: float) -> Iterator[tuple[Ints, NDArray]]:
-        """Yields each tap and what it reads for each result."""
+        """Yield each tap and what it reads for each result."""
         room = list(zip(self.begin, self.end, strict=True))
         padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *room], constant_values=fill)
         for tap in product(*map(range, self.kernel)):

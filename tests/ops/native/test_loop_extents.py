@@ -50,7 +50,7 @@ class Told:
 
 
 def told_of(case: OpSample) -> tuple[Told, list[NDArray]] | None:
-    """Returns the program of a case, and what its operands hold."""
+    """Return the program of a case, and what its operands hold."""
     make, output = case.declaration.native_program, case.result_type()
     if make is None or not all(t.size for t in (output, *case.types)):
         return None
@@ -70,7 +70,7 @@ def told_of(case: OpSample) -> tuple[Told, list[NDArray]] | None:
 
 
 def programs() -> Iterator[tuple[str, Told, list[NDArray]]]:
-    """Yields some programs of each op."""
+    """Yield some programs of each op."""
     for op in sorted({case.op for case in CASES}):
         found = (made for case in CASES if case.op == op and (made := told_of(case)))
         for told, given in islice(found, 6):
@@ -81,7 +81,7 @@ PROGRAMS = list(programs())
 
 
 def run_guarded(told: Told, given: list[NDArray]) -> None:
-    """Runs a program; fails where it writes outside of its slots."""
+    """Run a program; fails where it writes outside of its slots."""
     arrays, memories = [], []
     for slot, size in enumerate(told.sizes):
         memory = np.full(size + 2 * GUARD, 0xA5, np.uint8)

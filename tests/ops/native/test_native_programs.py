@@ -28,7 +28,7 @@ native: Any = native_kernels.native
 
 
 def native_program_of(case: OpSample) -> NativeProgram | None:
-    """Returns the native program of a case whose operands all have elements."""
+    """Return the native program of a case whose operands all have elements."""
     make, output = case.declaration.native_program, case.result_type()
     if make is None or not all(t.size for t in (output, *case.types)):
         return None
@@ -41,7 +41,7 @@ def run(
     wide: bool = True,
     begin: Callable[[Any], None] | None = None,
 ) -> NDArray:
-    """Runs a native program. begin: is given the program when it begins."""
+    """Run a native program. begin: is given the program when it begins."""
     given = list(map(np.ascontiguousarray, case.inputs))
     wanted = case.expected()
     out = (

@@ -35,7 +35,7 @@ def node(made: vs.Tensor) -> NativeProgram:
 
 
 def ran(made: vs.Tensor, native_program: NativeProgram, *given: NDArray) -> NDArray:
-    """Runs the native program of one loop."""
+    """Run the native program of one loop."""
     (loop,) = native_program.loops
     out = np.full(made.shape, 77, np.float32)
     arrays = [*given, out]

@@ -25,13 +25,13 @@ needs_native = pytest.mark.skipif(not WAYS, reason="the native loops are not bui
 
 
 def held(name: str, rows: int, columns: int) -> tuple[NDArray, NDArray]:
-    """Returns the words of a weight, and its values."""
+    """Return the words of a weight, and its values."""
     words = repack(name, blocks(name, rows, columns), (rows, columns))
     return words, unpacked(name, words, columns)
 
 
 def check(got: NDArray, x: NDArray, values: NDArray, bias: NDArray | float = 0.0) -> None:
-    """Asserts that a product of x, rounded, is exact but for roundings of sums as large as the
+    """Assert that a product of x, rounded, is exact but for roundings of sums as large as the
     largest value of each run would make them.
     """
     seen = fake_quantize_q8(x)

@@ -23,7 +23,7 @@ needs_native = pytest.mark.skipif(
 
 
 def held(name: str, rows: int, columns: int) -> tuple[NDArray, NDArray]:
-    """Returns the words of a weight, and its values."""
+    """Return the words of a weight, and its values."""
     words = repack(name, blocks(name, rows, columns), (rows, columns))
     return words, unpacked(name, words, columns)
 
@@ -35,7 +35,7 @@ def lengths(name: str) -> tuple[int, ...]:
 
 
 def check(got: NDArray, x: NDArray, values: NDArray, bias: NDArray | float = 0.0) -> None:
-    """Asserts that a product is exact but for some roundings of the largest part of a sum."""
+    """Assert that a product is exact but for some roundings of the largest part of a sum."""
     wanted = x.astype(np.float64) @ values.T.astype(np.float64) + bias
     most = np.abs(x) @ np.abs(values.T)
     assert (np.abs(got - wanted) <= 1e-6 * most + 1e-6).all()

@@ -41,7 +41,7 @@ def computed(case: OpSample) -> NDArray:
 
 
 def exact(case: OpSample) -> NDArray:
-    """Returns the reference's result in float64."""
+    """Return the reference's result in float64."""
     wide = (x.astype(np.float64) if x.dtype == np.float32 else x for x in case.inputs)
     return get_op(case.op).reference(tuple(wide), Attrs(case.attrs))
 

@@ -19,7 +19,7 @@ Values = list[float]
 
 
 def sliding(case: OpSample, axis: int, index: int) -> Iterator[int]:
-    """Places that a window reads along one axis, some of them outside."""
+    """Place that a window reads along one axis, some of them outside."""
     attrs: Any = case.attrs
     for step in range(attrs["kernel"][axis]):
         place = index * attrs["stride"][axis] + step * attrs["dilation"][axis]

@@ -43,7 +43,7 @@ def running(compute: Callable[[Any, Any], Any], neutral: int) -> Oracle:
 
 
 def wrap_after(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Keeps whole numbers short, as thousands of digits take long."""
+    """Keep whole numbers short, as thousands of digits take long."""
     return lambda a, b: compute(a, b) % 2**64 if isinstance(a, int) else compute(a, b)
 
 

@@ -25,7 +25,7 @@ def combine(how: str, old: Any, new: Any) -> Any:
 
 
 def back(values: NDArray, dtype: np.dtype[Any]) -> NDArray:
-    """Returns Python numbers as a dtype, wrapped where it has too few bits."""
+    """Return Python numbers as a dtype, wrapped where it has too few bits."""
     if dtype.kind in "iu":
         bits = 8 * dtype.itemsize
         masked = np.asarray([int(v) % 2**bits for v in values.reshape(-1)], f"uint{bits}")

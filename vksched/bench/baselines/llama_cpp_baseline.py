@@ -30,7 +30,7 @@ ERROR = 4
 
 
 def threads() -> int:
-    """Returns how many threads this process may use at once."""
+    """Return how many threads this process may use at once."""
     found = getattr(os, "sched_getaffinity", None)
     return len(found(0)) if found else os.cpu_count() or 1
 
@@ -60,11 +60,11 @@ class Library:
             self.reason = self.said[-1].strip()
 
     def forget(self) -> None:
-        """Forgets what it said."""
+        """Forget what it said."""
         self.said, self.reason = [], ""
 
     def devices(self) -> dict[str, int]:
-        """Returns its devices: what they are called, and where they lie."""
+        """Return its devices: what they are called, and where they lie."""
         get, describe = self._ggml.ggml_backend_dev_get, self._ggml.ggml_backend_dev_description
         get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
         describe.argtypes, describe.restype = [ctypes.c_void_p], ctypes.c_char_p
@@ -107,11 +107,11 @@ class Loaded:
         self.length = 0
 
     def use(self, count: int) -> None:
-        """Computes with so many threads from now on."""
+        """Compute with so many threads from now on."""
         self._api.llama_set_n_threads(self._context, count, count)
 
     def keep(self, length: int) -> None:
-        """Forgets all but the first tokens of the text."""
+        """Forget all but the first tokens of the text."""
         if length:
             self._api.llama_memory_seq_rm(self._memory, 0, length, -1)
         else:
@@ -119,7 +119,7 @@ class Loaded:
         self.length = length
 
     def read(self, tokens: Sequence[int]) -> Array:
-        """Reads more of a text and returns the logits of what follows."""
+        """Read more of a text and returns the logits of what follows."""
         given = (ctypes.c_int32 * len(tokens))(*tokens)
         api = self._api
         failed = api.llama_decode(self._context, api.llama_batch_get_one(given, len(tokens)))
@@ -158,7 +158,7 @@ class Reading:
             self._choose_threads()
 
     def _fill(self, text: Sequence[int]) -> None:
-        """Reads what stands before the tokens that are measured; by the CPU, which is faster where
+        """Read what stands before the tokens that are measured; by the CPU, which is faster where
         a device is made of software.
         """
         if self._baseline.device is not None:
@@ -220,11 +220,11 @@ class LlamaBaseline:
         self._loaded: Loaded | None = None
 
     def load(self, spec: Spec, on_cpu: bool = False) -> Loaded:
-        """Returns the model of a case, loaded anew."""
+        """Return the model of a case, loaded anew."""
         return Loaded(self._library, None if on_cpu else self.device, spec)
 
     def loaded(self, spec: Spec) -> Loaded:
-        """Returns the model of a case, which the cases of one file share."""
+        """Return the model of a case, which the cases of one file share."""
         if self._loaded is None or self._loaded.file != spec["file"]:
             if self._loaded is not None:
                 self._loaded.close()

@@ -31,7 +31,7 @@ print(peak() - before)
 
 
 def growth_of(model: Path, feeds: Mapping[str, Array]) -> int | None:
-    """Returns bytes, the session's copy of the weights included; None where no one tells."""
+    """Return bytes, the session's copy of the weights included; None where no one tells."""
     with tempfile.TemporaryDirectory() as folder:
         values = Path(folder) / "feeds.npz"
         np.savez(values, **feeds)  # type: ignore[arg-type]

@@ -130,17 +130,17 @@ class _Convolutions(Generic[V]):
         return self._b.conv(x, filters, self._w.bias(out), stride, kernel // 2, groups)
 
     def image(self, size: int) -> V:
-        """Returns a random image, (1, 3, size, size)."""
+        """Return a random image, (1, 3, size, size)."""
         image = np.random.default_rng(1).random((1, 3, size, size), dtype=np.float32)
         return self._b.input("image", image)
 
     def stem(self, size: int) -> V:
-        """Returns 64 channels of a quarter of the image's side."""
+        """Return 64 channels of a quarter of the image's side."""
         x = self(self.image(size), 3, 64, 7, 2)
         return self._b.max_pool(self._b.relu(x), 3, 2, 1)
 
     def classes(self, x: V, inward: int) -> V:
-        """Returns a row of 1,000 values."""
+        """Return a row of 1,000 values."""
         return self._b.linear(self._b.pool(x), self._w(inward, 1000), self._w.bias(1000))
 
 
@@ -231,7 +231,7 @@ def gpt2_prompt(
 def _read_text(
     b: Builder[V], batch: int, tokens: int, layers: int, width: int, words: int
 ) -> tuple[V, Array]:
-    """Returns the rows of whole texts, (batch x tokens, width), and the table of words."""
+    """Return the rows of whole texts, (batch x tokens, width), and the table of words."""
     w = _Weights()
     table = w.table(words, width)
     ids = np.random.default_rng(1).integers(0, words, batch * tokens).astype(np.int32)
@@ -260,7 +260,7 @@ NO_SIZES = ("model", "phase", "hardware", "precision")
 
 
 def build(params: Mapping[str, Any], builder: Builder[V]) -> V:
-    """Returns the result of the network of that name and of these sizes."""
+    """Return the result of the network of that name and of these sizes."""
     sizes = {key: value for key, value in params.items() if key not in NO_SIZES}
     result: V = NETWORKS[params["model"]](builder, **sizes)
     return result
@@ -362,6 +362,6 @@ def _computed(params: tuple[tuple[str, Any], ...]) -> tuple[Array, Numbers]:
 
 
 def computed(params: Mapping[str, Any]) -> tuple[Array, Numbers]:
-    """Returns a network's result by numpy, and what it took."""
+    """Return a network's result by numpy, and what it took."""
     same = {key: value for key, value in params.items() if key == "model" or key not in NO_SIZES}
     return _computed(tuple(sorted(same.items())))

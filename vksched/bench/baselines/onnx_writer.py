@@ -117,7 +117,7 @@ class OnnxFile:
         return self._node("Flatten", self._node("GlobalAveragePool", x))
 
     def finish(self, result: str, shape: tuple[int, ...]) -> bytes:
-        """Returns the file."""
+        """Return the file."""
         inputs = [
             helper.make_tensor_value_info(name, TYPES[array.dtype.name], array.shape)
             for name, array in {**self.feeds, **self.kept}.items()
@@ -131,6 +131,6 @@ class OnnxFile:
 
 
 def network_file(params: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[bytes, OnnxFile]:
-    """Returns a network's file and what is fed to it; shape: the result's."""
+    """Return a network's file and what is fed to it; shape: the result's."""
     made = OnnxFile(params)
     return made.finish(build(params, made), shape), made

@@ -84,7 +84,7 @@ def _file(spec: Spec, arrays: Arrays) -> Job:
 
 
 def usable_cores() -> int:
-    """Returns how many cores this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -37,10 +37,10 @@ class Job(Protocol):
     """What it takes at most, where that is known."""
 
     def result(self) -> Array:
-        """Returns the result, computed as it is when measured."""
+        """Return the result, computed as it is when measured."""
 
     def sample(self) -> float:
-        """Runs a batch and returns the seconds of one call."""
+        """Run a batch and returns the seconds of one call."""
 
 
 class Baseline(Protocol):
@@ -49,7 +49,7 @@ class Baseline(Protocol):
     version: str
 
     def prepare(self, spec: Spec, arrays: Arrays) -> Job:
-        """Returns the case ready to run; raises Skip."""
+        """Return the case ready to run; raises Skip."""
 
 
 class Timed:
@@ -73,7 +73,7 @@ class Timed:
 
 
 def fastest(jobs: list[Timed]) -> Timed:
-    """Returns the job that is fastest when tried."""
+    """Return the job that is fastest when tried."""
     if len(jobs) == 1:
         return jobs[0]
     times = []
@@ -84,7 +84,7 @@ def fastest(jobs: list[Timed]) -> Timed:
 
 
 def _check_precision(baseline: Baseline, spec: Spec) -> None:
-    """Raises Skip where a baseline, by its `precisions`, has not that of a case."""
+    """Raise Skip where a baseline, by its `precisions`, has not that of a case."""
     word = spec.get("precision", SINGLE)
     has = (SINGLE, *getattr(baseline, "precisions", ()))
     if spec.kind != LANGUAGE and word not in has:
@@ -92,7 +92,7 @@ def _check_precision(baseline: Baseline, spec: Spec) -> None:
 
 
 def repeats(seconds: float, batch_s: float = 0.01, most: int = 64) -> int:
-    """Returns how many calls go into one submission, so that its own cost does not count."""
+    """Return how many calls go into one submission, so that its own cost does not count."""
     return max(1, min(most, round(batch_s / max(seconds, 1e-9))))
 
 
@@ -149,7 +149,7 @@ def serve(open_baseline: Callable[[], Baseline]) -> None:
 
 
 def sample_for(sample: Callable[[], float], seconds: float) -> list[float]:
-    """Returns samples until the time is over, at least one."""
+    """Return samples until the time is over, at least one."""
     out: list[float] = []
     end = time.perf_counter() + seconds
     while not out or time.perf_counter() < end:

@@ -112,7 +112,7 @@ class TorchBaseline:
         return Timed(call, result, 1, "pinned memory")
 
     def _held(self, spec: Spec, name: str, array: Array) -> torch.Tensor:
-        """Returns an operand on the device. A weight is held as products want it."""
+        """Return an operand on the device. A weight is held as products want it."""
         made = torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
         rounded = name.startswith("w") and _factors(spec) != torch.float32
         return made.to(_factors(spec)) if rounded else made
@@ -131,7 +131,7 @@ class TorchBaseline:
 
 
 def _factors(spec: Spec) -> torch.dtype:
-    """Returns how weights of products are held."""
+    """Return how weights of products are held."""
     return torch.float32 if spec.get("precision", SINGLE) == SINGLE else torch.float16
 
 

@@ -28,7 +28,7 @@ class Steps:
         self._held: dict[tuple[int, torch.dtype], tuple[Array, int]] = {}  # arrays keep their ids
 
     def run(self) -> Any:
-        """Returns the last value."""
+        """Return the last value."""
         values: list[Any] = []
         for function, operands in self._calls:
             values.append(function(*(values[i] for i in operands)))

@@ -96,12 +96,12 @@ class Spec:
 
 
 def reported(spec: Spec) -> Spec:
-    """Returns a case as a report has it, without what lies in a folder of this run."""
+    """Return a case as a report has it, without what lies in a folder of this run."""
     return replace(spec, params={k: v for k, v in spec.params.items() if k not in LOCAL})
 
 
 def most_error(spec: Spec, runner: str = "") -> float:
-    """Returns the largest normalised squared error of a runner's right result."""
+    """Return the largest normalised squared error of a runner's right result."""
     if spec.kind == LANGUAGE:
         own = ROUGH_NMSE.get(spec.get("precision", ""), LANGUAGE_NMSE)
         return ROUGH_NMSE.get(runner, own)
@@ -113,7 +113,7 @@ def most_error(spec: Spec, runner: str = "") -> float:
 
 
 def in_precision(spec: Spec, word: str) -> Spec | None:
-    """Returns a case with a precision; None of one that a precision changes nothing of."""
+    """Return a case with a precision; None of one that a precision changes nothing of."""
     if spec.kind not in FACTORS or spec.get("storage", SINGLE) != SINGLE:
         return None
     params = {**spec.params, "precision": word}
@@ -124,7 +124,7 @@ def in_precision(spec: Spec, word: str) -> Spec | None:
 
 
 def shapes_of(spec: Spec) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the operands by name."""
+    """Return the shapes of the operands by name."""
     kind = spec.kind
     if kind in WHOLE:
         return {name: array.shape for name, array in computed(spec.params)[1].feeds.items()}
@@ -159,7 +159,7 @@ def shapes_of(spec: Spec) -> dict[str, tuple[int, ...]]:
 
 
 def arrays_of(spec: Spec) -> Arrays:
-    """Returns the operands, the same for the same case everywhere."""
+    """Return the operands, the same for the same case everywhere."""
     if spec.kind in WHOLE:
         return dict(computed(spec.params)[1].feeds)
     if spec.kind == LANGUAGE:
@@ -184,7 +184,7 @@ def arrays_of(spec: Spec) -> Arrays:
 
 
 def text_of(vocabulary: int, length: int) -> Array:
-    """Returns the text of all cases of language models, as tokens (length,): a longer one begins
+    """Return the text of all cases of language models, as tokens (length,): a longer one begins
     like a shorter one. The first tokens of a vocabulary are left out: some end a text.
     """
     rng = np.random.default_rng(zlib.crc32(LANGUAGE.encode()))
@@ -195,7 +195,7 @@ def text_of(vocabulary: int, length: int) -> Array:
 
 
 def compared_rows(spec: Spec) -> Array | None:
-    """Returns the numbers of the rows of the result that are compared; None for all. Of a product
+    """Return the numbers of the rows of the result that are compared; None for all. Of a product
     that would take numpy long that is one in each `EACH` rows, at another place in each.
     """
     large = spec.kind == "matmul" and spec["m"] * spec["k"] * spec["n"] > MAX_COMPARED
@@ -207,7 +207,7 @@ def compared_rows(spec: Spec) -> Array | None:
 
 
 def error_of(spec: Spec, arrays: Arrays, got: Array) -> float:
-    """Returns the normalised squared error of a result, of the rows that are compared."""
+    """Return the normalised squared error of a result, of the rows that are compared."""
     rows = compared_rows(spec)
     if rows is None:
         return nmse_of(got, expected_of(spec, arrays))
@@ -217,7 +217,7 @@ def error_of(spec: Spec, arrays: Arrays, got: Array) -> float:
 
 
 def expected_of(spec: Spec, arrays: Arrays) -> Array:
-    """Returns the result by numpy."""
+    """Return the result by numpy."""
     if spec.kind == MODEL:
         return computed(spec.params)[0]
     if spec.kind in (LANGUAGE, FILE):
@@ -275,14 +275,14 @@ def _unary(op: str, x: Array) -> Array:
 
 
 def side_of(spec: Spec) -> int:
-    """Returns the height and width of a convolution's result."""
+    """Return the height and width of a convolution's result."""
     return (
         int((spec["size"] + 2 * spec.get("pad", 0) - spec["kernel"]) // spec.get("stride", 1)) + 1
     )
 
 
 def result_shape(spec: Spec) -> tuple[int, ...]:
-    """Returns the shape of the result."""
+    """Return the shape of the result."""
     kind = spec.kind
     if kind in WHOLE:
         return computed(spec.params)[0].shape if kind == MODEL else ()
@@ -300,7 +300,7 @@ def result_shape(spec: Spec) -> tuple[int, ...]:
 
 
 def joined(outputs: Sequence[Any]) -> Array:
-    """Returns outputs as one array (elements of all,), each as a multiple of its root mean square,
+    """Return outputs as one array (elements of all,), each as a multiple of its root mean square,
     so that all of them count.
     """
     parts = []
@@ -311,7 +311,7 @@ def joined(outputs: Sequence[Any]) -> Array:
 
 
 def nmse_of(got: Array, expected: Array) -> float:
-    """Returns the normalised squared error; infinity where shapes or finiteness differ."""
+    """Return the normalised squared error; infinity where shapes or finiteness differ."""
     if got.shape != expected.shape or not np.isfinite(got).all():
         return float("inf")
     far = got.astype(np.float32) - expected
@@ -324,7 +324,7 @@ def nmse_of(got: Array, expected: Array) -> float:
 
 
 def work_of(spec: Spec) -> tuple[float, float]:
-    """Returns multiplications and additions, and the bytes of operands and result, each once.
+    """Return multiplications and additions, and the bytes of operands and result, each once.
 
     Convolutions count as if computed directly. What a run of `chain` does is counted per op, of a
     model its products and their weights.
@@ -355,7 +355,7 @@ def work_of(spec: Spec) -> tuple[float, float]:
 
 
 def tokens_of(spec: Spec) -> int:
-    """Returns how many tokens of a text a call reads; 0 of what reads none."""
+    """Return how many tokens of a text a call reads; 0 of what reads none."""
     if spec.kind != LANGUAGE or spec["phase"] == "load":
         return 0
     return int(spec["tokens"]) if spec["phase"] == "prompt" else 1

@@ -40,7 +40,7 @@ EXPERT = re.compile(r"\.ffn_\w+(_exps|\.\d+)\.weight$")
 def language_specs(
     files: Sequence[str | Path] = (), cache_type: str = "f32", precision: str = SINGLE
 ) -> Iterator[Spec]:
-    """Yields the cases of the user's files, or of random models of all element types. cache_type:
+    """Yield the cases of the user's files, or of random models of all element types. cache_type:
     how keys and values are kept. precision: that of vksched.
     """
     how = {"cache_type": cache_type, "precision": precision}
@@ -68,12 +68,12 @@ def _specs_of(
 
 
 def length_of(params: Mapping[str, Any]) -> int:
-    """Returns how many tokens the text of a case has."""
+    """Return how many tokens the text of a case has."""
     return int(params["tokens"]) + (GENERATED if params["phase"] == "token" else 0)
 
 
 def main_type(model: LanguageModel) -> str:
-    """Returns the element type that most bytes of a file have."""
+    """Return the element type that most bytes of a file have."""
     sizes: dict[str, int] = {}
     for tensor in model.file.tensors.values():
         sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.nbytes
@@ -81,12 +81,12 @@ def main_type(model: LanguageModel) -> str:
 
 
 def context_of(model: LanguageModel) -> int:
-    """Returns for how many tokens the cases of a model have room."""
+    """Return for how many tokens the cases of a model have room."""
     return min(CONTEXT, model.hyper.context)
 
 
 def work_of_model(model: LanguageModel, phase: str, tokens: int) -> tuple[float, float]:
-    """Returns multiplications and additions of a call, and the bytes of weights that it must read,
+    """Return multiplications and additions of a call, and the bytes of weights that it must read,
     as they are in the file.
 
     Products by weights count; attention does not. Of a prompt only the last token has logits. Of
@@ -117,7 +117,7 @@ class Cases:
         self._ready: dict[str, Spec] = {}
 
     def ready(self, spec: Spec) -> Spec:
-        """Returns a case with all that a runner needs to know."""
+        """Return a case with all that a runner needs to know."""
         if spec.kind != LANGUAGE:
             return spec
         if spec.name not in self._ready:
@@ -147,7 +147,7 @@ class Cases:
 
 
 def expected_logits(model: LanguageModel, ids: NDArray, last: Sequence[int]) -> NDArray:
-    """Returns the logits that follow the tokens at some indexes of a text: (indexes, vocabulary).
+    """Return the logits that follow the tokens at some indexes of a text: (indexes, vocabulary).
 
     ids: the text. They are computed by numpy, from the file's weights in float32.
     """
@@ -167,7 +167,7 @@ def _widened(tensor: GgufTensor) -> GgufTensor:
 
 
 def _last(spec: Spec) -> int:
-    """Returns the index of the token after which logits are compared."""
+    """Return the index of the token after which logits are compared."""
     return int(spec["tokens"]) - (0 if spec["phase"] == "token" else 1)
 
 

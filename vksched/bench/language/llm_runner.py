@@ -124,12 +124,12 @@ class LanguageRun:
         self._tokens = int(self.spec["tokens"])
 
     def result(self) -> NDArray:
-        """Returns the logits that follow, computed as they are when measured."""
+        """Return the logits that follow, computed as they are when measured."""
         self._turn = 0
         return self._read()[0]
 
     def seconds(self) -> float:
-        """Returns the seconds of one call."""
+        """Return the seconds of one call."""
         return self._read()[1]
 
     def _read(self) -> tuple[NDArray, float]:

@@ -57,7 +57,7 @@ class Sizes:
         return self.width // self.heads
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...], float]]:
-        """Yields name, shape and spread of each weight."""
+        """Yield name, shape and spread of each weight."""
         keys, by_width = self.kv_heads * self.head_size, self.width**-0.5
         yield "token_embd.weight", (self.vocabulary, self.width), 1.0
         for layer in range(self.layers):
@@ -78,7 +78,7 @@ class Sizes:
 
 
 def write_model(path: Path, kind: str, sizes: Sizes | None = None, seed: int = SEED) -> None:
-    """Writes a random llama whose matrices are of an element type of TYPES."""
+    """Write a random llama whose matrices are of an element type of TYPES."""
     sizes, rng = sizes or Sizes(), np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(f"random {kind}")
@@ -110,7 +110,7 @@ def write_model(path: Path, kind: str, sizes: Sizes | None = None, seed: int = S
 def blocks_of(
     kind: str, shape: tuple[int, ...], spread: float, rng: np.random.Generator
 ) -> NDArray:
-    """Returns the bytes of a random weight: (rows, bytes of a row). Its values have about mean 0
+    """Return the bytes of a random weight: (rows, bytes of a row). Its values have about mean 0
     and the standard deviation `spread`.
     """
     elements, size_bytes = gguf.GGML_QUANT_SIZES[Type[kind]]

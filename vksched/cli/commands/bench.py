@@ -281,7 +281,7 @@ class _bar:
 
 
 def show(report: Report, suite: Suite, known: Mapping[str, BaselineInfo]) -> None:
-    """Prints a report for people. known: baselines by name, for how to get a missing one."""
+    """Print a report for people. known: baselines by name, for how to get a missing one."""
     for device in report.devices:
         ceiling = device.ceiling
         click.echo(
@@ -311,7 +311,7 @@ def show(report: Report, suite: Suite, known: Mapping[str, BaselineInfo]) -> Non
 
 
 def _print(table: Any) -> None:
-    """Prints a table, in a file as wide as it needs to be."""
+    """Print a table, in a file as wide as it needs to be."""
     from ...common.console import PrintableConsole
 
     console = PrintableConsole()
@@ -351,7 +351,7 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
 
 
 def _reading(result: Result, figure: Figure) -> tuple[str, str]:
-    """Returns tokens a second, and memory."""
+    """Return tokens a second, and memory."""
     from ...bench.baselines.workloads import tokens_of
     from ...common.formatting import format_bytes, format_number
 

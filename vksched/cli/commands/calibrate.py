@@ -78,7 +78,7 @@ def _measured(
     calibrator: Calibrator,
     tuner: Tuner,
 ) -> dict[str, Any]:
-    """Measures one device; returns what is known of it then."""
+    """Measure one device; returns what is known of it then."""
     from ...trace import SystemClock
     from ...tuning.autotuner import progress_bar
     from ...tuning.calibration_samples import calibration_samples
@@ -148,7 +148,7 @@ def _cells(known: Mapping[str, Any]) -> list[str]:
 
 
 def _rate(per_s: float) -> str:
-    """Returns billions a second; "-" where no call was long enough to tell."""
+    """Return billions a second; "-" where no call was long enough to tell."""
     return f"{per_s / 1e9:.3g}" if per_s else "-"
 
 

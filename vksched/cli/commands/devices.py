@@ -54,7 +54,7 @@ def devices(presets: bool, verbose: bool, as_json: bool) -> None:
 
 
 def show_presets(as_json: bool) -> None:
-    """Prints the cards, machines and links that have names."""
+    """Print the cards, machines and links that have names."""
     from ...topology.link_presets import LANE_BYTES_PER_S, LANES, WAYS
     from ...topology.presets import card, card_names, topology_data, topology_names
     from ..options import inputs
@@ -100,7 +100,7 @@ def show_presets(as_json: bool) -> None:
 
 
 def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:
-    """Returns the table of devices for a terminal of this many columns."""
+    """Return the table of devices for a terminal of this many columns."""
     from rich import box
     from rich.table import Table
 
@@ -130,7 +130,7 @@ def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:
 
 
 def feature_table(found: tuple[DeviceInfo, ...]) -> RenderableType:
-    """Returns the table of what devices have beyond Vulkan 1.1; numpy has no part in it."""
+    """Return the table of what devices have beyond Vulkan 1.1; numpy has no part in it."""
     from rich import box
     from rich.table import Table
 
@@ -161,7 +161,7 @@ def _as_plain(info: DeviceInfo) -> dict[str, object]:
 
 
 def _limits(info: DeviceInfo) -> list[str]:
-    """Returns the limits that decide which kernels run, and how well; numpy has none."""
+    """Return the limits that decide which kernels run, and how well; numpy has none."""
     if info.name == "cpu":
         return []
     limits = info.limits

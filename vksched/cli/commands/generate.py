@@ -30,7 +30,7 @@ Command = Callable[..., None]
 
 
 def _model_options(command: Command) -> Command:
-    """Gives a command the model, its devices, and how tokens are chosen."""
+    """Give a command the model, its devices, and how tokens are chosen."""
     for option in reversed(
         (
             click.argument("model_file", metavar="MODEL.gguf"),
@@ -170,7 +170,7 @@ def _opened(
     quiet: bool,
     prompt: Prompt | None = None,
 ) -> Iterator[Chat]:
-    """Gives a model on its devices, with all compiled, or what reads a prompt; shows how far it is
+    """Give a model on its devices, with all compiled, or what reads a prompt; shows how far it is
     meanwhile.
     """
     from ...generation.chat import Chat
@@ -200,7 +200,7 @@ def _opened(
 
 
 def _places(made: Chat, sched: Scheduler) -> str:
-    """Returns where layers lie, and whether what the devices can do was ever measured."""
+    """Return where layers lie, and whether what the devices can do was ever measured."""
     cards = [spec for spec in sched.topology.devices if spec.kind == "vulkan"]
     guessed = len(cards) > 1 and not all(spec.costs.calls for spec in cards)
     places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in made.layers.items())
@@ -210,7 +210,7 @@ def _places(made: Chat, sched: Scheduler) -> str:
 
 
 def _ask() -> str | None:
-    """Returns a line that the user wrote; None at the end."""
+    """Return a line that the user wrote; None at the end."""
     try:
         line = input("> " if sys.stdin.isatty() else "").strip()
     except (EOFError, KeyboardInterrupt):
@@ -220,7 +220,7 @@ def _ask() -> str | None:
 
 
 def _stream(answer: TextStream) -> str:
-    """Prints an answer as it comes, which Ctrl-C stops; returns what there is of it."""
+    """Print an answer as it comes, which Ctrl-C stops; returns what there is of it."""
     pieces: list[str] = []
     try:
         for piece in answer:

@@ -88,7 +88,7 @@ def info(
 
 
 def _check_options(context: click.Context) -> set[str]:
-    """Returns which options are given. Raises a UsageError for those that are for ONNX models."""
+    """Return which options are given. Raises a UsageError for those that are for ONNX models."""
     given: set[str] = set()
     for parameter in context.command.params:
         name = parameter.name or ""

@@ -149,7 +149,7 @@ def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat:
 
 
 def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
-    """Opens the Vulkan devices named, or all that can be used, software ones too."""
+    """Open the Vulkan devices named, or all that can be used, software ones too."""
     from ...runtime.vulkan import device_probe
     from ...runtime.vulkan.vulkan_device import VulkanDevice
     from ...scheduler.scheduler import Scheduler
@@ -173,7 +173,7 @@ def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
 
 
 def _gradient_devices(wanted: Iterable[str]) -> list[str]:
-    """Returns the devices named, or all that can be used, software ones and the CPU too."""
+    """Return the devices named, or all that can be used, software ones and the CPU too."""
     from ...runtime.vulkan import device_probe
 
     names = [name for text in wanted for name in inputs.parse_devices(text) or ()]

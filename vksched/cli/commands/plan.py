@@ -182,7 +182,7 @@ def _table(found: Tradeoffs, as_json: bool) -> str:
 def load_graph(
     address: str, dims: tuple[str, ...], shapes: tuple[str, ...]
 ) -> tuple[Graph, list[str]]:
-    """Returns the graph at an address, and what is to be said of it. dims, shapes: sizes of an ONNX
+    """Return the graph at an address, and what is to be said of it. dims, shapes: sizes of an ONNX
     model; its first stage is what is planned.
 
     Raises:
@@ -214,14 +214,14 @@ def load_graph(
 
 
 def _with_updates(value: Any) -> tuple[Any, Any]:
-    """Returns outputs and updates: a pair whose second part maps states to their next values."""
+    """Return outputs and updates: a pair whose second part maps states to their next values."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
         return value
     return value, None
 
 
 def load_outputs(address: str) -> Any:
-    """Returns the tensors at an address.
+    """Return the tensors at an address.
 
     Raises:
         VkschedError: there is nothing, or the code there fails.
@@ -262,7 +262,7 @@ def _known(module: ModuleType) -> str:
 
 
 def _load_module(place: str) -> ModuleType:
-    """Imports a module, from the current folder too, or a file, beside which it may import."""
+    """Import a module, from the current folder too, or a file, beside which it may import."""
     path = Path(place)
     is_file = path.suffix == ".py"
     folder = str(path.resolve().parent if is_file else Path.cwd())

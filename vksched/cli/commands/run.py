@@ -192,7 +192,7 @@ def _inputs(
     sizes: tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]],
     seed: int | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the first part of the report, and values for all inputs."""
+    """Return the first part of the report, and values for all inputs."""
     from ...importers.onnx.example_inputs import choose_shapes, example_inputs
 
     missing = [value.name for value in model.inputs if value.name not in arrays]
@@ -229,7 +229,7 @@ class Where:
     precision: PrecisionModes = SINGLE
 
     def open(self, **options: Any) -> Scheduler:
-        """Returns a scheduler. options: more of its options."""
+        """Return a scheduler. options: more of its options."""
         from ...scheduler.scheduler import Scheduler
 
         return Scheduler(
@@ -239,7 +239,7 @@ class Where:
     def compile(
         self, sched: Scheduler, model: Model, progress: Progress | None = None
     ) -> CompiledModel:
-        """Returns a model compiled on a scheduler, with all that is said of it here."""
+        """Return a model compiled on a scheduler, with all that is said of it here."""
         return sched.compile(model, self.places, progress, precision=self.precision)
 
 
@@ -252,7 +252,7 @@ def measure(
     progress: Progress,
     reports: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any], RunReport | None]:
-    """Returns the outputs, the times of all runs but the first, or of that if it is alone, and a
+    """Return the outputs, the times of all runs but the first, or of that if it is alone, and a
     report of them, where one is wanted.
     """
     from ...plan.explain.explain_plan import COMMAND, idle_lines
@@ -311,7 +311,7 @@ def run_once(
     given: Mapping[str, Any],
     where: Where,
 ) -> Mapping[str, Any]:
-    """Returns the outputs of one run, with nothing measured."""
+    """Return the outputs of one run, with nothing measured."""
 
     with where.open() as sched:
         return where.compile(sched, model)(**given)
@@ -335,7 +335,7 @@ def measure_ops(
     there: Sequence[str],
     recorder: Recorder,
 ) -> list[dict[str, Any]]:
-    """Returns the times of one more run, in which each device is given one op at a time.
+    """Return the times of one more run, in which each device is given one op at a time.
 
     there: the names of all devices, with the CPU's.
     """
@@ -361,7 +361,7 @@ def _by_op(op_timer: OpTimer, runs: int) -> list[dict[str, Any]]:
 
 
 def _flat(outputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Returns outputs by name, the items of sequences as outputs of their own; of maps the keys of
+    """Return outputs by name, the items of sequences as outputs of their own; of maps the keys of
     one, and the values of all.
     """
     out: list[tuple[str, Any]] = []
@@ -386,7 +386,7 @@ def _type(value: Any) -> str:
 
 
 def _summary(name: str, value: Any) -> dict[str, Any]:
-    """Returns the type of an output, and of numbers the least, mean and greatest finite one."""
+    """Return the type of an output, and of numbers the least, mean and greatest finite one."""
     out: dict[str, Any] = {"name": name, "type": _type(value)}
     if value is None or value.dtype.kind in "OUSc":
         return out
@@ -398,7 +398,7 @@ def _summary(name: str, value: Any) -> dict[str, Any]:
 
 
 def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
-    """Writes outputs as .npy files, named as they are as far as files can be; returns the paths.
+    """Write outputs as .npy files, named as they are as far as files can be; returns the paths.
 
     Raises:
         VkschedError: they cannot be written.

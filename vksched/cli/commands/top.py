@@ -108,7 +108,7 @@ def _watch(client: Client) -> None:
 
 
 def _window(console: PrintableConsole) -> Window:
-    """Returns the terminal as it is now; COLUMNS and LINES say what it was."""
+    """Return the terminal as it is now; COLUMNS and LINES say what it was."""
     from rich.console import ConsoleDimensions
 
     from ...monitor.top.render import Window

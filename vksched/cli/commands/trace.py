@@ -42,7 +42,7 @@ def trace(file: str, html: str | None, svg: str | None, png: str | None, as_json
 
 
 def check_end(path: str | None, end: str) -> None:
-    """Refuses a file's name with another end, and a folder that is not there."""
+    """Refuse a file's name with another end, and a folder that is not there."""
     if path is None:
         return
     if not path.lower().endswith(end):
@@ -51,7 +51,7 @@ def check_end(path: str | None, end: str) -> None:
 
 
 def as_dict(timeline: Timeline) -> dict[str, Any]:
-    """Returns a timeline as plain data; times in seconds from the first event."""
+    """Return a timeline as plain data; times in seconds from the first event."""
     return {
         "title": timeline.title,
         "summary": timeline.summary,
@@ -70,7 +70,7 @@ def as_dict(timeline: Timeline) -> dict[str, Any]:
 
 
 def as_text(timeline: Timeline) -> str:
-    """Returns a timeline in a screen: what each device did, and which splits took longest."""
+    """Return a timeline in a screen: what each device did, and which splits took longest."""
     from ...common.formatting import count_of, format_seconds
 
     lines = [timeline.title, timeline.summary, *(f"note: {note}" for note in timeline.notes)]

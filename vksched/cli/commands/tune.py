@@ -83,7 +83,7 @@ def _devices(wanted: Sequence[str] | None) -> list[str]:
 
 
 def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool) -> dict[str, Any]:
-    """Measures what is missing on one device; returns what is known then."""
+    """Measure what is missing on one device; returns what is known then."""
     from ...tuning.autotuner import Mode, Tuner, progress_bar
     from ...tuning.tunable_calls import calls_of
     from ...tuning.variant_cache import Store
@@ -125,7 +125,7 @@ def _call(found: TuningResult) -> dict[str, Any]:
 
 
 def _short(key: str) -> str:
-    """Returns a call's key without its result and without what is off."""
+    """Return a call's key without its result and without what is off."""
     operands, _, rest = key.partition(" -> ")
     attrs = rest.partition(" ")[2].split(", ")
     details = [a.removesuffix("=True") for a in attrs if a and not a.endswith(("=False", "=None"))]

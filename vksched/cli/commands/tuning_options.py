@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
-    """Returns a decorator with the arguments of a command that measures devices; budget_s: its
+    """Return a decorator with the arguments of a command that measures devices; budget_s: its
     default.
     """
     given = [
@@ -50,7 +50,7 @@ def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
 
 
 def check_budget(command: str, budget_s: float) -> None:
-    """Raises a VkschedError where there is no time at all, or no number."""
+    """Raise a VkschedError where there is no time at all, or no number."""
     if not budget_s > 0:
         raise VkschedError(f"[{command}] expected a budget above 0 seconds, got {budget_s:g}")
 
@@ -62,7 +62,7 @@ def check_options(
     shapes: Sequence[str],
     more: Mapping[str, object] | None = None,
 ) -> None:
-    """Refuses options that would have no effect: --clear measures nothing, and sizes are those of
+    """Refuse options that would have no effect: --clear measures nothing, and sizes are those of
     models. more: options that a command has besides.
     """
     sizes = {"--free-dim": dims, "--shape": shapes}
@@ -73,7 +73,7 @@ def check_options(
 
 
 def default_vulkan() -> tuple[list[str], str | None]:
-    """Returns the default devices, or all software devices where there are none, each once; and
+    """Return the default devices, or all software devices where there are none, each once; and
     why no Vulkan device is used by default, if none is.
     """
     from ...runtime.vulkan import device_probe
@@ -84,7 +84,7 @@ def default_vulkan() -> tuple[list[str], str | None]:
 
 
 def graphs_of(files: Sequence[str], dims: Sequence[str], shapes: Sequence[str]) -> list[Graph]:
-    """Returns the graphs of the first stages of models, for the sizes given."""
+    """Return the graphs of the first stages of models, for the sizes given."""
     sizes = inputs.parse_dims(dims), inputs.parse_shapes(shapes)
     return [graph for file in files for graph in _first_stage(file, *sizes)]
 
@@ -92,7 +92,7 @@ def graphs_of(files: Sequence[str], dims: Sequence[str], shapes: Sequence[str]) 
 def _first_stage(
     file: str, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[Graph]:
-    """Returns the graph of a model's first stage, if it has one."""
+    """Return the graph of a model's first stage, if it has one."""
     from ...importers import load_onnx
     from ...importers.onnx.example_inputs import choose_shapes
     from ...ir.build_graph import build_graph
@@ -107,7 +107,7 @@ def _first_stage(
 
 
 def row_of(spec: DeviceSpec, file: Path | None) -> dict[str, Any]:
-    """Returns a device's row of a report; file: what is known of it is kept there."""
+    """Return a device's row of a report; file: what is known of it is kept there."""
     about = {
         "name": spec.name,
         "label": spec.label,
@@ -118,12 +118,12 @@ def row_of(spec: DeviceSpec, file: Path | None) -> dict[str, Any]:
 
 
 def show_cleared(row: Mapping[str, Any]) -> None:
-    """Prints what --clear did to a device."""
+    """Print what --clear did to a device."""
     what = "forgotten" if row["cleared"] else "nothing was known"
     click.echo(f"{row['name']} {row['label']}: {what}")
 
 
 def show_notes(notes: Sequence[str]) -> None:
-    """Prints the warnings that were collected."""
+    """Print the warnings that were collected."""
     for note in notes:
         click.echo(f"note: {note}")

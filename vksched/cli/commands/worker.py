@@ -20,7 +20,7 @@ LOOK_S = 0.1
 
 
 def _number(_: click.Context, option: click.Parameter, value: float) -> float:
-    """Refuses what is in each range, as it compares to nothing."""
+    """Refuse what is in each range, as it compares to nothing."""
     if math.isnan(value):
         raise click.BadParameter("expected a number of seconds, got nan", param=option)
     return value
@@ -129,7 +129,7 @@ def worker(
 
 
 def _allow_files() -> None:
-    """Lets this process open as many files as it may: each large weight and connection is one."""
+    """Let this process open as many files as it may: each large weight and connection is one."""
     if sys.platform == "win32":
         return
     import resource

@@ -64,7 +64,7 @@ def check_outputs(kind: str, case: ComparedRun) -> dict[str, Any]:
 def _compare_with(
     reference: ReferenceRuntime, case: ComparedRun
 ) -> tuple[list[Difference], Steps | str | None]:
-    """Returns the differences from a reference's outputs, and of a network that quantises what
+    """Return the differences from a reference's outputs, and of a network that quantises what
     comparing step by step has shown, or why it was not possible.
     """
     expected = reference.outputs(case.path, case.model, case.given, list(case.outputs))
@@ -100,7 +100,7 @@ def _step_notes(steps: Steps | str) -> list[str]:
 
 
 def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Difference], list[str]]:
-    """Asks onnxruntime where the onnx evaluator differs; returns the rows, and what to tell."""
+    """Ask onnxruntime where the onnx evaluator differs; returns the rows, and what to tell."""
     from ...importers.onnx.nodes.allow_list import is_doubted
     from ...importers.onnx.nodes.subgraphs import all_nodes
 
@@ -123,7 +123,7 @@ def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Differ
 
 
 def _parting(case: ComparedRun) -> str:
-    """Returns the first node that the two references compute differently; "" where there is
+    """Return the first node that the two references compute differently; "" where there is
     none.
     """
     from ...importers.onnx.nodes.cpu_node import describe
@@ -144,7 +144,7 @@ def _parting(case: ComparedRun) -> str:
 
 
 def show_check(report: Mapping[str, Any]) -> None:
-    """Prints what `check_outputs` has put into a report."""
+    """Print what `check_outputs` has put into a report."""
     columns = "output", f"largest difference from {report['checked_by']}", "relative", ""
     off = inputs.table(*columns)
     off.columns[3].justify = "left"

@@ -79,7 +79,7 @@ class Steps:
 
 
 def quantising_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
-    """Returns the nodes whose results are steps."""
+    """Return the nodes whose results are steps."""
     return [n for n in nodes if n.op_type.startswith(ROUNDS)]
 
 
@@ -91,7 +91,7 @@ def compare_steps(
     again: Again,
     tolerance: Tolerance,
 ) -> Steps:
-    """Compares a model that quantises part by part.
+    """Compare a model that quantises part by part.
 
     outputs: of the run that is judged.
 
@@ -126,7 +126,7 @@ def _judged(
     theirs: Mapping[str, Any],
     tolerance: Tolerance,
 ) -> Iterator[Off | str]:
-    """Returns by how many steps quantised values differ, or what else is wrong with them.
+    """Return by how many steps quantised values differ, or what else is wrong with them.
 
     A zero point may itself be one step off: elements are compared by their distance from it.
     """
@@ -147,7 +147,7 @@ def _judged(
 def _off(
     node: str, name: str, one: NDArray, other: NDArray, shift: int, tolerance: Tolerance
 ) -> Off | str:
-    """Returns by how many steps one value is off, or what else is wrong with it; "" for nothing."""
+    """Return by how many steps one value is off, or what else is wrong with it; "" for nothing."""
     if one.shape != other.shape or one.dtype != other.dtype or one.dtype.kind not in "iu":
         (found,) = compare({name: one}, {name: other}, tolerance)
         return found.wrong and f"{node}: {found.wrong}"
@@ -158,7 +158,7 @@ def _off(
 
 
 def _take_apart(model: Model, cuts: Mapping[str, Any], outputs: Sequence[str]) -> ModelProto:
-    """Returns a model in which quantised values are inputs, and what it makes of them outputs with
+    """Return a model in which quantised values are inputs, and what it makes of them outputs with
     other names.
     """
     from onnx.helper import (

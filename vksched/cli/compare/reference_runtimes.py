@@ -41,7 +41,7 @@ class ReferenceRuntime:
     def values(
         self, source: Source, inputs: Mapping[str, Any], names: Sequence[str]
     ) -> dict[str, Any]:
-        """Returns the outputs of a model by name; as `outputs`."""
+        """Return the outputs of a model by name; as `outputs`."""
         try:
             found = self.evaluate(source, inputs, names)
         except ImportError as error:
@@ -92,7 +92,7 @@ REFERENCE_RUNTIMES = {
 
 
 def whole_model(model: Model, outputs: Sequence[str] = ()) -> ModelProto:
-    """Returns a model with its initializers in it, and more outputs: values of its main graph."""
+    """Return a model with its initializers in it, and more outputs: values of its main graph."""
     from onnx import ModelProto
     from onnx.helper import make_empty_tensor_value_info
     from onnx.numpy_helper import from_array

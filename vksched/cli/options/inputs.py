@@ -71,12 +71,12 @@ def cache_type_option(what: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def parse_dims(given: Sequence[str]) -> dict[str, int]:
-    """Returns sizes by name, of "batch=4"."""
+    """Return sizes by name, of "batch=4"."""
     return {name: _size(text, given) for name, text in map(_pair, given)}
 
 
 def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Returns shapes by name, of "x=1,3,224,224"; "x=" has no dimensions."""
+    """Return shapes by name, of "x=1,3,224,224"; "x=" has no dimensions."""
     return {
         name: tuple(_size(part, given) for part in text.split(",") if text)
         for name, text in map(_pair, given)
@@ -84,7 +84,7 @@ def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def size_options(model: Model, sizes: Sizes) -> str:
-    """Returns options that give other sizes than those assumed, as a shell takes them; "" where
+    """Return options that give other sizes than those assumed, as a shell takes them; "" where
     nothing was assumed.
     """
     options = []
@@ -102,7 +102,7 @@ def size_options(model: Model, sizes: Sizes) -> str:
 
 
 def parse_places(given: Sequence[str]) -> dict[str, str]:
-    """Returns names of devices by pattern, of "layer.9.*=vulkan:1"."""
+    """Return names of devices by pattern, of "layer.9.*=vulkan:1"."""
     out: dict[str, str] = {}
     for place in given:
         pattern, _, device = place.rpartition("=")
@@ -114,7 +114,7 @@ def parse_places(given: Sequence[str]) -> dict[str, str]:
 
 
 def check_places(places: Iterable[str], graphs: Sequence[Graph], stage: str = "place") -> None:
-    """Raises a PlanError, which names what is close, for a pattern that matches in no graph.
+    """Raise a PlanError, which names what is close, for a pattern that matches in no graph.
     stage: who asks.
     """
     from ...plan.types.node_names import NameIndex
@@ -135,21 +135,21 @@ def check_folder(path: str) -> None:
 
 
 def exclude(option: str, others: Mapping[str, object]) -> None:
-    """Refuses options that would have no effect with another one. others: to what they are set."""
+    """Refuse options that would have no effect with another one. others: to what they are set."""
     for other, value in others.items():
         if value:
             raise click.UsageError(f"{option} and {other} exclude each other.")
 
 
 def need(options: Mapping[str, object], what: str) -> None:
-    """Refuses options that have no effect without another one, or without a model."""
+    """Refuse options that have no effect without another one, or without a model."""
     for option, value in options.items():
         if value:
             raise click.UsageError(f"{option} needs {what}.")
 
 
 def parse_devices(given: str | None) -> list[str] | None:
-    """Returns names of devices, of "vulkan:0,cpu"."""
+    """Return names of devices, of "vulkan:0,cpu"."""
     return None if given is None else [name.strip() for name in given.split(",")]
 
 
@@ -167,7 +167,7 @@ def _size(text: str, given: Sequence[str]) -> int:
 
 
 def read_arrays(given: Sequence[str], model: Model) -> dict[str, Any]:
-    """Returns arrays by name, of "x=a.npy", "x=input_0.pb" or "all.npz".
+    """Return arrays by name, of "x=a.npy", "x=input_0.pb" or "all.npz".
 
     Raises:
         GraphError: a name is not of an input. VkschedError: a file cannot be read.
@@ -218,7 +218,7 @@ def _read(place: str) -> dict[str, Any]:
 
 
 def said(error: BaseException, place: str = "") -> str:
-    """Returns an error as one line. place: a file that the reader was told of already."""
+    """Return an error as one line. place: a file that the reader was told of already."""
     if isinstance(error, OSError) and error.strerror and str(error.filename) == place:
         return error.strerror
     return " ".join(f"{type(error).__name__}: {error}".split())
@@ -226,7 +226,7 @@ def said(error: BaseException, place: str = "") -> str:
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """Gives a list that has the texts of all warnings at the end, each once."""
+    """Give a list that has the texts of all warnings at the end, each once."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -238,7 +238,7 @@ def collected_warnings() -> Iterator[list[str]]:
 
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Gives a function of (what, done, total), in bytes, that shows a bar for each thing done; any
+    """Give a function of (what, done, total), in bytes, that shows a bar for each thing done; any
     thread may call it. What draws them is imported with the first one. Nothing is shown once the
     context has ended.
     """
@@ -273,7 +273,7 @@ def _bars() -> Any:
 
 
 def table(*columns: str, left: int = 1) -> Any:
-    """Returns an empty table, whose columns after the first ones are numbers."""
+    """Return an empty table, whose columns after the first ones are numbers."""
     from rich import box
     from rich.table import Table
 
@@ -284,7 +284,7 @@ def table(*columns: str, left: int = 1) -> Any:
 
 
 def print_table(made: Any, wide: bool = False) -> None:
-    """Prints a table, and an empty line behind it. wide: in a file its lines are not folded."""
+    """Print a table, and an empty line behind it. wide: in a file its lines are not folded."""
     from ...common.console import PrintableConsole
 
     console = PrintableConsole()

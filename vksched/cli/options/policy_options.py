@@ -24,7 +24,7 @@ class PlanningOptions:
     objective: str = "latency"
 
     def as_dict(self) -> dict[str, str]:
-        """Returns both as plain data."""
+        """Return both as plain data."""
         return {"policy": self.policy, "objective": self.objective}
 
 
@@ -32,7 +32,7 @@ DEFAULT = PlanningOptions()
 
 
 def with_planning_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options --policy and --objective, as its argument `planning`."""
+    """Give a command the options --policy and --objective, as its argument `planning`."""
 
     @click.option(
         "--policy",

@@ -47,7 +47,7 @@ chat_precision_option = _one_mode(
 
 
 def parse_precision(given: Sequence[str]) -> PrecisionModes:
-    """Returns a precision as `compile` takes it, of "mixed" or "head.*=float32"."""
+    """Return a precision as `compile` takes it, of "mixed" or "head.*=float32"."""
     whole, patterns = SINGLE, dict[str, str]()
     for each in given:
         pattern, _, mode = each.rpartition("=")
@@ -63,12 +63,12 @@ def parse_precision(given: Sequence[str]) -> PrecisionModes:
 
 
 def patterns_of(modes: PrecisionModes) -> list[str]:
-    """Returns the name patterns of a precision."""
+    """Return the name patterns of a precision."""
     return [] if isinstance(modes, str) else list(modes)
 
 
 def least_exact(modes: PrecisionModes) -> str:
-    """Returns the least exact word of a precision."""
+    """Return the least exact word of a precision."""
     used = {modes} if isinstance(modes, str) else set(modes.values())
     return [mode for mode in MODES if mode in used][-1]
 
@@ -87,7 +87,7 @@ def cost_of(modes: PrecisionModes, rows: Sequence[Difference]) -> dict[str, Any]
 
 
 def show_cost(cost: Mapping[str, Any]) -> None:
-    """Prints what `cost_of` has found."""
+    """Print what `cost_of` has found."""
     click.echo(
         f"{cost['precision']} costs {cost['relative']:.2g} of the largest magnitude of an output: "
         f"{cost['output']} is up to {cost['largest']:.2g} from its value in float32"

@@ -33,7 +33,7 @@ what_if_option = click.option(
 def topology_of(
     devices: str | None, topology_file: str | None
 ) -> tuple[Topology, dict[str, str], bool]:
-    """Returns the machine to plan for, other names of its devices, and whether the CPU competes.
+    """Return the machine to plan for, other names of its devices, and whether the CPU competes.
 
     devices: those named of this computer. topology_file: else a file or a preset.
     """
@@ -47,14 +47,14 @@ def topology_of(
 
 
 def changes_of(topology: Topology, given: Sequence[str]) -> list[Change]:
-    """Returns the machines after each of the changes."""
+    """Return the machines after each of the changes."""
     from ...planner.what_if import Change, changed
 
     return [Change(text, changed(topology, text)) for text in given]
 
 
 def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
-    """Returns the machine of the devices named, or used by default, with all that was measured of
+    """Return the machine of the devices named, or used by default, with all that was measured of
     it, and other names of its devices.
     """
     from ...runtime.vulkan import device_probe

@@ -23,7 +23,7 @@ Place = tuple[str | None, str | None, int | None, str]
 
 
 def show_language_model(model_file: str, as_json: bool, place: Place | None = None) -> None:
-    """Prints what there is to say of a model. place: where it shall fit."""
+    """Print what there is to say of a model. place: where it shall fit."""
     from ...importers import load_gguf
     from .memory_fit import MemoryFit
 
@@ -79,7 +79,7 @@ def _text(file: GgufFile, key: str) -> str:
 
 
 def _types(file: GgufFile) -> list[dict[str, Any]]:
-    """Returns for each element type how many tensors have it, the one with most bytes first."""
+    """Return for each element type how many tensors have it, the one with most bytes first."""
     rows: dict[str, dict[str, Any]] = {}
     for tensor in file.tensors.values():
         empty = {"type": tensor.type, "tensors": 0, "parameters": 0, "bytes": 0}
@@ -141,12 +141,12 @@ def _show_hyper(hyper: Mapping[str, Any], learned_positions: bool) -> None:
 
 
 def _span(hyper: Mapping[str, Any], name: str) -> str:
-    """Returns a number that each layer has, as one or as a range."""
+    """Return a number that each layer has, as one or as a range."""
     each: Sequence[int] = hyper[name]
     low, high = min(each), max(each)
     return str(low) if low == high else f"{low} to {high}"
 
 
 def _echo(text: str = "") -> None:
-    """Prints a line. A file may hold what would move the cursor, or is no letter."""
+    """Print a line. A file may hold what would move the cursor, or is no letter."""
     click.echo(printable(text, one_line=True))

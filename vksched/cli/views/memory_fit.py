@@ -46,7 +46,7 @@ class MemoryFit:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns everything as plain data. what_if: the first row is the machine as it is."""
+        """Return everything as plain data. what_if: the first row is the machine as it is."""
         from ...generation.layer_placement.forecast import as_dict
 
         return {
@@ -59,7 +59,7 @@ class MemoryFit:
         }
 
     def show(self) -> None:
-        """Prints tables: what the machine holds, and how fast it is with and without each card."""
+        """Print tables: what the machine holds, and how fast it is with and without each card."""
         outcome, here = self._rows[0]
         click.echo(f"with a context of {self.ctx:,} tokens, kept as {self._cache_type}:\n")
         if here is None:

@@ -111,7 +111,7 @@ def describe(
 def lower_model(
     model: Model, shapes: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> tuple[Lowered, list[str]]:
-    """Returns the first stage of a model for some shapes and arrays, and what to say of it."""
+    """Return the first stage of a model for some shapes and arrays, and what to say of it."""
     from ...importers.onnx.example_inputs import example_inputs
     from ...importers.onnx.lower.frame import NeedsInputs
 
@@ -152,7 +152,7 @@ def _value(value: ModelValue) -> dict[str, Any]:
 def _ops(
     nodes: Sequence[NodeProto], lowered: Lowered, written: Graph | None, plan: Plan | None
 ) -> list[dict[str, Any]]:
-    """Returns for each op of the file how many of its nodes run where.
+    """Return for each op of the file how many of its nodes run where.
 
     written: the graph of the first stage before it was rewritten into the plan's.
     """
@@ -179,7 +179,7 @@ def _ops(
 
 
 def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str, set[str]]:
-    """Returns for each node of the file, by its name, where what it was lowered to runs."""
+    """Return for each node of the file, by its name, where what it was lowered to runs."""
     from ...importers.onnx.lower.frame_lowering import scope_name
     from ...importers.onnx.nodes.names import JOINT
 
@@ -209,13 +209,13 @@ def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str,
 
 
 def _beginnings(name: str, joint: str) -> Iterator[str]:
-    """Returns a name, and it without what stands behind its last joint, and so on."""
+    """Return a name, and it without what stands behind its last joint, and so on."""
     parts = name.split(joint)
     return (joint.join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def _sum_up(places: Set[str]) -> str:
-    """Returns the kernels among the places of one node, else what comes next to them."""
+    """Return the kernels among the places of one node, else what comes next to them."""
     kernels = {p for p in places if p not in LEGEND and not p.endswith(FUSED)}
     fused = {p for p in places if p.endswith(FUSED)}
     return "+".join(sorted(kernels or fused)) or next(p for p in LEGEND if p in places)
@@ -233,7 +233,7 @@ def _devices(topology: Topology, plan: Plan | None) -> list[dict[str, Any]]:
 
 
 def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
-    """Returns the ops that run on the CPU as no device can, each with its reason, those of few
+    """Return the ops that run on the CPU as no device can, each with its reason, those of few
     elements too: their sizes may be assumed. doubtful: whether a run may refuse it.
     """
     from ...importers.onnx.lower.frame_lowering import MISFIT
@@ -254,7 +254,7 @@ def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _cut(lowered: Lowered) -> dict[str, Any] | None:
-    """Returns where the first stage ends; None at the end of the model. by_host: whether the host
+    """Return where the first stage ends; None at the end of the model. by_host: whether the host
     runs the node that stands there. doubtful: whether the host may refuse that node.
     """
     from ...importers.onnx.lower.frame_lowering import MISFIT
@@ -274,7 +274,7 @@ def _cut(lowered: Lowered) -> dict[str, Any] | None:
 
 
 def show_model(report: Mapping[str, Any]) -> None:
-    """Prints what the file says."""
+    """Print what the file says."""
     from ...common.formatting import count_of, format_bytes
 
     opsets = ", ".join(f"{domain} {version}" for domain, version in report["opsets"].items())
@@ -286,7 +286,7 @@ def show_model(report: Mapping[str, Any]) -> None:
 
 
 def show_assumed(report: Mapping[str, Any]) -> None:
-    """Prints the dimensions that were taken as 1, and the options that set them."""
+    """Print the dimensions that were taken as 1, and the options that set them."""
     if report["assumed"]:
         assumed = ", ".join(report["assumed"])
         click.echo(f"size 1 is assumed for {assumed}; try {report['size_options']}")
@@ -294,7 +294,7 @@ def show_assumed(report: Mapping[str, Any]) -> None:
 
 @contextmanager
 def hint_at(assumed: Sequence[str], options: str) -> Iterator[None]:
-    """Adds to an error that sizes were assumed, as these may be what is wrong. options: that give
+    """Add to an error that sizes were assumed, as these may be what is wrong. options: that give
     others.
     """
     try:
@@ -308,7 +308,7 @@ def hint_at(assumed: Sequence[str], options: str) -> Iterator[None]:
 
 
 def _show_bodies(report: Mapping[str, Any]) -> None:
-    """Prints what is inside nodes, and the functions of the model."""
+    """Print what is inside nodes, and the functions of the model."""
     bodies = report["bodies"]
     for body in bodies[:MAX_BODIES]:
         where = f"{body['op']} {body['node']!r}, {body['attribute']}"
@@ -323,7 +323,7 @@ def _show_bodies(report: Mapping[str, Any]) -> None:
 
 
 def _counted(ops: Mapping[str, int]) -> str:
-    """Returns how many nodes there are, and of which ops."""
+    """Return how many nodes there are, and of which ops."""
     from ...common.formatting import count_of
 
     shown = [f"{op} {count}" if count > 1 else op for op, count in ops.items()]

@@ -43,7 +43,7 @@ report_option = click.option(
 
 
 def write_report(report: RunReport, path: str) -> None:
-    """Writes a report as a picture or as JSON, by the end of the file's name.
+    """Write a report as a picture or as JSON, by the end of the file's name.
 
     Raises:
         VkschedError: it cannot be written.
@@ -58,7 +58,7 @@ def write_report(report: RunReport, path: str) -> None:
 
 
 def show_report(report: RunReport, path: str | None) -> None:
-    """Prints a report as tables. path: the file that it was written to."""
+    """Print a report as tables. path: the file that it was written to."""
     for rows, title in zip(report.tables(), TITLES, strict=True):
         click.echo(title)
         head, *body = rows

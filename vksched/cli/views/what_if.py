@@ -73,7 +73,7 @@ class Planner:
         return self._plans[topology]
 
     def tradeoffs(self) -> Tradeoffs:
-        """Returns the candidates of all objectives, on the base machine."""
+        """Return the candidates of all objectives, on the base machine."""
         from ...planner.planner import compare_objectives
 
         request = self._request(self.base)
@@ -86,7 +86,7 @@ class Planner:
         )
 
     def _request(self, topology: Topology) -> Request:
-        """Returns the graph as passes make it for a machine; once for machines that are alike to
+        """Return the graph as passes make it for a machine; once for machines that are alike to
         them.
         """
         from ...engine.request import Request, least_limits
@@ -127,7 +127,7 @@ def compare_topologies(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
 
 
 def predicted_as_text(plan: Plan, found: Comparison) -> str:
-    """Returns where layers run, how long a run takes, and the same of other machines."""
+    """Return where layers run, how long a run takes, and the same of other machines."""
     from ...common.formatting import format_bytes, format_seconds
     from ...plan.explain.layer_table import layer_lines
 
@@ -153,7 +153,7 @@ def predicted_as_text(plan: Plan, found: Comparison) -> str:
 
 
 def predicted_as_dict(plan: Plan, found: Comparison) -> dict[str, Any]:
-    """Returns the same as plain data."""
+    """Return the same as plain data."""
     from ...plan.explain.layer_table import find_layers
 
     return {

@@ -80,7 +80,7 @@ class RemoteWorkers:
         self._lock = threading.Lock()
 
     def connect(self, address: str, timeout_s: float = CONNECT_S) -> RemoteWorker:
-        """Returns a worker, whose name it tells itself.
+        """Return a worker, whose name it tells itself.
 
         Raises:
             DeviceError: nobody is there, it is not of this cluster, runs another vksched, or has
@@ -124,7 +124,7 @@ class RemoteWorkers:
         return worker
 
     def hosts(self, at: RemoteWorker, names: Iterable[str]) -> dict[str, list[str]]:
-        """Returns where some workers are, by name, and by what word each and the worker `at` know
+        """Return where some workers are, by name, and by what word each and the worker `at` know
         that the other one is who it says; see `messages.HELLO`.
         """
         with self._lock:
@@ -136,7 +136,7 @@ class RemoteWorkers:
         return hmac.new(self._secret, incarnations, hashlib.sha256).hexdigest()[:PAIR_DIGITS]
 
     def close(self) -> None:
-        """Ends all connections; what this driver had on the workers is freed there."""
+        """End all connections; what this driver had on the workers is freed there."""
         self._closed.set()
         with self._lock:
             workers, clocks = list(self._workers.values()), self._clocks
@@ -146,7 +146,7 @@ class RemoteWorkers:
             clocks.join()
 
     def _watch_clocks(self) -> None:
-        """Asks all workers again and again what their clocks show."""
+        """Ask all workers again and again what their clocks show."""
         while not self._closed.wait(CLOCK_S):
             with self._lock:
                 workers = [worker for worker in self._workers.values() if worker.error is None]
@@ -155,14 +155,14 @@ class RemoteWorkers:
                     worker.measure_clock()
 
     def state_name(self, key: object) -> str:
-        """Returns the name of a state in messages."""
+        """Return the name of a state in messages."""
         with self._lock:
             if key not in self._state_names:
                 self._state_names[key] = f"s{next(self._names)}"
             return self._state_names[key]
 
     def forget_state(self, key: object) -> None:
-        """Keeps a state no longer that no device has any more."""
+        """Keep a state no longer that no device has any more."""
         with self._lock:
             devices = [device for worker in self._workers.values() for device in worker.devices]
             if not any(device.states.holds(key) for device in devices):
@@ -241,12 +241,12 @@ class RemoteWorker:
         return self._error
 
     def close(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         if self._channel is not None:
             self._channel.close()
 
     def measure(self) -> Link:
-        """Returns the link from the driver's memory to the worker's, measured now.
+        """Return the link from the driver's memory to the worker's, measured now.
 
         Raises:
             HostLost, DeviceTimeout: it does not answer.
@@ -254,7 +254,7 @@ class RemoteWorker:
         return measure_link(self.channel)
 
     def measure_to(self, host: str) -> Link:
-        """Returns the link from this worker's memory to another worker's, measured now.
+        """Return the link from this worker's memory to another worker's, measured now.
 
         Raises:
             HostLost: one of them does not answer.
@@ -266,7 +266,7 @@ class RemoteWorker:
             raise self._mark_lost(f"it says what makes no sense: {error}") from error
 
     def _mark_lost(self, why: str) -> HostLost:
-        """Ends the connection, and returns the error that tells so."""
+        """End the connection, and returns the error that tells so."""
         channel = self.channel
         channel.mark_lost(why)
         assert channel.error is not None
@@ -483,7 +483,7 @@ class RemoteWorker:
         self._device_infos = infos
 
     def measure_clock(self) -> None:
-        """Asks what the worker's clock shows.
+        """Ask what the worker's clock shows.
 
         Raises:
             HostLost, DeviceTimeout: it does not answer.

@@ -45,7 +45,7 @@ class RemoteClock:
         self._lock = threading.Lock()
 
     def note(self, before_s: float, came_s: float, left_s: float, after_s: float) -> None:
-        """Takes an answer. before_s, after_s: when it was asked for and was here, by the own clock.
+        """Take an answer. before_s, after_s: when it was asked for and was here, by the own clock.
         came_s, left_s: when the question was there and the answer went, by the other clock.
         """
         middle_s = (before_s + after_s) / 2
@@ -56,7 +56,7 @@ class RemoteClock:
             self._pace = _pace(list(self._measured))
 
     def estimate(self, now_s: float) -> ClockEstimate:
-        """Returns how times of the other clock are read, as well as is known when the own clock
+        """Return how times of the other clock are read, as well as is known when the own clock
         shows so much; before the first measurement nothing is known.
         """
         with self._lock:
@@ -79,7 +79,7 @@ class ClockEstimate(NamedTuple):
         return when_s + (there_s - when_s - offset_s) / (1 + self.pace)
 
     def error_s(self, *local_s: float) -> float:
-        """Returns by how much that may be off at any of these times of the own clock."""
+        """Return by how much that may be off at any of these times of the own clock."""
         return max(_error_s(self.best, each) for each in local_s)
 
 
@@ -88,7 +88,7 @@ def _error_s(measured: ClockSample, local_s: float) -> float:
 
 
 def _pace(measured: list[ClockSample]) -> float:
-    """Returns by how many seconds it gets ahead in each; 0 where that cannot be told."""
+    """Return by how many seconds it gets ahead in each; 0 where that cannot be told."""
     half = len(measured) // 2
     if not half:
         return 0.0

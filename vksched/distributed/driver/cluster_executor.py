@@ -115,7 +115,7 @@ class ClusterExecutor(BaseExecutor):
         """Devices of which nobody was events_of yet that their memory is given back."""
 
     def _prepare_hosts(self, progress: Progress | None) -> None:
-        """Prepares all hosts at once; where one cannot be prepared, none is left."""
+        """Prepare all hosts at once; where one cannot be prepared, none is left."""
 
         def prepare(name: str) -> None:
             try:
@@ -194,7 +194,7 @@ class ClusterExecutor(BaseExecutor):
         self._transport.abort(run.key)
 
     def _agree(self, run: _Run, results: RunResult) -> None:
-        """Waits until all hosts have done all but their commits, and has them commit."""
+        """Wait until all hosts have done all but their commits, and has them commit."""
         for name, host in self._hosts.items():
             try:
                 if self._parts[name].plan.commits:
@@ -226,7 +226,7 @@ class ClusterExecutor(BaseExecutor):
         run.over.add(name)
 
     def _finish(self, run: _Run) -> None:
-        """Waits for the hosts that have been events_of to commit. What they hold of the slot is not
+        """Wait for the hosts that have been events_of to commit. What they hold of the slot is not
         used again, where one does not end: then its states are torn, and this executor is out of
         use.
         """
@@ -265,7 +265,7 @@ class ClusterExecutor(BaseExecutor):
         return cause
 
     def _note(self, error: DeviceError) -> None:
-        """Takes the executor out of use, where a device has failed, or all of a host."""
+        """Take the executor out of use, where a device has failed, or all of a host."""
         error.during = error.during or f"a run over {len(self._parts)} hosts"
         faults = _faults_of(error, [spec.name for spec in self.plan.topology.devices])
         with self._state:
@@ -292,7 +292,7 @@ class ClusterExecutor(BaseExecutor):
         run.first_error.add(name, error)
 
     def _torn(self, run: _Run, results: RunResult, own: frozenset[int]) -> CommitFailed:
-        """Returns the failure of a run whose states may be torn: of hosts that did not say that
+        """Return the failure of a run whose states may be torn: of hosts that did not say that
         they are done, those of the devices that they name, or of all that commit.
         """
         torn = {self._index(DRIVER, device) for device in own}
@@ -351,7 +351,7 @@ class ClusterExecutor(BaseExecutor):
     # -- the end -----------------------------------------------------------------------------------
 
     def shutdown(self) -> tuple[Closing, ...]:
-        """Waits for the runs under way, and frees the plan on all hosts; see
+        """Wait for the runs under way, and frees the plan on all hosts; see
         `BaseExecutor.shutdown`.
         """
         super().shutdown()
@@ -384,7 +384,7 @@ class _Later:
 
 
 def _faults_of(error: DeviceError, devices: Sequence[str]) -> list[DeviceError]:
-    """Returns an error for each device that one puts out of use: of all of a host, and of a device
+    """Return an error for each device that one puts out of use: of all of a host, and of a device
     that a host names and has not, all that this host has.
     """
     if error.host or error.device in devices:
@@ -407,7 +407,7 @@ def _of_device(error: DeviceError, device: str) -> DeviceError:
 
 
 def _clocks(done: Mapping[str, WorkerRunResult]) -> str:
-    """Returns in words how well the clocks of other hosts are known."""
+    """Return in words how well the clocks of other hosts are known."""
     others = {name: ran.error_s for name, ran in done.items() if name != DRIVER}
     return ", ".join(f"{name} within {format_seconds(s)}" for name, s in others.items())
 

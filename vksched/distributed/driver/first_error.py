@@ -36,7 +36,7 @@ class FirstError:
         return bool(self._errors)
 
     def cause(self) -> BaseException:
-        """Returns the error that the others follow from, with who is to blame for it; there must be
+        """Return the error that the others follow from, with who is to blame for it; there must be
         one.
         """
         with self._lock:
@@ -45,7 +45,7 @@ class FirstError:
 
 
 def only_itself(host: str, error: BaseException) -> BaseException:
-    """Returns an error that blames none but who says it; the driver may say it of others."""
+    """Return an error that blames none but who says it; the driver may say it of others."""
     if isinstance(error, DeviceError) and host != DRIVER:
         own = bool(error.device) and host_of(error.device) == host
         if not own or error.host not in (DRIVER, host):

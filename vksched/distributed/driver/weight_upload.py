@@ -24,7 +24,7 @@ from ..worker.local_weights import file_document
 def send_weights(
     channel: Channel, number: int, graph: Graph, weights: Mapping[str, Payload], timeout_s: float
 ) -> None:
-    """Sends the weights of a plan that a worker has not and cannot read from a file.
+    """Send the weights of a plan that a worker has not and cannot read from a file.
 
     Raises:
         Wrong: the worker misses what nobody named.

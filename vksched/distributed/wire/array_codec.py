@@ -31,7 +31,7 @@ _GAP = bytes(ALIGN_BYTES)
 
 
 def pack(arrays: Iterable[NDArray]) -> tuple[list[dict[str, Any]], list[NDArray | bytes]]:
-    """Returns arrays as fields and payload of a message."""
+    """Return arrays as fields and payload of a message."""
     fields: list[dict[str, Any]] = []
     payload: list[NDArray | bytes] = []
     for array in arrays:
@@ -43,7 +43,7 @@ def pack(arrays: Iterable[NDArray]) -> tuple[list[dict[str, Any]], list[NDArray 
 
 
 def packed_bytes(fields: Iterable[Mapping[str, Any]]) -> int:
-    """Returns the bytes of a payload with these arrays.
+    """Return the bytes of a payload with these arrays.
 
     Raises:
         Wrong: one is no array.
@@ -52,7 +52,7 @@ def packed_bytes(fields: Iterable[Mapping[str, Any]]) -> int:
 
 
 def unpack(fields: Sequence[Mapping[str, Any]], payload: memoryview | None) -> list[NDArray]:
-    """Returns the arrays of a message, where they lie."""
+    """Return the arrays of a message, where they lie."""
     data, out, start = payload or memoryview(b""), [], 0
     for each in fields:
         size = _sent_bytes(each)
@@ -83,12 +83,12 @@ def _padded(size: int) -> int:
 
 
 def typed_bytes(types: Iterable[TensorType]) -> int:
-    """Returns the bytes of a payload with values of these types."""
+    """Return the bytes of a payload with values of these types."""
     return sum(_padded(each.size * numpy_dtype(each.dtype).itemsize) for each in types)
 
 
 def typed_payload(pairs: Iterable[tuple[NDArray, TensorType]]) -> Iterator[NDArray | bytes]:
-    """Yields values of these types as a payload."""
+    """Yield values of these types as a payload."""
     for array, type_ in pairs:
         sent = np.asarray(array, numpy_dtype(type_.dtype))
         if sent.shape != type_.shape:
@@ -98,7 +98,7 @@ def typed_payload(pairs: Iterable[tuple[NDArray, TensorType]]) -> Iterator[NDArr
 
 
 def typed_arrays(types: Iterable[TensorType], payload: NDArray) -> Iterator[NDArray]:
-    """Yields the values of a payload, as views of its bytes."""
+    """Yield the values of a payload, as views of its bytes."""
     start = 0
     for each in types:
         dtype = numpy_dtype(each.dtype)
@@ -108,7 +108,7 @@ def typed_arrays(types: Iterable[TensorType], payload: NDArray) -> Iterator[NDAr
 
 
 def memory(size: int) -> memoryview:
-    """Returns bytes that are not written yet, where numpy likes arrays."""
+    """Return bytes that are not written yet, where numpy likes arrays."""
     whole = np.empty(size + ALIGN_BYTES, np.uint8)
     start = -whole.ctypes.data % ALIGN_BYTES
     return memoryview(whole[start : start + size])  # type: ignore[arg-type]

@@ -48,14 +48,14 @@ class Handler(Protocol):
     """Who gets what nobody asked for. All is called by the reader thread, and must be brief."""
 
     def place(self, message: Message, size: int) -> memoryview | None:
-        """Returns memory of so many bytes for a payload; None: some of its own.
+        """Return memory of so many bytes for a payload; None: some of its own.
 
         Raises:
             Wrong: no such payload is awaited.
         """
 
     def received(self, channel: Channel, message: Message) -> None:
-        """Takes a whole message.
+        """Take a whole message.
 
         Raises:
             Wrong: it makes no sense.
@@ -117,7 +117,7 @@ class Channel:
         )
 
     def start(self) -> None:
-        """Begins to read and to beat."""
+        """Begin to read and to beat."""
         self._pulse.add(self)
         self._reader.start()
         if self._error is not None:  # it was lost before it was watched
@@ -131,7 +131,7 @@ class Channel:
     # -- to the other end --------------------------------------------------------------------------
 
     def notify(self, kind: str, fields: Fields, payload: Payload = ()) -> None:
-        """Sends a message; returns when its payload may change again.
+        """Send a message; returns when its payload may change again.
 
         Raises:
             HostLost: the channel is gone.
@@ -146,7 +146,7 @@ class Channel:
         timeout_s: float = 60.0,
         place: memoryview | None = None,
     ) -> Message:
-        """Sends a message and waits for its answer. place: memory for the payload of that.
+        """Send a message and waits for its answer. place: memory for the payload of that.
 
         Raises:
             HostLost: the channel is gone. DeviceTimeout: no answer came in time. And what the other
@@ -173,15 +173,15 @@ class Channel:
         return asked.answer
 
     def answer(self, question: Message, fields: Fields, payload: Payload = ()) -> None:
-        """Answers a message."""
+        """Answer a message."""
         self._send(encode(question.kind, fields, to=question.ask), payload)
 
     def refuse(self, question: Message, error: BaseException) -> None:
-        """Answers a message with an error, which is raised there."""
+        """Answer a message with an error, which is raised there."""
         self._send(encode("refused", fields_of(error), to=question.ask), ())
 
     def close(self, why: str = "it was closed") -> None:
-        """Ends the channel and waits for its thread; safe to call twice."""
+        """End the channel and waits for its thread; safe to call twice."""
         self.mark_lost(why)
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join()
@@ -231,7 +231,7 @@ class Channel:
         return self._taken_bytes - before > HEARTBEATS_BYTES
 
     def mark_lost(self, why: str) -> None:
-        """Ends the channel; all who wait get HostLost."""
+        """End the channel; all who wait get HostLost."""
         with self._lock:
             if self._error is not None:
                 return
@@ -360,7 +360,7 @@ class _Buffered:
 
 
 def flat(piece: NDArray | bytes) -> memoryview:
-    """Returns the bytes of an array, in the order of its elements."""
+    """Return the bytes of an array, in the order of its elements."""
     if isinstance(piece, bytes):
         return memoryview(piece)
     return memoryview(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))  # type: ignore[arg-type]

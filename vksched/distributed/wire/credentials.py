@@ -48,7 +48,7 @@ class Credentials:
 
     @staticmethod
     def make() -> Credentials:
-        """Returns new ones.
+        """Return new ones.
 
         Raises:
             VkschedError: the package cryptography is missing.
@@ -63,7 +63,7 @@ class Credentials:
 
     @staticmethod
     def of_text(text: str, where: str = "the text") -> Credentials:
-        """Returns the credentials of a file's text.
+        """Return the credentials of a file's text.
 
         Raises:
             VkschedError: it is none.
@@ -83,7 +83,7 @@ class Credentials:
         return made
 
     def save(self, path: Path) -> None:
-        """Writes a new file that this user alone may read.
+        """Write a new file that this user alone may read.
 
         Raises:
             VkschedError: there is one already, or it cannot be written.
@@ -104,7 +104,7 @@ class Credentials:
 
     @staticmethod
     def load(path: Path) -> Credentials:
-        """Returns the credentials of a file.
+        """Return the credentials of a file.
 
         Raises:
             VkschedError: others may read it, it cannot be read, or it is none.
@@ -121,7 +121,7 @@ class Credentials:
         return Credentials.of_text(text, str(path))
 
     def context(self, server: bool) -> ssl.SSLContext:
-        """Returns TLS 1.3 that shows this certificate, and trusts no other."""
+        """Return TLS 1.3 that shows this certificate, and trusts no other."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         made.minimum_version = ssl.TLSVersion.TLSv1_3
         made.check_hostname = False  # it names the cluster, and no computer
@@ -139,7 +139,7 @@ class Credentials:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Gives a text a path for ssl, which reads files alone. It is a pipe, so that no disk ever has
+    """Give a text a path for ssl, which reads files alone. It is a pipe, so that no disk ever has
     a private key; Windows has no path of a pipe, and gets a file in the user's own folder.
     """
     data = text.encode("ascii")
@@ -163,7 +163,7 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def _require_private(path: Path, found: os.stat_result) -> None:
-    """Raises where others than this user may read or write a file; Windows has no such modes."""
+    """Raise where others than this user may read or write a file; Windows has no such modes."""
     if not hasattr(os, "geteuid"):
         return
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o077:
@@ -174,7 +174,7 @@ def _require_private(path: Path, found: os.stat_result) -> None:
 
 
 def _certificate() -> tuple[str, str]:
-    """Returns a new certificate and its private key, as PEM."""
+    """Return a new certificate and its private key, as PEM."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

@@ -30,7 +30,7 @@ _KINDS = {kind.__name__: kind for kind in _tree(VkschedError) if kind.__module__
 
 
 def fields_of(error: BaseException) -> Fields:
-    """Returns an error as a message has it."""
+    """Return an error as a message has it."""
     known = type(error).__name__ in _KINDS
     text = str(error) if known else f"[cluster] {type(error).__name__}: {error}"
     return {
@@ -42,14 +42,14 @@ def fields_of(error: BaseException) -> Fields:
 
 
 def copy_error(error: HostLost) -> HostLost:
-    """Returns an error of its own for each who is told."""
+    """Return an error of its own for each who is told."""
     made = HostLost(*error.args)
     made.host = error.host
     return made
 
 
 def error_of(fields: Fields, host: str) -> VkschedError:
-    """Returns the error of a message. host: who sent it, "" for a driver."""
+    """Return the error of a message. host: who sent it, "" for a driver."""
     error = _KINDS.get(fields["error"], DeviceError)(printable(fields["text"]))
     if isinstance(error, DeviceError) and host:
         device = fields["device"]

@@ -81,7 +81,7 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
 
 
 def require_equal(mine: Fields, theirs: Fields, who: str) -> None:
-    """Raises DeviceError that tells what differs."""
+    """Raise DeviceError that tells what differs."""
     off = [
         f"{word} {mine[key]} here and {printable(str(theirs[key]))} there"
         for key, word in _COMPARED.items()
@@ -96,7 +96,7 @@ def require_equal(mine: Fields, theirs: Fields, who: str) -> None:
 
 @cache
 def shaders_hash() -> str:
-    """Returns a hash of all compiled shaders; "none" without any."""
+    """Return a hash of all compiled shaders; "none" without any."""
     try:
         manifest = load_manifest()
     except ShaderError:
@@ -105,7 +105,7 @@ def shaders_hash() -> str:
 
 
 def ops_hash() -> str:
-    """Returns a hash of the names of all ops, and of how words hold weights of few bits."""
+    """Return a hash of the names of all ops, and of how words hold weights of few bits."""
     names = sorted(name for name in all_ops() if not name.startswith(_HOST_OPS))
     return _hash((*names, f"words {native_kernels.QUANT_LAYOUT_VERSION}"))
 

@@ -41,7 +41,7 @@ class HeartbeatChannel(Protocol):
     """Ticks since payload was last taken there."""
 
     def send_heartbeat(self) -> None:
-        """Sends a sign of life; never waits, never raises."""
+        """Send a sign of life; never waits, never raises."""
 
     def has_unread(self) -> bool:
         """Whether bytes lie here that nobody has read."""
@@ -50,7 +50,7 @@ class HeartbeatChannel(Protocol):
         """Whether the other end's system has taken more than beats since the last call."""
 
     def mark_lost(self, why: str) -> None:
-        """Ends the connection."""
+        """End the connection."""
 
 
 class HeartbeatMonitor:

@@ -25,7 +25,7 @@ MIN_S = 1e-9
 
 
 def measure_link(channel: Channel, tries: Mapping[int, int] = TRIES) -> Link:
-    """Returns the link to the other end of a channel.
+    """Return the link to the other end of a channel.
 
     Raises:
         HostLost, DeviceTimeout: it does not answer.
@@ -34,7 +34,7 @@ def measure_link(channel: Channel, tries: Mapping[int, int] = TRIES) -> Link:
 
 
 def fit_link(seconds: Mapping[int, float]) -> Link:
-    """Returns the link that explains what transfers of these bytes took, one way."""
+    """Return the link that explains what transfers of these bytes took, one way."""
     sizes, took = np.array(list(seconds)), np.maximum(list(seconds.values()), MIN_S)
     parts = np.stack([1 / took, sizes / took], axis=1)
     latency_s, per_byte_s = np.linalg.lstsq(parts, np.ones(len(took)), rcond=None)[0]
@@ -42,7 +42,7 @@ def fit_link(seconds: Mapping[int, float]) -> Link:
 
 
 def _fastest(channel: Channel, size: int, times: int) -> float:
-    """Returns the seconds that so many bytes take one way, the fastest of some tries."""
+    """Return the seconds that so many bytes take one way, the fastest of some tries."""
     sent, back = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
     found = math.inf
     for _ in range(times):

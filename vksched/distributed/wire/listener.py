@@ -55,7 +55,7 @@ class ConnectionLimiter:
         self._changed = threading.Condition()
 
     def take(self, address: str, own: socket.socket) -> socket.socket:
-        """Gives a connection a place, maybe after a while, and returns what it is given back with.
+        """Give a connection a place, maybe after a while, and returns what it is given back with.
         Where there was none left, another connection ends.
         """
         handle, address = own.dup(), network_of(address)  # TLS takes `own` over
@@ -74,7 +74,7 @@ class ConnectionLimiter:
         return handle
 
     def _fullest(self, address: str) -> str | None:
-        """Returns the address that has to give a place up for one more of an address; None where
+        """Return the address that has to give a place up for one more of an address; None where
         there is a place.
         """
         counts = {each: len(there) for each, there in self._by_address.items()}
@@ -84,14 +84,14 @@ class ConnectionLimiter:
         return max(counts, key=counts.__getitem__)
 
     def _left_s(self, address: str) -> float:
-        """Returns how long a connection has to wait for a place at least."""
+        """Return how long a connection has to wait for a place at least."""
         if self._fullest(address) != address or address not in self._by_address:
             return 0.0
         oldest_s = next(iter(self._by_address[address].values()))
         return oldest_s + PATIENT_S - time.monotonic()
 
     def release(self, address: str, handle: socket.socket) -> bool:
-        """Frees a place, and returns whether it was still that connection's."""
+        """Free a place, and returns whether it was still that connection's."""
         address = network_of(address)
         with self._changed:
             found = handle in self._by_address.get(address, ())

@@ -124,7 +124,7 @@ class Message:
 
 
 def encode(kind: str, fields: Fields, ask: int | None = None, to: int | None = None) -> bytes:
-    """Returns kind and fields as bytes."""
+    """Return kind and fields as bytes."""
     data: dict[str, Any] = {"kind": kind, **fields}
     if ask is not None:
         data["ask"] = ask
@@ -134,7 +134,7 @@ def encode(kind: str, fields: Fields, ask: int | None = None, to: int | None = N
 
 
 def decode(text: bytes, payload_bytes: int) -> Message:
-    """Returns a message without its payload, which has so many bytes.
+    """Return a message without its payload, which has so many bytes.
 
     Raises:
         Wrong: it is none of the table; the text says why.

@@ -85,7 +85,7 @@ def _event(
 
 
 def require_of(part: HostPlan, stats: RunStats, events: Iterable[Event]) -> None:
-    """Raises Wrong where something is told of splits or nodes that a part has not."""
+    """Raise Wrong where something is told of splits or nodes that a part has not."""
     splits: set[Any] = {each.split for each in stats.splits} | {at for _, at, _, _ in stats.spans}
     nodes: set[Any] = set()
     for fields in (event.fields for event in events):
@@ -99,7 +99,7 @@ def require_of(part: HostPlan, stats: RunStats, events: Iterable[Event]) -> None
 
 
 def remap_ids(event: Event, numbers: Sequence[int], host: str) -> Event:
-    """Returns an event of a part with the names and numbers of the whole plan. numbers: of the
+    """Return an event of a part with the names and numbers of the whole plan. numbers: of the
     part's splits there.
     """
     fields = dict(event.fields)
@@ -111,7 +111,7 @@ def remap_ids(event: Event, numbers: Sequence[int], host: str) -> Event:
 
 
 def events_to_local_clock(events: Iterable[Event], to_local_s: ToLocalTime) -> tuple[Event, ...]:
-    """Returns events of a host by the driver's clock."""
+    """Return events of a host by the driver's clock."""
     return tuple(_to_local_clock(event, to_local_s) for event in events)
 
 
@@ -150,7 +150,7 @@ def encode_devices(devices: Iterable[RemoteDeviceInfo]) -> bytes:
 
 
 def decode_devices(text: bytes, host: str) -> tuple[RemoteDeviceInfo, ...]:
-    """Returns the devices of a host.
+    """Return the devices of a host.
 
     Raises:
         DeviceError: the bytes are none of `encode_devices`.
@@ -176,7 +176,7 @@ def _device_info(each: dict[str, Any]) -> RemoteDeviceInfo:
 
 
 def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:
-    """Returns a link that a host tells of.
+    """Return a link that a host tells of.
 
     Raises:
         Wrong: nothing would get through it, or times over it make no sense.
@@ -187,5 +187,5 @@ def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:
 
 
 def with_host_name(spec: DeviceSpec, host: str) -> DeviceSpec:
-    """Returns a device's description under the name that it has in plans of several hosts."""
+    """Return a device's description under the name that it has in plans of several hosts."""
     return replace(spec, name=on(host, spec.name))

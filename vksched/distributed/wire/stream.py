@@ -40,7 +40,7 @@ class FairLock:
         self._waiting: deque[threading.Lock] = deque()
 
     def attempt(self) -> bool:
-        """Takes it where nobody has it and nobody waits."""
+        """Take it where nobody has it and nobody waits."""
         with self._lock:
             taken = not self._held
             self._held = True
@@ -60,7 +60,7 @@ class FairLock:
         self.release()
 
     def release(self) -> None:
-        """Hands it to who has waited longest."""
+        """Hand it to who has waited longest."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()
@@ -85,7 +85,7 @@ class Stream:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def receive(self, into: memoryview, until_s: float | None = None) -> int:
-        """Waits for bytes and returns how many came.
+        """Wait for bytes and returns how many came.
 
         Raises:
             Closed: there are no more, or the time is over.
@@ -110,7 +110,7 @@ class Stream:
             into = into[self.receive(into, until_s) :]
 
     def send(self, *pieces: bytes | memoryview, until_s: float | None = None) -> None:
-        """Sends bytes, one piece behind the other. The calling thread holds the lock.
+        """Send bytes, one piece behind the other. The calling thread holds the lock.
 
         Raises:
             Closed: the connection is gone.
@@ -125,7 +125,7 @@ class Stream:
                     self._wait(True, until_s)
 
     def attempt(self, piece: bytes) -> None:
-        """Sends a few bytes unless somebody else sends, or there is no room: then bytes are on
+        """Send a few bytes unless somebody else sends, or there is no room: then bytes are on
         their way anyway.
         """
         if not self.lock.attempt():
@@ -187,14 +187,14 @@ class Stream:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Frees the socket."""
+        """Free the socket."""
         self.shut()
         with self._inside, suppress(OSError):
             self._socket.close()
 
 
 def _ready(own: socket.socket, write: bool, seconds: float | None) -> bool:
-    """Waits until a socket can be read or written."""
+    """Wait until a socket can be read or written."""
     if own.fileno() < 0:
         raise ValueError("it is closed")
     if not hasattr(select, "poll"):

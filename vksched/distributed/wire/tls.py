@@ -53,7 +53,7 @@ class Security:
         )
 
     def accept(self, own: socket.socket) -> Stream:
-        """Returns a stream to who connects, once it has proved itself.
+        """Return a stream to who connects, once it has proved itself.
 
         Raises:
             Closed: it is a stranger, or took too long.
@@ -61,7 +61,7 @@ class Security:
         return self._secured(own, server=True)
 
     def connect(self, address: tuple[str, int], timeout_s: float) -> Stream:
-        """Returns a stream to a worker.
+        """Return a stream to a worker.
 
         Raises:
             DeviceError: nobody is there, or it is a stranger.
@@ -121,7 +121,7 @@ class Security:
 
 
 def _greeting(stream: Stream, until_s: float) -> bytes:
-    """Returns the random bytes of the other end."""
+    """Return the random bytes of the other end."""
     if _read(stream, len(GREETING), until_s) != GREETING:
         raise Closed("it speaks another language")
     return _read(stream, NONCE_BYTES, until_s)
@@ -134,13 +134,13 @@ def _read(stream: Stream, size: int, until_s: float) -> bytes:
 
 
 def place_text(address: tuple[str, int]) -> str:
-    """Returns an address as people write it: host:port."""
+    """Return an address as people write it: host:port."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def place_of(text: str) -> tuple[str, int]:
-    """Returns the address of a text.
+    """Return the address of a text.
 
     Raises:
         VkschedError: it is none.

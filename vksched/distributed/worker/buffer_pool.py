@@ -28,13 +28,13 @@ class BufferPool:
         self._kept: dict[Hashable, tuple[Callable[[], Any], memoryview]] = {}
 
     def acquire(self, key: Hashable, size: int) -> memoryview:
-        """Returns memory that nobody else has, until it is lent."""
+        """Return memory that nobody else has, until it is lent."""
         with self._lock:
             lent, found = self._kept.pop(key, (lambda: None, memoryview(b"")))
         return found if lent() is None and len(found) == size > 0 else memory(size)
 
     def lend(self, key: Hashable, taken: memoryview) -> NDArray:
-        """Returns the bytes of memory that was taken; it is spare when no view of them is left."""
+        """Return the bytes of memory that was taken; it is spare when no view of them is left."""
         flat: NDArray = np.frombuffer(taken, np.uint8)
         # all views of an array over a buffer have that array as their base
         with self._lock:
@@ -42,6 +42,6 @@ class BufferPool:
         return flat
 
     def forget(self, about: Callable[[Any], bool]) -> None:
-        """Frees memory by its key; what is lent stays the borrower's."""
+        """Free memory by its key; what is lent stays the borrower's."""
         with self._lock:
             self._kept = {key: each for key, each in self._kept.items() if not about(key)}

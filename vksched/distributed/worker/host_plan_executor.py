@@ -78,7 +78,7 @@ class HostPlanExecutor(Executor):
         agree: Agree,
         observers: Observers | None = None,
     ) -> RunResult:
-        """Runs once on the calling thread, in the slot of the key; see `BaseExecutor.run`.
+        """Run once on the calling thread, in the slot of the key; see `BaseExecutor.run`.
 
         agree: is called once all but commits is done; what it raises ends the run, and no state
         changes then.
@@ -91,7 +91,7 @@ class HostPlanExecutor(Executor):
             self._sender.end(key)
 
     def why(self, error: BaseException) -> BaseException:
-        """Returns why a run failed: of one that came when the part was out of use, why it is."""
+        """Return why a run failed: of one that came when the part was out of use, why it is."""
         return self.fault if self.fault and isinstance(error, ExecutorClosed) else error
 
     def _sequence_number(self, slot: int) -> int:
@@ -131,7 +131,7 @@ class HostPlanExecutor(Executor):
         return ends_s is not None and ends_s <= self._trace.clock.now()
 
     def _wait(self, run: RunRecord, split_id: int, needed_by: int) -> None:
-        """Waits for a split, and sends what earlier ones make before."""
+        """Wait for a split, and sends what earlier ones make before."""
         unsent = self._asked[run.slot].unsent
         while split_id not in run.complete_s and unsent and unsent[0].split < split_id:
             self._send(run, unsent.popleft())

@@ -31,7 +31,7 @@ Awaited = Mapping[int, tuple[str, TensorType]]
 
 
 def run_of(fields: Fields) -> RunKey:
-    """Returns the run that a message is about."""
+    """Return the run that a message is about."""
     return RunKey(fields["plan"], fields["slot"], fields["sequence_number"])
 
 
@@ -63,14 +63,14 @@ class Inbox:
         """Of a value of any plan so far."""
 
     def expect(self, plan: int, slots: int, awaited: Awaited) -> None:
-        """Lets values of a plan in, beside those of earlier calls for it."""
+        """Let values of a plan in, beside those of earlier calls for it."""
         with self._changed:
             known = self._plans.setdefault(plan, _Plan(slots, {}))
             known.awaited = {**known.awaited, **awaited}
             self._most_bytes = max(self._most_bytes, *(_bytes(t) for _, t in awaited.values()), 0)
 
     def forget(self, plan: int) -> None:
-        """Lets no more values of a plan in."""
+        """Let no more values of a plan in."""
         with self._changed:
             self._plans.pop(plan, None)
             self._runs = {run: each for run, each in self._runs.items() if run.plan != plan}
@@ -79,7 +79,7 @@ class Inbox:
     # -- for reader threads ------------------------------------------------------------------------
 
     def place(self, message: Message, size: int, sender: str) -> memoryview:
-        """Returns memory for a value.
+        """Return memory for a value.
 
         Raises:
             Wrong: it is not awaited, not from that host, or has another size.
@@ -103,7 +103,7 @@ class Inbox:
             return self._buffer_pool.acquire((run.plan, run.slot, value), size)
 
     def arrived(self, message: Message, sender: str) -> None:
-        """Takes a value in, whole; see `place`."""
+        """Take a value in, whole; see `place`."""
         if message.payload is None:  # it has no elements
             message.payload = self.place(message, 0, sender)
         run, value = run_of(message.fields), message.fields["node"]

@@ -60,7 +60,7 @@ class ModelFolders:
                 raise VkschedError(f"[worker] expected a folder of models, got {str(each)!r}")
 
     def open(self, path: str, size: int) -> ModelFile | None:
-        """Returns the file of so many bytes that is found first at the end of a path; None where
+        """Return the file of so many bytes that is found first at the end of a path; None where
         there is none.
         """
         for folder, parts in self._places(path):
@@ -92,7 +92,7 @@ class _Read(FileBytes):
 
 
 def weight_of(file: ModelFile, info: Mapping[str, Any]) -> ArrayLike | None:
-    """Returns a weight that is made of bytes of a file, as `file_document` tells; None where it
+    """Return a weight that is made of bytes of a file, as `file_document` tells; None where it
     cannot be.
     """
     start, size, shape = info["start"], info["size"], tuple(info["shape"])

@@ -43,7 +43,7 @@ class TensorSender:
         self._sent: dict[RunKey, list[SentTensor]] = {}
 
     def send(self, run: RunKey, value: int, host: str, array: NDArray, alone: bool) -> None:
-        """Sends a value; it must not change before `wait`. alone: the walk has nothing else to do.
+        """Send a value; it must not change before `wait`. alone: the walk has nothing else to do.
 
         Raises:
             What `TensorTransport.send` does; where the run was given up as an earlier value could
@@ -60,7 +60,7 @@ class TensorSender:
         self._under_way.setdefault(run, []).append(sent)
 
     def wait(self, run: RunKey) -> None:
-        """Waits until all values of a run are sent.
+        """Wait until all values of a run are sent.
 
         Raises:
             What `TensorTransport.send` does.
@@ -69,16 +69,16 @@ class TensorSender:
         self.require(run)
 
     def settle(self, run: RunKey) -> None:
-        """Waits until nothing reads the memory of a run any more."""
+        """Wait until nothing reads the memory of a run any more."""
         wait(self._under_way.get(run, ()))
 
     def require(self, run: RunKey) -> None:
-        """Raises why a value of a run could not be sent; does not wait."""
+        """Raise why a value of a run could not be sent; does not wait."""
         if run in self._failures:
             raise self._failures[run]
 
     def end(self, run: RunKey) -> None:
-        """Forgets a run, of which nothing is under way."""
+        """Forget a run, of which nothing is under way."""
         self._under_way.pop(run, None)
         self._failures.pop(run, None)
         self._sent.pop(run, None)
@@ -88,7 +88,7 @@ class TensorSender:
         return list(self._sent.get(run, ()))
 
     def close(self) -> None:
-        """Ends the threads, once no run is under way."""
+        """End the threads, once no run is under way."""
         self._threads.shutdown()
 
     def _send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:

@@ -51,7 +51,7 @@ class Server:
             return len(self._sessions)
 
     def close(self) -> None:
-        """Ends all sessions, and waits until what they had is free."""
+        """End all sessions, and waits until what they had is free."""
         self._listener.close()
         with self._changed:
             self._closed.set()
@@ -62,7 +62,7 @@ class Server:
         self.wait_until_free()
 
     def wait_until_free(self) -> None:
-        """Waits until no driver has anything here."""
+        """Wait until no driver has anything here."""
         with self._changed:
             self._changed.wait_for(lambda: not self._sessions)
 

@@ -81,7 +81,7 @@ class WorkerService(Protocol):
     def release_plan(self, number: int) -> None: ...
 
     def close(self) -> None:
-        """Gives up all runs, waits for what is under way, and frees everything."""
+        """Give up all runs, waits for what is under way, and frees everything."""
 
 
 class Documents(Protocol):
@@ -90,12 +90,12 @@ class Documents(Protocol):
     def write(
         self, part: HostPlan, state: Callable[[object], str]
     ) -> tuple[bytes, Mapping[str, Payload]]:
-        """Returns a part, and the bytes of its weights by their hash. state: names a key."""
+        """Return a part, and the bytes of its weights by their hash. state: names a key."""
 
     def read(
         self, text: bytes, weight: Callable[[str], ArrayLike], state: Callable[[str], object]
     ) -> HostPlan:
-        """Returns the part; equal hashes and names give equal keys.
+        """Return the part; equal hashes and names give equal keys.
 
         Raises:
             VkschedError: the bytes are no part.
@@ -151,7 +151,7 @@ class Session:
         """For the plans: numbers are taken by the reader thread, and given back by others."""
 
     def start(self, channel: Channel) -> None:
-        """Begins to serve."""
+        """Begin to serve."""
         self._channel = channel
         self._served = self._here.serve(self._transport, _ChannelDriver(channel))
         channel.start()
@@ -161,7 +161,7 @@ class Session:
         self._peers.take_in(Channel(stream, host, self._peers.handler(host, pair)))
 
     def close(self) -> None:
-        """Ends the connection, as if the driver had; what it had is freed soon."""
+        """End the connection, as if the driver had; what it had is freed soon."""
         if self._channel is not None:
             self._channel.mark_lost("the worker was closed")
 
@@ -296,7 +296,7 @@ class Session:
     # -- plans -------------------------------------------------------------------------------------
 
     def _reserve(self, number: int) -> _Plan | None:
-        """Returns a new plan of that number; None where one has it, or there are too many."""
+        """Return a new plan of that number; None where one has it, or there are too many."""
         with self._lock:
             if number in self._plans or len(self._plans) >= MAX_PLANS:
                 return None
@@ -372,7 +372,7 @@ class Session:
             self._forget(number)
 
     def _forget(self, number: int) -> None:
-        """Frees all that a plan has here, and then its number."""
+        """Free all that a plan has here, and then its number."""
         self._transport.forget(number)
         self._buffer_pool.forget(lambda key: key[0] == number)
         self._weights.forget(number)

@@ -122,7 +122,7 @@ class Echoes:
 
 
 def echo_of(message: Message) -> list[NDArray | bytes]:
-    """Returns the payload of an echo: what came."""
+    """Return the payload of an echo: what came."""
     return [] if message.payload is None else [np.frombuffer(message.payload, np.uint8)]
 
 
@@ -173,7 +173,7 @@ class Peers:
                 old.close()
 
     def handler(self, host: str, pair: str) -> PeerHandler:
-        """Returns who handles a channel of a worker that gives this word."""
+        """Return who handles a channel of a worker that gives this word."""
         return PeerHandler(self._inbox, host, lambda: self._is_word(host, pair))
 
     def _is_word(self, host: str, pair: str) -> bool:
@@ -182,7 +182,7 @@ class Peers:
         return bool(known) and hmac.compare_digest(known.encode(), pair.encode())
 
     def channel(self, host: str) -> Channel:
-        """Returns a channel to a worker.
+        """Return a channel to a worker.
 
         Raises:
             HostLost: it cannot be reached.
@@ -199,7 +199,7 @@ class Peers:
             return found
 
     def take_in(self, channel: Channel) -> None:
-        """Begins to hear another worker, until `close`; one of too many is ended."""
+        """Begin to hear another worker, until `close`; one of too many is ended."""
         with self._lock:
             self._taken = [each for each in self._taken if each.error is None] + [channel]
             ended = self._closed or len(self._taken) > MAX_HOSTS
@@ -215,7 +215,7 @@ class Peers:
             each.close()
 
     def _connect(self, host: str, address: str, pair: str) -> Channel:
-        """Connects to a worker. Why that fails is for who owns this one: its drivers are not to
+        """Connect to a worker. Why that fails is for who owns this one: its drivers are not to
         look around with it.
         """
         mine = hello("worker", self._name, self._driver, pair)
@@ -247,7 +247,7 @@ class Peers:
         return lost
 
     def _taken_in(self, channel: Channel) -> Channel:
-        """Returns a channel once the other worker has it too, which otherwise would not notice that
+        """Return a channel once the other worker has it too, which otherwise would not notice that
         it is lost, and would wait for what was sent on it.
         """
         channel.start()

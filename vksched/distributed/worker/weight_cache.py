@@ -35,7 +35,7 @@ HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def hash_of(pieces: Payload) -> str:
-    """Returns the hash of a weight's bytes, all pieces one behind the other."""
+    """Return the hash of a weight's bytes, all pieces one behind the other."""
     made = hashlib.sha256()
     for piece in pieces:
         made.update(flat(piece))
@@ -55,7 +55,7 @@ class WeightCache:
         self._has_warned = False
 
     def load(self, name: str) -> NDArray | None:
-        """Returns the bytes of a weight, read-only; None where they are not here, whole."""
+        """Return the bytes of a weight, read-only; None where they are not here, whole."""
         path = self._path(name)
         if path is None:
             return None
@@ -72,7 +72,7 @@ class WeightCache:
         return found
 
     def keep(self, name: str, data: NDArray) -> NDArray:
-        """Writes the bytes of a weight, whose hash was checked, and returns them as they lie there;
+        """Write the bytes of a weight, whose hash was checked, and returns them as they lie there;
         data, with a warning, where that cannot be.
         """
         path = self._path(name)
@@ -99,11 +99,11 @@ class WeightCache:
             return data
 
     def _path(self, name: str) -> Path | None:
-        """Returns where a weight lies; names that are no hashes lie nowhere."""
+        """Return where a weight lies; names that are no hashes lie nowhere."""
         return self.folder / name if self.folder is not None and HASH.fullmatch(name) else None
 
     def _make_room(self, size: int) -> None:
-        """Removes what was not used for longest, and what killed writers left."""
+        """Remove what was not used for longest, and what killed writers left."""
         assert self.folder is not None
         found: list[tuple[float, int, Path]] = []
         for path in self.folder.iterdir():
@@ -120,7 +120,7 @@ class WeightCache:
 
 
 def _opened(path: Path) -> NDArray:
-    """Returns the bytes of a file, read-only."""
+    """Return the bytes of a file, read-only."""
     if path.stat().st_size >= MAPPED_BYTES:
         return np.memmap(path, np.uint8, "r")
     found: NDArray = np.fromfile(path, np.uint8)

@@ -39,7 +39,7 @@ class WeightRegistry:
         self._lock = threading.Lock()
 
     def missing(self, plan: int, asked: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Finds weights for a plan, and returns the hashes of those that are not here. asked: as
+        """Find weights for a plan, and returns the hashes of those that are not here. asked: as
         `messages.WEIGHT` says.
 
         Raises:
@@ -65,7 +65,7 @@ class WeightRegistry:
         return [name for name in file_infos if name not in here]
 
     def _files(self, asked: Collection[tuple[str, int]]) -> dict[tuple[str, int], ModelFile | None]:
-        """Returns files by path and size: one that several paths lead to is open once."""
+        """Return files by path and size: one that several paths lead to is open once."""
         known: dict[tuple[int, ...], ModelFile] = {}
         out: dict[tuple[str, int], ModelFile | None] = {}
         for about in asked:
@@ -86,7 +86,7 @@ class WeightRegistry:
             return self._plans.setdefault(plan, {})
 
     def _of(self, plan: int, mine: dict[str, ArrayLike] | None = None) -> dict[str, ArrayLike]:
-        """Returns the weights of a plan. mine: those of one that may have gone, and come again."""
+        """Return the weights of a plan. mine: those of one that may have gone, and come again."""
         found = self._plans.get(plan)
         if found is None or (mine is not None and found is not mine):
             raise DeviceError(
@@ -108,7 +108,7 @@ class WeightRegistry:
             return None
 
     def add(self, plan: int, name: str, data: NDArray) -> None:
-        """Takes a weight that was sent.
+        """Take a weight that was sent.
 
         Raises:
             DeviceError: it has another hash, or the plan did not ask or was given up.
@@ -120,7 +120,7 @@ class WeightRegistry:
             self._of(plan)[name] = kept
 
     def require(self, plan: int, name: str) -> ArrayLike:
-        """Returns a weight of a plan.
+        """Return a weight of a plan.
 
         Raises:
             DeviceError: it was not sent.
@@ -132,12 +132,12 @@ class WeightRegistry:
         return found
 
     def forget(self, plan: int) -> None:
-        """Lets go of what only this plan needs."""
+        """Let go of what only this plan needs."""
         with self._lock:
             self._plans.pop(plan, None)
 
     def close(self) -> None:
-        """Lets go of all, and takes no more; whoever looks for weights soon gives up."""
+        """Let go of all, and takes no more; whoever looks for weights soon gives up."""
         with self._lock:
             self._closed = True
             self._plans.clear()

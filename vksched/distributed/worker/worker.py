@@ -45,7 +45,7 @@ class _PreparedPart:
         self.runs: dict[RunKey, _Run] = {}
 
     def close(self) -> None:
-        """Waits for its runs and frees it."""
+        """Wait for its runs and frees it."""
         self.threads.shutdown(wait=True)
         self.executor.close()
 
@@ -73,7 +73,7 @@ class PlanRunner:
         self._lock = threading.Lock()
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
-        """Makes a part ready; see `Worker.prepare`.
+        """Make a part ready; see `Worker.prepare`.
 
         Raises:
             PlanError: it is for devices that are not these, or there is a plan of this number.
@@ -104,7 +104,7 @@ class PlanRunner:
             raise
 
     def _devices_of(self, part: HostPlan) -> list[Device]:
-        """Returns the devices of a part: those that it uses must be what it takes them for. Of a
+        """Return the devices of a part: those that it uses must be what it takes them for. Of a
         CPU that the driver left out it knows nothing, and uses nothing.
         """
         found = []
@@ -128,7 +128,7 @@ class PlanRunner:
         return found
 
     def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None:
-        """Starts a run on a thread of its part; see `Worker.start`."""
+        """Start a run on a thread of its part; see `Worker.start`."""
         with self._lock:
             served = self._plans.get(run.plan)
             busy = served is not None and any(key.slot == run.slot for key in served.runs)
@@ -164,7 +164,7 @@ class PlanRunner:
         found.decided.set()
 
     def release_plan(self, number: int) -> None:
-        """Frees what a plan holds. Runs that an interrupted driver has left give up."""
+        """Free what a plan holds. Runs that an interrupted driver has left give up."""
         with self._lock:
             served = self._plans.pop(number, None)
             runs = dict(served.runs) if served is not None else {}
@@ -174,7 +174,7 @@ class PlanRunner:
             served.close()
 
     def close(self) -> None:
-        """Gives all runs up and frees all plans; none begins any more."""
+        """Give all runs up and frees all plans; none begins any more."""
         with self._lock:
             self._closed = True
             plans = list(self._plans)
@@ -189,7 +189,7 @@ class PlanRunner:
     def _carry(
         self, served: _PreparedPart, run: RunKey, feeds: Mapping[int, NDArray], traced: bool
     ) -> None:
-        """Carries a run out and tells the driver how it ended; by then the slot is free again."""
+        """Carry a run out and tells the driver how it ended; by then the slot is free again."""
         executor, here = served.executor, served.runs[run]
 
         def agree(results: RunResult) -> None:
@@ -217,7 +217,7 @@ class PlanRunner:
 
 
 def _named(error: BaseException, host: str) -> BaseException:
-    """Gives an error the full name of the device that is to blame."""
+    """Give an error the full name of the device that is to blame."""
     cause = error.cause if isinstance(error, CommitFailed) else error
     if isinstance(cause, DeviceError) and cause.device and "/" not in cause.device:
         cause.device = on(host, cause.device)

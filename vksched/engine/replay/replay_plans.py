@@ -70,7 +70,7 @@ class RebuiltPlan:
 
 
 def rebuild_plan(graph: Mapping[str, Any], document: Mapping[str, Any], where: str) -> RebuiltPlan:
-    """Returns a plan of a tape as it is made today.
+    """Return a plan of a tape as it is made today.
 
     Raises:
         PlanError: the documents make no graph, machine or question.
@@ -128,7 +128,7 @@ def _placements(
     devices: Sequence[str],
     where: str,
 ) -> Iterator[Difference]:
-    """Yields nodes with another device or reason; reasons are numbered in each plan."""
+    """Yield nodes with another device or reason; reasons are numbered in each plan."""
     for at, name in enumerate(names):
         one, other = (
             f"{devices[device]}, as {plan['reasons'][reason]}"
@@ -140,7 +140,7 @@ def _placements(
 
 
 def _text(key: str, value: Any, names: Sequence[str], devices: Sequence[str]) -> str:
-    """Returns a part of a plan for people: nodes and devices by name."""
+    """Return a part of a plan for people: nodes and devices by name."""
     if key == "device":
         return str(devices[value])
     if key in ("nodes", "observed"):
@@ -155,7 +155,7 @@ MOST = 120
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:
-    """Returns two texts from shortly before the place where they part."""
+    """Return two texts from shortly before the place where they part."""
     same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
     same = min(len(one), len(other)) if same is None else same
     start = 0 if max(len(one), len(other)) <= MOST else max(0, same - MOST // 3)

@@ -43,7 +43,7 @@ class Deed:
     fields: tuple[tuple[str, object], ...]
 
     def text(self, names: Sequence[str]) -> str:
-        """Returns it for people."""
+        """Return it for people."""
         shown = dict(self.fields)
         if self.name == "run":
             return ", ".join(f"{key} {value}" for key, value in shown.items())
@@ -107,7 +107,7 @@ class TapedRun:
 def first_difference(
     run: TapedRun, order: Sequence[Deed], names: Sequence[str], where: str
 ) -> tuple[int, Difference] | None:
-    """Returns the place on the tape and the first event of a run that is not as its plan says."""
+    """Return the place on the tape and the first event of a run that is not as its plan says."""
     deeds = [(at, deed_of(event)) for at, event in run.events]
     ended = bool(deeds) and deeds[-1][1].name == "run"
     if not run.whole and ended and len(deeds) < len(order):

@@ -35,7 +35,7 @@ class Replay:
     difference: Difference | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as plain data."""
+        """Return it as plain data."""
         out = asdict(self)
         return {**out, "notes": list(self.notes), "replayed_by": __version__}
 
@@ -50,7 +50,7 @@ class Replay:
 
 
 def replay_tape(tape: TapeFile) -> Replay:
-    """Makes all plans of a tape again, and one run of each on devices that compute nothing.
+    """Make all plans of a tape again, and one run of each on devices that compute nothing.
 
     Raises:
         PlanError: a graph, a machine or what was asked of the planner cannot be made of the tape.
@@ -105,7 +105,7 @@ def _differences(
 
 
 def _runs_by_plan(tape: TapeFile) -> dict[int, list[TapedRun]]:
-    """Returns the runs of each plan, in the order of their first events."""
+    """Return the runs of each plan, in the order of their first events."""
     events: dict[tuple[int, int], list[tuple[int, Event]]] = {}
     failed: set[tuple[int, int]] = set()
     for at, event in enumerate(tape.events):
@@ -124,13 +124,13 @@ def _runs_by_plan(tape: TapeFile) -> dict[int, list[TapedRun]]:
 
 
 def _place_of(events: Iterable[Event], plan: int) -> int:
-    """Returns the place of the event of a plan; -1 where it was dropped."""
+    """Return the place of the event of a plan; -1 where it was dropped."""
     places = (at for at, event in enumerate(events) if event.name == "plan" and event.plan == plan)
     return next(places, -1)
 
 
 def _gaps(tape: TapeFile) -> list[str]:
-    """Returns notes on what the tape does not hold any more."""
+    """Return notes on what the tape does not hold any more."""
     out: list[str] = []
     if tape.dropped:
         out.append(f"{count_of(tape.dropped, 'event')} had made room for later ones")

@@ -77,14 +77,14 @@ class Advice:
         )
 
     def gain(self, alternative: Alternative) -> float:
-        """Returns by what part that gets smaller; below 0 it gets larger."""
+        """Return by what part that gets smaller; below 0 it gets larger."""
         factor = (
             self._formatter.factor(alternative.metrics) if alternative.metrics is not None else None
         )
         return 1 - factor if factor is not None else 0.0
 
     def lines(self) -> list[str]:
-        """Returns the advice as text; a line that says so where there is none."""
+        """Return the advice as text; a line that says so where there is none."""
         found, formatter = self.found[:MOST], self._formatter
         phrases = formatter.phrases
         if not self.alternatives:
@@ -103,7 +103,7 @@ class Advice:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the advice as plain data: all choices, and which of them are worth it.
+        """Return the advice as plain data: all choices, and which of them are worth it.
 
         value: what the objective makes small.
         """
@@ -214,7 +214,7 @@ def _rows(graph: GraphRun) -> _Rows:
 
 
 def _cards(topology: Topology) -> list[tuple[DeviceSpec, Link]]:
-    """Returns the devices of which there could be another one, and their links; the first of those
+    """Return the devices of which there could be another one, and their links; the first of those
     that are equal.
     """
     found: dict[tuple[DeviceSpec, Link], tuple[DeviceSpec, Link]] = {}

@@ -23,7 +23,7 @@ OVER = 1.05
 
 
 def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
-    """Returns the report of at least one run; all of them went through the same plans.
+    """Return the report of at least one run; all of them went through the same plans.
 
     advice: whether to say which devices to remove or to add.
     """
@@ -48,7 +48,7 @@ def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
 
 
 def report_last(history: GraphHistory | RunHistory, count: int | None, advice: bool) -> RunReport:
-    """Returns the report of the last runs that are kept, all of them or `count`.
+    """Return the report of the last runs that are kept, all of them or `count`.
 
     Raises:
         PlanError: there is none, or the count is no number of runs.
@@ -73,7 +73,7 @@ def _expected(run: WholeRun) -> list[Prediction]:
 
 
 def _bounds(run: WholeRun) -> list[float]:
-    """Returns for each graph of a run what no placement of its nodes would take less than."""
+    """Return for each graph of a run what no placement of its nodes would take less than."""
     known: dict[int, float] = {}
     for graph in run.graphs:
         if id(graph.plan) not in known:

@@ -68,7 +68,7 @@ class _Sum:
 def make_prediction_table(
     runs: Sequence[WholeRun], expected: Sequence[Prediction]
 ) -> PredictionTable:
-    """Returns medians of runs through the same plans, beside what was predicted; of an even number
+    """Return medians of runs through the same plans, beside what was predicted; of an even number
     of times the lower one in the middle, so that it is one that was measured.
 
     expected: by graph.
@@ -119,7 +119,7 @@ def _steps(runs: Sequence[WholeRun]) -> Mapping[tuple[str, str], Sequence[float]
 
 
 def _part(sums: Iterable[_Sum]) -> float:
-    """Returns the part of some predicted times that rests on measurements."""
+    """Return the part of some predicted times that rests on measurements."""
     known_s, predicted_s = 0.0, 0.0
     for each in sums:
         known_s, predicted_s = known_s + each.known_s, predicted_s + each.predicted_s

@@ -44,7 +44,7 @@ def draw_report(
     spans: Sequence[TimeSpan],
     pairs: Sequence[tuple[str, int | None, PredictionRow]],
 ) -> str:
-    """Returns the picture as SVG text; the same for the same values.
+    """Return the picture as SVG text; the same for the same values.
 
     subtitle: a line below the title. times: of all devices; those without spans have no lanes.
     pairs: what is drawn as two bars: a name, the number of its device's colour if it has one, the

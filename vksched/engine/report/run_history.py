@@ -79,7 +79,7 @@ class WholeRun(NamedTuple):
 
 
 def run_of(graph: GraphRun) -> WholeRun:
-    """Returns a run that is one graph."""
+    """Return a run that is one graph."""
     return WholeRun(graph.stats.start_s, graph.stats.end_s, (graph,))
 
 
@@ -111,7 +111,7 @@ class GraphHistory:
         return one is other or (one in self._plans and other in self._plans)
 
     def add(self, plan: PlanValue, stats: RunStats) -> None:
-        """Keeps a run that is done."""
+        """Keep a run that is done."""
         runs = self._runs
         if (runs and not self._beside(runs[-1][0], plan)) or len(stats.splits) > LARGE:
             most = SPLITS // max(1, len(stats.splits))
@@ -127,13 +127,13 @@ class GraphHistory:
         return runs[-1][1] if runs else None
 
     def last(self, count: int | None = None) -> tuple[WholeRun, ...]:
-        """Returns the last runs, all that are kept or `count` of them; none before the first."""
+        """Return the last runs, all that are kept or `count` of them; none before the first."""
         runs = list(self._runs.copy())[-(count or 0) :]
         newest = [self.graph_run(*run) for run in runs if run[0] is runs[-1][0]]
         return tuple(map(run_of, newest))
 
     def graph_run(self, plan: PlanValue, stats: RunStats) -> GraphRun:
-        """Returns a run of this graph."""
+        """Return a run of this graph."""
         known, options = self._known
         if known is not plan:
             options = self._asked(plan)
@@ -151,7 +151,7 @@ class RunHistory:
         self._lock = threading.Lock()
 
     def add(self, run: WholeRun) -> None:
-        """Keeps a run that is done."""
+        """Keep a run that is done."""
         plans = list(map(_PLAN_OF, run.graphs))
         with self._lock:
             if plans != self._plans:  # a plan is equal to no other one
@@ -161,7 +161,7 @@ class RunHistory:
             self._runs.append(run)
 
     def last(self, count: int | None = None) -> tuple[WholeRun, ...]:
-        """Returns the last runs, all that are kept or `count` of them; none before the first. Runs
+        """Return the last runs, all that are kept or `count` of them; none before the first. Runs
         in which something was compiled are left out where there are others.
         """
         with self._lock:

@@ -56,7 +56,7 @@ class RunReport:
         return self.run.predicted_s / self.bound_s, self.run.measured_s / self.bound_s
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the report as plain data that json.dumps takes."""
+        """Return the report as plain data that json.dumps takes."""
         return {
             "run": asdict(self.run),
             "runs": self.runs,
@@ -73,7 +73,7 @@ class RunReport:
         }
 
     def draw(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report as a picture, an SVG file: a timeline and predicted times.
+        """Write the report as a picture, an SVG file: a timeline and predicted times.
 
         Raises:
             PlanError: the name does not end in .svg, or the file cannot be written.
@@ -93,7 +93,7 @@ class RunReport:
         return framed(self._repr_svg_(), "tables", str(self))
 
     def tables(self) -> tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, ...]]]:
-        """Returns two tables as text, each with its head first: predicted beside measured, and what
+        """Return two tables as text, each with its head first: predicted beside measured, and what
         each device did.
         """
         expected: list[tuple[str, ...]] = [("", "predicted", "measured", "ratio", "known")]

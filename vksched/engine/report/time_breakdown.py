@@ -65,7 +65,7 @@ class TimeBreakdown:
         return self.busy_s / self.wall_s if self.wall_s else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the shares as plain data."""
+        """Return the shares as plain data."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -108,13 +108,13 @@ def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
 
 
 def _ops(plan: PlanValue, split: int) -> str:
-    """Returns the kinds of ops of a split, the first ones of many."""
+    """Return the kinds of ops of a split, the first ones of many."""
     kinds = list(dict.fromkeys(plan.graph.nodes[node].op for node in plan.splits[split].nodes))
     return ", ".join(kinds[:KINDS]) + (", ..." if len(kinds) > KINDS else "")
 
 
 def time_breakdowns(run: WholeRun, spans: Sequence[TimeSpan]) -> tuple[TimeBreakdown, ...]:
-    """Returns the shares of all devices of a run, in their order, and of the host.
+    """Return the shares of all devices of a run, in their order, and of the host.
 
     spans: of that run.
     """
@@ -144,7 +144,7 @@ def _of_device(name: str, wall_s: float, kinds: Mapping[str, Sequence[Stretch]])
 
 
 def _length(stretches: Iterable[Stretch]) -> float:
-    """Returns the time that at least one of some stretches covers."""
+    """Return the time that at least one of some stretches covers."""
     total = reached = 0.0
     for start, end in sorted(stretches):
         if end > reached:

@@ -26,7 +26,7 @@ class TransferVolume:
     sums_bytes: int
 
     def line(self) -> str:
-        """Returns it as a sentence."""
+        """Return it as a sentence."""
         for_sums = ""
         if self.sums_bytes:
             part = "all" if self.sums_bytes == self.all_bytes else format_bytes(self.sums_bytes)

@@ -128,7 +128,7 @@ class Forecaster:
         return layer_placement, plans
 
     def _plan(self, graph: Graph, layer_placement: LayerPlacement) -> Plan:
-        """Returns the plan of a step as a scheduler makes it."""
+        """Return the plan of a step as a scheduler makes it."""
         request = Request(graph, tuple(layer_placement.placement.items()), {}).optimized(
             layer_placement.topology
         )
@@ -162,7 +162,7 @@ def _held(layer_placement: LayerPlacement, layer_range: LayerRange) -> PlacedLay
 
 
 def as_dict(forecast: Forecast) -> dict[str, Any]:
-    """Returns it as plain data that json.dumps takes."""
+    """Return it as plain data that json.dumps takes."""
     return {
         "devices": [
             {

@@ -91,7 +91,7 @@ def cached_or_measured(
 def cache_key(
     model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], topology: Topology
 ) -> str:
-    """Returns a hash of all that decides what layers take."""
+    """Return a hash of all that decides what layers take."""
     # whatever is free at the moment makes room, and no layer slower
     bare = replace(topology, devices=tuple(replace(d, memory_bytes=0) for d in topology.devices))
     tensors = [(t.name, t.shape, t.type) for t in model.file.tensors.values()]
@@ -146,7 +146,7 @@ def _measured_of(fields: Any, topology: Topology) -> Measured:
 
 
 def _least(fields: Any) -> int:
-    """Returns the least of all whole numbers in plain data, which are bytes and tokens."""
+    """Return the least of all whole numbers in plain data, which are bytes and tokens."""
     if isinstance(fields, int):
         return fields
     inside = (

@@ -86,7 +86,7 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], topology: To
 def places_of(
     topology: Topology, shared_bytes: int, range_s: Sequence[tuple[float, float]]
 ) -> tuple[DeviceBudget, ...]:
-    """Returns the devices with the room that they have now. range_s: of each, the seconds that a
+    """Return the devices with the room that they have now. range_s: of each, the seconds that a
     layer_range takes beside its layers, of one token and of one part of a prompt.
     """
     return tuple(
@@ -123,17 +123,17 @@ class _Step:
         """The nodes that run of each layer, but those of states that are written in place."""
 
     def weights(self, name: str) -> dict[str, int]:
-        """Returns the bytes of a layer's weights by their names."""
+        """Return the bytes of a layer's weights by their names."""
         graph = self.graph
         read = {leaf for node in self.layers[name] for leaf in graph.leaves_read(node)}
         return {graph.nodes[w].name: self._bytes(w) for w in sorted(read & graph.data.keys())}
 
     def cache_bytes(self, name: str) -> int:
-        """Returns the bytes of its keys and values."""
+        """Return the bytes of its keys and values."""
         return sum(map(self._bytes, self._states(name)))
 
     def kept_bytes(self, name: str) -> int:
-        """Returns the bytes of next values of these, where they are not written in place."""
+        """Return the bytes of next values of these, where they are not written in place."""
         return sum(self._bytes(s) for s in self._states(name) if s not in self._written)
 
     @property
@@ -150,12 +150,12 @@ class _Step:
         return max(0, memory.peak_bytes - held) + 2 * self._crossing_bytes
 
     def seconds(self, name: str) -> tuple[float, ...]:
-        """Returns by device what the nodes of a layer take."""
+        """Return by device what the nodes of a layer take."""
         devices = range(len(self.topology.devices))
         return tuple(sum(self._node_s(n, d) for n in self.layers[name]) for d in devices)
 
     def experts_s(self, name: str) -> tuple[float, ...]:
-        """Returns by device how much longer a layer takes whose experts are on the CPU."""
+        """Return by device how much longer a layer takes whose experts are on the CPU."""
         inside = f"{name}.{INSIDE}."
         nodes = [node for node in self.layers[name] if node.name.startswith(inside)]
         on_cpu_s = sum(self._node_s(node, self.topology.cpu) for node in nodes)
@@ -208,13 +208,13 @@ class _Step:
 
 
 def _position(name: str) -> tuple[int, int]:
-    """Returns where a layer stands among all."""
+    """Return where a layer stands among all."""
     first, _, number = name.partition(".")
     return (FIRST, BETWEEN, LAST).index(first), int(number or 0)
 
 
 def _planned(graph: Graph, topology: Topology) -> Plan:
-    """Returns the plan of a step on the first device that works, had it all the memory."""
+    """Return the plan of a step on the first device that works, had it all the memory."""
     working = [spec for spec in topology.devices[:-1] if not spec.disabled_reason]
     roomy: list[DeviceSpec] = [
         replace(spec, memory_bytes=ROOMY_BYTES, memory_node="") for spec in working[:1]

@@ -102,7 +102,7 @@ class LayerPartition:
 def partition_layers(
     layers: Sequence[Layer], places: Sequence[DeviceBudget], competes: bool, margin: float
 ) -> LayerPartition:
-    """Returns where layers lie.
+    """Return where layers lie.
 
     places: the host last, which has room for all. competes: the host may take layers that others
     have room for. margin: the share by which more devices have to be faster.
@@ -155,7 +155,7 @@ class _Tables:
         return out
 
     def total(self, device: int) -> float:
-        """Returns the seconds of all layers on one device, whatever its memory."""
+        """Return the seconds of all layers on one device, whatever its memory."""
         return sum(WRITTEN * layer.write_s[device] + layer.read_s[device] for layer in self.layers)
 
     def table(self, device: int) -> _Table:
@@ -164,7 +164,7 @@ class _Tables:
         return self._known[device]
 
     def least(self, chosen: tuple[int, ...], with_host: bool) -> LayerPartition | None:
-        """Returns the fastest way in which each of some devices has a layer_range; None where no
+        """Return the fastest way in which each of some devices has a layer_range; None where no
         way fits.
         """
         tables = [self.table(device) for device in chosen]
@@ -229,7 +229,7 @@ def _sums(values: Sequence[float]) -> NDArray:
 def _path(
     tables: Sequence[_Table], hosts: Sequence[_Table], limit: float
 ) -> tuple[LayerRange, ...]:
-    """Returns the layer_ranges with the least sum, one for each device and any number for the host,
+    """Return the layer_ranges with the least sum, one for each device and any number for the host,
     whose parts of a prompt take no longer than a limit; none where there is no such way.
     """
     lanes = [*tables, *hosts]
@@ -268,7 +268,7 @@ class _Reached:
     ways: list[tuple[int, int, int] | None]
 
     def extend(self, before: NDArray, cost: NDArray, used: int, lane: int) -> None:
-        """Puts one more layer_range behind what was reached before, where that is less."""
+        """Put one more layer_range behind what was reached before, where that is less."""
         sums = before[:, None] + cost
         starts = sums.argmin(0)
         least = sums.min(0)

@@ -63,7 +63,7 @@ class LayerPlacement:
         return out
 
     def weight_bytes(self, layer_range: LayerRange) -> int:
-        """Returns the bytes of the weights of a layer_range, less those of experts on the host."""
+        """Return the bytes of the weights of a layer_range, less those of experts on the host."""
         mine = self.layers[layer_range.start : layer_range.end]
         held: dict[str, int] = {}
         for layer in mine:
@@ -71,7 +71,7 @@ class LayerPlacement:
         return sum(held.values()) - sum(experts.size_bytes for experts in self.away(layer_range))
 
     def away(self, layer_range: LayerRange) -> list[Experts]:
-        """Returns the experts of a layer_range that are on the host, of each layer that has
+        """Return the experts of a layer_range that are on the host, of each layer that has
         some.
         """
         layers = self.layers[layer_range.experts : layer_range.end]
@@ -83,11 +83,11 @@ class LayerPlacement:
         return sum(len(self.away(layer_range)) for layer_range in self.partition.layer_ranges)
 
     def cache_bytes(self, layer_range: LayerRange) -> int:
-        """Returns the bytes of the keys and values of a layer_range."""
+        """Return the bytes of the keys and values of a layer_range."""
         return sum(layer.cache_bytes for layer in self.layers[layer_range.start : layer_range.end])
 
     def work_bytes(self, layer_range: LayerRange) -> int:
-        """Returns the bytes that all steps take beside these."""
+        """Return the bytes that all steps take beside these."""
         mine = self.layers[layer_range.start : layer_range.end]
         return self.measured.shared_bytes + sum(layer.work_bytes for layer in mine)
 
@@ -139,7 +139,7 @@ def place_layers(
     sizes: Sequence[int],
     full: Container[str] = (),
 ) -> LayerPlacement | None:
-    """Returns where the layers of a model shall lie; None where there is nothing to decide, as only
+    """Return where the layers of a model shall lie; None where there is nothing to decide, as only
     the CPU works, or one device alone that surely has room, or where the policy is not to look for
     the fastest way.
 
@@ -166,7 +166,7 @@ def takes_all(scheduler: LayerScheduler, model: LanguageModel, cache: KeyValueCa
 
 
 def _cache_bytes(model: LanguageModel, cache: KeyValueCache) -> int:
-    """Returns the bytes of the keys and values of all layers."""
+    """Return the bytes of the keys and values of all layers."""
     hyper, each = model.hyper, numpy_dtype(cache.dtype).itemsize
     return sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length) * cache.length * each
 
@@ -178,7 +178,7 @@ def lay_out(
     topology: Topology,
     with_cpu: bool = False,
 ) -> LayerPlacement:
-    """Returns where the layers of a model shall lie.
+    """Return where the layers of a model shall lie.
 
     sizes: of the steps that will be compiled, in tokens, from 1 on. with_cpu: the CPU competes with
     other devices; else it takes only what they cannot.
@@ -198,7 +198,7 @@ def _measured(
 def decide(
     measured: Measured, topology: Topology, with_cpu: bool, full: Container[str] = ()
 ) -> LayerPartition:
-    """Returns the partition that takes least on the devices that work, one for each memory. full:
+    """Return the partition that takes least on the devices that work, one for each memory. full:
     devices that take nothing.
     """
     able = [not spec.disabled_reason and spec.name not in full for spec in topology.devices]

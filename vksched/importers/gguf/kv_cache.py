@@ -55,7 +55,7 @@ class KeyValueCache:
         """What states were made with: heads, and values of a row."""
 
     def state(self, name: str, heads: int, size: int) -> Tensor:
-        """Returns a state with rows of so many values: (1, heads, length, size), or words."""
+        """Return a state with rows of so many values: (1, heads, length, size), or words."""
         if name not in self.states:
             width = row_words(size) if self.dtype == UINT32 else size
             nothing = np.zeros((), numpy_dtype(self.dtype))
@@ -65,11 +65,11 @@ class KeyValueCache:
         return self.states[name]
 
     def kept(self, rows: Tensor) -> Tensor:
-        """Returns rows as a state keeps them."""
+        """Return rows as a state keeps them."""
         return quantize_q8_0(rows) if self.dtype == UINT32 else cast(rows, self.dtype)
 
     def values(self, rows: Tensor, size: int) -> Tensor:
-        """Returns the values of rows of a state, which attention reads where they lie."""
+        """Return the values of rows of a state, which attention reads where they lie."""
         return dequantize_q8_0(rows, size) if self.dtype == UINT32 else rows
 
 
@@ -113,7 +113,7 @@ class CachedSequence:
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
     ) -> Tensor:
-        """Returns the attention of q to the keys and values up to its position, or to the last ones
+        """Return the attention of q to the keys and values up to its position, or to the last ones
         of them where there is a window.
         """
         keys, new_keys = self._rows(f"blk.{layer}.keys", k)
@@ -135,7 +135,7 @@ class CachedSequence:
     def _attend_piece(
         self, q: Tensor, kept: Pair, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
-        """Returns the attention of q to the keys and values of the piece that its position is in,
+        """Return the attention of q to the keys and values of the piece that its position is in,
         of as many tokens as the window that the text is cut into.
         """
         size = attention_mask.window
@@ -155,7 +155,7 @@ class CachedSequence:
     def _attend_last(
         self, q: Tensor, kept: Pair, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
-        """Returns the attention of q to a sink and to the last keys, as many as the window."""
+        """Return the attention of q to a sink and to the last keys, as many as the window."""
         before = arange(1 - attention_mask.window, 0) + self._start
         rows = maximum(before, 0)
         last = self._values([gather(each, rows, axis=2) for each in kept], *new)
@@ -168,7 +168,7 @@ class CachedSequence:
         return attention_mask.attend(q, *after_sink(*joined), is_sink | seen)
 
     def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the state, (1, heads, length, ...), and the rows of the step up to here.
+        """Return the state, (1, heads, length, ...), and the rows of the step up to here.
 
         own: those of this part, (1, heads, n, size).
         """
@@ -182,7 +182,7 @@ class CachedSequence:
         return kept, new
 
     def _values(self, kept: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
-        """Returns the values of rows of states. k, v: rows of as many values."""
+        """Return the values of rows of states. k, v: rows of as many values."""
         return [
             self._cache.values(each, own.shape[3]) for each, own in zip(kept, (k, v), strict=True)
         ]

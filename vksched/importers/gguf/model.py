@@ -37,7 +37,7 @@ class LanguageModel(ImportedModel):
         self.weights = Weights(file)
 
     def meta(self) -> LanguageModel:
-        """Returns the model with weights that have nothing in them, for plans: none is read."""
+        """Return the model with weights that have nothing in them, for plans: none is read."""
         made = LanguageModel(self.file)
         made.weights = MetaWeights(self.file)
         return made
@@ -93,7 +93,7 @@ class LanguageModel(ImportedModel):
         return sum(map(device_bytes_of, self.file.tensors.values()))
 
     def logits(self, ids: Tensor) -> Tensor:
-        """Returns the logits of what follows each token of texts, as a tensor to compile.
+        """Return the logits of what follows each token of texts, as a tensor to compile.
 
         ids: (b, n) int32 -> (b, n, vocabulary).
 
@@ -105,7 +105,7 @@ class LanguageModel(ImportedModel):
         return network.logits(ids)
 
     def embeddings(self, ids: Tensor, counts: Tensor, pooling: str | None = None) -> Tensor:
-        """Returns a vector of length 1 of each text, as a tensor to compile.
+        """Return a vector of length 1 of each text, as a tensor to compile.
 
         ids: (b, n) int32, counts: (b,) int32, how many of its tokens are those of a text ->
         (b, width). pooling: "mean", "cls" or "last" token; by default as the file says.
@@ -136,7 +136,7 @@ class LanguageModel(ImportedModel):
             return pooled(hidden, counts, way)
 
     def pooling(self, asked: str | None = None) -> str:
-        """Returns how one vector of a text is made: as asked, or as the file says.
+        """Return how one vector of a text is made: as asked, or as the file says.
 
         Raises:
             ShapeError: neither says so.
@@ -153,7 +153,7 @@ class LanguageModel(ImportedModel):
         return Network(architecture(self.architecture), self.hyper, self.weights, text)
 
     def _tokens_of(self, ids: Tensor) -> int:
-        """Returns how many tokens there are in each row."""
+        """Return how many tokens there are in each row."""
         hyper = self.hyper
         if ids.rank != 2 or ids.dtype != INT32 or ids.shape[1] > hyper.context:
             raise ShapeError(
@@ -162,7 +162,7 @@ class LanguageModel(ImportedModel):
         return ids.shape[1]
 
     def cache(self, length: int, cache_type: str = "f32") -> KeyValueCache:
-        """Returns room for the keys and values of a text of so many tokens, for `step`.
+        """Return room for the keys and values of a text of so many tokens, for `step`.
 
         cache_type: how they are kept, "f32", or "f16" in half the memory, or "q8_0" in little over
         a
@@ -178,7 +178,7 @@ class LanguageModel(ImportedModel):
         return KeyValueCache(length, cache_type)
 
     def step(self, cache: KeyValueCache, tokens: int, parts: int = 1) -> Step:
-        """Returns a call that reads so many more tokens of a text, as tensors to compile with its
+        """Return a call that reads so many more tokens of a text, as tensors to compile with its
         updates. All steps of a cache share its states.
 
         Inputs of a run: ids, (1, tokens) of int32; start, how many tokens came before; count, how

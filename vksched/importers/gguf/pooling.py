@@ -10,7 +10,7 @@ WAYS = ("mean", "cls", "last")
 
 
 def pooled(hidden: Tensor, counts: Tensor, way: str) -> Tensor:
-    """Returns a vector of length 1 of each text.
+    """Return a vector of length 1 of each text.
 
     hidden: (b, n, width), counts: (b,) int32, tokens of each text -> (b, width).
     """

@@ -52,7 +52,7 @@ def choose_shapes(
     dims: Mapping[str, int],
     shapes: Mapping[str, Shape],
 ) -> Sizes:
-    """Returns shapes for the inputs of a model.
+    """Return shapes for the inputs of a model.
 
     arrays: those given already, by name. dims: sizes of named dimensions. shapes: of inputs.
 
@@ -109,7 +109,7 @@ def choose_shapes(
 
 
 def _terms(dim: str, named: set[str]) -> list[str]:
-    """Returns the names that a dimension is the sum of, as in "past + sequence"; itself if none."""
+    """Return the names that a dimension is the sum of, as in "past + sequence"; itself if none."""
     parts = [part.strip() for part in dim.split("+")]
     return parts if len(parts) > 1 and all(part in named for part in parts) else [dim]
 
@@ -134,7 +134,7 @@ def _require(given: Mapping[str, Any], known: Collection[str], what: str) -> Non
 def example_inputs(
     model: Model, shapes: Mapping[str, Shape], seed: int, without: Sequence[str] = ()
 ) -> dict[str, CpuValue]:
-    """Returns inputs of given shapes, the same for the same seed. without: inputs to leave out.
+    """Return inputs of given shapes, the same for the same seed. without: inputs to leave out.
 
     Raises:
         UnsupportedOp: nothing can be made for an input, as of texts.
@@ -172,7 +172,7 @@ def _example(
 
 
 def find_index_bounds(model: Model) -> dict[str, int]:
-    """Returns for each input whose elements index tables of the model the length of the least."""
+    """Return for each input whose elements index tables of the model the length of the least."""
     shapes: dict[str, Shape] = {n: a.shape for n, a in model.file.initializers.items()}
     source = {value.name: value.name for value in model.inputs}
     bounds: dict[str, int] = {}

@@ -110,7 +110,7 @@ class Model(ImportedModel):
         return f"<Model {self.name}: ({inputs}) -> ({outputs}), {len(self._nodes)} nodes>"
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Model:
-        """Returns this model with sizes for some of its named dimensions, which inputs must have
+        """Return this model with sizes for some of its named dimensions, which inputs must have
         then. Names that it does not have are passed over.
         """
         if not sizes:
@@ -123,7 +123,7 @@ class Model(ImportedModel):
         return made
 
     def with_outputs(self, names: Iterable[str]) -> Model:
-        """Returns this model with more outputs: tensors of its main graph, by name."""
+        """Return this model with more outputs: tensors of its main graph, by name."""
         known = {v.name for v in self.outputs}
         made = copy.copy(self)
         more = (ModelValue(n, "tensor", 0, None) for n in dict.fromkeys(names) if n not in known)
@@ -158,7 +158,7 @@ class Model(ImportedModel):
         return self._nodes
 
     def lower(self, inputs: Mapping[str, CpuValueType | CpuValue]) -> Lowered:
-        """Returns the first stage for inputs of given types, or for given inputs; nothing is
+        """Return the first stage for inputs of given types, or for given inputs; nothing is
         planned, and a node that the host runs between stages is not evaluated.
 
         Raises:
@@ -173,7 +173,7 @@ class Model(ImportedModel):
     def tensors(
         self, shapes: Mapping[str, Any] | None = None, trainable: str | Sequence[str] = ()
     ) -> ModelTensors:
-        """Returns the model as tensors, to train it on or to write more graph with.
+        """Return the model as tensors, to train it on or to write more graph with.
 
         shapes: of inputs, by name, where the file leaves sizes open. trainable: names or patterns
             of initializers of floats ("fc.*"), which become states that `vs.grad` and the
@@ -194,7 +194,7 @@ class Model(ImportedModel):
         return tensors_of(self.context, self.frame(), types, trainable, self._env)
 
     def frame(self, given: frozenset[str] = frozenset()) -> Frame:
-        """Returns the whole graph as something to lower. given: initializers to take as inputs."""
+        """Return the whole graph as something to lower. given: initializers to take as inputs."""
         names = [*(v.name for v in self.inputs), *given]
         nodes, constants = self._without_constants
         env = {**self._env, **constants, **{name: Value(0, slot=name) for name in names}}
@@ -213,7 +213,7 @@ class Model(ImportedModel):
         return tuple(nodes), constants
 
     def input_types(self, shapes: Mapping[str, Any]) -> dict[str, CpuValueType]:
-        """Returns the types of all inputs, for shapes by name; those with sizes only need none.
+        """Return the types of all inputs, for shapes by name; those with sizes only need none.
 
         Raises:
             ShapeError: a size is not known, or does not fit.
@@ -234,7 +234,7 @@ class Model(ImportedModel):
         return out
 
     def check_inputs(self, given: Mapping[str, Any]) -> dict[str, CpuValue]:
-        """Returns inputs by name as the model takes them.
+        """Return inputs by name as the model takes them.
 
         Raises:
             GraphError: names are missing or unknown. DTypeError, ShapeError: an array does not fit.
@@ -265,7 +265,7 @@ Types = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 
 
 def types_of(given: Mapping[str, Any]) -> Types | None:
-    """Returns the types of arrays; None where one is no array of numbers."""
+    """Return the types of arrays; None where one is no array of numbers."""
     found: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
     for name, array in given.items():
         if type(array) is not np.ndarray or array.dtype.kind in "OUS":
@@ -349,7 +349,7 @@ def _check_input(value: ModelValue, given: Any) -> CpuValue:
 
 
 def _check_map(value: ModelValue, given: Any) -> Map:
-    """Returns a map whose keys and values have the types that the model says."""
+    """Return a map whose keys and values have the types that the model says."""
     if not isinstance(given, Mapping):
         raise DTypeError(
             f"[run] expected a dict for input {value.name!r}, got {type(given).__name__}; try "
@@ -369,7 +369,7 @@ def _check_map(value: ModelValue, given: Any) -> Map:
 
 
 def _converted(value: ModelValue, given: Any, wanted: np.dtype[Any]) -> NDArray:
-    """Returns Python's numbers as an array, where that changes none but by rounding floats."""
+    """Return Python's numbers as an array, where that changes none but by rounding floats."""
     try:
         found = np.array(given)
         whole = value.elem_type in INTS or wanted.kind == "b"
@@ -384,7 +384,7 @@ def _converted(value: ModelValue, given: Any, wanted: np.dtype[Any]) -> NDArray:
 
 
 def _check_shape(value: ModelValue, shape: Shape) -> None:
-    """Raises ShapeError where a shape does not fit the sizes that are declared."""
+    """Raise ShapeError where a shape does not fit the sizes that are declared."""
     if not value.dims:
         return
     wrong = ""

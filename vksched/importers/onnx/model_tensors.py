@@ -43,7 +43,7 @@ def tensors_of(
     trainable: str | Sequence[str],
     initializers: Collection[str],
 ) -> ModelTensors:
-    """Returns the whole graph of a model as tensors, for inputs of some types; see
+    """Return the whole graph of a model as tensors, for inputs of some types; see
     `Model.tensors`. initializers: their names; other values of the file are constant nodes.
     """
     patterns = _patterns(trainable)
@@ -79,7 +79,7 @@ def tensors_of(
 
 
 def _params_of(needed: Value | None, params: Mapping[str, Tensor]) -> set[str]:
-    """Returns the names of the parameters from which alone a value is computed that a shape needs;
+    """Return the names of the parameters from which alone a value is computed that a shape needs;
     none if it depends on anything else.
     """
     if needed is None or needed.tensor is None:
@@ -103,7 +103,7 @@ def _params_of(needed: Value | None, params: Mapping[str, Tensor]) -> set[str]:
 def _without(
     params: Mapping[str, Tensor], shapes: Collection[str], patterns: Collection[str], node: str
 ) -> dict[str, Tensor]:
-    """Returns the parameters without those on which a shape depends, such as the scales of a
+    """Return the parameters without those on which a shape depends, such as the scales of a
     Resize, which "*" finds too. node: which one needs the shape.
 
     Raises:
@@ -132,7 +132,7 @@ def _patterns(trainable: str | Sequence[str]) -> Collection[str]:
 def _params(
     env: Mapping[str, Value], patterns: Collection[str], initializers: Collection[str]
 ) -> dict[str, Tensor]:
-    """Returns a state for each initializer of floats that a pattern names, and for each constant
+    """Return a state for each initializer of floats that a pattern names, and for each constant
     node that is named itself: those that "*" would find are exponents and the like.
     """
     floats = {

@@ -133,7 +133,7 @@ class MetricsSink:
         return (self._value("device", event.device),)
 
     def _value(self, label: str, value: object) -> str:
-        """Returns the value of a label, or OTHER where there are too many."""
+        """Return the value of a label, or OTHER where there are too many."""
         known, word = self._known.setdefault(label, set()), str(value)
         if word not in known:
             if len(known) >= VALUES:

@@ -60,7 +60,7 @@ class _Instruments:
         self.histograms[name].record(value)
 
     def set(self, name: str, value: float, labels: Labels = ()) -> None:
-        """Adds what is more, or less, than before; the caller holds a lock."""
+        """Add what is more, or less, than before; the caller holds a lock."""
         before = self._at.get((name, labels), 0.0)
         self._at[name, labels] = value
         self.levels[name].add(value - before, _attributes(name, labels))
@@ -72,7 +72,7 @@ def _attributes(name: str, labels: Labels) -> dict[str, str]:
 
 
 def opentelemetry(provider: MeterProvider | None = None) -> MetricsSink:
-    """Returns a sink, for `trace=`, that counts runs, seconds, bytes and faults as instruments.
+    """Return a sink, for `trace=`, that counts runs, seconds, bytes and faults as instruments.
 
     provider: a MeterProvider of OpenTelemetry; the global one where none is given.
 

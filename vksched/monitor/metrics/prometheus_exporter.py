@@ -49,7 +49,7 @@ class _Collectors:
 
 
 def prometheus(registry: CollectorRegistry | None = None) -> MetricsSink:
-    """Returns a sink, for `trace=`, that counts runs, seconds, bytes and faults in a registry.
+    """Return a sink, for `trace=`, that counts runs, seconds, bytes and faults in a registry.
 
     registry: of prometheus_client; its default one where none is given. The same registry again is
     the same sink, so that schedulers may share it.

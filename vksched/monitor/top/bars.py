@@ -14,14 +14,14 @@ FULL, EMPTY = "█░", "#."
 
 
 def bar(share: float, width: int, ascii_only: bool = False) -> str:
-    """Returns a bar; a share above 0 shows at least one mark."""
+    """Return a bar; a share above 0 shows at least one mark."""
     marks = EMPTY if ascii_only else FULL
     full = min(width, max(round(share * width), 1 if share > 0 else 0))
     return marks[0] * full + marks[1] * (width - full)
 
 
 def graph(percents: Sequence[int], width: int, ascii_only: bool = False) -> str:
-    """Returns the means of as many stretches as there is room for, the oldest first."""
+    """Return the means of as many stretches as there is room for, the oldest first."""
     levels = LEVELS_ASCII if ascii_only else LEVELS
     count = min(width, len(percents))
     out = ""

@@ -32,7 +32,7 @@ KEYS = {
 
 
 def parse(typed: bytes) -> list[str]:
-    """Returns the keys in what was typed; those that the view does not know are "other"."""
+    """Return the keys in what was typed; those that the view does not know are "other"."""
     out: list[str] = []
     while typed:
         size = next((n for n in (3, 1) if typed[:n] in KEYS), 0)
@@ -42,7 +42,7 @@ def parse(typed: bytes) -> list[str]:
 
 
 def _unknown(typed: bytes) -> int:
-    """Returns how long a key is that is not known: an escape goes up to its letter."""
+    """Return how long a key is that is not known: an escape goes up to its letter."""
     if typed[:2] not in (b"\x1b[", b"\x1bO"):
         return 1
     end = next((i for i, c in enumerate(typed[2:], 2) if 0x40 <= c <= 0x7E), len(typed) - 1)

@@ -61,7 +61,7 @@ class Window:
 
 
 def page(state: State, processes: Sequence[ProcessNow], window: Window, problem: str = "") -> Group:
-    """Returns the page; it is never higher or wider than the window."""
+    """Return the page; it is never higher or wider than the window."""
     lines = [_title(state, processes, window)]
     foot = [_keys(state, window, problem)] if window.live else []
     room = max(0, window.lines - len(lines) - len(foot))
@@ -186,7 +186,7 @@ def _tall(row: Row, window: Window, several: bool) -> list[Text]:
 
 
 def _pace(row: Row) -> Text:
-    """Returns how much goes through a device, and how often it failed."""
+    """Return how much goes through a device, and how often it failed."""
     device = row.device
     faults = f"  ! {count_of(device.faults, 'fault')}" if device.faults else ""
     return Text.assemble(
@@ -219,7 +219,7 @@ def _short(row: Row, window: Window, several: bool) -> list[Text]:
 
 
 def _figures(row: Row, window: Window) -> Text:
-    """Returns how busy a device is, how full and how warm."""
+    """Return how busy a device is, how full and how warm."""
     device = row.device
     return Text.assemble(
         "  ",
@@ -260,7 +260,7 @@ def _head(row: Row, window: Window, several: bool) -> Text:
 
 
 def _cut(name: str, room: int) -> str:
-    """Returns the name of a device; a long one without the middle of its computer's, as numbers at
+    """Return the name of a device; a long one without the middle of its computer's, as numbers at
     the end tell computers apart.
     """
     computer, slash, device = name.rpartition("/")

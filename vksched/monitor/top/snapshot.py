@@ -105,7 +105,7 @@ class ProcessNow:
 
 
 def encode(process: ProcessNow) -> bytes:
-    """Returns a snapshot as a line of at most LINE_BYTES; what is too long of it is left out."""
+    """Return a snapshot as a line of at most LINE_BYTES; what is too long of it is left out."""
     line = _line(process)
     while len(line) > LINE_BYTES and process.schedulers:
         process = _with_schedulers(process, process.schedulers[:-1])
@@ -128,7 +128,7 @@ Taken = TypeVar("Taken")
 
 
 def decode(line: bytes) -> ProcessNow:
-    """Returns the snapshot of a line.
+    """Return the snapshot of a line.
 
     Raises:
         VkschedError: it is none.
@@ -223,7 +223,7 @@ _BY_TYPE: Mapping[str, Callable[[object], Any]] = {
 def _takes(
     kind: type[Any], **special: Callable[[object], Any]
 ) -> dict[str, Callable[[object], Any]]:
-    """Returns by field what takes it: by its type, or what is given."""
+    """Return by field what takes it: by its type, or what is given."""
     return {
         each.name: special[each.name] if each.name in special else _BY_TYPE[str(each.type)]
         for each in fields(kind)

@@ -51,7 +51,7 @@ class State:
 
 
 def press(state: State, key: str, pids: Sequence[int]) -> State:
-    """Returns the state after a key, given the processes that are there."""
+    """Return the state after a key, given the processes that are there."""
     if state.show_help and key != "quit":
         return replace(state, show_help=False)
     if key == "quit":
@@ -83,7 +83,7 @@ def _beside(chosen: int | None, key: str, pids: Sequence[int]) -> int | None:
 
 
 def arrange(state: State, processes: Sequence[ProcessNow]) -> list[Row]:
-    """Returns the devices to show, in the order that was chosen."""
+    """Return the devices to show, in the order that was chosen."""
     shown = [p for p in processes if not state.solo or p.pid == state.selected_pid]
     rows = [Row(p, scheduler, device) for p in shown for scheduler, device in p.devices]
     return sorted(rows, key=ORDERS[state.order])  # type: ignore[arg-type]

@@ -6,9 +6,9 @@ __all__ = ["check_distro_info", "get_package_name_and_version_info"]
 
 
 def check_distro_info() -> None:
-    """Returns at once: where vksched imports, it runs."""
+    """Return at once: where vksched imports, it runs."""
 
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
-    """Returns the name of the package, its version, and CUDA's, which is empty."""
+    """Return the name of the package, its version, and CUDA's, which is empty."""
     return package_name, version, cuda_version

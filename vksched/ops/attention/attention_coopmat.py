@@ -25,7 +25,7 @@ registers. By whether the device is a CPU driver: llvmpipe takes a minute to com
 
 
 def most_columns(limits: Limits) -> int:
-    """Returns how many columns of v one dispatch works on, and how deep queries may be."""
+    """Return how many columns of v one dispatch works on, and how deep queries may be."""
     return _MAX_COLUMNS[limits.software]
 
 
@@ -49,7 +49,7 @@ class AttentionCoopmat:
         return coopmat_name(self.shape, self.rows, self.keys, self.subgroup)
 
     def matrices(self, depth: int, columns: int) -> tuple[int, int]:
-        """Returns how many matrices queries are deep, and values are wide."""
+        """Return how many matrices queries are deep, and values are wide."""
         return -(-depth // self.shape[2]), -(-columns // self.shape[1])
 
     def shared_bytes(self, depth: int, columns: int) -> int:
@@ -59,7 +59,7 @@ class AttentionCoopmat:
         return keys + self.rows * row
 
     def constants(self, depth: int, columns: int, row: int) -> tuple[tuple[str, int], ...]:
-        """Returns those for so many columns of v, of `row` in memory. Matrices that are full are
+        """Return those for so many columns of v, of `row` in memory. Matrices that are full are
         read by words, two of float16 in each.
         """
         deep, wide = self.matrices(depth, columns)
@@ -100,7 +100,7 @@ def _coopmats(limits: Limits, depth: int, columns: int) -> dict[str, AttentionCo
 
 
 def attention_coopmat_tile(call: Call, depth: int, columns: int) -> AttentionCoopmat | None:
-    """Returns the unit of a call's variant, None where that is another kernel."""
+    """Return the unit of a call's variant, None where that is another kernel."""
     named = call.variant.startswith("coopmat ")
     return _coopmats(call.limits, depth, columns).get(call.variant) if named else None
 
@@ -108,7 +108,7 @@ def attention_coopmat_tile(call: Call, depth: int, columns: int) -> AttentionCoo
 def attention_coopmat_variants(
     call: Call, rows: int, keys: int, depth: int, columns: int
 ) -> tuple[str, ...]:
-    """Returns the variants that can compute a call, of so many rows of q for each head of keys."""
+    """Return the variants that can compute a call, of so many rows of q for each head of keys."""
     if min(rows, keys) < MIN_SIDE or not rounds(call):
         return ()
     return tuple(_coopmats(call.limits, depth, columns))

@@ -21,12 +21,12 @@ REFERENCE_SCORES = 1 << 22
 
 
 def _with_layout(x: NDArray, bshd: int) -> NDArray:
-    """Returns (batch, heads, length, size) of (batch, length, heads, size), or the other way."""
+    """Return (batch, heads, length, size) of (batch, length, heads, size), or the other way."""
     return x.swapaxes(1, 2) if bshd else x
 
 
 def attention_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Returns attention head by head, some rows of its scores at a time."""
+    """Return attention head by head, some rows of its scores at a time."""
     *bshd, result_bshd = attrs.as_ints("is_bshd")
     out = _attend_all((*map(_with_layout, inputs[:3], bshd), *inputs[3:]), attrs)
     return np.ascontiguousarray(_with_layout(out, result_bshd))
@@ -130,7 +130,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 def to_weights(
     scores: NDArray, hidden: Iterable[NDArray], fully_masked_is_nan: bool = False
 ) -> None:
-    """Makes weights of scores, in place. hidden: what says which do not count."""
+    """Make weights of scores, in place. hidden: what says which do not count."""
     plain = -_PLAIN_SCORES < scores.min() <= scores.max() < _PLAIN_SCORES
     for each in hidden:
         np.copyto(scores, -np.inf, where=each)
@@ -148,7 +148,7 @@ def to_weights(
 def masked_keys(
     attrs: Attrs, masks: tuple[NDArray, ...], start: int, rows: int, keys: int
 ) -> Iterator[NDArray]:
-    """Yields what says which scores do not count: by their place, and by the mask. start: the
+    """Yield what says which scores do not count: by their place, and by the mask. start: the
     query of the first row.
     """
     low, high = visible_range(attrs)
@@ -172,7 +172,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 def cut_heads(
     inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray, work: float
 ) -> Iterator[tuple[tuple[NDArray, ...], tuple[slice, slice, slice], NDArray]]:
-    """Yields q, k and v of some heads; which examples, heads of q and heads of k these are; and
+    """Yield q, k and v of some heads; which examples, heads of q and heads of k these are; and
     their part of the result. work: multiply-adds of all heads.
     """
     *bshd, result_bshd = attrs.as_ints("is_bshd")

@@ -51,7 +51,7 @@ Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
 def visible_range(attrs: Attrs) -> tuple[int, int]:
-    """Returns a, b: query i sees the keys i + a .. i + b."""
+    """Return a, b: query i sees the keys i + a .. i + b."""
     past, left, right = (attrs.as_int(name) for name in ("past_len", "left", "right"))
     return (
         past - left if left >= 0 else -UNBOUNDED,
@@ -97,7 +97,7 @@ def _cached(call: Call) -> tuple[_Segment, ...]:
 
 
 def _behind(call: Call, kept: _Segment, keys: int) -> _Segment:
-    """Returns new keys as a segment, of the shaders of those in use where these are floats, too:
+    """Return new keys as a segment, of the shaders of those in use where these are floats, too:
     drivers compile no others then.
     """
     sizes = replace(kept.sizes, keys=keys)
@@ -133,7 +133,7 @@ def _append_kv_len(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
 
 
 def _strides(shape: Shape, is_bshd: int) -> tuple[int, int]:
-    """Returns the words from one position to the next, and from one head to the next."""
+    """Return the words from one position to the next, and from one head to the next."""
     _, one, other, size = shape
     return (other * size, size) if is_bshd else (size, other * size)
 
@@ -238,7 +238,7 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
 
 
 def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
-    """Yields where the operands and the result of a segment have rows and heads."""
+    """Yield where the operands and the result of a segment have rows and heads."""
     q_bshd, _, _, result_bshd = call.attrs.as_ints("is_bshd")
     q, k, v = (call.inputs[i].shape for i in (0, *segment.operands[1:3]))
     result = _strides(call.output.shape, result_bshd)

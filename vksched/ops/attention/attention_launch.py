@@ -64,7 +64,7 @@ DISPATCH_FLOPS = 1e11
 
 
 def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Returns the types of q, k and v as they are with the heads before the length."""
+    """Return the types of q, k and v as they are with the heads before the length."""
     return tuple(
         TensorType((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype) if bshd else t
         for t, bshd in zip(inputs[:3], attrs.as_ints("is_bshd")[:3], strict=True)
@@ -85,7 +85,7 @@ class Sizes:
 
 
 def sizes_of(call: Call) -> Sizes:
-    """Returns the sizes of a call, with those of operand 1 as its keys."""
+    """Return the sizes of a call, with those of operand 1 as its keys."""
     q, k, _ = (t.shape for t in by_heads(call.inputs, call.attrs))
     columns = call.output.shape[3]
     return Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], columns)
@@ -120,7 +120,7 @@ def variants(call: Call) -> tuple[str, ...]:
 
 
 def coopmat_of(call: Call, s: Sizes) -> AttentionCoopmat | None:
-    """Returns the cooperative matrix of a call's variant, None where that is another kernel."""
+    """Return the cooperative matrix of a call's variant, None where that is another kernel."""
     return attention_coopmat_tile(call, s.depth, s.columns)
 
 
@@ -136,19 +136,19 @@ def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
 
 
 def subgroup_tiles(limits: Limits) -> dict[str, tuple[int, int]]:
-    """Returns the variants for the subgroups of a CPU driver, by name: the tile of a group."""
+    """Return the variants for the subgroups of a CPU driver, by name: the tile of a group."""
     tiles = TILES[limits.subgroup_size] if has_subgroup_kernels(limits, TILES) else ()
     return {f"subgroup {tile[0]}x{tile[1]}": tile for tile in tiles}
 
 
 def _cost(s: Sizes, rows: int, columns: int, lanes: int) -> int:
-    """Returns about how long a call takes for each key, in products of a row."""
+    """Return about how long a call takes for each key, in products of a row."""
     tiles = -(-s.rows // rows) * -(-s.columns // columns)
     return tiles * (_LOADS[lanes] + rows) * (s.depth + columns)
 
 
 def _heights(s: Sizes, limits: Limits) -> tuple[int, ...]:
-    """Returns the rows that groups in shared memory may have, the best guess first."""
+    """Return the rows that groups in shared memory may have, the best guess first."""
     if s.rows <= 2 * FLAT:
         return FLAT, MIDDLE
     small = limits.shared_bytes < TALL_BYTES or s.columns > TALL_COLUMNS
@@ -159,7 +159,7 @@ def _heights(s: Sizes, limits: Limits) -> tuple[int, ...]:
 
 
 def launch(call: Call, s: Sizes) -> Launch:
-    """Returns how a call, or a segment of its keys, is cut."""
+    """Return how a call, or a segment of its keys, is cut."""
     if call.variant in TILED:
         return _on_gpu(call, s)
     coopmat = coopmat_of(call, s)
@@ -179,7 +179,7 @@ def _by_coopmat(call: Call, s: Sizes, coopmat: AttentionCoopmat) -> Launch:
 
 
 def _tiles_of_dispatch(rows: int, s: Sizes, columns: int) -> int:
-    """Returns how many tiles of so many rows a GPU works on at most."""
+    """Return how many tiles of so many rows a GPU works on at most."""
     flops = 2.0 * rows * max(1, s.keys) * (s.depth + columns)
     return max(1, int(DISPATCH_FLOPS / flops))
 
@@ -200,13 +200,13 @@ def _by_subgroup(call: Call, s: Sizes) -> Launch:
 
 
 def _even(s: Sizes, wanted: int) -> tuple[int, int]:
-    """Returns how many parts the keys have that are as many as wanted or fewer, and their size."""
+    """Return how many parts the keys have that are as many as wanted or fewer, and their size."""
     part_keys = max(1, -(-s.keys // wanted))
     return max(1, -(-s.keys // part_keys)), part_keys
 
 
 def _rounds(s: Sizes) -> tuple[int, int]:
-    """Returns how often an invocation of `rows` goes round its loops: at each block of keys, and
+    """Return how often an invocation of `rows` goes round its loops: at each block of keys, and
     beside that.
     """
     rounds = 1 + s.depth // 4 + s.depth % 4 + s.columns // 4 + s.columns % 4
@@ -214,7 +214,7 @@ def _rounds(s: Sizes) -> tuple[int, int]:
 
 
 def _longest_part(s: Sizes) -> int:
-    """Returns how many keys an invocation of `rows` may work on."""
+    """Return how many keys an invocation of `rows` may work on."""
     rounds, around = _rounds(s)
     part_keys = (LOOP_STEPS - around) // rounds * KEYS_IN_ROWS
     if part_keys <= 0:
@@ -232,7 +232,7 @@ def _by_rows(call: Call, s: Sizes) -> Launch:
 
 
 def rows_of_parts(call: Call, s: Sizes, parts: int) -> Launch:
-    """Returns how `rows` works on keys in as many parts."""
+    """Return how `rows` works on keys in as many parts."""
     parts, part_keys = _even(s, parts)
     tiles = -(-s.rows // LANES_ON_CPU) * s.batches
     most = call.limits.max_groups

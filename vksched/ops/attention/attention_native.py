@@ -26,7 +26,7 @@ PIECE = 1 << 19
 def attention_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Returns the loop of a call of few queries and keys, None where numpy makes it."""
+    """Return the loop of a call of few queries and keys, None where numpy makes it."""
     q, k, v = by_heads(inputs, attrs)
     batches, heads, queries, depth = q.shape
     shared, keys, columns = k.shape[1], k.shape[2], v.shape[3]
@@ -56,7 +56,7 @@ def attention_program(
 
 
 def head_steps(shape: tuple[int, ...], is_bshd: int) -> tuple[int, int, int]:
-    """Returns how far batches, heads and rows are from one another."""
+    """Return how far batches, heads and rows are from one another."""
     inner = shape[2] * shape[3]
     ways = (shape[3], inner) if is_bshd else (inner, shape[3])
     return shape[1] * inner, *ways

@@ -47,12 +47,12 @@ NARROWER = (FLOAT16, FLOAT32)
 
 
 def _columns(q: tuple[int, ...], attrs: Attrs) -> tuple[int, int]:
-    """Returns how many values rows of k and v have where they are words."""
+    """Return how many values rows of k and v have where they are words."""
     return q[-1], attrs.as_int("columns")
 
 
 def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Returns the types of q, k and v, those of words as of the floats that they stand for."""
+    """Return the types of q, k and v, those of words as of the floats that they stand for."""
     q, *kept = inputs[:3]
     if q.rank and all(t.dtype == UINT32 for t in kept):
         if "columns" not in attrs:
@@ -120,7 +120,7 @@ Segments = tuple[tuple[NDArray, NDArray], ...]
 
 
 def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, int, Segments]]:
-    """Yields examples with one number of keys in use, that number, and their keys and values."""
+    """Yield examples with one number of keys in use, that number, and their keys and values."""
     _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
     used, new = inputs[3], inputs[4:]

@@ -69,7 +69,7 @@ register(
 def attention_backward(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, attrs: Attrs
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of attention by q, k and v, by that of its result; all have the heads
+    """Return the gradients of attention by q, k and v, by that of its result; all have the heads
     before the length. attrs: those of attention.
     """
     masks = () if mask is None else (mask,)
@@ -78,7 +78,7 @@ def attention_backward(
 
 
 def parts_of(made: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of q, k and v out of a result of the op."""
+    """Return the gradients of q, k and v out of a result of the op."""
     shapes = shapes_of_parts(q.shape, k.shape, v.shape)
     of_q, of_k, of_v = (
         reshape(slice_(made, (i, 0), (i + 1, math.prod(shape[2:])), axes=(0, 3)), t.shape)

@@ -23,7 +23,7 @@ _SCORES = 1 << 18
 
 
 def shapes_of_parts(q: Shape, k: Shape, v: Shape) -> tuple[Shape, Shape, Shape]:
-    """Returns the shapes of the gradients of q, k and v in the result: queries that share a head of
+    """Return the shapes of the gradients of q, k and v in the result: queries that share a head of
     k are rows of one matrix.
     """
     (batch, heads, queries, depth), (_, shared, keys, columns) = q, v
@@ -33,7 +33,7 @@ def shapes_of_parts(q: Shape, k: Shape, v: Shape) -> tuple[Shape, Shape, Shape]:
 
 
 def size_of_parts(shapes: tuple[Shape, ...]) -> int:
-    """Returns the elements that each part of the result has for a head of k, in vec4s."""
+    """Return the elements that each part of the result has for a head of k, in vec4s."""
     return round_up_to_vec4(max(math.prod(shape[2:]) for shape in shapes))
 
 
@@ -146,12 +146,12 @@ def _of_piece(
 
 
 def _joined(x: NDArray) -> NDArray:
-    """Returns the rows of all heads of q, one behind the other."""
+    """Return the rows of all heads of q, one behind the other."""
     return x.reshape(*x.shape[:2], x.shape[2] * x.shape[3], x.shape[4])
 
 
 def attention_backward_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Returns the gradients of q, k and v, one behind the other."""
+    """Return the gradients of q, k and v, one behind the other."""
     shapes = shapes_of_parts(*(x.shape for x in inputs[:3]))
     out = np.empty((3, *shapes[0][:2], size_of_parts(shapes)), inputs[0].dtype)
     _compute(inputs, attrs, out)

@@ -96,7 +96,7 @@ def variants(call: Call) -> tuple[str, ...]:
 
 
 def _chunk_of(s: _Sizes, limits: Limits) -> tuple[int, int]:
-    """Returns the heads and rows of a chunk."""
+    """Return the heads and rows of a chunk."""
     words = CHUNK_WORDS if limits.software else GPU_CHUNK_WORDS
     if s.rows * s.keys <= words:
         return min(s.heads, words // (s.rows * s.keys)), s.rows
@@ -111,7 +111,7 @@ def _chunks(s: _Sizes, limits: Limits) -> Iterator[_Chunk]:
 
 
 def _by_products(call: Call, s: _Sizes) -> Iterator[tuple[Dispatch, ...]]:
-    """Yields dispatches that need not wait for each other, but for those before."""
+    """Yield dispatches that need not wait for each other, but for those before."""
     for chunk in _chunks(s, call.limits):
         yield from _of_chunk(call, s, chunk)
 
@@ -143,7 +143,7 @@ def _of_chunk(call: Call, s: _Sizes, c: _Chunk) -> Iterator[tuple[Dispatch, ...]
 
 
 def _of(s: _Sizes, *operands: int) -> tuple[tuple[int, int], ...]:
-    """Returns operands with their columns."""
+    """Return operands with their columns."""
     return tuple(zip(operands, (s.depth, s.columns), strict=True))
 
 
@@ -167,7 +167,7 @@ class _Matrices:
         return self.step or self.rows * self.columns
 
     def one(self, number: int) -> _Matrices:
-        """Returns one of them."""
+        """Return one of them."""
         return replace(self, count=1, word=self.word + number * self.apart)
 
 
@@ -213,14 +213,14 @@ def _slopes(call: Call, s: _Sizes, c: _Chunk) -> Dispatch:
 
 
 def _tiled(call: Call, s: _Sizes) -> Iterator[tuple[Dispatch, ...]]:
-    """Yields dispatches that need not wait for each other, but for those before."""
+    """Yield dispatches that need not wait for each other, but for those before."""
     yield tuple(_target(call, s, OF_STATE, 1))
     sizes = ((OF_Q, s.depth), (OF_K, s.depth), (OF_V, s.columns))
     yield tuple(d for target, columns in sizes for d in _target(call, s, target, columns))
 
 
 def _target(call: Call, s: _Sizes, target: int, columns: int) -> Iterator[Dispatch]:
-    """Yields the dispatches that make one result, of so many columns."""
+    """Yield the dispatches that make one result, of so many columns."""
     masks, size = call.inputs[MASK:], call.output.shape[3]
     pairs = ((Q, G), (K, V)) if target in (OF_STATE, OF_Q) else ((K, V), (Q, G))
     own_rows, others = (s.rows, s.keys) if pairs[0] == (Q, G) else (s.keys, s.rows)

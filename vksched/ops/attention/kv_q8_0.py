@@ -35,12 +35,12 @@ _TILE_ROUNDS = 3 * TILE
 
 
 def row_words(columns: int) -> int:
-    """Returns the words of a row of so many values."""
+    """Return the words of a row of so many values."""
     return -(-columns // TILE) + -(-columns // 4)
 
 
 def pack_q8_0(x: NDArray) -> NDArray:
-    """Returns rows as words: float (..., n) -> uint32 (..., words)."""
+    """Return rows as words: float (..., n) -> uint32 (..., words)."""
     columns, lead = x.shape[-1], x.shape[:-1]
     rows, tiles = math.prod(lead), -(-columns // TILE)
     runs: NDArray = np.zeros((rows, tiles * TILE), np.float32)
@@ -64,7 +64,7 @@ def pack_q8_0(x: NDArray) -> NDArray:
 
 
 def unpack_q8_0(words: NDArray, columns: int) -> NDArray:
-    """Returns the values of rows: uint32 (..., words) -> float32 (..., columns)."""
+    """Return the values of rows: uint32 (..., words) -> float32 (..., columns)."""
     lead, tiles = words.shape[:-1], -(-columns // TILE)
     missing = tiles * TILE_WORDS - words.shape[-1]
     if missing:
@@ -78,7 +78,7 @@ def unpack_q8_0(words: NDArray, columns: int) -> NDArray:
 
 
 def check_words(op: str, words: TensorType, columns: int) -> None:
-    """Raises DTypeError or ShapeError unless these are rows of so many values."""
+    """Raise DTypeError or ShapeError unless these are rows of so many values."""
     if words.dtype != UINT32:
         raise DTypeError(
             f"[{op}] expected words of uint32, got {words.dtype}; try vs.quantize_q8_0"

@@ -46,7 +46,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _pairs(attrs: Attrs) -> tuple[slice, slice]:
-    """Returns where the first and the second of all pairs lie."""
+    """Return where the first and the second of all pairs lie."""
     rotated = attrs.as_int("rotary_dim")
     if attrs.as_bool("interleaved"):
         return slice(0, rotated, 2), slice(1, rotated, 2)
@@ -137,7 +137,7 @@ def _gradient(call: VjpContext) -> VjpResult:
 
 
 def _pairs_of(x: Tensor, rotated: int, interleaved: bool) -> tuple[Tensor, Tensor]:
-    """Returns the first and the second elements of all pairs."""
+    """Return the first and the second elements of all pairs."""
     if interleaved:
         return slice_(x, 0, rotated, 3, 2), slice_(x, min(1, rotated), rotated, 3, 2)
     return slice_(x, 0, rotated // 2, 3), slice_(x, rotated // 2, rotated, 3)

@@ -61,7 +61,7 @@ def _attention(call: VjpContext) -> VjpResult:
 def _built(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, attrs: Attrs
 ) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k, v and a mask that is added, made of forward ops. Keys and
+    """Return the gradients of q, k, v and a mask that is added, made of forward ops. Keys and
     values must be finite where they are hidden, too.
     """
     f = _formula(q, k, v, g, mask, attrs)
@@ -89,7 +89,7 @@ def _attention_backward(call: VjpContext) -> VjpResult:
 def _second_order(
     operands: list[Tensor], mask: Tensor | None, pulled: Tensor, attrs: Attrs
 ) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k, v, g and a mask that is added."""
+    """Return the gradients of q, k, v, g and a mask that is added."""
     q, k, v, g = operands[:4]
     f, scale = _formula(q, k, v, g, mask, attrs), attrs.as_float("scale")
     u_q, u_k, u_v = parts_of(pulled, q, k, v)
@@ -187,7 +187,7 @@ def _with_layout(x: Tensor, bshd: int) -> Tensor:
 def _masks(
     attrs: Attrs, given: tuple[Tensor, ...], queries: int, keys: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the mask of a softmax, or None; and which keys are seen, or None where every query
+    """Return the mask of a softmax, or None; and which keys are seen, or None where every query
     sees one. A query that sees none gets a row of the mask that hides nothing, as its softmax would
     be NaN, also in gradients of gradients.
     """

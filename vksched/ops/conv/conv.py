@@ -59,7 +59,7 @@ _CHUNK_VALUES = 1 << 24
 
 
 def _check(op: str, inputs: tuple[TensorType, ...], groups: int, transposed: bool) -> int:
-    """Returns the channels of the result."""
+    """Return the channels of the result."""
     x, w = inputs[:2]
     if x.dtype not in (FLOAT32, INT32) or any(t.dtype != x.dtype for t in inputs):
         raise DTypeError(
@@ -151,7 +151,7 @@ def reference_of(x: NDArray, w: NDArray, window: Window, groups: int) -> NDArray
 
 
 def _chunks(shape: Shape, steps: int) -> Iterator[tuple[int, slice]]:
-    """Yields images and lines of their first spatial axis, so that a chunk is not large."""
+    """Yield images and lines of their first spatial axis, so that a chunk is not large."""
     per_line = max(1, steps * math.prod(shape[3:]))
     lines = max(1, _CHUNK_VALUES // per_line)
     for image in range(shape[0]):
@@ -353,7 +353,7 @@ def conv_transpose(
 def _operands(
     op: str, x: TensorLike, w: TensorLike, bias: TensorLike | None, groups: int
 ) -> tuple[tuple[Tensor, ...], int]:
-    """Returns the operands, of ranks that fit, and the number of spatial axes."""
+    """Return the operands, of ranks that fit, and the number of spatial axes."""
     tensor = as_tensor(x)
     weights = as_tensor(w, like=tensor)
     axes = check_rank(op, tensor.shape)

@@ -188,7 +188,7 @@ def _summed(rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _reached(window: Window, counts: Shape) -> Shape:
-    """Returns how many places of each padded axis lie before the end of its last window."""
+    """Return how many places of each padded axis lie before the end of its last window."""
     return tuple(
         (n - 1) * s + reach
         for n, s, reach in zip(
@@ -198,7 +198,7 @@ def _reached(window: Window, counts: Shape) -> Shape:
 
 
 def _read_part(x: Tensor, window: Window, counts: Shape) -> tuple[Tensor, Shape, Shape]:
-    """Returns x without what lies behind its last window, and the padding by which that is where
+    """Return x without what lies behind its last window, and the padding by which that is where
     all of them end.
     """
     reached = _reached(window, counts)

@@ -25,7 +25,7 @@ CONV_COOPMAT = "conv_coopmat"
 
 
 def conv_coopmat_variants(call: Call) -> tuple[str, ...]:
-    """Returns the variants by cooperative matrices that can run a convolution."""
+    """Return the variants by cooperative matrices that can run a convolution."""
     sums = sum_of(call)
     columns = call.output.shape[0] * sums.places
     if not 0 < sums.steps <= LOOP_STEPS or call.inputs[0].size == 0:
@@ -43,7 +43,7 @@ def _weights_call(call: Call) -> Call:
 
 
 def coopmat_scratch(call: Call) -> tuple[int, ...]:
-    """Returns the words of weights whose lines are packed to whole vec4s."""
+    """Return the words of weights whose lines are packed to whole vec4s."""
     sums = sum_of(call)
     return (sums.groups * sums.rows * round_up_to_vec4(sums.steps),) if sums.steps % 4 else ()
 

@@ -36,12 +36,12 @@ CHANNELS = 8
 
 
 def groups_of(x: NDArray, w: NDArray, attrs: Attrs) -> int:
-    """Returns the groups of a call or of a piece of one, which may have fewer."""
+    """Return the groups of a call or of a piece of one, which may have fewer."""
     return x.shape[1] // w.shape[1] if w.shape[1] else attrs.as_int("groups")
 
 
 def conv_cpu_kernel(reference: Reference) -> CpuKernel:
-    """Returns how numpy runs convolutions. reference: without epilogue."""
+    """Return how numpy runs convolutions. reference: without epilogue."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         kind = None if out.dtype.kind == "f" else exact_floats(inputs)
@@ -57,7 +57,7 @@ def conv_cpu_kernel(reference: Reference) -> CpuKernel:
 
 
 def exact_floats(inputs: tuple[NDArray, ...]) -> type[np.floating[Any]] | None:
-    """Returns the floats that hold all sums of a convolution of integers; None where none do."""
+    """Return the floats that hold all sums of a convolution of integers; None where none do."""
     x, w, *bias = inputs
     most = _extent(x) * _extent(w) * math.prod(w.shape[1:]) + sum(map(_extent, bias))
     return next((kind for kind in (np.float32, np.float64) if most < 2 / np.finfo(kind).eps), None)
@@ -71,7 +71,7 @@ def _extent(values: NDArray) -> int:
 
 
 def _by_loops(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> bool:
-    """Writes a call with its epilogue; returns False where numpy has to."""
+    """Write a call with its epilogue; returns False where numpy has to."""
     steps, (x, w, *rest) = _steps(attrs), inputs
     bias = next((given for given in rest if given.ndim == 1), None)
     residual = next((given for given in rest if given.ndim > 1), None)
@@ -89,7 +89,7 @@ def _sliding(attrs: Attrs) -> Any:
 
 @lru_cache(maxsize=1024)
 def _steps(attrs: Attrs) -> Any:
-    """Returns an epilogue as the loops take it; None where they do not."""
+    """Return an epilogue as the loops take it; None where they do not."""
     if not native_kernels.conv_epilogue_ops():
         return None
     found = program_of(attrs)
@@ -183,7 +183,7 @@ def _sum_of_shifted(x: NDArray, w: NDArray, window: Window, out: NDArray) -> Non
 
 
 def pool_cpu_kernel(kind: str, reference: Reference) -> CpuKernel:
-    """Returns how numpy runs a pool. kind: "max" or "mean"."""
+    """Return how numpy runs a pool. kind: "max" or "mean"."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         x = inputs[0]
@@ -197,7 +197,7 @@ def pool_cpu_kernel(kind: str, reference: Reference) -> CpuKernel:
 
 @lru_cache(maxsize=1024)
 def counts_of(kind: str, sizes: Shape, attrs: Attrs) -> tuple[tuple[float, ...], ...]:
-    """Returns for each axis how many places its windows count; nothing for largest values."""
+    """Return for each axis how many places its windows count; nothing for largest values."""
     if kind != "mean":
         return ()
     window = pool_window((1, 1, *sizes), attrs)

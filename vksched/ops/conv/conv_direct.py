@@ -16,14 +16,14 @@ BLOCK = 4
 
 
 def conv_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
-    """Returns the window of a convolution's weights over its input."""
+    """Return the window of a convolution's weights over its input."""
     x, w = inputs[:2]
     steps = (attrs.as_ints(name) for name in ("stride", "dilation", "begin", "end"))
     return Window(x.shape[2:], w.shape[2:], *steps)
 
 
 def transpose_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
-    """Returns the window that a transposed convolution's input takes over its result.
+    """Return the window that a transposed convolution's input takes over its result.
 
     Its end counts the output padding, so it may be below 0.
     """

@@ -45,12 +45,12 @@ from .window import (
 
 
 def rows_of(channels: int, taps: int) -> int:
-    """Returns the rows of the matrix of weights: channels in vec4s, tap by tap."""
+    """Return the rows of the matrix of weights: channels in vec4s, tap by tap."""
     return taps * depth_of(channels) * PER_WORD
 
 
 def as_matrix(w: NDArray) -> NDArray:
-    """Returns weights (C_out, C, kernel...) as the matrix whose words `conv_integer` reads."""
+    """Return weights (C_out, C, kernel...) as the matrix whose words `conv_integer` reads."""
     outputs, channels = w.shape[:2]
     taps = math.prod(w.shape[2:])
     made: NDArray = np.zeros((taps, depth_of(channels) * PER_WORD, outputs), w.dtype)
@@ -93,7 +93,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _columns(words: NDArray, attrs: Attrs) -> int:
-    """Returns the channels of the result, or of a piece of it."""
+    """Return the channels of the result, or of a piece of it."""
     wide: int = words.shape[0] * TILE
     return min(attrs.as_int("channels"), wide)
 

@@ -61,7 +61,7 @@ class _Pass:
 
 
 def _pass_size(call: Call) -> tuple[int, int]:
-    """Returns the images and the places of each that are unfolded at a time."""
+    """Return the images and the places of each that are unfolded at a time."""
     parts, limits = sum_of(call), call.limits
     per_place = parts.groups * parts.steps
     total = per_place * parts.places * call.output.shape[0]
@@ -197,7 +197,7 @@ IM2COL, MATMUL, LINEAR = "im2col", "matmul", "linear"
 
 
 def conv_variants(call: Call) -> tuple[str, ...]:
-    """Returns the algorithms that can run a convolution, the best guess first."""
+    """Return the algorithms that can run a convolution, the best guess first."""
     if call.output.size == 0:
         return ()
     plain = _plain_variants(call)
@@ -223,7 +223,7 @@ def _plain_variants(call: Call) -> tuple[str, ...]:
 
 
 def lower_conv(call: Call) -> tuple[Dispatch, ...]:
-    """Returns the dispatches of a convolution."""
+    """Return the dispatches of a convolution."""
     if call.output.size == 0:
         return ()
     window, tile = conv_window(call.inputs, call.attrs), coopmat_tile(call, CONV)
@@ -243,7 +243,7 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
 
 
 def conv_rounds(call: Call) -> int:
-    """Returns the steps of one invocation that sums up windows, or copies one."""
+    """Return the steps of one invocation that sums up windows, or copies one."""
     if call.output.size == 0:
         return 0
     variant, parts = _plain_variants(call)[0], sum_of(call)
@@ -253,7 +253,7 @@ def conv_rounds(call: Call) -> int:
 
 
 def conv_scratch(call: Call) -> tuple[int, ...]:
-    """Returns the words of unfolded windows that a convolution needs at a time, or of weights."""
+    """Return the words of unfolded windows that a convolution needs at a time, or of weights."""
     if call.output.size == 0:
         return ()
     if coopmat_tile(call, CONV):

@@ -35,7 +35,7 @@ PLANES = 1 << 15
 def conv_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Returns the loop of a convolution with its epilogue."""
+    """Return the loop of a convolution with its epilogue."""
     x, w = inputs[:2]
     if not native_kernels.conv_epilogue_ops() or any(t.dtype != FLOAT32 for t in inputs):
         return None
@@ -65,7 +65,7 @@ def conv_program(
 def conv_transpose_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Returns the loop of a transposed convolution."""
+    """Return the loop of a transposed convolution."""
     x, w, *bias = inputs
     if not native_kernels.conv_epilogue_ops() or any(t.dtype != FLOAT32 for t in inputs):
         return None
@@ -83,7 +83,7 @@ def conv_transpose_program(
 
 
 def _channels(channels: int, groups: int, work: int) -> int:
-    """Returns the channels of a piece of an image: whole groups where there are several; of one
+    """Return the channels of a piece of an image: whole groups where there are several; of one
     group few pieces, as each reads all of x.
     """
     unit = channels // groups if groups > 1 else CHANNELS
@@ -95,7 +95,7 @@ def _channels(channels: int, groups: int, work: int) -> int:
 
 
 def _spans(places: int, work: int) -> int:
-    """Returns into how many spans the places of 1 x 1 windows are cut, so that each reads x of its
+    """Return into how many spans the places of 1 x 1 windows are cut, so that each reads x of its
     own; 1 where channels are to be cut, as spans would be short.
     """
     pieces = max(1, min(work // PIECE, SHARES))
@@ -103,7 +103,7 @@ def _spans(places: int, work: int) -> int:
 
 
 def _told(window: Window, output: TensorType) -> tuple[int, ...]:
-    """Returns a window over three axes as the loops are told it."""
+    """Return a window over three axes as the loops are told it."""
     axes = (window.sizes, window.kernel, output.shape[2:], window.stride, window.dilation)
     return tuple(n for values in axes for n in three(values, 1)) + three(window.begin, 0)
 

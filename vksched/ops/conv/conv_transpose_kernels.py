@@ -46,7 +46,7 @@ def _reach(window: Window) -> tuple[tuple[str, int], ...]:
 
 
 def _transpose_images(call: Call) -> int:
-    """Returns for how many images at a time w times x goes to scratch memory; 0: the results are
+    """Return for how many images at a time w times x goes to scratch memory; 0: the results are
     summed up directly.
     """
     parts, limits = sum_of(call), call.limits
@@ -61,7 +61,7 @@ def _transpose_images(call: Call) -> int:
 
 
 def _items_apart(shape: Shape, window: Window) -> int:
-    """Returns how many blocks of results, each a stride apart along the last axis, there are."""
+    """Return how many blocks of results, each a stride apart along the last axis, there are."""
     stride = window.stride[-1]
     return math.prod(shape[:-1]) * stride * -(-shape[-1] // (BLOCK * stride))
 
@@ -112,7 +112,7 @@ def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
 
 
 def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
-    """Returns the dispatches of a transposed convolution."""
+    """Return the dispatches of a transposed convolution."""
     if call.output.size == 0:
         return ()
     window = transpose_window(call.inputs, call.attrs)
@@ -126,7 +126,7 @@ def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
 
 
 def transpose_rounds(call: Call) -> int:
-    """Returns the steps of one invocation that adds up what reaches its result."""
+    """Return the steps of one invocation that adds up what reaches its result."""
     if call.output.size == 0:
         return 0
     parts = sum_of(call)
@@ -134,7 +134,7 @@ def transpose_rounds(call: Call) -> int:
 
 
 def transpose_scratch(call: Call) -> tuple[int, ...]:
-    """Returns the words of w times x that a transposed convolution needs at a time."""
+    """Return the words of w times x that a transposed convolution needs at a time."""
     images = _transpose_images(call) if call.output.size else 0
     parts = sum_of(call)
     words = images * parts.groups * parts.rows * parts.taps * math.prod(call.inputs[0].shape[2:])

@@ -33,7 +33,7 @@ _INVOCATIONS = 1 << 12
 
 
 def window_of(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
-    """Returns the window of the weights over x."""
+    """Return the window of the weights over x."""
     names = ("kernel", "stride", "dilation", "begin", "end")
     return Window(inputs[0].shape[2:], *(attrs.as_ints(name) for name in names))
 
@@ -74,7 +74,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _lines(call: Call) -> tuple[int, int]:
-    """Returns the parts of each image, and the lines of results of a part."""
+    """Return the parts of each image, and the lines of results of a part."""
     images, rows, *counts = call.inputs[1].shape
     kernel, lines = three(call.output.shape[2:]), math.prod(counts[:-1])
     items = images * rows * kernel[0] * kernel[1] * -(-kernel[2] // _BLOCK)
@@ -156,7 +156,7 @@ register(
 
 
 def depthwise_conv_weight_grad(x: Tensor, g: Tensor, window: Window, padding: Shape) -> Tensor:
-    """Returns the gradient of the weights of a depthwise convolution.
+    """Return the gradient of the weights of a depthwise convolution.
 
     x: (N, G, sizes), g, that of the result: (N, G * R, counts) -> (G * R, 1, kernel). padding: the
     zeros before all axes of x, then those behind them, with which the last window ends with x.

@@ -93,7 +93,7 @@ def _pull(call: VjpContext) -> VjpResult:
 
 
 def flip_filters(w: Tensor, groups: int) -> Tensor:
-    """Returns weights (groups * R, C, kernel) from the last place of the kernel to the first, as
+    """Return weights (groups * R, C, kernel) from the last place of the kernel to the first, as
     those of R channels to C: (groups * C, R, kernel).
     """
     return apply(OP, (w,), {"groups": groups})

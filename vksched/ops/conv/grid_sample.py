@@ -62,7 +62,7 @@ def _fold(at: NDArray, low: float, high: float) -> NDArray:
 
 
 def _place(given: NDArray, size: int, attrs: Attrs) -> NDArray:
-    """Returns coordinates of -1..1 as places on an axis, those outside moved by the padding."""
+    """Return coordinates of -1..1 as places on an axis, those outside moved by the padding."""
     aligned, padding = attrs.as_bool("align_corners"), attrs.as_str("padding_mode")
     at = (given + 1) / 2 * (size - 1) if aligned else ((given + 1) * size - 1) / 2
     if attrs.as_str("mode") == "nearest":
@@ -78,7 +78,7 @@ def _place(given: NDArray, size: int, attrs: Attrs) -> NDArray:
 
 
 def _tap_index(place: NDArray, size: int, attrs: Attrs) -> tuple[NDArray, NDArray]:
-    """Returns indices of whole places, and whether they are read."""
+    """Return indices of whole places, and whether they are read."""
     if attrs.as_str("padding_mode") == "reflection":
         ends = (0.0, size - 1.0) if attrs.as_bool("align_corners") else (-0.5, size - 0.5)
         outside = (place < 0) | (place > size - 1)
@@ -89,7 +89,7 @@ def _tap_index(place: NDArray, size: int, attrs: Attrs) -> tuple[NDArray, NDArra
 
 
 def _weights(mode: str, fraction: NDArray) -> list[NDArray]:
-    """Returns the weights of the taps, from the first place on."""
+    """Return the weights of the taps, from the first place on."""
     f, a = fraction, CUBIC_A
     if mode == "nearest":
         return [np.ones_like(f)]
@@ -228,7 +228,7 @@ def grid_sample(
 
 
 def _steps(size: int, align_corners: bool) -> NDArray:
-    """Returns the coordinates of an axis: -1..1 from the first centre to the last, or from edge to
+    """Return the coordinates of an axis: -1..1 from the first centre to the last, or from edge to
     edge.
     """
     at = np.arange(size, dtype=np.float64)

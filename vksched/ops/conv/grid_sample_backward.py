@@ -109,7 +109,7 @@ def _by_grid(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Tens
 
 
 def _flat(axes: Sequence[_Axis], channels: int) -> Tensor:
-    """Returns which element of a channel each tap is: (images, channels, taps * points)."""
+    """Return which element of a channel each tap is: (images, channels, taps * points)."""
     index = _along(axes[0].index, 0, axes)
     for i, a in enumerate(axes[1:], start=1):
         index = index * a.size + _along(a.index, i, axes)
@@ -119,14 +119,14 @@ def _flat(axes: Sequence[_Axis], channels: int) -> Tensor:
 
 
 def _product(factors: Sequence[Tensor], axes: Sequence[_Axis]) -> Tensor:
-    """Returns the product over all axes of one value for each tap of each: (images, taps of each
+    """Return the product over all axes of one value for each tap of each: (images, taps of each
     axis, points).
     """
     return reduce(mul, (_along(factor, i, axes) for i, factor in enumerate(factors)))
 
 
 def _along(t: Tensor, number: int, axes: Sequence[_Axis]) -> Tensor:
-    """Returns (images, taps, points) of an axis beside the taps of all."""
+    """Return (images, taps, points) of an axis beside the taps of all."""
     images, taps, points = t.shape
     shape = (taps if i == number else 1 for i in range(len(axes)))
     return reshape(t, (images, *shape, points))
@@ -169,7 +169,7 @@ def _axis(given: Tensor, size: int, attrs: Attrs) -> _Axis:
 
 
 def _place(given: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns places on the axis, how they move with the coordinate, and where there is one."""
+    """Return places on the axis, how they move with the coordinate, and where there is one."""
     mode, aligned = attrs.as_str("mode"), attrs.as_bool("align_corners")
     at = (given + 1) / 2 * (size - 1) if aligned else ((given + 1) * size - 1) / 2
     scale = (size - 1) / 2 if aligned else size / 2
@@ -196,7 +196,7 @@ def _place(given: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tens
 
 
 def _fold(at: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Returns coordinates reflected at both borders until they lie between them, and 1 for those
+    """Return coordinates reflected at both borders until they lie between them, and 1 for those
     that then run backwards, else 0.
     """
     if high <= low:
@@ -209,7 +209,7 @@ def _fold(at: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
 
 
 def _coefficients(mode: str) -> list[NDArray]:
-    """Returns the weights of the taps as polynomials: for each power of f a column of numbers."""
+    """Return the weights of the taps as polynomials: for each power of f a column of numbers."""
     if mode == "nearest":
         return [np.ones((1, 1))]
     if mode == "linear":
@@ -222,7 +222,7 @@ def _coefficients(mode: str) -> list[NDArray]:
 
 
 def _polynomial(coefficients: Sequence[NDArray], f: Tensor) -> Tensor:
-    """Returns the sum over k of coefficients[k] * f^k: (images, taps, points)."""
+    """Return the sum over k of coefficients[k] * f^k: (images, taps, points)."""
     total = f * 0 + _constant(coefficients[-1], f)
     for column in reversed(coefficients[:-1]):
         total = total * f + _constant(column, f)

@@ -145,7 +145,7 @@ def _lower_adaptive_max(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _longest(sizes: Shape, counts: Shape) -> Shape:
-    """Returns the most places of an adaptive window along each axis."""
+    """Return the most places of an adaptive window along each axis."""
     return tuple(
         -(-s // c) + (s % c > 0 and c > 1) if c else 0 for s, c in zip(sizes, counts, strict=True)
     )

@@ -88,7 +88,7 @@ def _lp(call: VjpContext) -> VjpResult:
 
 
 def _places(window: Window, axis: int, count: int) -> Taps:
-    """Returns the places of each window along an axis, and whether they lie in x."""
+    """Return the places of each window along an axis, and whether they lie in x."""
     starts = np.arange(count, dtype=np.int64) * window.stride[axis] - window.begin[axis]
     steps = np.arange(window.kernel[axis], dtype=np.int64) * window.dilation[axis]
     places = starts[:, None] + steps
@@ -96,7 +96,7 @@ def _places(window: Window, axis: int, count: int) -> Taps:
 
 
 def _shares(size: int, count: int) -> Taps:
-    """Returns the places of each adaptive window along an axis, the last one again where it is
+    """Return the places of each adaptive window along an axis, the last one again where it is
     shorter than the longest, and whether they are of it.
     """
     numbers = np.arange(count, dtype=np.int64)
@@ -106,7 +106,7 @@ def _shares(size: int, count: int) -> Taps:
 
 
 def _spread(g: Tensor, x: Tensor, taps: Sequence[Taps]) -> Tensor:
-    """Returns for each place of x the sum of g over the windows that hold it, times its weights."""
+    """Return for each place of x the sum of g over the windows that hold it, times its weights."""
     if g.size == 0 or x.size == 0:
         return zeros_like(x)
     grown = [size / count for size, count in zip(x.shape[2:], g.shape[2:], strict=True)]
@@ -168,7 +168,7 @@ def _tiles(places: NDArray, inside: NDArray, size: int) -> bool:
 
 
 def _put(g: Tensor, indices: Tensor, x: Tensor, apart: bool) -> Tensor:
-    """Returns zeros like x with g added where indices, counted over all of x, tell.
+    """Return zeros like x with g added where indices, counted over all of x, tell.
 
     apart: no two are equal, so that none has to wait for another.
     """

@@ -16,7 +16,7 @@ Combine = Callable[[NDArray, NDArray], NDArray]
 
 
 def pool_window(x: Shape, attrs: Attrs) -> Window:
-    """Returns the window of a pool over its input's spatial axes."""
+    """Return the window of a pool over its input's spatial axes."""
     names = ("kernel", "stride", "dilation", "begin", "end")
     return Window(x[2:], *(attrs.as_ints(name) for name in names))
 
@@ -27,7 +27,7 @@ def _along(x: NDArray, axis: int, places: slice) -> NDArray:
 
 
 def _slide(x: NDArray, window: Window, sizes: Shape, fill: float, combine: Combine) -> NDArray:
-    """Returns all windows, their values combined, for a combination that may be done axis by axis.
+    """Return all windows, their values combined, for a combination that may be done axis by axis.
 
     fill: the value of places outside of x.
     """
@@ -49,7 +49,7 @@ def _slide(x: NDArray, window: Window, sizes: Shape, fill: float, combine: Combi
 
 
 def window_counts(window: Window, sizes: Shape, count_padding: bool) -> list[NDArray]:
-    """Returns for each axis how many places each window of a mean counts along it."""
+    """Return for each axis how many places each window of a mean counts along it."""
     out = []
     for axis, size in enumerate(sizes):
         starts = np.arange(size) * window.stride[axis] - window.begin[axis]
@@ -123,7 +123,7 @@ def indices_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def adaptive_reference(combine: Callable[..., NDArray]) -> Callable[..., NDArray]:
-    """Returns the reference of an adaptive pool that combines values along an axis."""
+    """Return the reference of an adaptive pool that combines values along an axis."""
 
     def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         x, sizes = inputs[0], attrs.as_ints("sizes")

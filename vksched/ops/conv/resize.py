@@ -59,7 +59,7 @@ class _Axis:
 
 
 def _coordinates(a: _Axis, transform: str, mode: str) -> NDArray:
-    """Returns where each result lies on the axis, as ONNX defines it.
+    """Return where each result lies on the axis, as ONNX defines it.
 
     The nearest place is found in float32, in which scales are given: 3 / 0.6 is 5 there, and less
     where the scale's last digits are believed.
@@ -111,7 +111,7 @@ def _cubic(distance: NDArray, a: float) -> NDArray:
 def _taps(
     a: _Axis, at: NDArray, mode: str, cubic_coeff_a: float, exclude_outside: bool, antialias: bool
 ) -> tuple[NDArray, NDArray]:
-    """Returns the source indices and weights (out, taps) of the results at these coordinates."""
+    """Return the source indices and weights (out, taps) of the results at these coordinates."""
     if a.out == 0:
         return np.zeros((0, 1), np.int32), np.zeros((0, 1))
     reach = 1 if mode == "linear" else 2

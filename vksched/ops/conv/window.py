@@ -54,12 +54,12 @@ class Window:
 
     @property
     def extent(self) -> Shape:
-        """Places from the window's first to its last, along each axis."""
+        """Place from the window's first to its last, along each axis."""
         return extent(self.kernel, self.dilation)
 
     @property
     def taps(self) -> int:
-        """Places that the window reads."""
+        """Place that the window reads."""
         return math.prod(self.kernel)
 
     @property
@@ -69,7 +69,7 @@ class Window:
         return same and not any((*self.begin, *self.end))
 
     def counts(self, ceil_mode: bool = False) -> tuple[int, ...]:
-        """Returns how many windows there are along each axis; below 1 where none fits.
+        """Return how many windows there are along each axis; below 1 where none fits.
 
         ceil_mode: a last window may reach over the padding, as long as it does not start there.
         """
@@ -85,7 +85,7 @@ class Window:
         return tuple(out)
 
     def output(self, op: str, planes: int) -> tuple[int, ...]:
-        """Returns how many windows there are along each axis. planes: as `check` has them.
+        """Return how many windows there are along each axis. planes: as `check` has them.
 
         Raises:
             ShapeError: as `check`.
@@ -95,7 +95,7 @@ class Window:
         return counts
 
     def check(self, op: str, counts: Sequence[int] = (), planes: int = 1) -> None:
-        """Raises ShapeError where a stride, dilation, reach or padded size is too large, there is
+        """Raise ShapeError where a stride, dilation, reach or padded size is too large, there is
         no window, or padding is far more than what windows read. planes: of all images and
         channels.
         """
@@ -127,7 +127,7 @@ class Window:
             )
 
     def push(self) -> Push:
-        """Returns the window's push fields, with three axes each."""
+        """Return the window's push fields, with three axes each."""
         return (
             ("kernel", three(self.kernel)),
             ("stride", three(self.stride)),
@@ -136,7 +136,7 @@ class Window:
         )
 
     def rounds(self, inner: int = 0) -> int:
-        """Returns how often loops over the window's axes, and one of `inner` rounds in them, go
+        """Return how often loops over the window's axes, and one of `inner` rounds in them, go
         round.
         """
         count = 1 + inner
@@ -146,17 +146,17 @@ class Window:
 
 
 def extent(kernel: Shape, dilation: tuple[int, ...]) -> Shape:
-    """Returns how many places a dilated window covers along each axis."""
+    """Return how many places a dilated window covers along each axis."""
     return tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
 
 
 def three(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
-    """Returns values with leading ones added for the kernels' three spatial axes."""
+    """Return values with leading ones added for the kernels' three spatial axes."""
     return (fill,) * (KERNEL_AXES - len(values)) + tuple(values)
 
 
 def check_rank(op: str, shape: Shape) -> int:
-    """Returns the number of spatial axes of (N, C, spatial...)."""
+    """Return the number of spatial axes of (N, C, spatial...)."""
     if not 3 <= len(shape) <= 2 + KERNEL_AXES:
         raise ShapeError(
             f"[{op}] expected x of shape (N, C, spatial...) with 1 to {KERNEL_AXES} spatial axes, "
@@ -166,7 +166,7 @@ def check_rank(op: str, shape: Shape) -> int:
 
 
 def per_axis(op: str, what: str, value: PerAxis, axes: int, least: int = 1) -> tuple[int, ...]:
-    """Returns one number per spatial axis.
+    """Return one number per spatial axis.
 
     Raises:
         ShapeError: they are of another number, or one is less than `least`.
@@ -182,13 +182,13 @@ def per_axis(op: str, what: str, value: PerAxis, axes: int, least: int = 1) -> t
 
 
 def dilation_of(op: str, value: PerAxis, kernel: Shape) -> tuple[int, ...]:
-    """Returns the dilation along each axis: 1 where the kernel has one step, so none to spread."""
+    """Return the dilation along each axis: 1 where the kernel has one step, so none to spread."""
     given = per_axis(op, "dilation", value, len(kernel))
     return tuple(d if k > 1 else 1 for d, k in zip(given, kernel, strict=True))
 
 
 def stepping(window: Window) -> Window:
-    """Returns the same windows with strides that are not beyond the padded input: a second one
+    """Return the same windows with strides that are not beyond the padded input: a second one
     would start after it.
     """
     padded = map(sum, zip(window.begin, window.sizes, window.end, strict=True))
@@ -213,7 +213,7 @@ def paddings(
     stride: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the padding before and after each spatial axis."""
+    """Return the padding before and after each spatial axis."""
     axes = len(sizes)
     if isinstance(padding, str):
         totals = []
@@ -228,7 +228,7 @@ def paddings(
 
 
 def halves(op: str, rule: str, totals: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the padding before and after each axis, of totals shared out by a rule of ONNX."""
+    """Return the padding before and after each axis, of totals shared out by a rule of ONNX."""
     if rule not in RULES:
         raise ShapeError(f"[{op}] expected padding as numbers or {', '.join(RULES)}, got {rule!r}")
     if rule == "valid":
@@ -258,7 +258,7 @@ class Launch:
 
 
 def launches(op: str, items: int, rounds: int, limits: Limits) -> list[Launch]:
-    """Returns dispatches that cover all items, each with `rounds` loop rounds of one invocation.
+    """Return dispatches that cover all items, each with `rounds` loop rounds of one invocation.
 
     Raises:
         UnsupportedOp: one item alone is too much for one invocation.

@@ -86,7 +86,7 @@ _TO_WEIGHTS = {
 
 
 def _both_axes(matrix: object, of: NDArray) -> NDArray:
-    """Returns matrix @ of @ matrix.T for the last two axes, in float64."""
+    """Return matrix @ of @ matrix.T for the last two axes, in float64."""
     by = np.asarray(matrix, np.float64)
     return np.asarray(by @ of.astype(np.float64) @ by.T)
 
@@ -215,7 +215,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def weights_of(points: NDArray, tile: int) -> NDArray:
-    """Returns the weights that were transformed, up to rounding: (rows, channels, 3, 3)."""
+    """Return the weights that were transformed, up to rounding: (rows, channels, 3, 3)."""
     side, by = tile + 2, np.asarray(_TO_WEIGHTS[tile], np.float64)
     down = np.tensordot(by, points.reshape(side, side, *points.shape[1:]), (1, 0))
     both = np.tensordot(by, down, (1, 1)).transpose(2, 3, 1, 0)
@@ -229,13 +229,13 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _direct_attrs(attrs: Attrs) -> Attrs:
-    """Returns those of the convolution that this one is."""
+    """Return those of the convolution that this one is."""
     ones: dict[str, AttrValue] = {"stride": (1, 1), "dilation": (1, 1), "groups": 1}
     return Attrs({**ones, "begin": attrs["begin"], "end": attrs["end"]})
 
 
 def _pass_tiles(call: Call) -> int:
-    """Returns the tiles whose values and sums are in scratch memory at a time."""
+    """Return the tiles whose values and sums are in scratch memory at a time."""
     shape = _shape(call)
     room = _SOFTWARE_SCRATCH_WORDS if call.limits.software else SCRATCH_WORDS
     room = min(room, call.limits.max_buffer_bytes // 4)
@@ -265,7 +265,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
 
 
 def _up(count: int, by: int) -> int:
-    """Returns the least multiple of `by` that is not under count."""
+    """Return the least multiple of `by` that is not under count."""
     return -(-count // by) * by
 
 
@@ -351,7 +351,7 @@ def _constants(call: Call) -> tuple[tuple[str, int], ...]:
 
 
 def _spread(items: int, rounds: int, limits: Limits) -> Iterator[Launch]:
-    """Yields dispatches with one item for each invocation; for few items."""
+    """Yield dispatches with one item for each invocation; for few items."""
     for launch in launches("winograd_conv", items, rounds, limits):
         groups = -(-(launch.last - launch.first) // LOCAL_SIZE)
         yield replace(launch, groups=(min(groups, limits.max_groups[0]), 1, 1))

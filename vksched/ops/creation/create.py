@@ -44,7 +44,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 def _word(op: str, value: AttrValue, dtype: str) -> int:
-    """Returns the bits of a value as a device holds it: dtype is one of 32 bits or bool."""
+    """Return the bits of a value as a device holds it: dtype is one of 32 bits or bool."""
     assert isinstance(value, (bool, int, float))
     if dtype == FLOAT32:
         return int(np.float32(value).view(np.uint32))
@@ -106,7 +106,7 @@ def _full_words(call: Call) -> Call:
 
 
 def _ramp(attrs: Attrs) -> tuple[int, int]:
-    """Returns how many values there are, and the first that is counted from the end."""
+    """Return how many values there are, and the first that is counted from the end."""
     count = attrs.as_ints("shape")[0]
     return count, (count + 1) // 2 if "stop" in attrs else count
 
@@ -294,7 +294,7 @@ def arange(
 
 
 def _exact(op: str, value: Number, dtype: str) -> AttrValue:
-    """Returns a number as the dtype holds it; steps of float16 as float32 holds them."""
+    """Return a number as the dtype holds it; steps of float16 as float32 holds them."""
     number: AttrValue = convert(op, value, FLOAT32 if dtype == FLOAT16 else dtype).item()
     return number
 

@@ -50,7 +50,7 @@ _UNIT = np.float32(2.0**-24)
 
 
 def philox(counters: NDArray, key: tuple[int, int]) -> NDArray:
-    """Returns four random words for each counter: (n, 4) uint32 -> (n, 4) uint32.
+    """Return four random words for each counter: (n, 4) uint32 -> (n, 4) uint32.
 
     Source: Salmon, Moraes, Dror and Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011.
     """
@@ -70,7 +70,7 @@ def philox(counters: NDArray, key: tuple[int, int]) -> NDArray:
 
 
 def _words(seed: NDArray, attrs: Attrs) -> NDArray:
-    """Returns the random words of a call, one for each value."""
+    """Return the random words of a call, one for each value."""
     count = math.prod(attrs.as_ints("shape"))
     given = [int(v) for v in seed.reshape(-1)]
     # one word stands for that int in 64 bits
@@ -94,7 +94,7 @@ def _check_seed(op: str, seed: TensorType) -> None:
 
 
 def _common(call: Call) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
-    """Returns groups and the push fields that all generators share."""
+    """Return groups and the push fields that all generators share."""
     stream = call.attrs.as_int("stream")
     groups = spread(-(-call.output.size // 4), call.limits)
     return groups, (
@@ -142,13 +142,13 @@ def _coins_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _float_words(call: Call) -> tuple[int, int]:
-    """Returns scale and start as the bits of float32."""
+    """Return scale and start as the bits of float32."""
     scale, start = call.attrs.as_float("scale"), call.attrs.as_float("start")
     return int(np.float32(scale).view(np.uint32)), int(np.float32(start).view(np.uint32))
 
 
 def _int_words(call: Call) -> tuple[int, int]:
-    """Returns scale and start as words."""
+    """Return scale and start as words."""
     return call.attrs.as_int("scale") & 0xFFFFFFFF, call.attrs.as_int("start") & 0xFFFFFFFF
 
 
@@ -207,7 +207,7 @@ _register(
 
 @lru_cache(maxsize=1)
 def normal_pieces() -> NDArray:
-    """Returns the coefficients of the normal quantile's cubics, the constant first: (256, 4).
+    """Return the coefficients of the normal quantile's cubics, the constant first: (256, 4).
 
     Piece 8 o + p covers tails u from (8 + p) 2^(o - 36) to (9 + p) 2^(o - 36). Each cubic meets
     the quantile at four Chebyshev points; Newton's divided differences, written out in t = 0..1.
@@ -233,7 +233,7 @@ def normal_pieces() -> NDArray:
 
 
 def quantiles(words: NDArray, pieces: NDArray) -> NDArray:
-    """Returns the normal quantile of random words, by the float32 operations of the kernel."""
+    """Return the normal quantile of random words, by the float32 operations of the kernel."""
     tail = words << np.uint32(1) | np.uint32(1)
     octave = np.frexp(tail.astype(np.float64))[1].astype(np.uint32) - np.uint32(1)
     below = tail << (np.uint32(31) - octave) & np.uint32(0x7FFFFFFF)
@@ -293,7 +293,7 @@ no_gradient("draws by a seed", "random_uniform", "random_normal", "random_intege
 
 
 def _seed(op: str, seed: int | Tensor) -> Tensor:
-    """Returns a seed as a tensor; an int as two words of a constant."""
+    """Return a seed as a tensor; an int as two words of a constant."""
     if isinstance(seed, Tensor):
         return seed
     number = _whole(op, "seed", seed, -(2**63), 2**64)
@@ -326,7 +326,7 @@ def _float_dtype(op: str, dtype: object) -> object:
 
 
 def _float32(op: str, what: str, value: float) -> float:
-    """Returns a number as float32 holds it."""
+    """Return a number as float32 holds it."""
     with np.errstate(over="ignore"):
         rounded = float(np.float32(as_float(op, what, value)))
     if not math.isfinite(rounded):

@@ -107,7 +107,7 @@ def state(
 
 
 def check_values(tensor: Tensor, array: NDArray | None) -> None:
-    """Raises IndexOutOfRange where values lie outside the bounds of a state."""
+    """Raise IndexOutOfRange where values lie outside the bounds of a state."""
     low, high = tensor.attrs.get("low"), tensor.attrs.get("high")
     if array is None or low is None or high is None or not array.size:
         return

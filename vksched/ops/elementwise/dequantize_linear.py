@@ -66,7 +66,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 def _parts(
     inputs: tuple[NDArray, ...], attrs: Attrs
 ) -> tuple[NDArray, NDArray | None, NDArray | None]:
-    """Returns x, the zero point and the scale, which broadcast with it."""
+    """Return x, the zero point and the scale, which broadcast with it."""
     x, *rest = inputs
     zero = scale = None
     for part in rest:

@@ -68,13 +68,13 @@ T = TypeVar("T")
 def epilogue_attrs(
     operands: int, steps: tuple[Instr, ...], constants: tuple[tuple[str, int], ...]
 ) -> dict[str, AttrValue]:
-    """Returns the attribute of an epilogue."""
+    """Return the attribute of an epilogue."""
     return {EPILOGUE: (operands, steps, constants)}
 
 
 @lru_cache(maxsize=4096)
 def program_of(attrs: Attrs) -> EpilogueProgram | None:
-    """Returns the epilogue among the attributes of an op."""
+    """Return the epilogue among the attributes of an op."""
     if EPILOGUE not in attrs:
         return None
     operands, steps, constants = cast(
@@ -84,7 +84,7 @@ def program_of(attrs: Attrs) -> EpilogueProgram | None:
 
 
 def attrs_text(attrs: Attrs) -> str:
-    """Returns attributes as people read them: of fused elementwise ops and epilogues the ops, or
+    """Return attributes as people read them: of fused elementwise ops and epilogues the ops, or
     the first.
     """
     if attrs.keys() == program_attrs((), ()).keys():
@@ -104,7 +104,7 @@ def _ops_text(steps: AttrValue) -> str:
 
 
 def shader_program_of(result: TensorType, attrs: Attrs) -> ShaderProgram:
-    """Returns the steps of an epilogue as functions of the kernels; none of none.
+    """Return the steps of an epilogue as functions of the kernels; none of none.
 
     Raises:
         UnsupportedOp: kernels hold no such function, or not so much.
@@ -130,7 +130,7 @@ def accepts_residual(op: str, result: TensorType) -> bool:
 
 
 def with_epilogue(op: Op) -> Op:
-    """Returns an op of floats that takes an epilogue, from the one that takes none."""
+    """Return an op of floats that takes an epilogue, from the one that takes none."""
     assert op.kernel is not None
     kernel = op.kernel
     choice = kernel.variants
@@ -186,14 +186,14 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 def _parted(
     inputs: tuple[T, ...], attrs: Attrs, program: EpilogueProgram
 ) -> tuple[tuple[T, ...], Attrs, tuple[T, ...]]:
-    """Returns the operands and attributes of the op itself, and the residual."""
+    """Return the operands and attributes of the op itself, and the residual."""
     count = len(inputs) - program[0] + 1
     return inputs[:count], attrs_without_epilogue(attrs), inputs[count:]
 
 
 @lru_cache(maxsize=4096)
 def attrs_without_epilogue(attrs: Attrs) -> Attrs:
-    """Returns the attributes without the epilogue."""
+    """Return the attributes without the epilogue."""
     return Attrs({name: value for name, value in attrs.items() if name != EPILOGUE})
 
 

@@ -22,7 +22,7 @@ def all_computed_wide(
 def computed_wide(
     build: Callable[..., Tensor], operands: Sequence[Tensor], name: str | None
 ) -> Tensor:
-    """Returns build(*operands, name=name); of float16 operands in float32, rounded once at the end.
+    """Return build(*operands, name=name); of float16 operands in float32, rounded once at the end.
 
     Between the ops of a function float16 would overflow from 256 * 256 on.
     """

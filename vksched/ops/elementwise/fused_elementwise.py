@@ -109,7 +109,7 @@ Instr = tuple[str, tuple[int, ...], StepAttrs]
 
 
 def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | None:
-    """Returns the shader function by which a fused elementwise op takes an op, or None where it
+    """Return the shader function by which a fused elementwise op takes an op, or None where it
     takes none.
     """
     if not types:
@@ -130,7 +130,7 @@ def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | Non
 def program_attrs(
     steps: Sequence[Instr], constants: Sequence[tuple[str, int]]
 ) -> dict[str, AttrValue]:
-    """Returns the attributes of a fused elementwise op. constants: (element type, word)."""
+    """Return the attributes of a fused elementwise op. constants: (element type, word)."""
     return {"steps": tuple(steps), "constants": tuple(constants)}
 
 
@@ -148,7 +148,7 @@ class FusedProgram:
 
 @lru_cache(maxsize=512)
 def program_of(attrs: Attrs) -> FusedProgram:
-    """Returns the program of a fused elementwise op."""
+    """Return the program of a fused elementwise op."""
     steps = cast(tuple[Instr, ...], attrs["steps"])
     constants = cast(tuple[tuple[str, int], ...], attrs["constants"])
     taken = tuple((get_op(op), tuple(at), Attrs(dict(given))) for op, at, given in steps)
@@ -166,7 +166,7 @@ def _value_of(dtype: str, at: int) -> NDArray:
 
 
 def _types(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Returns the types of all registers, all floats as float32."""
+    """Return the types of all registers, all floats as float32."""
     wide = tuple(t.as_dtype(FLOAT32) if t.dtype in FLOATS else t for t in inputs)
     return _types_of(wide, program_of(attrs))
 
@@ -204,7 +204,7 @@ Kind = tuple[Shape, np.dtype[Any]]
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Writes the result of a fused elementwise op, or a piece of it."""
+    """Write the result of a fused elementwise op, or a piece of it."""
     program = program_of(attrs)
     values = list(inputs)
     for constant in program.values:  # in float64 where the operands are
@@ -246,7 +246,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 def native_program_of(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Returns the one loop of all steps, where it has each of them."""
+    """Return the one loop of all steps, where it has each of them."""
     if output.dtype not in (FLOAT32, INT32):
         return None
     told = loop_steps(inputs, attrs)
@@ -256,7 +256,7 @@ def native_program_of(
 def loop_steps(
     inputs: Sequence[TensorType], attrs: Attrs
 ) -> tuple[tuple[float, ...], tuple[LoopInstr, ...]] | None:
-    """Returns the constants and steps of a fused elementwise op as native loops take them; None
+    """Return the constants and steps of a fused elementwise op as native loops take them; None
     where they take no such.
     """
     program, types = program_of(attrs), _types(inputs, attrs)
@@ -272,7 +272,7 @@ def loop_steps(
 
 
 def cost_of(op: str) -> int:
-    """Returns the cost of a step."""
+    """Return the cost of a step."""
     return COSTS.get(op, COST)
 
 
@@ -280,7 +280,7 @@ def cost_of(op: str) -> int:
 
 
 def shader_program_of(call: Call) -> ShaderProgram:
-    """Returns the steps of a fused elementwise op as functions of the shaders.
+    """Return the steps of a fused elementwise op as functions of the shaders.
 
     Raises:
         UnsupportedOp: the shaders hold no such function, or not so much.
@@ -318,7 +318,7 @@ def shader_program_of(call: Call) -> ShaderProgram:
 
 
 def shader_inputs(inputs: int, storage_buffers: int) -> int | None:
-    """Returns the operands of the shader that runs a fused elementwise op of so many, or None
+    """Return the operands of the shader that runs a fused elementwise op of so many, or None
     without one.
     """
     fits = (n for n in SHADER_INPUTS if inputs <= n < storage_buffers)

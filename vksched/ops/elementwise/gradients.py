@@ -25,14 +25,14 @@ from .unary import abs, cos, cosh, exp, log, neg, round, rsqrt, sign, sin, sinh,
 
 
 def _broadcast(call: VjpContext, *grads: Tensor | None) -> VjpResult:
-    """Returns gradients of the result's shape as such of the operands' shapes."""
+    """Return gradients of the result's shape as such of the operands' shapes."""
     return tuple(
         None if g is None else sum_to(g, x.shape) for g, x in zip(grads, call.inputs, strict=True)
     )
 
 
 def _wide(build: Callable[..., tuple[Tensor, ...]], call: VjpContext) -> tuple[Tensor, ...]:
-    """Returns build(operands, result, gradient); of float16 in float32, rounded once."""
+    """Return build(operands, result, gradient); of float16 in float32, rounded once."""
     return all_computed_wide(
         lambda *given, name: build(*given), (*call.inputs, call.output, call.grad), None
     )
@@ -142,12 +142,12 @@ for _op, _slope in _SLOPES.items():
 
 
 def _below(x: Tensor) -> Tensor:
-    """Returns exp(x), which does not overflow where x > 0 and it is not taken."""
+    """Return exp(x), which does not overflow where x > 0 and it is not taken."""
     return exp(minimum(x, 0.0))
 
 
 def _inside(y: Tensor, g: Tensor) -> Tensor:
-    """Returns g where 0 < y < 1, else 0."""
+    """Return g where 0 < y < 1, else 0."""
     return where(logical_and(y > 0.0, y < 1.0), g, 0.0)
 
 

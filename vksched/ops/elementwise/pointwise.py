@@ -81,13 +81,13 @@ PARAMETERS: dict[str, Callable[[Call], tuple[int, ...]]] = {}
 
 
 def function_name(op: str, dtype: str) -> str:
-    """Returns the shader function of an op of operands of one type."""
+    """Return the shader function of an op of operands of one type."""
     name = f"{op}_{dtype}"
     return _SHARED.get(name, name)
 
 
 def parameters_of(op: str, attrs: Attrs) -> tuple[float, float]:
-    """Returns the parameters of a function of one operand of float32, 0 where it has none."""
+    """Return the parameters of a function of one operand of float32, 0 where it has none."""
     if op not in PARAMETERS:
         return 0.0, 0.0
     one = TensorType((1,), FLOAT32)
@@ -122,7 +122,7 @@ def _cpu(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> C
 
 
 def word(value: AttrValue, dtype: str) -> int:
-    """Returns a parameter as the word that a kernel of this operand type reads."""
+    """Return a parameter as the word that a kernel of this operand type reads."""
     assert isinstance(value, (int, float))
     if dtype == FLOAT32:
         return int(struct.unpack("<I", struct.pack("<f", value))[0])
@@ -130,7 +130,7 @@ def word(value: AttrValue, dtype: str) -> int:
 
 
 def lower_words(variant: str, call: Call, parameters: tuple[int, ...] = ()) -> tuple[Dispatch, ...]:
-    """Returns the dispatch of a function of one word, with up to two parameters."""
+    """Return the dispatch of a function of one word, with up to two parameters."""
     count = call.output.size
     if count == 0:
         return ()
@@ -152,7 +152,7 @@ def declare_unary(
     words: Callable[[Call], tuple[int, ...]] | None = None,
     into: Callable[[NDArray, NDArray], object] | None = None,
 ) -> None:
-    """Declares an op of one operand.
+    """Declare an op of one operand.
 
     compute: (array, value of each parameter) -> array, in numpy. result: its element type, where it
     is not the operand's. parameters: attributes, all of which the kernel reads. same: operand types
@@ -222,12 +222,12 @@ def declare_unary(
 
 
 def unary(op: str, x: TensorLike, name: str | None, **parameters: AttrValue) -> Tensor:
-    """Makes a node of one operand."""
+    """Make a node of one operand."""
     return apply(op, (as_tensor(x),), parameters, name)
 
 
 def number(op: str, what: str, value: object) -> float:
-    """Returns a parameter as a float.
+    """Return a parameter as a float.
 
     Raises:
         DTypeError: it is not a number, or not one that float32 can hold.
@@ -274,7 +274,7 @@ def declare_binary(
     result: str | None = None,
     any_dtype: bool = False,
 ) -> None:
-    """Declares an op of two operands of one type, with numpy broadcasting.
+    """Declare an op of two operands of one type, with numpy broadcasting.
 
     compute: in numpy. result: its element type, where it is not the operands'.
     """

@@ -36,7 +36,7 @@ _TYPES = {"quantize_linear": (FLOAT32, FLOAT32, INT32), "requantize": (INT32, FL
 
 
 def _inner(shape: tuple[int, ...], attrs: Attrs) -> int:
-    """Returns how many neighbours share a channel."""
+    """Return how many neighbours share a channel."""
     return math.prod(shape[attrs.as_int("axis") + 1 :])
 
 
@@ -60,7 +60,7 @@ def _check(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _placed(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, ...]:
-    """Returns the operands so that they broadcast."""
+    """Return the operands so that they broadcast."""
     x, *rest = inputs
     shape = [1] * x.ndim
     if x.ndim:

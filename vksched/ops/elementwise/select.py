@@ -105,7 +105,7 @@ register(
 
 
 def cast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
-    """Converts the element type, as ONNX Cast.
+    """Convert the element type, as ONNX Cast.
 
     Floats to integers truncate. What does not fit, on every device: to int32 NaN and all else
     become -2**31, to uint32 the nearest that fits, and NaN 0. Integers wrap. To bool: x != 0.

@@ -100,7 +100,7 @@ def gelu_tanh_backward_reference(x: NDArray) -> NDArray:
 
 
 def _tail(x: NDArray) -> NDArray:
-    """Returns 2 Phi(x) of numbers that were float32."""
+    """Return 2 Phi(x) of numbers that were float32."""
     c = _erfc_positive(np.abs(x) / np.sqrt(2))
     return np.where(x < 0, c, 2 - c)
 
@@ -141,7 +141,7 @@ float32 adds its own. No term is negative, so none loses digits.
 
 
 def _horner(x: NDArray, coefficients: tuple[float, ...], out: NDArray) -> None:
-    """Writes a polynomial, coefficients from the constant on."""
+    """Write a polynomial, coefficients from the constant on."""
     np.multiply(x, coefficients[-1], out=out)
     for coefficient in coefficients[-2:0:-1]:
         out += coefficient
@@ -173,7 +173,7 @@ def gelu_into(x: NDArray, out: NDArray) -> None:
 
 
 def _tail_into(half: NDArray) -> tuple[NDArray, NDArray]:
-    """Returns 2 (1 - Phi(2 h)) exp(2 h^2) and exp(2 h^2); cuts h off where it overflows."""
+    """Return 2 (1 - Phi(2 h)) exp(2 h^2) and exp(2 h^2); cuts h off where it overflows."""
     if not half.max(initial=0) < _TAIL_END:
         np.minimum(half, _TAIL_END, out=half)  # beyond it the polynomials overflow, late
     tail, below = np.empty_like(half), np.empty_like(half)

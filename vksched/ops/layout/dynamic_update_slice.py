@@ -57,7 +57,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
-    """Writes the rows into an array that holds the data."""
+    """Write the rows into an array that holds the data."""
     _, rows, start = inputs
     axis = attrs.as_int("axis")
     parts = [(target, rows)] if start.ndim == 0 else zip(target, rows, strict=True)

@@ -230,7 +230,7 @@ def _scatter_nd(call: VjpContext) -> VjpResult:
 
 
 def _scattered(call: VjpContext, put: Put, take: Take, indexed: int) -> VjpResult:
-    """Returns the gradients of a scatter: put updates elements as it does, take reads those that it
+    """Return the gradients of a scatter: put updates elements as it does, take reads those that it
     updates. indexed: the axes of the data before those of whole slices.
     """
     (data, _, updates), g = call.inputs, call.grad
@@ -248,7 +248,7 @@ def _scattered(call: VjpContext, put: Put, take: Take, indexed: int) -> VjpResul
 
 
 def _last(data: Tensor, updates: Tensor, put: Put, take: Take, indexed: int) -> Tensor:
-    """Returns which updates stay: of several of one element the last."""
+    """Return which updates stay: of several of one element the last."""
     slices = data.shape[:indexed]
     rows = updates.shape[: updates.rank - (data.rank - indexed)]
     numbers: dict[str, AttrValue] = {"start": 0, "step": 1, "dtype": INT32}
@@ -258,7 +258,7 @@ def _last(data: Tensor, updates: Tensor, put: Put, take: Take, indexed: int) -> 
 
 
 def _by_factors(call: VjpContext, put: Put, take: Take) -> Tensor:
-    """Returns the gradient by factors of products: for each the product of all others, without
+    """Return the gradient by factors of products: for each the product of all others, without
     dividing by 0. Second derivatives by two factors that are both 0 come out as 0.
     """
     (data, _, updates), g = call.inputs, call.grad

@@ -33,7 +33,7 @@ from .reshape import expand
 
 
 def check_index_type(op: str, indices: TensorType) -> None:
-    """Raises DTypeError unless indices are integers that may be negative."""
+    """Raise DTypeError unless indices are integers that may be negative."""
     if indices.dtype not in (INT32, INT64):
         raise DTypeError(
             f"[{op}] expected int32 or int64 indices, got {indices.dtype}; try vs.cast"
@@ -41,7 +41,7 @@ def check_index_type(op: str, indices: TensorType) -> None:
 
 
 def positions(op: str, indices: NDArray, size: int) -> NDArray:
-    """Returns indices into an axis as int64, none of them negative.
+    """Return indices into an axis as int64, none of them negative.
 
     Raises:
         IndexOutOfRange: one is outside the axis.
@@ -56,7 +56,7 @@ def positions(op: str, indices: NDArray, size: int) -> NDArray:
 
 
 def tuple_positions(op: str, indices: NDArray, sizes: Shape) -> NDArray:
-    """Returns for each tuple of indices, along the last axis, the number of the slice it names."""
+    """Return for each tuple of indices, along the last axis, the number of the slice it names."""
     flat = np.zeros(indices.shape[:-1], np.int64)
     for axis, size in enumerate(sizes):
         flat = flat * size + positions(op, indices[..., axis], size)
@@ -64,7 +64,7 @@ def tuple_positions(op: str, indices: NDArray, sizes: Shape) -> NDArray:
 
 
 def check_elements(op: str, data: TensorType, indices: TensorType, axis: int) -> None:
-    """Raises ShapeError unless indices lie within data on every axis but the one they index."""
+    """Raise ShapeError unless indices lie within data on every axis but the one they index."""
     fits = indices.rank == data.rank and all(
         i <= d for a, (i, d) in enumerate(zip(indices.shape, data.shape, strict=True)) if a != axis
     )
@@ -120,7 +120,7 @@ def pick_lines(
     inner: int,
     limits: Limits,
 ) -> Dispatch:
-    """Returns the dispatch that picks lines of a table.
+    """Return the dispatch that picks lines of a table.
 
     operands: a table of (outer, axis_size, inner), indices (picks), a result of (lines, inner),
     which is (outer, picks, inner).
@@ -205,7 +205,7 @@ def _elements_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def other_strides(shape: Shape, axis: int) -> tuple[int, ...]:
-    """Returns the strides of a contiguous tensor, 0 along one axis."""
+    """Return the strides of a contiguous tensor, 0 along one axis."""
     return tuple(0 if a == axis else s for a, s in enumerate(contiguous_strides(shape)))
 
 

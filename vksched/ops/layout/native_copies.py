@@ -32,7 +32,7 @@ Lie = tuple[int, tuple[int, ...]]
 def copy_program(
     operand: TensorType, output: TensorType, shape: Shape, x: Lie, result: Lie, fill: int = 0
 ) -> NativeProgram | None:
-    """Returns the loop that copies elements of a shape from an operand to a result.
+    """Return the loop that copies elements of a shape from an operand to a result.
 
     fill: the word of all elements of the result that are not copied.
     """
@@ -50,14 +50,14 @@ def copy_program(
 
 
 def dense(shape: Shape) -> Lie:
-    """Returns how all elements of a value lie."""
+    """Return how all elements of a value lie."""
     return 0, contiguous_strides(shape)
 
 
 def concat_program(
     inputs: Sequence[TensorType], output: TensorType, axis: int
 ) -> NativeProgram | None:
-    """Returns the loop that puts values beside each other along an axis."""
+    """Return the loop that puts values beside each other along an axis."""
     if not moves_words(inputs):
         return None
     lines = math.prod(output.shape[:axis])
@@ -68,7 +68,7 @@ def concat_program(
 def gather_program(
     inputs: tuple[TensorType, ...], output: TensorType, axis: int
 ) -> NativeProgram | None:
-    """Returns the loop that takes lines of a table, which lie along an axis, by their numbers."""
+    """Return the loop that takes lines of a table, which lie along an axis, by their numbers."""
     table, indices = inputs
     if not moves_words((table,)):
         return None

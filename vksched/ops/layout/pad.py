@@ -72,7 +72,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def word_of(value: object) -> int:
-    """Returns the 32-bit word by which a device holds a float, an int or a bool.
+    """Return the 32-bit word by which a device holds a float, an int or a bool.
 
     Raises:
         UnsupportedOp: an int takes more than one word.
@@ -87,7 +87,7 @@ def word_of(value: object) -> int:
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    """Fills the result, then copies the inside over it."""
+    """Fill the result, then copies the inside over it."""
     out: list[Dispatch] = []
     count = call.output.size
     kept = _all_inside(call.inputs[0].shape, call.attrs)
@@ -103,7 +103,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 def _copied(
     x: TensorType, output: TensorType, kept: Sequence[_Inside]
 ) -> tuple[tuple[int, ...], int, Lie, Lie]:
-    """Returns the shape of what is kept, its operand, and how it lies in x and in the result."""
+    """Return the shape of what is kept, its operand, and how it lies in x and in the result."""
     strides, result_strides = contiguous_strides(x.shape), contiguous_strides(output.shape)
     first = sum(k.start * s for k, s in zip(kept, strides, strict=True))
     to = sum(k.at * s for k, s in zip(kept, result_strides, strict=True))
@@ -141,7 +141,7 @@ register(
 
 
 def _source(size: int, begin: int, end: int, mode: str) -> NDArray:
-    """Returns the index of the source for every index of a padded axis."""
+    """Return the index of the source for every index of a padded axis."""
     kept = _inside(size, begin, end)
     check_made("pad", kept.size)
     last = kept.count - 1
@@ -156,7 +156,7 @@ def _source(size: int, begin: int, end: int, mode: str) -> NDArray:
 def _along_axes(
     pads: int | Sequence[int] | Sequence[Sequence[int]], axes: Sequence[int], rank: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns begins and ends of all axes."""
+    """Return begins and ends of all axes."""
     try:
         given = np.asarray(pads if len(axes) else 0)  # numpy takes () for a float
         pairs = given if given.ndim == 2 else np.broadcast_to(given, (len(axes), 2))

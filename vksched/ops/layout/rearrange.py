@@ -167,7 +167,7 @@ _triangle("tril", False, np.tril)
 
 
 def _diagonal(op: str, k: int) -> int:
-    """Returns a diagonal's number, those that no matrix reaches as one that none does."""
+    """Return a diagonal's number, those that no matrix reaches as one that none does."""
     return max(-FARTHEST, min(FARTHEST, as_int(op, "k", k)))
 
 

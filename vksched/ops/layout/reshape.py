@@ -294,7 +294,7 @@ def slice_(
 
 
 def _held(positions: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """Returns positions and steps, those beyond all axes as ones that 64 bits hold."""
+    """Return positions and steps, those beyond all axes as ones that 64 bits hold."""
     return tuple(p if p is None else max(-LONG, min(LONG, p)) for p in positions)
 
 
@@ -304,7 +304,7 @@ def _stops(stops: object) -> tuple[int | None, ...]:
 
 
 def _check_slice(key: slice) -> None:
-    """Raises ShapeError unless a slice is of integers or None, its step not 0."""
+    """Raise ShapeError unless a slice is of integers or None, its step not 0."""
     for what, value in (("start", key.start), ("stop", key.stop), ("step", key.step)):
         if value is not None and as_int("getitem", what, value) == 0 and what == "step":
             raise ShapeError("[getitem] expected a step other than 0, got 0")

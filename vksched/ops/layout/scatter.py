@@ -111,7 +111,7 @@ def _update(reduction: str, target: NDArray, where: NDArray, updates: NDArray) -
 
 
 def _rounds(where: NDArray) -> list[NDArray]:
-    """Returns the numbers of all updates that are the first of their target, of all second ones,
+    """Return the numbers of all updates that are the first of their target, of all second ones,
     and so on while these are many, and of the others, in order.
     """
     order = np.argsort(where, kind="stable")
@@ -132,7 +132,7 @@ def copy_data(call: Call) -> tuple[Dispatch, ...]:
 def _parts(
     lines: int, updates: int, steps: int, limits: Limits
 ) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
-    """Returns groups, and for each dispatch the first and the last update + 1 of every line.
+    """Return groups, and for each dispatch the first and the last update + 1 of every line.
 
     steps: rounds of loops that an update takes.
 
@@ -194,7 +194,7 @@ def _kernel_of(op: str, data: TensorType) -> str:
 def _in_parts(
     call: Call, whole: Dispatch, parts: Iterable[tuple[int, int]]
 ) -> tuple[Dispatch, ...]:
-    """Returns the copy of the data, then what puts updates into it, some after the others.
+    """Return the copy of the data, then what puts updates into it, some after the others.
 
     parts: of each dispatch the first update and the last one + 1.
     """
@@ -203,7 +203,7 @@ def _in_parts(
 
 
 def _work(of: Callable[[Call], tuple[int, int]]) -> Callable[..., Work]:
-    """Returns the cost of an op with so many lines and updates of each line."""
+    """Return the cost of an op with so many lines and updates of each line."""
 
     def work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
         moved = 2 * output.device_bytes + inputs[1].device_bytes + 3 * inputs[2].device_bytes
@@ -251,7 +251,7 @@ def _elements_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _elements_lines(call: Call) -> tuple[int, int]:
-    """Returns how many lines there are and the updates of each; some of both."""
+    """Return how many lines there are and the updates of each; some of both."""
     indices = call.inputs[1]
     updates = indices.shape[call.attrs.as_int("axis")]
     return indices.size // updates, updates
@@ -340,7 +340,7 @@ def _nd_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _nd_lines(call: Call) -> tuple[int, int]:
-    """Returns how many elements a slice has and how many updates of slices there are."""
+    """Return how many elements a slice has and how many updates of slices there are."""
     data, indices = call.inputs[:2]
     return math.prod(data.shape[indices.shape[-1] :]), math.prod(indices.shape[:-1])
 

@@ -74,7 +74,7 @@ Axes = tuple[int, int]
 
 
 def groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[Axes, Axes]]:
-    """Yields the shortest runs of axes, as begin and end, that hold as many elements in both."""
+    """Yield the shortest runs of axes, as begin and end, that hold as many elements in both."""
     if 0 in before:
         return
     i = j = 0
@@ -91,7 +91,7 @@ def groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[Ax
 
 
 def _major(shape: tuple[int, ...], begin: int, end: int) -> tuple[int | None, int]:
-    """Returns the first axis of a run that is longer than 1, and the elements of its step."""
+    """Return the first axis of a run that is longer than 1, and the elements of its step."""
     axis = next((a for a in range(begin, end) if shape[a] > 1), None)
     return axis, 1 if axis is None else math.prod(shape[axis + 1 : end])
 

@@ -65,7 +65,7 @@ def _view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
 
 
 def _sliced(x: TensorType, attrs: Attrs) -> Lie:
-    """Returns how what is taken lies in x."""
+    """Return how what is taken lies in x."""
     ranges, strides = slice_ranges(x.shape, attrs), contiguous_strides(x.shape)
     start = sum(r.start * s for r, s in zip(ranges, strides, strict=True) if len(r))
     steps = (r.step if len(r) > 1 else 1 for r in ranges)

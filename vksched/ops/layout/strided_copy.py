@@ -58,7 +58,7 @@ def copy_strided(
 
 
 def _order_of_lines(sizes: tuple[int, ...], x_strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the axes of a copy, innermost first: lines go as they lie in the result, or in x
+    """Return the axes of a copy, innermost first: lines go as they lie in the result, or in x
     where fewer are neighbours there; on the other side these lie far apart, and caches follow few.
     """
     plain = tuple(range(len(sizes)))
@@ -69,14 +69,14 @@ def _order_of_lines(sizes: tuple[int, ...], x_strides: tuple[int, ...]) -> tuple
 
 
 def fill_words(operand: int, count: int, word: int, limits: Limits) -> Dispatch:
-    """Writes one word to every word of an operand."""
+    """Write one word to every word of an operand."""
     groups, constants = launch_run(-(-count // 4), limits)
     push = (("count", count), ("value", word))
     return Dispatch(reading("fill", limits), (operand,), groups, push, constants)
 
 
 def copy_words(operand: int, call: Call, apart: bool = False) -> tuple[Dispatch, ...]:
-    """Copies an operand of the result's type to the result, word by word. apart: see `Dispatch`."""
+    """Copy an operand of the result's type to the result, word by word. apart: see `Dispatch`."""
     words = call.output.words
     if not words:
         return ()

@@ -28,7 +28,7 @@ Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def _axes(call: Call) -> Axes | None:
-    """Returns the axes of a transpose; None where the last one stays, or there is nothing."""
+    """Return the axes of a transpose; None where the last one stays, or there is nothing."""
     strides, shape = contiguous_strides(call.inputs[0].shape), call.output.shape
     moved = tuple(strides[axis] for axis in call.attrs.as_ints("axes"))
     sizes, both = collapse(shape, [moved, contiguous_strides(shape)])
@@ -41,7 +41,7 @@ def _axes(call: Call) -> Axes | None:
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Returns the variants of a transpose, the best guess first."""
+    """Return the variants of a transpose, the best guess first."""
     if not call.limits.software:
         return ()
     axes = _axes(call)
@@ -63,7 +63,7 @@ def _local(call: Call, result_stride: int) -> tuple[int, int]:
 def _groups(
     call: Call, sizes: tuple[int, ...], local: tuple[int, int]
 ) -> tuple[tuple[int, int, int], int]:
-    """Returns the groups, and the rounds of an invocation's loops."""
+    """Return the groups, and the rounds of an invocation's loops."""
     most, (columns, width, *lines) = call.limits.max_groups, sizes
     wanted = -(-width // (4 * local[0])), -(-columns // (4 * RUN)), math.prod(lines)
     groups = min(wanted[0], most[0]), wanted[1], min(wanted[2], most[2])
@@ -71,7 +71,7 @@ def _groups(
 
 
 def lower(call: Call) -> tuple[Dispatch, ...]:
-    """Returns how tiles are made; the call is one that `variants` has TILED for."""
+    """Return how tiles are made; the call is one that `variants` has TILED for."""
     axes = _axes(call)
     assert axes is not None
     sizes, x_strides, result_strides = axes

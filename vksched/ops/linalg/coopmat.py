@@ -112,7 +112,7 @@ class CoopmatTile:
 
 
 def shapes_of(limits: Limits, types: str = FP16) -> list[tuple[int, int, int]]:
-    """Returns rows, columns and depth of a device's matrices of such types."""
+    """Return rows, columns and depth of a device's matrices of such types."""
     if not (limits.int8 if types == INT8 else limits.float16):
         return []
     found = [m.groups() for m in map(_SHAPE.fullmatch, limits.matrices) if m and m[1] == types]
@@ -120,7 +120,7 @@ def shapes_of(limits: Limits, types: str = FP16) -> list[tuple[int, int, int]]:
 
 
 def coopmat_subgroups(limits: Limits) -> tuple[int, ...]:
-    """Returns the lanes that subgroups may have which compute by cooperative matrices.
+    """Return the lanes that subgroups may have which compute by cooperative matrices.
 
     Drivers that offer several sizes have units for the smallest one, and Intel's for no other;
     AMD's, which offer 32 and 64, for both: one of 64 reads and holds half as much in each lane.
@@ -133,7 +133,7 @@ def coopmat_subgroups(limits: Limits) -> tuple[int, ...]:
 
 
 def coopmat_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: int) -> str:
-    """Returns the name of a variant: the matrices, a group's tile, and the lanes where many."""
+    """Return the name of a variant: the matrices, a group's tile, and the lanes where many."""
     lanes = f" of {subgroup}" if subgroup > _USUAL_SUBGROUP else ""
     return f"{COOPMAT}{'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
 
@@ -152,7 +152,7 @@ def _tiles(limits: Limits, of: str) -> dict[str, CoopmatTile]:
 
 
 def coopmat_tile(call: Call, of: str = MATMUL) -> CoopmatTile | None:
-    """Returns the tile of a call's variant, None where that is another kernel. of: MATMUL,
+    """Return the tile of a call's variant, None where that is another kernel. of: MATMUL,
     CONV or INT8_MATMUL.
     """
     named = call.variant.startswith(COOPMAT)
@@ -162,7 +162,7 @@ def coopmat_tile(call: Call, of: str = MATMUL) -> CoopmatTile | None:
 def coopmat_variants(
     call: Call, rows: int, columns: int, of: str = MATMUL, across: bool = False
 ) -> tuple[str, ...]:
-    """Returns the variants that can compute a call as a product with such a result: of quantized
+    """Return the variants that can compute a call as a product with such a result: of quantized
     values, or of float16. across: whether the factors are float16 and one lies across k, in memory.
     """
     if min(rows, columns) < MIN_SIDE or not (of == INT8_MATMUL or rounds(call)):

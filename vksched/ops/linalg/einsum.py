@@ -26,7 +26,7 @@ _ELLIPSIS = "..."
 
 
 def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """Returns the letters of the operands and of the result; axes under ... get digits.
+    """Return the letters of the operands and of the result; axes under ... get digits.
 
     Digits count from the right, so that they meet as numpy broadcasts.
     """
@@ -70,7 +70,7 @@ def _digits(count: int) -> str:
 
 
 def _sizes(terms: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, int]:
-    """Returns the size of every letter; 1 broadcasts, as in numpy."""
+    """Return the size of every letter; 1 broadcasts, as in numpy."""
     sizes: dict[str, int] = {}
     for term, tensor in zip(terms, tensors, strict=True):
         for letter, size in zip(term, tensor.shape, strict=True):
@@ -84,7 +84,7 @@ def _sizes(terms: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, int]:
 
 
 def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
-    """Takes the diagonal of every letter that repeats."""
+    """Take the diagonal of every letter that repeats."""
     for letter in sorted({c for c in term if term.count(c) > 1}):
         at = [i for i, c in enumerate(term) if c == letter]
         rest = [i for i, c in enumerate(term) if c != letter]
@@ -155,7 +155,7 @@ def _scale(
 def _matrix(
     term: str, x: Tensor, batch: str, rows: str, columns: str, shape: tuple[int, int, int]
 ) -> tuple[bool, Tensor]:
-    """Returns an operand as matrices, and whether they lie the other way round.
+    """Return an operand as matrices, and whether they lie the other way round.
 
     Of the two orders the one that is already in memory is taken, as matmul reads both.
     """
@@ -165,7 +165,7 @@ def _matrix(
 
 
 def _path(terms: Sequence[str], result: str, sizes: dict[str, int]) -> list[tuple[int, ...]]:
-    """Returns the pairs to contract, one after the other, by numpy.einsum_path on the sizes."""
+    """Return the pairs to contract, one after the other, by numpy.einsum_path on the sizes."""
     letters = sorted({c for term in terms for c in term})
     if len(terms) <= 2 or len(letters) > 52:
         return [tuple(range(len(terms)))]

@@ -31,7 +31,7 @@ PIECE_PRODUCTS = 1 << 24
 
 
 def check_zeros(op: str, zeros: tuple[TensorType, ...], columns: int) -> None:
-    """Raises DTypeError or ShapeError unless these are a zero point, and one of the weights, or one
+    """Raise DTypeError or ShapeError unless these are a zero point, and one of the weights, or one
     for each column.
     """
     if any(t.dtype != INT32 for t in zeros):
@@ -42,7 +42,7 @@ def check_zeros(op: str, zeros: tuple[TensorType, ...], columns: int) -> None:
 
 
 def wrapped(sums: NDArray) -> NDArray:
-    """Returns whole numbers of float64 as int32, modulo 2**32."""
+    """Return whole numbers of float64 as int32, modulo 2**32."""
     return sums.astype(np.int64).astype(np.int32)
 
 
@@ -99,7 +99,7 @@ def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 
 
 def _flat(a: NDArray, out: NDArray) -> tuple[NDArray, NDArray]:
-    """Returns a call with one matrix of weights as a product of matrices; rows of the result may
+    """Return a call with one matrix of weights as a product of matrices; rows of the result may
     lie apart where it is one.
     """
     if out.ndim == 2:

@@ -117,7 +117,7 @@ class Unfolded:
 
 
 def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
-    """Returns the kernel of an op that is a product of quantized values. unfolded: a call as such a
+    """Return the kernel of an op that is a product of quantized values. unfolded: a call as such a
     product; calls without results are not asked.
     """
 
@@ -134,7 +134,7 @@ def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
 
 
 def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
-    """Returns the variants, the best guess first: dot products where they are one instruction,
+    """Return the variants, the best guess first: dot products where they are one instruction,
     cooperative matrices last.
     """
     coopmats = coopmat_variants(call, own.rows, own.columns, INT8_MATMUL) if own.depth else ()
@@ -153,7 +153,7 @@ def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
 
 
 def _rows_at_once(call: Call, own: Unfolded) -> int:
-    """Returns the rows of a pass: as many as the scratch memory and one dispatch may have."""
+    """Return the rows of a pass: as many as the scratch memory and one dispatch may have."""
     limits = call.limits
     if call.variant == FLOATS:
         return max(1, min(own.rows, FLOAT_WORDS[0] // max(PER_WORD * own.depth, own.columns)))
@@ -167,7 +167,7 @@ def _rows_at_once(call: Call, own: Unfolded) -> int:
 
 
 def _tile_of(call: Call) -> tuple[int, int]:
-    """Returns the rows and columns of the tile of a group."""
+    """Return the rows and columns of the tile of a group."""
     name, limits, coopmat = (
         call.variant.removesuffix(DOT),
         call.limits,
@@ -181,7 +181,7 @@ def _tile_of(call: Call) -> tuple[int, int]:
 
 
 def _scratch(call: Call, own: Unfolded) -> tuple[int, ...]:
-    """Returns the words of the rows of a pass."""
+    """Return the words of the rows of a pass."""
     rows = _rows_at_once(call, own)
     if call.variant == FLOATS:
         steps = PER_WORD * own.depth
@@ -201,7 +201,7 @@ def _has_floats(call: Call, own: Unfolded) -> bool:
 
 
 def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
-    """Returns the dispatches of a product, or of a convolution, whose operands are quantized
+    """Return the dispatches of a product, or of a convolution, whose operands are quantized
     values, words, and both zero points.
     """
     each = _rows_at_once(call, own)
@@ -257,7 +257,7 @@ def _weights(call: Call, own: Unfolded, image: int, target: int) -> Dispatch:
 
 
 def _launch(items: int, limits: Limits) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
-    """Returns groups and constants of a kernel whose invocations make an item at a time.
+    """Return groups and constants of a kernel whose invocations make an item at a time.
 
     Raises:
         UnsupportedOp: they would go round their loops too often.
@@ -311,7 +311,7 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
 
 
 def _result_of(own: Unfolded, image: int, row: int) -> tuple[tuple[str, int], ...]:
-    """Returns where the results of a pass lie, which begins at a row of a product."""
+    """Return where the results of a pass lie, which begins at a row of a product."""
     each, across, step = own.result_steps
     return (
         *(("row_step", each), ("column_step", across), ("image_step", step)),
@@ -320,7 +320,7 @@ def _result_of(own: Unfolded, image: int, row: int) -> tuple[tuple[str, int], ..
 
 
 def _shader(call: Call, tile: tuple[int, int]) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """Returns the shader without cooperative matrices, and its constants."""
+    """Return the shader without cooperative matrices, and its constants."""
     name, dot = call.variant.removesuffix(DOT), "_dot" if call.variant.endswith(DOT) else ""
     kind, local = (TILED, _TILED_LOCAL) if name == TILED else (f"cpu_{tile[0]}", (tile[1], 1))
     return f"int8_gemm_{kind}{dot}", (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]))

@@ -29,24 +29,24 @@ SHIFT = 128
 
 
 def depth_of(rows: int) -> int:
-    """Returns the words of a column of so many rows."""
+    """Return the words of a column of so many rows."""
     return -(-rows // PER_WORD)
 
 
 def words_shape(shape: Shape) -> Shape:
-    """Returns the shape of the words of matrices: (..., k, n) -> (..., tiles, 1 + words, 16)."""
+    """Return the shape of the words of matrices: (..., k, n) -> (..., tiles, 1 + words, 16)."""
     *batch, k, n = shape
     return (*batch, -(-n // TILE), 1 + depth_of(k), TILE)
 
 
 def as_signed(int8_values: NDArray, signed: bool) -> NDArray:
-    """Returns int8 values, of which other bits are left out, as int8, less 128 without sign."""
+    """Return int8 values, of which other bits are left out, as int8, less 128 without sign."""
     own = int8_values.astype(np.int8) if signed else int8_values.astype(np.uint8) ^ np.uint8(SHIFT)
     return own.view(np.int8)
 
 
 def pack_int8(int8_values: NDArray) -> NDArray:
-    """Returns matrices of int8 (..., k, n) as words."""
+    """Return matrices of int8 (..., k, n) as words."""
     *batch, k, n = int8_values.shape
     shape = words_shape(int8_values.shape)
     tiles, depth = shape[-3], shape[-2] - 1
@@ -61,7 +61,7 @@ def pack_int8(int8_values: NDArray) -> NDArray:
 
 
 def unpack_int8(words: NDArray, k: int, n: int) -> NDArray:
-    """Returns the quantized values of words: int8 (..., k, n)."""
+    """Return the quantized values of words: int8 (..., k, n)."""
     *batch, tiles, depth, _ = words.shape
     int8_values = np.ascontiguousarray(words[..., 1:, :, None]).view(np.int8)
     # from (..., tiles, depth, 16, 4)
@@ -71,7 +71,7 @@ def unpack_int8(words: NDArray, k: int, n: int) -> NDArray:
 
 
 def check_words(op: str, words: TensorType, k: int, n: int) -> None:
-    """Raises DTypeError or ShapeError unless these are the words of a matrix (k, n)."""
+    """Raise DTypeError or ShapeError unless these are the words of a matrix (k, n)."""
     if words.dtype != UINT32:
         raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.prepack_int8")
     expected = words_shape((k, n))

@@ -86,7 +86,7 @@ def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 def _matrices(
     inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Returns the operands and the result of numpy's product: one of matrices where b is one, as
+    """Return the operands and the result of numpy's product: one of matrices where b is one, as
     numpy makes one for each matrix of a batch.
     """
     a = _turned(inputs[0], attrs, "transpose_a")
@@ -119,7 +119,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 
 def _some(x: NDArray, axis: int, some: slice) -> NDArray:
-    """Returns a part of matrices. axis: counted from the end; x may lack it, or be broadcast."""
+    """Return a part of matrices. axis: counted from the end; x may lack it, or be broadcast."""
     if x.ndim < -axis or x.shape[axis] == 1 or axis > -3:
         return x
     whole = slice(None)
@@ -173,7 +173,7 @@ def _gradient(call: VjpContext) -> VjpResult:
 
 
 def _pulled(left: Tensor, right: Tensor, turned_l: bool, turned_r: bool, shape: Shape) -> Tensor:
-    """Returns left @ right, summed over the batch that an operand of a shape was broadcast along.
+    """Return left @ right, summed over the batch that an operand of a shape was broadcast along.
 
     An operand without a batch, as the weight of a linear layer, gets one product whose inner axis
     holds the batch too, unless that copies more than the products of the batch would write.

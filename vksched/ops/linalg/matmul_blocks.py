@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
 
 def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
-    """Returns the parts of so many products of (m, k) and (k, n); one where the library has threads
+    """Return the parts of so many products of (m, k) and (k, n); one where the library has threads
     that the user has chosen. turned: b lies as (n, k), which takes longer to read.
     """
     if blas.is_chosen():
@@ -69,19 +69,19 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
 
 
 def blocks(m: int, n: int, parts: Parts) -> Iterator[tuple[slice, slice]]:
-    """Yields rows and columns of the blocks of one matrix (m, n)."""
+    """Yield rows and columns of the blocks of one matrix (m, n)."""
     for rows in _spans(m, UNITS[n == 1], parts.rows):
         for columns in _spans(n, UNITS[1], parts.columns):
             yield rows, columns
 
 
 def examples(count: int, parts: Parts) -> Iterator[slice]:
-    """Yields the parts of a batch, or of the longest axis of one."""
+    """Yield the parts of a batch, or of the longest axis of one."""
     return _spans(count, 1, min(count, parts.batches))
 
 
 def heads(batch: int, shared: int, work: float) -> Iterator[tuple[slice, slice]]:
-    """Yields blocks of the examples of an attention and of its heads of keys.
+    """Yield blocks of the examples of an attention and of its heads of keys.
 
     work: multiply-adds of all of it.
     """
@@ -94,13 +94,13 @@ def heads(batch: int, shared: int, work: float) -> Iterator[tuple[slice, slice]]
 
 
 def _least(size: int, unit: int, parts: int) -> int:
-    """Returns how much the smallest of so many parts has."""
+    """Return how much the smallest of so many parts has."""
     units = -(-size // unit)
     return min(units // parts * unit, size - units * (parts - 1) // parts * unit)
 
 
 def _spans(size: int, unit: int, parts: int) -> Iterator[slice]:
-    """Yields parts of so many; each has whole units, but for the last."""
+    """Yield parts of so many; each has whole units, but for the last."""
     units = -(-size // unit)
     for part in range(parts):
         first, end = units * part // parts * unit, units * (part + 1) // parts * unit

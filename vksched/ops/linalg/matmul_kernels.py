@@ -92,12 +92,12 @@ def variants(call: Call) -> tuple[str, ...]:
 
 
 def in_place_variants(call: Call) -> tuple[str, ...]:
-    """Returns the variants without scratch memory, which `product` may be asked for."""
+    """Return the variants without scratch memory, which `product` may be asked for."""
     return _variants(call, False)
 
 
 def fp16_weight_variants(call: Call) -> tuple[str, ...]:
-    """Returns the variants that multiply a, float32 (m, k), by b (n, k), float16 or bfloat16 by the
+    """Return the variants that multiply a, float32 (m, k), by b (n, k), float16 or bfloat16 by the
     attribute `format`, as it lies: tiles on GPUs, and cooperative matrices of float16.
     """
     _, k, _, n = matrices(call.inputs, call.attrs)
@@ -109,7 +109,7 @@ def fp16_weight_variants(call: Call) -> tuple[str, ...]:
 
 
 def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
-    """Returns about how long a step along k takes, in a unit of the device's own: for comparing
+    """Return about how long a step along k takes, in a unit of the device's own: for comparing
     products whose rows are filled up to tiles, before there is a call.
     """
     tiles = [tile for tile in subgroup_tiles(limits).values() if not tile.gemv]
@@ -129,7 +129,7 @@ class Tiling:
     step: float
 
     def cost(self, n: int, tiles: int) -> float:
-        """Returns about how long a step along k of so many tiles of n columns takes."""
+        """Return about how long a step along k of so many tiles of n columns takes."""
         return -(-n // self.columns) * tiles * self.step
 
 
@@ -185,7 +185,7 @@ def _takes_vec4(call: Call, packs: bool) -> bool:
 
 
 def _fitting(call: Call, packs: bool) -> dict[str, SubgroupTile]:
-    """Returns the variants of CPU drivers that read four elements at once and can do so here."""
+    """Return the variants of CPU drivers that read four elements at once and can do so here."""
     a, b, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
     if not _takes_vec4(call, packs):
@@ -246,7 +246,7 @@ def _packs(call: Call) -> tuple[bool, bool]:
 
 
 def product_scratch(call: Call) -> tuple[int, ...]:
-    """Returns the words of each packed operand."""
+    """Return the words of each packed operand."""
     pairs = zip(operands_of(call)[:2], _packs(call), strict=True)
     return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
 
@@ -267,7 +267,7 @@ def _gpu_tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
 
 
 def lower_product(call: Call) -> tuple[Dispatch, ...]:
-    """Returns the dispatches of a matmul, which pack operands first where that pays."""
+    """Return the dispatches of a matmul, which pack operands first where that pays."""
     operands, first, pack = [0, 1], SCRATCH, []
     for operand, packed in zip(operands_of(call)[:2], _packs(call), strict=True):
         if packed:
@@ -289,7 +289,7 @@ def lower_product(call: Call) -> tuple[Dispatch, ...]:
 
 
 def pack(call: Call, number: int, target: int) -> Dispatch:
-    """Returns the dispatch that packs operand 0 or 1 of a product into `target`."""
+    """Return the dispatch that packs operand 0 or 1 of a product into `target`."""
     return pack_operand(operands_of(call)[:2][number], target, call.limits)
 
 
@@ -300,7 +300,7 @@ def product(
     packed: tuple[bool, bool] = (False, False),
     adds: bool = False,
 ) -> tuple[Dispatch, ...]:
-    """Returns the dispatches of a product inside another op, by the fastest kernel that needs no
+    """Return the dispatches of a product inside another op, by the fastest kernel that needs no
     scratch memory.
 
     On CPU drivers with shuffles that is the one of `matmul`, at its full speed, where k and what
@@ -398,7 +398,7 @@ def _product(
 
 
 def _part_of_k(call: Call, m: int, n: int, k: int) -> int:
-    """Returns the steps along k of one dispatch: few on a CPU driver, where several tiles read the
+    """Return the steps along k of one dispatch: few on a CPU driver, where several tiles read the
     same, and the result is smaller than what they read, and so costs little to add to; few where
     sums are float16.
     """
@@ -411,7 +411,7 @@ def _part_of_k(call: Call, m: int, n: int, k: int) -> int:
 
 
 def _inner_axes(sizes: tuple[int, ...], flops: float, limits: Limits) -> int:
-    """Returns how many batch axes one dispatch covers: fewer on a GPU where it would take long."""
+    """Return how many batch axes one dispatch covers: fewer on a GPU where it would take long."""
     inner = min(len(sizes), _BATCH_AXES)
     while (
         inner > 0
@@ -424,7 +424,7 @@ def _inner_axes(sizes: tuple[int, ...], flops: float, limits: Limits) -> int:
 
 
 def _rows_of_dispatch(m: int, flops_per_row: float, batches: int, limits: Limits) -> int:
-    """Returns the rows that one dispatch computes: all but where a GPU would take long."""
+    """Return the rows that one dispatch computes: all but where a GPU would take long."""
     if limits.software or batches > 1 or m * flops_per_row <= DISPATCH_FLOPS:
         return m
     tiles = max(1, int(DISPATCH_FLOPS / flops_per_row / TALLEST_TILE))
@@ -434,7 +434,7 @@ def _rows_of_dispatch(m: int, flops_per_row: float, batches: int, limits: Limits
 def _algorithm(
     call: Call, a_along_k: bool, b_along_n: bool, whole: bool
 ) -> tuple[str, tuple[int, int], tuple[tuple[str, int], ...]]:
-    """Returns the shader, the columns and rows that one group computes, and its constants.
+    """Return the shader, the columns and rows that one group computes, and its constants.
 
     whole: nothing but missing columns keeps a tile from being stored as it is.
     """

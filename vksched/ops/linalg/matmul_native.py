@@ -40,7 +40,7 @@ UNIT = 16
 def matmul_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Returns the loops of a product with its bias, None where numpy makes it."""
+    """Return the loops of a product with its bias, None where numpy makes it."""
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)
@@ -63,7 +63,7 @@ def matmul_program(
 def _product(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Returns the blocks of one matrix each, or of rows of all matrices of a by one in b."""
+    """Return the blocks of one matrix each, or of rows of all matrices of a by one in b."""
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)

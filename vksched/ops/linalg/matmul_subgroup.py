@@ -40,7 +40,7 @@ class SubgroupTile:
         return self.fixed and self.rows == 1
 
     def shader(self, dtype: str, layout: str, whole: bool) -> str:
-        """Returns the module's name. whole: tiles have all their columns, rows start at multiples
+        """Return the module's name. whole: tiles have all their columns, rows start at multiples
         of four, and all of k is summed at once, without a bias for each row.
         """
         of = f"_whole_of_{self.lanes}" if whole and self.has_whole else f"_of_{self.lanes}"
@@ -52,11 +52,11 @@ class SubgroupTile:
         return not b_along_k or self.columns == 4 * self.lanes
 
     def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:
-        """Returns the groups, each of which computes one tile."""
+        """Return the groups, each of which computes one tile."""
         return -(-m // self.rows), -(-n // self.columns), batches
 
     def cost(self, m: int, n: int, batches: int) -> float:
-        """Returns about how long a step along k takes, in loads of a value by a lane."""
+        """Return about how long a step along k takes, in loads of a value by a lane."""
         tiles = math.prod(self.tiles(m, n, batches))
         return -(-tiles // 2) * self.step  # of two threads, as most machines have more
 
@@ -86,7 +86,7 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
 def subgroup_tiles(limits: Limits) -> dict[str, SubgroupTile]:
-    """Returns the variants for the subgroups of a CPU driver, by name."""
+    """Return the variants for the subgroups of a CPU driver, by name."""
     if not has_subgroup_kernels(limits, TILES):
         return {}
     lanes = limits.subgroup_size

@@ -61,7 +61,7 @@ class Vec4Tile:
         )
 
     def shader(self, dtype: str) -> str:
-        """Returns the module's name."""
+        """Return the module's name."""
         return f"matmul_vec4_{'' if self.kind == SINGLE else f'{self.kind}_'}{dtype}"
 
     def fits(self, limits: Limits) -> bool:
@@ -74,7 +74,7 @@ class Vec4Tile:
         return self.rows < 2 * max(m, _SMALL[0]) and self.columns < 2 * max(n, _SMALL[1])
 
     def time(self, m: int, n: int, batches: int) -> float:
-        """Returns about how long a step along k takes, in products of the largest tile."""
+        """Return about how long a step along k takes, in products of the largest tile."""
         groups = -(-m // self.rows) * -(-n // self.columns) * batches
         idle = max(1.0, _BUSY / (groups * self.local))
         return groups * self.rows * self.columns * self.cost * idle
@@ -93,7 +93,7 @@ _SMALL = 32, 64
 
 
 def tile_kinds(call: Call) -> tuple[str, ...]:
-    """Returns the kinds of tiles that a GPU may compute a call with, the best guess first. Two sums
+    """Return the kinds of tiles that a GPU may compute a call with, the best guess first. Two sums
     in a register take half of the instructions on all cards; reading float16 alone takes more of
     them on some, and less of shared memory on all.
     """
@@ -105,20 +105,20 @@ def tile_kinds(call: Call) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def tiles_of(limits: Limits, kind: str = SINGLE) -> dict[str, Vec4Tile]:
-    """Returns the variants of a kind that a device can run, by name."""
+    """Return the variants of a kind that a device can run, by name."""
     tiles = [Vec4Tile(kind, *numbers) for numbers in _TILES]
     (word,) = (word for word, of in _WORDS.items() if of == kind)
     return {f"{word} {tile.rows}x{tile.columns}": tile for tile in tiles if tile.fits(limits)}
 
 
 def vec4_tile(call: Call) -> Vec4Tile | None:
-    """Returns the tile of a call's variant, None where that is another kernel."""
+    """Return the tile of a call's variant, None where that is another kernel."""
     kind = _WORDS.get(call.variant.split(" ")[0])
     return None if kind is None else tiles_of(call.limits, kind).get(call.variant)
 
 
 def vec4_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
-    """Returns the variants that can compute a call whose operands lie in vec4, or are packed so,
+    """Return the variants that can compute a call whose operands lie in vec4, or are packed so,
     the best guess first: no tiles of which half or more would lie over an edge, but small ones.
     """
     found: list[str] = []

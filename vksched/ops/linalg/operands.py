@@ -17,7 +17,7 @@ FP16_B, BF16_B = "fp16_b_", "bf16_b_"
 
 
 def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, int, int]:
-    """Returns m, k of a and k, n of b, after transposition."""
+    """Return m, k of a and k, n of b, after transposition."""
     a, b = inputs[0].shape[-2:], inputs[1].shape[-2:]
     m, k = reversed(a) if attrs.as_bool("transpose_a") else a
     k_of_b, n = reversed(b) if attrs.as_bool("transpose_b") else b
@@ -25,13 +25,13 @@ def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, in
 
 
 def product_attrs(call: Call, transpose_a: bool, transpose_b: bool) -> Attrs:
-    """Returns the attributes of a product inside another op's call, of the same precision."""
+    """Return the attributes of a product inside another op's call, of the same precision."""
     turned = {"transpose_a": transpose_a, "transpose_b": transpose_b}
     return Attrs({**turned, **kept_precision(call.attrs)})
 
 
 def fp16_weights(call: Call) -> str:
-    """Returns how shaders are named that read the weights of a product of float32 by these as they
+    """Return how shaders are named that read the weights of a product of float32 by these as they
     lie (`fp16_weight_variants`), "" of others.
     """
     if call.inputs[1].dtype != FLOAT16 or call.output.dtype == FLOAT16:
@@ -40,7 +40,7 @@ def fp16_weights(call: Call) -> str:
 
 
 def batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
-    """Returns the strides from matrix to matrix, 0 along broadcast axes."""
+    """Return the strides from matrix to matrix, 0 along broadcast axes."""
     return tuple(s * step for s in broadcast_strides(shape, batch))
 
 
@@ -70,18 +70,18 @@ class Operand:
         )
 
     def strides(self, packed: bool) -> tuple[int, int, int]:
-        """Returns the steps from row to row (or column to column), along k, to the next matrix."""
+        """Return the steps from row to row (or column to column), along k, to the next matrix."""
         lines, along = self.padded if packed else (self.lines, self.along)
         return (along, 1, lines * along) if self.along_k else (1, along, lines * along)
 
 
 def round_up_to_vec4(size: int) -> int:
-    """Returns the next multiple of four."""
+    """Return the next multiple of four."""
     return -(-size // 4) * 4
 
 
 def operands_of(call: Call) -> tuple[Operand, Operand, Shape, int]:
-    """Returns a, b, the batch and m, with a's batch made rows where b has none."""
+    """Return a, b, the batch and m, with a's batch made rows where b has none."""
     a, b, batch = call.inputs[0].shape, call.inputs[1].shape, call.output.shape[:-2]
     m = call.output.shape[-2]
     if math.prod(b[:-2]) == 1 and not call.attrs.as_bool("transpose_a"):
@@ -96,7 +96,7 @@ def operands_of(call: Call) -> tuple[Operand, Operand, Shape, int]:
 
 
 def pack_operand(operand: Operand, target: int, limits: Limits) -> Dispatch:
-    """Returns the dispatch that packs an operand into `target`."""
+    """Return the dispatch that packs an operand into `target`."""
     lines, along = operand.padded
     count = math.prod(operand.batch)
     push = (

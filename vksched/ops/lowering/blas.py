@@ -54,7 +54,7 @@ def _is_bound_to_callers() -> bool:
 
 @cache
 def libraries() -> list[Any]:
-    """Returns the libraries of numpy's products that say how many threads they take; none where the
+    """Return the libraries of numpy's products that say how many threads they take; none where the
     system does not list what a process has loaded.
     """
     try:

@@ -19,7 +19,7 @@ _ITEMS, _SOFTWARE_ITEMS = 4, 64
 
 
 def check_serial(op: str, rounds: int, limits: Limits) -> None:
-    """Raises UnsupportedOp where one invocation would go round its loops too often for one item."""
+    """Raise UnsupportedOp where one invocation would go round its loops too often for one item."""
     if limits.software and rounds > LOOP_STEPS:
         raise UnsupportedOp(
             f"[{op}] expected at most {LOOP_STEPS} steps in a row on a CPU driver, got {rounds}: "
@@ -33,7 +33,7 @@ def check_serial(op: str, rounds: int, limits: Limits) -> None:
 
 
 def check_dispatches(op: str, count: int) -> None:
-    """Raises UnsupportedOp where a call needs too many dispatches."""
+    """Raise UnsupportedOp where a call needs too many dispatches."""
     if count > MAX_DISPATCHES:
         raise UnsupportedOp(f"[{op}] it needs {count} dispatches, over {MAX_DISPATCHES}")
 
@@ -41,7 +41,7 @@ def check_dispatches(op: str, count: int) -> None:
 def element_parts(
     op: str, count: int, rounds: int, limits: Limits
 ) -> list[tuple[int, int, tuple[int, int, int]]]:
-    """Returns (start, end, groups) of dispatches that cover `count` elements.
+    """Return (start, end, groups) of dispatches that cover `count` elements.
 
     rounds: how often an invocation goes round its loops for one element, that of the elements
     counted in.

@@ -44,14 +44,14 @@ REGISTERS = 3
 
 @lru_cache(maxsize=1)
 def _numbers() -> dict[str, int]:
-    """Returns the steps that loops take; none where there are no such loops."""
+    """Return the steps that loops take; none where there are no such loops."""
     return {
         name: at for at, name in enumerate(getattr(native_kernels.native, "fused_op_names", ()))
     }
 
 
 def instr_of(op: str, types: Sequence[TensorType], to: str) -> str:
-    """Returns the name of an op's step. types: of its operands. to: element type of its result."""
+    """Return the name of an op's step. types: of its operands. to: element type of its result."""
     if op == "cast":
         return f"{types[0].dtype}_to_{to}"
     dtype = types[-1].dtype
@@ -66,7 +66,7 @@ def has_steps(names: Sequence[str]) -> bool:
 def encode_steps(
     operands: int, constants: Sequence[float], steps: Sequence[LoopInstr]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Returns numbers and reals that tell a native loop of steps."""
+    """Return numbers and reals that tell a native loop of steps."""
     own = _numbers()
     told = chain.from_iterable((own[name], *pad(at, REGISTERS, at[-1])) for name, at, _ in steps)
     numbers = (operands, len(constants), len(steps), *told)
@@ -79,7 +79,7 @@ def elementwise_program(
     constants: Sequence[float],
     steps: Sequence[LoopInstr],
 ) -> NativeProgram | None:
-    """Returns the native program of steps on operands of float32 or int32 that broadcast to a
+    """Return the native program of steps on operands of float32 or int32 that broadcast to a
     shape.
     """
     known = all(t.dtype in (FLOAT32, INT32) for t in inputs)

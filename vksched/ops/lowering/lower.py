@@ -43,7 +43,7 @@ class Lowering:
     scratch: tuple[int, ...] = ()
 
     def run(self, in_place: bool) -> tuple[Dispatch, ...]:
-        """Returns the dispatches that run. in_place: the result lies where the operand lies that
+        """Return the dispatches that run. in_place: the result lies where the operand lies that
         the op keeps, so nothing copies that.
         """
         left = [each for each in self.dispatches if not (in_place and each.apart)]
@@ -57,7 +57,7 @@ class Lowering:
         return sum(_aligned(words) for words in self.scratch)
 
     def scratch_offset(self, number: int) -> int:
-        """Returns where a scratch buffer starts among all of them, in words."""
+        """Return where a scratch buffer starts among all of them, in words."""
         return [0, *accumulate(_aligned(words) for words in self.scratch)][number]
 
 
@@ -72,7 +72,7 @@ def _aligned(words: int) -> int:
 
 
 def lower(op: Op, call: Call) -> Lowering:
-    """Returns the dispatches of a call; none for an empty result that needs no work.
+    """Return the dispatches of a call; none for an empty result that needs no work.
 
     int64 is computed as int32: the caller knows that the values fit.
 
@@ -99,7 +99,7 @@ def lower(op: Op, call: Call) -> Lowering:
 
 
 def _as_computed(call: Call) -> Call:
-    """Returns a call with int64 as the int32 that it is computed as."""
+    """Return a call with int64 as the int32 that it is computed as."""
     if all(t.dtype != INT64 for t in (*call.inputs, call.output)):
         return call
     inputs = tuple(t.as_dtype(INT32) if t.dtype == INT64 else t for t in call.inputs)
@@ -108,7 +108,7 @@ def _as_computed(call: Call) -> Call:
 
 
 def _converted(kernel: Kernel, call: Call) -> set[int]:
-    """Returns the operands of float16 that a kernel does not take as they are."""
+    """Return the operands of float16 that a kernel does not take as they are."""
     return set(fp16_operands(call)) - set(kernel.takes_fp16(call))
 
 
@@ -168,19 +168,19 @@ def _lower_narrow(kernel: Kernel, call: Call) -> Lowering:
 
 
 def choice_of(op: Op, call: Call) -> Choice:
-    """Returns the variant by which `lower` runs a call, those it could be, and why it is that."""
+    """Return the variant by which `lower` runs a call, those it could be, and why it is that."""
     if op.kernel is None:
         return Choice()
     return choose(op.name, op.kernel.variants, _as_computed(call))
 
 
 def cache_key(op: Op, call: Call) -> str:
-    """Returns a call as the text under which its tuned choice is kept."""
+    """Return a call as the text under which its tuned choice is kept."""
     return call_key(op.name, _as_computed(call))
 
 
 def variants_of(op: Op, call: Call) -> tuple[str, ...]:
-    """Returns the variants that can run a call, the best guess first; ("",) with nothing to choose
+    """Return the variants that can run a call, the best guess first; ("",) with nothing to choose
     or where numpy computes it.
     """
     try:

@@ -17,7 +17,7 @@ from ...topology.limits import Limits
 
 
 def broadcast_strides(shape: Shape, target: Shape) -> tuple[int, ...]:
-    """Returns the strides with which a contiguous tensor is read as `target`; 0 along broadcast
+    """Return the strides with which a contiguous tensor is read as `target`; 0 along broadcast
     axes.
     """
     strides = contiguous_strides(shape)
@@ -31,7 +31,7 @@ def broadcast_strides(shape: Shape, target: Shape) -> tuple[int, ...]:
 def collapse(
     shape: Shape, operands: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Returns sizes and strides with axes of size 1 dropped and neighbours merged, innermost first.
+    """Return sizes and strides with axes of size 1 dropped and neighbours merged, innermost first.
 
     At least one axis is left. operands: the strides of each operand, outermost first, as in shape.
     """
@@ -54,14 +54,14 @@ def collapse(
 
 
 def pad(values: Sequence[int], length: int, fill: int = 0) -> tuple[int, ...]:
-    """Returns values cut or filled up to a length, as push arrays have a fixed one."""
+    """Return values cut or filled up to a length, as push arrays have a fixed one."""
     return tuple(values[:length]) + (fill,) * (length - len(values))
 
 
 def peel(
     sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...], rank: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yields the word offsets of each operand for every index of the axes beyond `rank`."""
+    """Yield the word offsets of each operand for every index of the axes beyond `rank`."""
     outer = sizes[rank:]
     total = 1
     for size in outer:
@@ -76,7 +76,7 @@ def peel(
 
 
 def as_u32(call: Call, keeps_rows: bool) -> Call | None:
-    """Returns a call that moves float16, or integers of 8 and 16 bits, on whole words, where rows
+    """Return a call that moves float16, or integers of 8 and 16 bits, on whole words, where rows
     stay whole.
 
     keeps_rows: all such operands and the result have the same last axis, and nothing moves in it.
@@ -103,7 +103,7 @@ MAX_DISPATCHES = 4096
 
 
 def spread(count: int, limits: Limits) -> tuple[int, int, int]:
-    """Returns groups for `count` elements of a kernel that strides over what the groups do not
+    """Return groups for `count` elements of a kernel that strides over what the groups do not
     reach.
 
     A CPU driver pays for every group, so each gets more elements there.

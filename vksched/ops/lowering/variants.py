@@ -29,7 +29,7 @@ class Choice:
 
 
 def call_key(op: str, call: Call) -> str:
-    """Returns a call as text: what has the same text runs the same way on the same device. What
+    """Return a call as text: what has the same text runs the same way on the same device. What
     follows it in its kernel changes nothing of that.
     """
     call = call.without_epilogue
@@ -38,7 +38,7 @@ def call_key(op: str, call: Call) -> str:
 
 
 def choose(op: str, variants: Callable[[Call], tuple[str, ...]], call: Call) -> Choice:
-    """Returns the variant of a call: the caller's, else the tuned one, else the best guess.
+    """Return the variant of a call: the caller's, else the tuned one, else the best guess.
 
     Raises:
         UnsupportedOp: the caller's cannot run it.
@@ -65,6 +65,6 @@ def choose(op: str, variants: Callable[[Call], tuple[str, ...]], call: Call) -> 
 
 
 def chosen(op: str, variants: Callable[[Call], tuple[str, ...]], call: Call) -> Call:
-    """Returns a call with its variant set."""
+    """Return a call with its variant set."""
     variant = choose(op, variants, call).variant
     return call if variant == call.variant else replace(call, variant=variant)

@@ -51,7 +51,7 @@ def can_use_vec4(
 
 
 def _rounds(groups: int, limits: Limits) -> int:
-    """Returns vec4s of one invocation where `groups` would have one each."""
+    """Return vec4s of one invocation where `groups` would have one each."""
     if limits.software:
         return min(max(_SOFTWARE_ROUNDS, -(-groups // _SOFTWARE_GROUPS)), LOOP_STEPS // 2)
     return max(1, min(_ROUNDS, groups // _BUSY_GROUPS))
@@ -64,7 +64,7 @@ def _local_size(limits: Limits) -> int:
 def launch_lines(
     columns: int, lines: int, use_vec4: bool, limits: Limits
 ) -> tuple[tuple[int, int, int], Constants]:
-    """Returns groups and constants of a kernel that goes along lines, whatever number of them."""
+    """Return groups and constants of a kernel that goes along lines, whatever number of them."""
     width = max(1, columns // 4 if use_vec4 else columns)
     local_size = _local_size(limits)
     # neighbouring invocations read neighbouring words; on a CPU driver none is without work, as far
@@ -84,7 +84,7 @@ def launch_lines(
 
 
 def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Constants]:
-    """Returns groups and constants of a kernel whose groups take runs of so many steps in all."""
+    """Return groups and constants of a kernel whose groups take runs of so many steps in all."""
     local_size = _local_size(limits)
     groups = max(1, -(-steps // local_size))
     groups = min(-(-groups // _rounds(groups, limits)), limits.max_groups[0])
@@ -113,7 +113,7 @@ _LARGEST_GROUP = 256
 def row_variants(
     columns: int, items: int, across: bool, passes: int, limits: Limits
 ) -> tuple[str, ...]:
-    """Returns the variants for rows of so many columns, the best guess first.
+    """Return the variants for rows of so many columns, the best guess first.
 
     items: rows, or, across, vec4s of rows that lie side by side.
     """
@@ -130,7 +130,7 @@ def row_variants(
 def launch_rows(
     columns: int, items: int, across: bool, variant: str, limits: Limits
 ) -> tuple[tuple[int, int, int], Constants]:
-    """Returns groups and constants of a kernel over rows; arguments as in `row_variants`."""
+    """Return groups and constants of a kernel over rows; arguments as in `row_variants`."""
     local_size = _local_size(limits)
     lanes = 1
     if variant == WORKGROUP:
@@ -161,18 +161,18 @@ def has_subgroup_kernels(limits: Limits, sizes: Container[int]) -> bool:
 
 
 def reading(shader: str, limits: Limits) -> str:
-    """Returns the variant of a shader for a device, by the words that it reads and writes."""
+    """Return the variant of a shader for a device, by the words that it reads and writes."""
     return shader + WORDS_64 if reads_64(limits) else shader
 
 
 def both_readings(shaders: Iterable[str]) -> tuple[str, ...]:
-    """Returns the variants of shaders for all devices."""
+    """Return the variants of shaders for all devices."""
     names = tuple(shaders)
     return (*names, *(name + WORDS_64 for name in names))
 
 
 def vec4s_per_lane(columns: int, limits: Limits) -> int:
-    """Returns how many vec4s of a row each lane of a subgroup holds, or 0 where none does.
+    """Return how many vec4s of a row each lane of a subgroup holds, or 0 where none does.
 
     It is for vectors of eight (llvmpipe), whose loads, of words of 64 bits, cost more than all else
     of such kernels.
@@ -188,7 +188,7 @@ def vec4s_per_lane(columns: int, limits: Limits) -> int:
 def launch_subgroup_rows(
     columns: int, rows: int, limits: Limits
 ) -> tuple[tuple[int, int, int], Constants]:
-    """Returns groups and constants of a kernel that holds rows in registers."""
+    """Return groups and constants of a kernel that holds rows in registers."""
     lanes, held = _SOFTWARE_LOCAL_SIZE, vec4s_per_lane(columns, limits)
     least = -(-rows * held * _SUBGROUP_ROUNDS // LOOP_STEPS)
     groups = max(min(-(-rows // _SUBGROUP_ROWS), _SOFTWARE_GROUPS), least)

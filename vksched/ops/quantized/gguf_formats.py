@@ -71,7 +71,7 @@ def _six_bits(raw: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def _shifted(parts: NDArray, bits: int) -> NDArray:
-    """Joins numbers to a word, the first in its lowest bits: (..., n) -> (...)."""
+    """Join numbers to a word, the first in its lowest bits: (..., n) -> (...)."""
     shifts = np.arange(parts.shape[-1], dtype=np.uint32) * np.uint32(bits)
     joined: NDArray = np.bitwise_or.reduce(parts.astype(np.uint32) << shifts, axis=-1)
     return joined
@@ -247,7 +247,7 @@ FORMAT = OneOf(tuple(FORMATS), True)
 
 
 def format_of(name: object) -> Format:
-    """Returns a format by its name.
+    """Return a format by its name.
 
     Raises:
         DTypeError: there is none.
@@ -258,12 +258,12 @@ def format_of(name: object) -> Format:
 
 
 def numbered(number: int) -> Format | None:
-    """Returns the format of a type that ggml has under a number; None where there is none."""
+    """Return the format of a type that ggml has under a number; None where there is none."""
     return _NUMBERED.get(number)
 
 
 def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
-    """Returns the words of a weight, uint32 (..., words), from its blocks as files hold them, by
+    """Return the words of a weight, uint32 (..., words), from its blocks as files hold them, by
     several threads.
 
     blocks: the bytes of the rows, one after the other. shape: (..., columns) of values.
@@ -280,7 +280,7 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
 
 
 def pack_u32(name: str, blocks: Any, shape: Shape) -> ArrayLike:
-    """Returns the same words, to be made where and when they are needed: `blocks`, bytes or
+    """Return the same words, to be made where and when they are needed: `blocks`, bytes or
     FileSlice, must stay as it is. Of floats, whose words are the file's bytes, a view of these.
     """
     kind = format_of(name)
@@ -320,7 +320,7 @@ class Repacked(LazyArray):
         self._name, self._row_bytes = kind.name, kind.row_bytes(columns)
 
     def part(self, out: NDArray, first: int = 0) -> native_kernels.FilePart:
-        """Returns rows of it as `loops.repack_file` takes them. out: where they go; first: the one
+        """Return rows of it as `loops.repack_file` takes them. out: where they go; first: the one
         to begin with.
         """
         assert self.place is not None
@@ -335,7 +335,7 @@ def _as_bytes(blocks: Any) -> NDArray:
 
 
 def _make_of_apart(kind: Format, columns: int, blocks: FileSlice, first: int, out: NDArray) -> None:
-    """Writes rows from `first` on, read a piece at a time, which stays in a core's cache."""
+    """Write rows from `first` on, read a piece at a time, which stays in a core's cache."""
     row_bytes = kind.row_bytes(columns)
     step = max(1, READ_BYTES // row_bytes)
     piece: NDArray = np.empty((min(step, len(out)), row_bytes), np.uint8)
@@ -346,7 +346,7 @@ def _make_of_apart(kind: Format, columns: int, blocks: FileSlice, first: int, ou
 
 
 def _make(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
-    """Writes the words of rows, of their bytes."""
+    """Write the words of rows, of their bytes."""
     if native_kernels.repack(kind.name, raw, out):
         return
     step = rows_of_piece(len(out), len(out) * columns)
@@ -355,7 +355,7 @@ def _make(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
 
 
 def unpacked(name: str, words: NDArray, columns: int) -> NDArray:
-    """Returns the values of words, float32 (..., columns): as `gguf.quants` computes them, to the
+    """Return the values of words, float32 (..., columns): as `gguf.quants` computes them, to the
     bit.
     """
     values = format_of(name).values_of(words.reshape(-1, words.shape[-1]), columns)

@@ -79,7 +79,7 @@ def _parted(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[N
 
 
 def _joined(made: list[NDArray], attrs: Attrs) -> NDArray:
-    """Returns the products beside each other, or one times the gate of the other."""
+    """Return the products beside each other, or one times the gate of the other."""
     gate = attrs.as_str("gate")
     if not gate:
         return np.concatenate(made, axis=-1)

@@ -98,7 +98,7 @@ Product = Callable[[NDArray, NDArray], NDArray]
 
 
 def _write(op: str, inputs: tuple[NDArray, ...], out: NDArray, product: Product) -> None:
-    """Writes the products of the rows of each matrix."""
+    """Write the products of the rows of each matrix."""
     x, weight, expert_ids = inputs
     numbers = positions(op, expert_ids, len(weight)).reshape(-1)
     order = np.argsort(numbers, kind="stable")

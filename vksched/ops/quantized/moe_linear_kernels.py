@@ -62,12 +62,12 @@ class Sizes:
         return self.rows * self.used
 
     def tiles(self, height: int) -> int:
-        """Returns how many tiles there are at most."""
+        """Return how many tiles there are at most."""
         groups = min(self.matrices, self.count)
         return self.count if height == 1 else (self.count + groups * (height - 1)) // height
 
     def expected_tiles(self, height: int) -> int:
-        """Returns about how many there are where all matrices are chosen alike."""
+        """Return about how many there are where all matrices are chosen alike."""
         groups = self.matrices * (1 - math.exp(-self.count / self.matrices))
         halves = self.count / height + groups * (height - 1) / (2 * height)
         return round(self.count if height == 1 else max(groups, halves))
@@ -132,7 +132,7 @@ def packed_variants(call: Call) -> tuple[str, ...]:
 
 
 def _height(call: Call, sizes: Sizes, variant: str) -> int:
-    """Returns the rows of a tile."""
+    """Return the rows of a tile."""
     gemv = (GEMV | ROWS).get(variant)
     if gemv is not None and "format" in call.attrs:
         return gemv
@@ -162,13 +162,13 @@ def _plan(sizes: Sizes, height: int) -> _Plan:
 
 
 def _value_columns(call: Call, sizes: Sizes) -> int:
-    """Returns how many columns of each matrix are unpacked at a time: a multiple of four."""
+    """Return how many columns of each matrix are unpacked at a time: a multiple of four."""
     room = min(VALUE_BYTES, call.limits.max_buffer_bytes) // (4 * sizes.matrices * sizes.k)
     return min(sizes.n, max(room, MIN_COLUMNS) // 4 * 4)
 
 
 def scratch(call: Call) -> tuple[int, ...]:
-    """Returns the words of each scratch buffer."""
+    """Return the words of each scratch buffer."""
     if not call.variant:
         return ()
     sizes = sizes_of(call)
@@ -184,7 +184,7 @@ def scratch(call: Call) -> tuple[int, ...]:
 
 
 def lower(call: Call) -> tuple[Dispatch, ...]:
-    """Returns the dispatches of a call; none of a result without elements."""
+    """Return the dispatches of a call; none of a result without elements."""
     if not call.variant:
         return ()
     sizes = sizes_of(call)
@@ -251,7 +251,7 @@ class _Part:
     shared: bool
 
     def place(self, made: Dispatch, weight: int, n: int) -> Dispatch:
-        """Returns the product of x, a weight, numbers and the result, where these are."""
+        """Return the product of x, a weight, numbers and the result, where these are."""
         a, b, _, out = made.shifts or (0,) * 4
         return replace(
             made,
@@ -264,7 +264,7 @@ class _Part:
 def _products(
     call: Call, sizes: Sizes, height: int, source: int, target: int
 ) -> Iterator[Dispatch]:
-    """Returns the products of tiles; on a GPU several dispatches where one would take long."""
+    """Return the products of tiles; on a GPU several dispatches where one would take long."""
     each = sizes.used if height == 1 else 1
     across = sizes.tiles(height) // each
     flops = 2.0 * each * height * sizes.n * sizes.k
@@ -321,7 +321,7 @@ def _by_words(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
 
 
 def _by_unpacked(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
-    """Unpacks some columns of all matrices, makes their product, and so on."""
+    """Unpack some columns of all matrices, makes their product, and so on."""
     row_words, step = call.inputs[1].shape[-1], _value_columns(call, sizes)
     for start in range(0, sizes.n, step):
         columns, matrices = min(step, sizes.n - start), (sizes.matrices, sizes.n * row_words)

@@ -35,7 +35,7 @@ def quantizes_x(attrs: Attrs) -> bool:
 
 
 def quantize_q8(x: NDArray) -> tuple[NDArray, NDArray]:
-    """Returns the quantized values of runs, int8 (..., runs, 32), and their scales, float32 (...,
+    """Return the quantized values of runs, int8 (..., runs, 32), and their scales, float32 (...,
     runs, 1).
 
     x: float32 (..., columns), of whole runs.
@@ -52,7 +52,7 @@ def quantize_q8(x: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def fake_quantize_q8(x: NDArray) -> NDArray:
-    """Returns the values that products have in place of x, float32 (..., columns)."""
+    """Return the values that products have in place of x, float32 (..., columns)."""
     quants, scale = quantize_q8(np.asarray(x, np.float32))
     made: NDArray = np.multiply(quants, scale, dtype=np.float32).reshape(x.shape)
     return made

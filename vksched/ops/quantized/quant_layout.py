@@ -85,21 +85,21 @@ class Format:
         return self.head - self.tail + RUNS * (self.high + self.low)
 
     def row_words(self, columns: int) -> int:
-        """Returns the words of a row of so many values."""
+        """Return the words of a row of so many values."""
         tiles = -(-columns // TILE)
         missing = (tiles * TILE - columns) // RUN
         return tiles * self.tile_words + -(-tiles // 2) * 2 * self.tail - missing * self.low
 
     def row_bytes(self, columns: int) -> int:
-        """Returns the bytes of a row in the file."""
+        """Return the bytes of a row in the file."""
         return columns // self.values * self.block_bytes
 
     def pack_u32(self, raw: NDArray, columns: int) -> NDArray:
-        """Returns the words of rows, (rows, words), of their bytes, (rows, bytes)."""
+        """Return the words of rows, (rows, words), of their bytes, (rows, bytes)."""
         raise NotImplementedError
 
     def values_of(self, words: NDArray, columns: int) -> NDArray:
-        """Returns the values of rows, float32 (rows, columns), of their words."""
+        """Return the values of rows, float32 (rows, columns), of their words."""
         raise NotImplementedError
 
 
@@ -193,7 +193,7 @@ class BlockFormat(Format):
 
 
 def check_columns(kind: Format, columns: int) -> None:
-    """Raises ShapeError unless a row is of whole blocks."""
+    """Raise ShapeError unless a row is of whole blocks."""
     if columns <= 0 or columns % kind.step:
         raise ShapeError(
             f"[{kind.name}] expected rows of a multiple of {kind.step} values, got {columns}"
@@ -201,7 +201,7 @@ def check_columns(kind: Format, columns: int) -> None:
 
 
 def check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
-    """Raises DTypeError or ShapeError unless words are rows of so many values in a format."""
+    """Raise DTypeError or ShapeError unless words are rows of so many values in a format."""
     check_columns(kind, columns)
     if words.dtype != UINT32:
         raise DTypeError(
@@ -215,14 +215,14 @@ def check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
 
 
 def _paired(tiles: NDArray) -> NDArray:
-    """Returns the words of pairs of tiles: (rows, tiles, words) -> (rows, pairs, 2 words)."""
+    """Return the words of pairs of tiles: (rows, tiles, words) -> (rows, pairs, 2 words)."""
     if tiles.shape[1] % 2:
         tiles = np.pad(tiles, ((0, 0), (0, 1), (0, 0)))
     return tiles.reshape(len(tiles), tiles.shape[1] // 2, -1)
 
 
 def _packed(entries: NDArray, bits: int) -> NDArray:
-    """Returns the entries of runs as words: (..., runs, 8, 4) -> (..., words)."""
+    """Return the entries of runs as words: (..., runs, 8, 4) -> (..., words)."""
     if bits in _COLUMNS:
         return _in_columns(entries, bits)
     # as (runs, j, entry 2 j or 2 j + 1, column): what a byte holds comes last

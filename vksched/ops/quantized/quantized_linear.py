@@ -75,7 +75,7 @@ def dequantize_rows(
     matrices: int = 1,
     apart: int = 0,
 ) -> Dispatch:
-    """Returns the dispatch that unpacks rows of the weight of a call, which has its format.
+    """Return the dispatch that unpacks rows of the weight of a call, which has its format.
 
     operands: words and values. matrices: so many times so many rows, which start `apart` words from
     each other; their values lie behind each other.
@@ -206,7 +206,7 @@ def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iter
 
 
 def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...], NDArray]:
-    """Returns a call with x and the result as matrices."""
+    """Return a call with x and the result as matrices."""
     x, *rest = inputs
     rows = math.prod(out.shape[:-1])
     return (x.reshape(rows, x.shape[-1]), *rest), out.reshape(rows, out.shape[-1])
@@ -224,7 +224,7 @@ def _linear_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None
 
 
 def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray) -> None:
-    """Writes x W^T (+ bias), W in words: by native loops where rows are few, else unpacked."""
+    """Write x W^T (+ bias), W in words: by native loops where rows are few, else unpacked."""
     if len(x) <= NATIVE_GEMV and native_kernels.quantized_linear(name, x, words, bias, out):
         return
     step = rows_of_piece(len(words), len(words) * x.shape[-1])
@@ -334,7 +334,7 @@ def _float_variants(call: Call) -> tuple[str, ...]:
 
 
 def _product_call(call: Call) -> Call:
-    """Returns the product by weights of 16 bits that a call is."""
+    """Return the product by weights of 16 bits that a call is."""
     m, n, k = _rows(call), call.output.shape[-1], call.inputs[0].shape[-1]
     bias = (TensorType((n,)),) * (len(call.inputs) - 2)
     operands = TensorType((m, k)), TensorType((n, k), FLOAT16), *bias
@@ -351,7 +351,7 @@ def has_rows(call: Call) -> bool:
 
 
 def _step(call: Call) -> int:
-    """Returns how many rows of the weight are unpacked at a time: a multiple of four."""
+    """Return how many rows of the weight are unpacked at a time: a multiple of four."""
     n, k = call.output.shape[-1], call.inputs[0].shape[-1]
     limits = call.limits
     most = min(SCRATCH_BYTES[limits.software], limits.max_buffer_bytes) // (4 * k) // 4 * 4
@@ -386,7 +386,7 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _q8_row_words(call: Call) -> int:
-    """Returns the words of a row of x that is rounded for a device."""
+    """Return the words of a row of x that is rounded for a device."""
     return call.inputs[0].shape[-1] // RUN * Q8_RUN_WORDS
 
 
@@ -399,7 +399,7 @@ def _quantize_activations(call: Call) -> Dispatch:
 
 
 def quant_gemv(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int) -> Dispatch:
-    """Returns the dispatch of a product by the kernels for few rows, but for its operands and
+    """Return the dispatch of a product by the kernels for few rows, but for its operands and
     `has_bias`.
 
     m: rows of the result. batches: tile i of its rows is number i % batches of row i // batches of
@@ -431,7 +431,7 @@ def quant_gemv(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row
 
 
 def _part(call: Call, count: int) -> Call:
-    """Returns the product by so many rows of the weight, which lie unpacked."""
+    """Return the product by so many rows of the weight, which lie unpacked."""
     m, k = _rows(call), call.inputs[0].shape[-1]
     bias = (TensorType((count,)),) * (len(call.inputs) - 2)
     attrs = product_attrs(call, False, True)
@@ -440,7 +440,7 @@ def _part(call: Call, count: int) -> Call:
 
 
 def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
-    """Unpacks some rows of the weight into scratch memory, makes their product, and so on."""
+    """Unpack some rows of the weight into scratch memory, makes their product, and so on."""
     x, words, *bias = call.inputs
     n, k = call.output.shape[-1], x.shape[-1]
     variant = call.variant.removeprefix(DEQUANTIZE).strip()

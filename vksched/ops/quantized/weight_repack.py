@@ -91,19 +91,19 @@ class WeightRepackThread:
             pass
 
     def close(self) -> None:
-        """Makes and keeps no more."""
+        """Make and keeps no more."""
         with self._changing:
             self._closed = True
             self._made.clear()
 
     def wait(self) -> None:
-        """Waits until all is made."""
+        """Wait until all is made."""
         if self._thread.ident is not None:
             self._thread.join()
 
 
 def _together(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
-    """Yields weights of some MiB each time."""
+    """Yield weights of some MiB each time."""
     some: list[Repacked] = []
     size_bytes = 0
     for each in wanted:
@@ -116,7 +116,7 @@ def _together(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
 
 
 def _buffers(wanted: Sequence[Repacked]) -> list[NDArray]:
-    """Returns the buffers of words, in one piece of memory where they have none yet."""
+    """Return the buffers of words, in one piece of memory where they have none yet."""
     ends = list(accumulate(-(-each.size // LINE) * LINE for each in wanted))
     memory: NDArray = np.empty(ends[-1], np.uint32)
     starts = [0, *ends][: len(ends)]

@@ -36,7 +36,7 @@ def _with_channels(op: str, x: TensorLike) -> Tensor:
 
 
 def _per_channel(op: str, what: str, value: TensorLike, x: Tensor) -> Tensor:
-    """Returns one value for each channel of x."""
+    """Return one value for each channel of x."""
     tensor = as_tensor(value, like=x)
     if tensor.shape != x.shape[1:2]:
         raise ShapeError(f"[{op}] expected {what} of shape {x.shape[1:2]}, got {tensor.shape}")
@@ -44,7 +44,7 @@ def _per_channel(op: str, what: str, value: TensorLike, x: Tensor) -> Tensor:
 
 
 def _along_channels(value: Tensor, x: Tensor) -> Tensor:
-    """Returns a value for each channel so that it broadcasts to x."""
+    """Return a value for each channel so that it broadcasts to x."""
     return reshape(value, (*value.shape, *(1,) * (x.rank - 2)))
 
 
@@ -242,7 +242,7 @@ def mean_variance_normalize(
 
 
 def _window(channels: int, size: int) -> tuple[NDArray, NDArray]:
-    """Returns the channels of each channel's neighbourhood, and 1 for those that there are."""
+    """Return the channels of each channel's neighbourhood, and 1 for those that there are."""
     taps = np.arange(channels)[:, None] + np.arange(size) - (size - 1) // 2
     there = (taps >= 0) & (taps < channels)
     return np.clip(taps, 0, max(channels - 1, 0)), there.astype(np.float64)

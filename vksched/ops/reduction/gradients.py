@@ -47,7 +47,7 @@ TINY_EPS = 1e-30
 
 
 def _kept(call: VjpContext, y: Tensor) -> Tensor:
-    """Returns a value of the result's shape with axes of size 1 where some were reduced."""
+    """Return a value of the result's shape with axes of size 1 where some were reduced."""
     x, axes = call.inputs[0], call.attrs.as_ints("axes")
     return reshape(y, tuple(1 if a in axes else s for a, s in enumerate(x.shape)))
 
@@ -159,7 +159,7 @@ def _cumprod(call: VjpContext) -> VjpResult:
 
 
 def _with_mask(call: VjpContext, of_x: Tensor) -> VjpResult:
-    """Returns gradients of a softmax and of its mask, if it has one that is added."""
+    """Return gradients of a softmax and of its mask, if it has one that is added."""
     masks = call.inputs[1:]
     return of_x, *(sum_to(of_x, m.shape) if is_smooth(m) else None for m in masks)
 

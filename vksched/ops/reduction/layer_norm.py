@@ -37,7 +37,7 @@ MIN_ROWS = 128
 
 
 def check_row(op: str, columns: int, passes: int, call: Call) -> None:
-    """Raises UnsupportedOp where a kernel that works on rows would go round its loops too often."""
+    """Raise UnsupportedOp where a kernel that works on rows would go round its loops too often."""
     most = LOOP_STEPS * LOCAL_SIZE // passes
     if call.limits.software and columns > most:
         raise UnsupportedOp(
@@ -62,7 +62,7 @@ def check_eps(op: str, eps: float) -> float:
 
 
 def norm_attrs(*kinds: str) -> Domains:
-    """Returns the attributes of norms of these kinds, and of their gradients."""
+    """Return the attributes of norms of these kinds, and of their gradients."""
     flags: Domains = {"scaled": Flag(), "shifted": Flag()}
     return {"axis": Axis(), "eps": Real(0.0), "kind": one_of(*kinds), **flags}
 
@@ -111,12 +111,12 @@ MAX_SCALE_UP = 40
 
 
 def _lost(spread: NDArray) -> NDArray:
-    """Returns which rows have squares beyond the range of their type, by their mean and eps."""
+    """Return which rows have squares beyond the range of their type, by their mean and eps."""
     return ~(np.isfinite(spread) & (spread >= MIN_SPREAD[spread.dtype]))
 
 
 def _powers(rows: NDArray, eps: float) -> NDArray:
-    """Returns the power of two that brings each row's largest magnitude near 1; 1 where it is 0 or
+    """Return the power of two that brings each row's largest magnitude near 1; 1 where it is 0 or
     not finite.
     """
     largest = np.abs(rows).max(axis=1, keepdims=True)
@@ -129,7 +129,7 @@ def _powers(rows: NDArray, eps: float) -> NDArray:
 
 
 def _normed(rows: NDArray, eps: NDArray, centered: bool) -> tuple[NDArray, NDArray]:
-    """Returns the rows normed, and the mean of their squares with eps."""
+    """Return the rows normed, and the mean of their squares with eps."""
     if centered:
         rows = rows - rows.mean(axis=1, keepdims=True)
         rows -= rows.mean(axis=1, keepdims=True)  # what rounding left of the mean
@@ -138,7 +138,7 @@ def _normed(rows: NDArray, eps: NDArray, centered: bool) -> tuple[NDArray, NDArr
 
 
 def _norm_again(rows: NDArray, eps: float, centered: bool) -> tuple[NDArray, NDArray]:
-    """Returns rows normed whose squares leave their type, and what their differences from the mean
+    """Return rows normed whose squares leave their type, and what their differences from the mean
     were multiplied by: rows are multiplied by powers of two before.
     """
     by = _powers(rows, eps)
@@ -147,7 +147,7 @@ def _norm_again(rows: NDArray, eps: float, centered: bool) -> tuple[NDArray, NDA
 
 
 def norm_rows(rows: NDArray, eps: float, centered: bool) -> tuple[NDArray, NDArray]:
-    """Returns rows normed, and what the differences from their mean were multiplied by."""
+    """Return rows normed, and what the differences from their mean were multiplied by."""
     normed, spread = _normed(rows, np.asarray(eps, rows.dtype), centered)
     rate = 1 / np.sqrt(spread)
     lost = _lost(spread)[:, 0]

@@ -120,7 +120,7 @@ register(
 
 
 def layer_norm_backward(g: Tensor, x: Tensor, scale: Tensor | None, attrs: Attrs) -> Tensor:
-    """Returns the gradient of a norm by its rows x, by that of its result; attrs: the norm's axis,
+    """Return the gradient of a norm by its rows x, by that of its result; attrs: the norm's axis,
     eps and kind.
     """
     given = {name: attrs[name] for name in ("axis", "eps", "kind")}

@@ -62,7 +62,7 @@ NEEDS_VALUES = ("reduce_max", "reduce_min")
 
 
 def reduced_shape(x: TensorType, attrs: Attrs) -> tuple[int, ...]:
-    """Returns the shape of a result whose attributes are the reduced axes and keepdims."""
+    """Return the shape of a result whose attributes are the reduced axes and keepdims."""
     axes = attrs.as_ints("axes")
     if attrs.as_bool("keepdims"):
         return tuple(1 if a in axes else s for a, s in enumerate(x.shape))
@@ -70,13 +70,13 @@ def reduced_shape(x: TensorType, attrs: Attrs) -> tuple[int, ...]:
 
 
 def check_reduced(op: str, x: TensorType, attrs: Attrs, dtypes: tuple[str, ...]) -> None:
-    """Raises DTypeError for another element type than `dtypes`."""
+    """Raise DTypeError for another element type than `dtypes`."""
     if x.dtype not in dtypes:
         raise DTypeError(f"[{op}] expected {' or '.join(dtypes)}, got {x.dtype}; try vs.cast")
 
 
 def check_has_values(op: str, x: TensorType, attrs: Attrs) -> None:
-    """Raises ShapeError where there is nothing along the reduced axes."""
+    """Raise ShapeError where there is nothing along the reduced axes."""
     axes = attrs.as_ints("axes")
     if 0 in (x.shape[a] for a in axes):
         raise ShapeError(f"[{op}] expected values along axes {axes}, got none in {x.shape}")
@@ -103,7 +103,7 @@ Along = tuple[int, ...]
 
 
 def wide(x: NDArray) -> NDArray:
-    """Returns float32 as float64, so that the result is rounded once; others as they are."""
+    """Return float32 as float64, so that the result is rounded once; others as they are."""
     return x.astype(np.float64) if x.dtype == np.float32 else x
 
 
@@ -301,7 +301,7 @@ for _name in REDUCE_DTYPES:
 
 
 def spread_back(call: VjpContext, y: Tensor) -> Tensor:
-    """Returns a value of the result's shape in that of the operand, with what was reduced
+    """Return a value of the result's shape in that of the operand, with what was reduced
     repeated.
     """
     x, axes = call.inputs[0], call.attrs.as_ints("axes")

@@ -62,13 +62,13 @@ class Launch:
     whole_group: bool
 
     def at_most(self, chunk: int, columns: int) -> Launch:
-        """Returns a launch in which no invocation takes more of the columns than `chunk`."""
+        """Return a launch in which no invocation takes more of the columns than `chunk`."""
         most = chunk * (LOCAL_SIZE if self.whole_group else 1)
         return Launch(-(-columns // most), most, self.whole_group) if self.chunk > most else self
 
 
 def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) -> Launch:
-    """Returns parts and their columns for `rows` results of `columns` values each.
+    """Return parts and their columns for `rows` results of `columns` values each.
 
     side_by_side: how many neighbouring rows lie side by side in memory.
     """
@@ -84,7 +84,7 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
 
 
 def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK) -> Launch:
-    """Returns parts and their columns where a CPU driver reads vec4s.
+    """Return parts and their columns where a CPU driver reads vec4s.
 
     across: whether a quad is of four rows. most: columns of a part, of MAX_PARTS or fewer.
     """
@@ -98,7 +98,7 @@ def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWA
 
 
 def choose_last_launch(rows: int, columns: int, limits: Limits) -> Launch:
-    """Returns how the parts of a row are joined: in one stage."""
+    """Return how the parts of a row are joined: in one stage."""
     long = columns > LOOP_STEPS // 2 if limits.software else columns >= 32
     return Launch(1, columns, long and (limits.software or rows < COALESCED))
 
@@ -227,7 +227,7 @@ def reduction(
     divisor: Callable[[Call, int], float] = lambda call, columns: 1.0,
     rounds: bool = False,
 ) -> Kernel:
-    """Returns the kernel of a reduction.
+    """Return the kernel of a reduction.
 
     shaders: the variant of each element type. state_words: of the variants. option, divisor: what
     the shader gets as such; the divisor may depend on the number of columns. rounds: whether a

@@ -140,7 +140,7 @@ def resample_transposed(
 
 
 def _pairs_of_places(indices: NDArray, counts: NDArray, size: int) -> tuple[NDArray, NDArray]:
-    """Returns for each of `size` places the pairs (result, tap) that read it, by their numbers, and
+    """Return for each of `size` places the pairs (result, tap) that read it, by their numbers, and
     which of these there are: (size, most) both.
 
     counts: the pairs that read at all.

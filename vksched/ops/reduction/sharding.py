@@ -105,7 +105,7 @@ def _mean(call: Sharded) -> Iterable[Factor]:
 
 
 def _kept(call: Sharded) -> Iterable[Factor]:
-    """Yields a factor for each axis that is left."""
+    """Yield a factor for each axis that is left."""
     reduced, result = set(call.attrs.as_ints("axes")), 0
     for axis, size in enumerate(call.inputs[0].shape):
         if axis not in reduced:

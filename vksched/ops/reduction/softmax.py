@@ -86,7 +86,7 @@ def _log_softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray
 
 
 def _sizes(call: Call) -> tuple[int, int, bool, int]:
-    """Returns columns, rows side by side, whether four of these go together, and how many there
+    """Return columns, rows side by side, whether four of these go together, and how many there
     are in all.
     """
     shape, axis = call.output.shape, call.attrs.as_int("axis")
@@ -104,7 +104,7 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 
 def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...], bool]:
-    """Returns how the kernel finds the mask of a row, and whether four words of it are one load."""
+    """Return how the kernel finds the mask of a row, and whether four words of it are one load."""
     shape, axis = call.output.shape, call.attrs.as_int("axis")
     strides = broadcast_strides(call.inputs[1].shape, shape)
     kept = shape[:axis] + shape[axis + 1 :]
@@ -123,7 +123,7 @@ def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...
 
 
 def _shift(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> int:
-    """Puts the masked values less the largest of their row into out; returns the axis."""
+    """Put the masked values less the largest of their row into out; returns the axis."""
     x, axis = inputs[0], attrs.as_int("axis") - inputs[0].ndim
     if len(inputs) == 1:
         np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=out)
@@ -232,7 +232,7 @@ register(
 
 
 def as_mask(mask: TensorLike, like: Tensor) -> Tensor:
-    """Returns a mask as a tensor; Python's floats take `like`'s element type, bools stay."""
+    """Return a mask as a tensor; Python's floats take `like`'s element type, bools stay."""
     tensor = as_tensor(mask)
     if isinstance(mask, (Tensor, np.ndarray)) or tensor.dtype not in FLOATS:
         return tensor

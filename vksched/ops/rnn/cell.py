@@ -80,7 +80,7 @@ class Cell:
         }
 
     def only(self, direction: int) -> Cell:
-        """Returns the same with one direction."""
+        """Return the same with one direction."""
         back, names = self.backwards[direction], self.activations[direction]
         return replace(self, backwards=(back,), activations=(names,))
 
@@ -102,7 +102,7 @@ class Operands(Generic[T]):
 
 
 def operands_of(cell: Cell, inputs: Sequence[T]) -> Operands[T]:
-    """Returns operands by name."""
+    """Return operands by name."""
     gates, r, state, *more = inputs
     own = more.pop(0) if cell.own else None
     lengths = more.pop(0) if cell.masked else None

@@ -51,7 +51,7 @@ def _clip(op: str, clip: float | None) -> float:
 def _functions(
     op: str, activations: Sequence[Activation] | None, directions: int
 ) -> list[tuple[Function, ...]]:
-    """Returns for each direction its activations."""
+    """Return for each direction its activations."""
     defaults = DEFAULTS[op]
     given = tuple(activations or defaults * directions)
     if isinstance(activations, str):
@@ -110,7 +110,7 @@ class _Layer:
         self._state = self._start(states)
 
     def _start(self, given: dict[str, TensorLike | None]) -> Tensor:
-        """Returns the initial states, (states, direction, batch, hidden)."""
+        """Return the initial states, (states, direction, batch, hidden)."""
         shape = (self._count, self._batch, self._hidden)
         if all(state is None for state in given.values()):
             return constant(np.zeros((len(given), *shape), numpy_dtype(self._x.dtype)))
@@ -124,7 +124,7 @@ class _Layer:
         return reshape(together, (len(made), *shape))
 
     def own_bias(self) -> Tensor | None:
-        """Takes the recurrent bias of the last gate out of what is added to the inputs; returns it
+        """Take the recurrent bias of the last gate out of what is added to the inputs; returns it
         with zeros for the other gates.
         """
         if self._b is None:
@@ -137,7 +137,7 @@ class _Layer:
         return own
 
     def peepholes(self, given: TensorLike) -> Tensor:
-        """Returns peepholes with zeros for the cell gate."""
+        """Return peepholes with zeros for the cell gate."""
         made = as_tensor(given, like=self._x)
         _shape(self._op, "peepholes", made, (self._count, self._columns - self._hidden))
         nothing = np.zeros((self._count, self._hidden), numpy_dtype(self._x.dtype))
@@ -166,7 +166,7 @@ class _Layer:
         coupled: bool = False,
         linear: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Returns the states of all time steps as (time, direction, batch, hidden), then the
+        """Return the states of all time steps as (time, direction, batch, hidden), then the
         last.
         """
         functions = _functions(self._op, activations, self._count)

@@ -58,7 +58,7 @@ class _Direction:
         return self._functions[which](x)
 
     def _gate(self, x: NDArray, first: int, end: int | None = None) -> NDArray:
-        """Returns the columns of some gates, of one unless the one behind the last is given."""
+        """Return the columns of some gates, of one unless the one behind the last is given."""
         return x[..., first * self._hidden : (end or first + 1) * self._hidden]
 
     def _rnn(self, gates: NDArray, h: NDArray) -> list[NDArray]:
@@ -85,7 +85,7 @@ class _Direction:
         return [out * self._activate(2, new), new]
 
     def _seen(self, gates: NDArray, gate: int, c: NDArray) -> NDArray:
-        """Returns a gate with what its peephole adds."""
+        """Return a gate with what its peephole adds."""
         given = self._gate(gates, gate)
         return given if self._own is None else given + self._gate(self._own, gate) * c
 
@@ -106,7 +106,7 @@ def _write(cell: Cell, given: Operands[NDArray], out: NDArray) -> None:
 
 
 def rnn_scan_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Returns (time + states, direction, batch, hidden): h of each time step, then the last
+    """Return (time + states, direction, batch, hidden): h of each time step, then the last
     states.
     """
     cell = cell_of(attrs)

@@ -46,7 +46,7 @@ STEP_SHADERS = {kind: f"rnn_step_{kind}" for kind in GATES}
 
 
 def _room(hidden: int) -> int:
-    """Returns the words of a state in shared memory: few pipelines serve all sizes."""
+    """Return the words of a state in shared memory: few pipelines serve all sizes."""
     return max(1, -(-hidden // _ROOMS)) * _ROOMS
 
 
@@ -59,7 +59,7 @@ def _aligned(words: int) -> int:
 
 
 def _codes(activations: tuple[str, ...]) -> int:
-    """Returns the activations of a direction in one word, as the shader reads them."""
+    """Return the activations of a direction in one word, as the shader reads them."""
     codes = (NAMED.index(name) << _ACTIVATION_BITS * i for i, name in enumerate(activations))
     return sum(codes)
 
@@ -125,7 +125,7 @@ class _Layer:
         return (self.own_words + self.given.lengths.size,)
 
     def extra(self, scratch: int) -> tuple[int, tuple[Dispatch, ...]]:
-        """Returns the operand with the optional ones, and how it is made in a scratch buffer."""
+        """Return the operand with the optional ones, and how it is made in a scratch buffer."""
         if self.given.own is None and self.given.lengths is None:
             return 1, ()  # it is not read
         if self.given.own is None or self.given.lengths is None:
@@ -137,7 +137,7 @@ class _Layer:
         return scratch, copies
 
     def start(self) -> tuple[Dispatch, ...]:
-        """Copies the states behind the rows of all steps."""
+        """Copy the states behind the rows of all steps."""
         line = (1,)
         size, at = self.given.state.size, self.time * self.states
         return copy_strided(self.call, (size,), 2, (0, line), (at, line))
@@ -165,7 +165,7 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 
 def _fitting(layer: _Layer) -> list[int]:
-    """Returns how many sequences a group may have, the best guess first."""
+    """Return how many sequences a group may have, the best guess first."""
     most = layer.limits.shared_bytes
     fitting = [
         n for n in SEQUENCES if n < 2 * layer.batch and _shared_bytes(n, layer.hidden) <= most
@@ -178,7 +178,7 @@ def _fitting(layer: _Layer) -> list[int]:
 
 
 def _lanes(hidden: int, limits: Limits) -> int:
-    """Returns the invocations of a group: one for each state, or one vector of a CPU driver."""
+    """Return the invocations of a group: one for each state, or one vector of a CPU driver."""
     if limits.software:
         return 8 if limits.subgroup_size >= 8 else 4
     most = min(limits.max_invocations, limits.max_local_size[0])
@@ -186,7 +186,7 @@ def _lanes(hidden: int, limits: Limits) -> int:
 
 
 def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
-    """Returns how often an invocation goes round its loops in a step, and beside all steps, at
+    """Return how often an invocation goes round its loops in a step, and beside all steps, at
     most: some compilers write out none of those over sequences.
     """
     hidden, products = layer.hidden, 1 + layer.in_two_parts
@@ -224,7 +224,7 @@ _WORK = SCRATCH
 
 
 def _places(layer: _Layer) -> tuple[int, int, int]:
-    """Returns the words of the work buffer at which h and reset * h lie, behind the product, and
+    """Return the words of the work buffer at which h and reset * h lie, behind the product, and
     all its words.
     """
     h_at = _aligned(layer.states * layer.cell.gates)

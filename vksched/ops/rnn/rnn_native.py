@@ -22,7 +22,7 @@ SEQUENCES = 4
 def rnn_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Returns the loop of a layer without lengths, of few sequences."""
+    """Return the loop of a layer without lengths, of few sequences."""
     cell, functions = cell_of(attrs), native_kernels.rnn_functions()
     given = operands_of(cell, inputs)
     directions, time, batch, _ = given.gates.shape

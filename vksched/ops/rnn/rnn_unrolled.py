@@ -140,7 +140,7 @@ class _TimeSteps:
         return new if alive is None else where(alive[t], new, old)
 
     def join(self, made: list[Tensor], states: tuple[Tensor, ...]) -> Tensor:
-        """Returns the states of all time steps, in the order of time, and the last ones."""
+        """Return the states of all time steps, in the order of time, and the last ones."""
         count = len(made)
         if self._parts.alive is not None:
             nothing = constant(np.zeros((), numpy_dtype(states[0].dtype)))
@@ -153,7 +153,7 @@ class _TimeSteps:
         return reshape(concat([*rows, *states], 0), (count + len(states), *states[0].shape))
 
     def _activate(self, which: int, x: Tensor) -> Tensor:
-        """Applies an activation to (..., direction, batch, hidden)."""
+        """Apply an activation to (..., direction, batch, hidden)."""
         clip = self._cell.clip
         if clip:
             x = minimum(maximum(x, -clip), clip)

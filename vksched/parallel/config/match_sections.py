@@ -20,7 +20,7 @@ WILD = "*?["
 
 
 def sections_of(names: Sequence[str], config: Config) -> list[Section | None]:
-    """Returns the section of each name; None where none speaks of it."""
+    """Return the section of each name; None where none speaks of it."""
     known: dict[str, Section | None] = {}
     out: list[Section | None] = []
     for name in names:
@@ -46,7 +46,7 @@ def is_backward(name: str) -> bool:
 
 
 def unmatched(names: Sequence[str], config: Config) -> dict[str, str]:
-    """Returns for each section and stage that speaks of nothing a warning with the nearest name."""
+    """Return for each section and stage that speaks of nothing a warning with the nearest name."""
     wanted = [(name, section.line) for name, section in config.sections.items()]
     if config.pipeline is not None:
         line = config.pipeline.line

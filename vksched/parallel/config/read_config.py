@@ -47,7 +47,7 @@ class Item:
 
 
 def read_config(given: str | PathLike[str] | Mapping[str, Any] | Config) -> Config:
-    """Returns a config.
+    """Return a config.
 
     given: the name of a YAML file, or what such a file holds, as a dict.
 
@@ -89,7 +89,7 @@ def _plain(value: object) -> Item:
 
 
 def _parse(text: str, name: str) -> Item:
-    """Returns the items of a YAML text, with aliases as what they stand for, without own types."""
+    """Return the items of a YAML text, with aliases as what they stand for, without own types."""
     try:
         import yaml
     except ImportError:
@@ -117,7 +117,7 @@ class _Tree:
         self._count = 0
 
     def item(self, node: Any) -> Item:
-        """Returns the item of a node."""
+        """Return the item of a node."""
         line = node.start_mark.line + 1
         where = f"[config] {self._name}, line {line}"
         self._count += 1
@@ -132,7 +132,7 @@ class _Tree:
         return Item(_scalar(node), line)
 
     def _pairs(self, node: Any) -> list[tuple[Any, Any]]:
-        """Returns the keys and values of a mapping whose keys are names, each once."""
+        """Return the keys and values of a mapping whose keys are names, each once."""
         names: set[str] = set()
         for key, _ in node.value:
             where = f"[config] {self._name}, line {key.start_mark.line + 1}"
@@ -144,12 +144,12 @@ class _Tree:
         return list(node.value)
 
     def _entry(self, key: Any, value: Any) -> tuple[str, Item]:
-        """Returns a name and its item, which has the line of the name."""
+        """Return a name and its item, which has the line of the name."""
         return key.value, Item(self.item(value).value, key.start_mark.line + 1)
 
 
 def _scalar(node: Any) -> object:
-    """Returns a plain whole number as one, all else as text: 3:1 is no time of day here."""
+    """Return a plain whole number as one, all else as text: 3:1 is no time of day here."""
     if node.style is None and WHOLE.fullmatch(node.value):
         return int(node.value)
     return node.value if node.value or node.style else None
@@ -162,7 +162,7 @@ class _Reader:
         self.source = source
 
     def config(self, item: Item) -> Config:
-        """Returns the config that items describe."""
+        """Return the config that items describe."""
         entries = self.mapping(item, "names of signals")
         sections = {
             name: self.section(name, entry) for name, entry in entries.items() if name != PIPELINE
@@ -192,7 +192,7 @@ class _Reader:
         return Section(name, devices, shard, backward, item.line, precision)
 
     def shard(self, name: str, item: Item, devices: int) -> Shard:
-        """Returns how the values of a signal are cut."""
+        """Return how the values of a signal are cut."""
         if item.value == AUTO:
             return Shard(auto=True, ratio=AUTO)
         keys = self.keys(item, f"{name}.shard", "shard")
@@ -211,7 +211,7 @@ class _Reader:
         return Shard(axis, weights, ratio=ratio)
 
     def ratio(self, name: str, item: Item, devices: int) -> tuple[int, ...] | str:
-        """Returns how much each device takes: auto, 3:1 or [3, 1]."""
+        """Return how much each device takes: auto, 3:1 or [3, 1]."""
         if item.value == AUTO:
             return AUTO
         parts = item.value
@@ -231,7 +231,7 @@ class _Reader:
         return tuple(p.value for p in parts)
 
     def pipeline(self, item: Item) -> Pipeline:
-        """Returns the stages and their order."""
+        """Return the stages and their order."""
         keys = self.keys(item, PIPELINE, PIPELINE)
         for needed in ("stages", "microbatches"):
             if needed not in keys:
@@ -252,7 +252,7 @@ class _Reader:
         return Pipeline(stages, count, schedule, axis, devices, item.line)
 
     def check_backward(self, sections: Mapping[str, Section]) -> None:
-        """Raises where backward names no section, or goes in a circle."""
+        """Raise where backward names no section, or goes in a circle."""
         for name, section in sections.items():
             path = [name]
             while section.backward and section.backward != section.name:
@@ -273,7 +273,7 @@ class _Reader:
     # -- pieces --------------------------------------------------------------------------------
 
     def keys(self, item: Item, what: str, kind: str) -> dict[str, Item]:
-        """Returns a mapping whose keys are known."""
+        """Return a mapping whose keys are known."""
         found, known = self.mapping(item, f"{what} with {', '.join(KEYS[kind])}"), KEYS[kind]
         for key, value in found.items():
             if key not in known:
@@ -281,13 +281,13 @@ class _Reader:
         return found
 
     def mapping(self, item: Item, what: str) -> dict[str, Item]:
-        """Returns an item that is a mapping."""
+        """Return an item that is a mapping."""
         if not isinstance(item.value, dict):
             raise self.error(item, what, _shown(item), "name: value")
         return item.value
 
     def names(self, item: Item, what: str, again: bool = False) -> tuple[str, ...]:
-        """Returns a list of names, each once unless they may come again."""
+        """Return a list of names, each once unless they may come again."""
         value = item.value
         good = isinstance(value, list) and value and all(isinstance(v.value, str) for v in value)
         if not good:
@@ -298,26 +298,26 @@ class _Reader:
         return found
 
     def text(self, item: Item, what: str) -> str:
-        """Returns an item that is a name."""
+        """Return an item that is a name."""
         if not isinstance(item.value, str) or not item.value:
             raise self.error(item, f"a name as {what}", _shown(item), "encoder.0.backward")
         return item.value
 
     def whole(self, item: Item, what: str) -> int:
-        """Returns an item that is a whole number."""
+        """Return an item that is a whole number."""
         if not _is_whole(item.value):
             raise self.error(item, f"a whole number as {what}", _shown(item), "0")
         return int(item.value)
 
     def one_of(self, item: Item, what: str, known: Iterable[str]) -> str:
-        """Returns an item that is one of some words."""
+        """Return an item that is one of some words."""
         if item.value not in tuple(known):
             near = _nearest(str(item.value), known)
             raise self.error(item, f"one of {', '.join(known)} as {what}", _shown(item), near)
         return str(item.value)
 
     def error(self, item: Item, expected: str, got: str, hint: str) -> PlanError:
-        """Returns the error for an item."""
+        """Return the error for an item."""
         line = f", line {item.line}" if item.line else ""
         return PlanError(
             f"[config] {self.source}{line}: expected {expected}, got {got}; try {hint}"

@@ -28,7 +28,7 @@ class Regrouped:
 def regroup(
     before: tuple[int, ...], after: tuple[int, ...], axis: int, outer: int, count: int
 ) -> Regrouped | None:
-    """Returns how a reshape of `count` equal parts of an axis gives parts of the result; None where
+    """Return how a reshape of `count` equal parts of an axis gives parts of the result; None where
     they are no equal runs of one of its axes.
 
     axis, outer: of the operand, cut in each of so many blocks.

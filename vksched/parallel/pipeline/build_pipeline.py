@@ -47,7 +47,7 @@ def arrange(
     oracle: CostOracle,
     shown: Sequence[int],
 ) -> Arranged:
-    """Returns the graph as a pipeline.
+    """Return the graph as a pipeline.
 
     pipeline: with stages that are there. devices: of each stage. shown: nodes that somebody wants
     to see whole, beside the outputs.
@@ -80,7 +80,7 @@ class _Work:
     shown: Sequence[int]
 
     def best(self, found: Sequence[Simulated], oracle: CostOracle) -> tuple[BuildResult, Simulated]:
-        """Returns the schedule whose plan takes the shortest, which may be another one where memory
+        """Return the schedule whose plan takes the shortest, which may be another one where memory
         is tight. No plan is made of one that takes longer by itself than the best plan so far.
         """
         first, *others = sorted(found, key=lambda simulated: simulated.makespan_s)
@@ -98,7 +98,7 @@ class _Work:
         return best
 
     def made(self, simulated: Simulated) -> BuildResult:
-        """Returns the graph in the order of a schedule."""
+        """Return the graph in the order of a schedule."""
         schedule = simulated.schedule
         # the sort is stable: actions of no length stay in the order in which they were carried out
         order = sorted(simulated.start_s, key=lambda action: simulated.start_s[action])
@@ -116,14 +116,14 @@ class _Work:
 
 
 def _workers(schedule: PipelineSchedule, devices: Sequence[str]) -> Sequence[str]:
-    """Returns the device of each worker of a schedule: one for each stage, or for several."""
+    """Return the device of each worker of a schedule: one for each stage, or for several."""
     return devices if schedule.devices == len(devices) else list(dict.fromkeys(devices))
 
 
 def _schedules(
     pipeline: Pipeline, devices: Sequence[str], training: bool
 ) -> list[PipelineSchedule]:
-    """Returns the schedules that come into question."""
+    """Return the schedules that come into question."""
     count, batches = len(devices), pipeline.microbatches
     if not training:
         return [gpipe(count, batches, training=False)]
@@ -169,7 +169,7 @@ def _times(
     oracle: CostOracle,
     microbatches: int,
 ) -> list[PhaseTimes]:
-    """Returns for each stage what its phases take for one microbatch."""
+    """Return for each stage what its phases take for one microbatch."""
     seconds: Counter[tuple[int, str]] = Counter()
     for node, place in phases.items():
         took = oracle.seconds(graph, node, devices[place.stage])
@@ -183,7 +183,7 @@ def _times(
 def stage_devices(
     pipeline: Pipeline, of_sections: Mapping[str, Sequence[str]], known: Sequence[str]
 ) -> list[str]:
-    """Returns the device of each stage. of_sections: those of sections of the same names. known:
+    """Return the device of each stage. of_sections: those of sections of the same names. known:
     all devices of the machine, the CPU last.
     """
     turns = _in_turns(pipeline.devices or known[:-1] or known)
@@ -201,7 +201,7 @@ def _in_turns(devices: Sequence[str]) -> Iterator[str]:
 
 
 def matching(pipeline: Pipeline, names: Iterable[str]) -> Pipeline | None:
-    """Returns a pipeline with those stages that some name belongs to; None where there is none."""
+    """Return a pipeline with those stages that some name belongs to; None where there is none."""
     names = list(names)
     there = tuple(s for s in pipeline.stages if any(covers(s, name) for name in names))
     return replace(pipeline, stages=there) if there else None

@@ -11,7 +11,7 @@ from .simulate_schedule import Simulated
 
 
 def save_chart(simulated: Simulated, path: str | os.PathLike[str]) -> None:
-    """Writes the chart of a simulated schedule as SVG.
+    """Write the chart of a simulated schedule as SVG.
 
     Raises:
         PlanError: the name does not end in .svg, or the file cannot be written.
@@ -20,7 +20,7 @@ def save_chart(simulated: Simulated, path: str | os.PathLike[str]) -> None:
 
 
 def draw_chart(simulated: Simulated) -> str:
-    """Returns the chart of a simulated schedule as SVG text: bars named F3 are the forward pass of
+    """Return the chart of a simulated schedule as SVG text: bars named F3 are the forward pass of
     microbatch 3, B its backward pass, I and W the two parts of that.
     """
     schedule = simulated.schedule

@@ -86,7 +86,7 @@ class _Device:
         return tuple(self._order)
 
     def _place(self, phase: str, far: bool) -> tuple[int, int]:
-        """Returns stage and microbatch of the next action of a stream."""
+        """Return stage and microbatch of the next action of a stream."""
         number = self._count[phase, far]
         self._count[phase, far] += 1
         second = far != self._lower

@@ -35,7 +35,7 @@ class _Value:
     parts: tuple[int, ...] = ()
 
     def nodes(self) -> list[int]:
-        """Returns the nodes that are the value or parts of it."""
+        """Return the nodes that are the value or parts of it."""
         return [*self.parts] if self.whole is None else [self.whole, *self.parts]
 
 
@@ -62,7 +62,7 @@ class Slot:
 
 
 def find_batches(graph: Graph, count: int, axis: int, first: Callable[[str], bool]) -> Batches:
-    """Returns which nodes are computed in parts. axis: of the inputs. first: whether a name belongs
+    """Return which nodes are computed in parts. axis: of the inputs. first: whether a name belongs
     to the first stage, whose first input tells how many examples a batch has.
 
     Raises:
@@ -111,7 +111,7 @@ class _Finder:
         return Batches(self.count, self.strategies, added_up, self.outers, self.reads)
 
     def _length(self, first: Callable[[str], bool]) -> int:
-        """Returns how many examples a batch has."""
+        """Return how many examples a batch has."""
         read = {i for node in self.graph.nodes if first(node.name) for i in node.inputs}
         inputs = [n for n in self.graph.inputs if n.type.rank > self.axis]
         found = [n for n in inputs if n.id in read] or inputs
@@ -129,7 +129,7 @@ class _Finder:
         return length
 
     def _way(self, node: Node, call: Sharded) -> ShardingStrategy | None:
-        """Returns the way in which a node is computed for each microbatch, or None."""
+        """Return the way in which a node is computed for each microbatch, or None."""
         bound = [i for i in node.inputs if i in self.shardings]
         seeds = [i for i in node.inputs if self._is_seed(i)]
         if not bound and not seeds:
@@ -143,7 +143,7 @@ class _Finder:
         return None
 
     def _regrouped(self, node: Node, call: Sharded) -> ShardingStrategy | None:
-        """Returns the way of a reshape; its parts may be several runs before it, or after it."""
+        """Return the way of a reshape; its parts may be several runs before it, or after it."""
         (operand,) = node.inputs
         axis = self.shardings[operand].axis if operand in self.shardings else self.axis
         shapes, outer = (call.inputs[0].shape, call.output.shape), self.outers.get(operand, 1)
@@ -219,7 +219,7 @@ class Batcher:
         self._values = [_Value() for _ in graph.nodes]
 
     def run(self, shown: Sequence[int]) -> BuildResult:
-        """Returns the graph. shown: nodes that somebody wants to see whole, beside the outputs."""
+        """Return the graph. shown: nodes that somebody wants to see whole, beside the outputs."""
         for node in self._graph.nodes:
             value = self._values[node.id]
             if node.declaration.leaf or node.op == "state":
@@ -269,7 +269,7 @@ class Batcher:
         return self._range(value.whole, shard, part, self._batches.reads.get(reader, 1), name)
 
     def _range(self, whole: int, shard: ShardedAxis, part: int, outer: int, name: str) -> int:
-        """Returns a part of a whole value: a range of an axis, or of each of its blocks."""
+        """Return a part of a whole value: a range of an axis, or of each of its blocks."""
         axis, begin, size = shard.axis, shard.starts[part] // outer, shard.sizes[part] // outer
         shape, ends = self._builder[whole].type.shape, (shard.sizes[part],)
         before, after = shape[:axis], shape[axis + 1 :]
@@ -290,7 +290,7 @@ class Batcher:
         return self._builder.emit("full", (), attrs, f"{node.name}.zeros~{part}")
 
     def _added(self, node: Node, strategy: ShardingStrategy, made: Sequence[int]) -> int:
-        """Adds up the terms of all microbatches, on each device in its own order."""
+        """Add up the terms of all microbatches, on each device in its own order."""
         sums: dict[str, int] = {}
         order = sorted(range(len(made)), key=lambda part: self._slots(node.id, part).turn)
         for part in order:
@@ -319,7 +319,7 @@ class Batcher:
         return value.whole
 
     def _joined(self, parts: Sequence[int], axis: int, outer: int, node: Node) -> int:
-        """Puts parts behind each other, block by block where each has several runs."""
+        """Put parts behind each other, block by block where each has several runs."""
         if outer == 1:
             return self._builder.emit("concat", parts, {"axis": axis}, node.name)
         runs: list[int] = []

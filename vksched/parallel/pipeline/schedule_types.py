@@ -68,7 +68,7 @@ class PipelineSchedule:
         return sum(len(held) for held in self.weights_of) / self.stages
 
     def needs(self, action: Action) -> Iterator[Action]:
-        """Yields the actions that one waits for, besides those before it on its device."""
+        """Yield the actions that one waits for, besides those before it on its device."""
         stage, batch = action.stage, action.microbatch
         if action.phase == FORWARD:
             if stage > 0:
@@ -82,7 +82,7 @@ class PipelineSchedule:
                 yield after if after in self.device_of else Action(BACKWARD, stage + 1, batch)
 
     def verify(self) -> PipelineSchedule:
-        """Returns the schedule after checking that each stage does each microbatch once and whole,
+        """Return the schedule after checking that each stage does each microbatch once and whole,
         on one device, and that no two devices wait for each other.
 
         Raises:
@@ -111,7 +111,7 @@ class PipelineSchedule:
             raise PlanError(f"[pipeline] {self.name} parts stage {stage} of microbatch {batch}")
 
     def in_order(self) -> Iterator[tuple[int, Action]]:
-        """Yields each device and action, none before what it needs.
+        """Yield each device and action, none before what it needs.
 
         Raises:
             PlanError: devices wait for each other in a circle.
@@ -143,7 +143,7 @@ class PipelineSchedule:
 
 
 def check_counts(name: str, devices: int, microbatches: int) -> None:
-    """Raises PlanError unless there is a device and a microbatch."""
+    """Raise PlanError unless there is a device and a microbatch."""
     if devices < 1 or microbatches < 1:
         raise PlanError(
             f"[pipeline] expected devices and microbatches of 1 or more for {name}, got {devices} "

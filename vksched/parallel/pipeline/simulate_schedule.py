@@ -24,7 +24,7 @@ class PhaseTimes:
     transfer_s: float = 0.0
 
     def of(self, phase: str) -> float:
-        """Returns the seconds of a phase."""
+        """Return the seconds of a phase."""
         return {
             FORWARD: self.forward_s,
             BACKWARD: self.inputs_s + self.weights_s,
@@ -73,7 +73,7 @@ class Simulated:
 def simulate(
     schedule: PipelineSchedule, times: PhaseTimes | Sequence[PhaseTimes] = PhaseTimes()
 ) -> Simulated:
-    """Carries out a schedule; each action starts once its device is free and what it needs is
+    """Carry out a schedule; each action starts once its device is free and what it needs is
     there.
 
     times: of all stages, or of each.

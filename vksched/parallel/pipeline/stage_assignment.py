@@ -32,7 +32,7 @@ class Place:
 
 
 def find_places(graph: Graph, stages: Sequence[str], batched: Collection[int]) -> dict[int, Place]:
-    """Returns the places of the nodes that are computed once for each microbatch.
+    """Return the places of the nodes that are computed once for each microbatch.
 
     Raises:
         PlanError: a stage reads one that comes after it.
@@ -69,7 +69,7 @@ def _stage_of(node: Node, stages: Sequence[str]) -> int | None:
 
 
 def _after(before: Sequence[Place], node: Node) -> Place:
-    """Returns the place of a node without a signal: where the last of what it reads is."""
+    """Return the place of a node without a signal: where the last of what it reads is."""
     backward = [place for place in before if place.phase == BACKWARD]
     if backward:
         return Place(min(place.stage for place in backward), BACKWARD)
@@ -97,7 +97,7 @@ def _check(graph: Graph, places: dict[int, Place], stages: Sequence[str]) -> Non
 def find_phases(
     graph: Graph, places: dict[int, Place], added_up: Collection[int]
 ) -> dict[int, Place]:
-    """Returns the places with B parted into I and W. added_up: nodes whose results are terms of a
+    """Return the places with B parted into I and W. added_up: nodes whose results are terms of a
     weight's gradient.
     """
     readers = _readers(graph)

@@ -32,7 +32,7 @@ class Pace(Protocol):
     """What a node of the graph as written takes."""
 
     def seconds(self, node: int, device: str) -> float:
-        """Returns the expected seconds of a whole node on a device."""
+        """Return the expected seconds of a whole node on a device."""
 
 
 class Sharder:
@@ -65,7 +65,7 @@ class Sharder:
         self._readers = _readers(graph)
 
     def run(self, shown: Sequence[int]) -> BuildResult:
-        """Returns the new graph. shown: nodes whose values somebody wants to see whole, beside the
+        """Return the new graph. shown: nodes whose values somebody wants to see whole, beside the
         outputs.
         """
         values = self.values
@@ -83,7 +83,7 @@ class Sharder:
         return self.builder.finish(outputs, seen, old)
 
     def _shown(self, node_id: int) -> int:
-        """Returns the node that is all of a value, put together by the host if nobody else has."""
+        """Return the node that is all of a value, put together by the host if nobody else has."""
         held = self.values.held[node_id]
         if held.whole or node_id in self.values.lazy:
             return self.values.whole(node_id, next(iter(held.whole), None))
@@ -108,7 +108,7 @@ class Sharder:
             self.values.compute(node, self._places(node, group or self._spread(node)))
 
     def _group(self, section: Section | None) -> Devices:
-        """Returns the devices over which a section cuts; () where it does not."""
+        """Return the devices over which a section cuts; () where it does not."""
         if section is None or section.shard is None:
             return ()
         devices = section.devices
@@ -117,7 +117,7 @@ class Sharder:
         return devices if len(devices) > 1 else ()
 
     def _spread(self, node: Node) -> Devices:
-        """Returns the devices of the first operand that is cut."""
+        """Return the devices of the first operand that is cut."""
         for operand in node.inputs:
             held = self.values.held[operand]
             if held.shardings and not held.whole:
@@ -127,7 +127,7 @@ class Sharder:
         return ()
 
     def _way(self, node: Node, section: Section | None, group: Devices) -> ShardingStrategy | None:
-        """Returns how a node is best computed in parts; None where whole is better."""
+        """Return how a node is best computed in parts; None where whole is better."""
         factors = factors_of(node.op, self.values.call(node))
         if not factors:
             return None
@@ -152,7 +152,7 @@ class Sharder:
     def _like_operands(
         self, node: Node, factors: Sequence[Factor], group: Devices
     ) -> Iterator[ShardingStrategy]:
-        """Yields ways in which an operand is cut already, be it for other devices."""
+        """Yield ways in which an operand is cut already, be it for other devices."""
         call = self.values.call(node)
         for factor in factors:
             if not factor.units:
@@ -170,7 +170,7 @@ class Sharder:
                         yield self._own(factor, group)
 
     def _as_terms(self, node: Node, factor: Factor) -> Iterator[ShardingStrategy]:
-        """Yields the way in which all operands that may be terms are."""
+        """Yield the way in which all operands that may be terms are."""
         held = [self.values.held[i].terms for i in node.inputs]
         found = [
             h and h[0] for h, form in zip(held, factor.operands, strict=True) if form is PARTIAL_SUM
@@ -181,7 +181,7 @@ class Sharder:
     def _seed(
         self, node: Node, section: Section, group: Devices, factors: Sequence[Factor]
     ) -> ShardingStrategy | None:
-        """Returns the way that cuts what comes into a section along its axis."""
+        """Return the way that cuts what comes into a section along its axis."""
         assert section.shard is not None and section.shard.axis is not None
         axis, call = section.shard.axis, self.values.call(node)
         for factor in factors:
@@ -201,7 +201,7 @@ class Sharder:
     def _by_weights(
         self, node: Node, shard: Shard, group: Devices, factors: Sequence[Factor]
     ) -> ShardingStrategy | None:
-        """Returns the way that cuts the weight of a product. Columns: by rows all the same where
+        """Return the way that cuts the weight of a product. Columns: by rows all the same where
         the other operand lies in parts along them already.
         """
         section = self.sections[node.id]
@@ -254,7 +254,7 @@ class Sharder:
         )
 
     def _places(self, node: Node, group: Devices) -> Sequence[str | None]:
-        """Returns the devices that compute a node as it is: all of a group where all have all of
+        """Return the devices that compute a node as it is: all of a group where all have all of
         its operands, else the one that is done first.
         """
         prices = self.prices
@@ -310,7 +310,7 @@ class Sharder:
         return section.shard.ratio == AUTO or divides(units, self._ratio(section))
 
     def _grain(self, node: Node, factor: Factor) -> int:
-        """Returns how many units of a factor stay together, so that what reads the result can be
+        """Return how many units of a factor stay together, so that what reads the result can be
         cut likewise: the columns of one head.
         """
         if not isinstance(factor.result, int):

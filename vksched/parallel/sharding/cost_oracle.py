@@ -14,7 +14,7 @@ class CostOracle(Protocol):
     """What plans of a machine cost."""
 
     def seconds(self, graph: Graph, node: int, device: str) -> float:
-        """Returns the expected seconds of a node on a device."""
+        """Return the expected seconds of a node on a device."""
 
     def run_seconds(self, made: BuildResult) -> float:
-        """Returns the expected seconds of a run of a graph; infinite where it cannot run."""
+        """Return the expected seconds of a run of a graph; infinite where it cannot run."""

@@ -17,7 +17,7 @@ from ...ir.graph_builder import BuildResult
 
 
 def find_steps(made: BuildResult) -> Mapping[str, int]:
-    """Returns the turns of nodes in which no node reads one of its own turn that crosses; within
+    """Return the turns of nodes in which no node reads one of its own turn that crosses; within
     the turns that they have already.
     """
     graph = made.graph

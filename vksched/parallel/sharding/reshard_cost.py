@@ -23,7 +23,7 @@ class Prices:
         self._topology = topology
 
     def transfer(self, source: str | None, target: str, size_bytes: float) -> float:
-        """Returns the seconds of a copy from device to device. source: None where nobody knows yet
+        """Return the seconds of a copy from device to device. source: None where nobody knows yet
         which one that is.
         """
         if source == target or not size_bytes:
@@ -33,7 +33,7 @@ class Prices:
         return self._topology.route(start, self._topology.index(target)).seconds(size_bytes)
 
     def whole(self, value: int, device: str, group: Devices) -> float:
-        """Returns the price of all of a value on a device. group: the devices that all need it."""
+        """Return the price of all of a value on a device. group: the devices that all need it."""
         values, held = self._values, self._values.held[value]
         node = values.graph.nodes[value]
         size_bytes = node.type.device_bytes
@@ -61,7 +61,7 @@ class Prices:
         return self.transfer(None, device, size_bytes)  # an input, or a state that is kept whole
 
     def shard(self, value: int, devices: Devices, shard: ShardedAxis) -> float:
-        """Returns the price of the ranges of a value, each on its device."""
+        """Return the price of the ranges of a value, each on its device."""
         values, held = self._values, self._values.held[value]
         node = values.graph.nodes[value]
         if (devices, shard) in held.shardings or node.op in ("weight", "constant"):
@@ -107,7 +107,7 @@ class Prices:
         return total
 
     def home(self, new: int, device: str | None) -> str | None:
-        """Returns where a node of the new graph is."""
+        """Return where a node of the new graph is."""
         return self._values.builder.pinned_device(new) or device
 
     def _other(self, value: int, position: int, strategy: ShardingStrategy) -> float:

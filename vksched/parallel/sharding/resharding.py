@@ -26,20 +26,20 @@ class Moves:
     def slice(
         self, source: int, axis: int, begin: int, end: int, name: str, device: str | None
     ) -> int:
-        """Returns a range of an axis; the source itself where that is all of it."""
+        """Return a range of an axis; the source itself where that is all of it."""
         if (begin, end) == (0, self._builder[source].type.shape[axis]):
             return source
         attrs = {"axes": (axis,), "starts": (begin,), "stops": (end,), "steps": (1,)}
         return self._builder.emit("slice", (source,), attrs, name, device)
 
     def concat(self, ids: Sequence[int], axis: int, name: str, device: str) -> int:
-        """Returns ranges of an axis behind each other."""
+        """Return ranges of an axis behind each other."""
         if len(ids) == 1:
             return ids[0]
         return self._builder.emit("concat", ids, {"axis": axis}, name, device)
 
     def add(self, ids: Sequence[int], name: str, device: str) -> int:
-        """Returns the sum of terms, added in their order."""
+        """Return the sum of terms, added in their order."""
         total = ids[0]
         for i in ids[1:]:
             total = self._builder.emit("add", (total, i), {}, name, device)
@@ -55,7 +55,7 @@ class Moves:
         name: str,
         device: str,
     ) -> int:
-        """Returns a range along one axis of a value that is cut along the same or another one.
+        """Return a range along one axis of a value that is cut along the same or another one.
         ranges: node, device, begin and end of each.
         """
         found: list[int] = []
@@ -75,7 +75,7 @@ class Moves:
         devices: Devices,
         shard: ShardedAxis,
     ) -> tuple[int, ...]:
-        """Returns the ranges of a sum, each added up where it is wanted."""
+        """Return the ranges of a sum, each added up where it is wanted."""
         out: list[int] = []
         for part, (device, (begin, end)) in enumerate(zip(devices, shard.ranges(), strict=True)):
             found = [

@@ -40,7 +40,7 @@ class ShardedValue:
     terms: tuple[Devices, tuple[int, ...]] | None = None
 
     def nodes(self) -> list[int]:
-        """Returns the nodes that are the value or parts of it, the best to show it first."""
+        """Return the nodes that are the value or parts of it, the best to show it first."""
         ids = [*self.whole.values(), *(i for parts in self.shardings.values() for i in parts)]
         return [*ids, *(self.terms[1] if self.terms else ())]
 
@@ -77,11 +77,11 @@ class ShardedValues:
         return self.graph.nodes[value].op == "state" and value not in self._stored
 
     def call(self, node: Node) -> Sharded:
-        """Returns a node as a sharding rule sees it."""
+        """Return a node as a sharding rule sees it."""
         return Sharded(self.graph.input_types(node), node.type, node.attrs)
 
     def even_shard(self, value: int, devices: Devices) -> ShardedAxis | None:
-        """Returns the cut in which devices share a value, along its first axis that is long enough;
+        """Return the cut in which devices share a value, along its first axis that is long enough;
         None where it is small.
         """
         type_ = self.graph.nodes[value].type
@@ -93,7 +93,7 @@ class ShardedValues:
         return ShardedAxis(axis, shares(type_.shape[axis], self._weights_of(devices)))
 
     def whole(self, value: int, device: str | None, group: Devices = ()) -> int:
-        """Returns the node that is all of a value on a device, or one that crosses to it. group:
+        """Return the node that is all of a value on a device, or one that crosses to it. group:
         the devices that all need it.
         """
         held, node = self.held[value], self.graph.nodes[value]
@@ -121,7 +121,7 @@ class ShardedValues:
         return not leaf and any(device in devices for devices, _ in self.held[value].shardings)
 
     def shard(self, value: int, devices: Devices, shard: ShardedAxis) -> tuple[int, ...]:
-        """Returns the nodes that are the ranges of a value on devices."""
+        """Return the nodes that are the ranges of a value on devices."""
         held, node = self.held[value], self.graph.nodes[value]
         key = devices, shard
         if key not in held.shardings:
@@ -136,7 +136,7 @@ class ShardedValues:
         return held.shardings[key]
 
     def put(self, node: Node, strategy: ShardingStrategy) -> None:
-        """Computes a node in parts."""
+        """Compute a node in parts."""
         call, factor = self.call(node), strategy.factor
         operands = [self._operand(i, p, call, strategy) for p, i in enumerate(node.inputs)]
         made: list[int] = []
@@ -157,7 +157,7 @@ class ShardedValues:
             self.held[node.id].terms = strategy.devices, self._weighted(node, strategy, made)
 
     def settle(self, value: int) -> None:
-        """Adds up terms, each range on its device."""
+        """Add up terms, each range on its device."""
         terms = self.held[value].terms
         assert terms is not None
         shard = self.even_shard(value, terms[0])
@@ -167,7 +167,7 @@ class ShardedValues:
             self.shard(value, terms[0], shard)
 
     def compute(self, node: Node, devices: Sequence[str | None]) -> None:
-        """Computes a node as it is, on each of some devices."""
+        """Compute a node as it is, on each of some devices."""
         group = tuple(device for device in devices if device is not None)
         for device in devices:
             inputs = [self.whole(i, device, group) for i in node.inputs]
@@ -176,7 +176,7 @@ class ShardedValues:
             self.held[node.id].whole[device] = made
 
     def assign(self, node: Node) -> None:
-        """Puts the next value of a state in its place, range by range."""
+        """Put the next value of a state in its place, range by range."""
         state, value = node.inputs
         shardings = self.held[value].shardings
         if self.is_free(state):
@@ -193,7 +193,7 @@ class ShardedValues:
         self.held[node.id].shardings[stored] = tuple(made)
 
     def turn(self, node: Node) -> int | None:
-        """Returns the turn of a node; None where it has none, or is made wherever it is needed."""
+        """Return the turn of a node; None where it has none, or is made wherever it is needed."""
         return None if node.id in self.lazy else self._pipeline_order.get(node.name)
 
     # -- how they are made ---------------------------------------------------------------------
@@ -223,7 +223,7 @@ class ShardedValues:
         return tuple(self.whole(value, device, strategy.devices) for device in strategy.devices)
 
     def _as_terms(self, value: int, devices: Devices) -> tuple[int, ...]:
-        """Returns a value as terms of which all but the first are zeros."""
+        """Return a value as terms of which all but the first are zeros."""
         node = self.graph.nodes[value]
         attrs = Attrs({"shape": node.type.shape, "value": 0.0, "dtype": node.type.dtype})
         zeros = [
@@ -278,7 +278,7 @@ class ShardedValues:
     def _lazy_shard(
         self, node: Node, devices: Devices, shard: ShardedAxis
     ) -> tuple[int, ...] | None:
-        """Computes a range of what depends on parameters on each device, if it can be."""
+        """Compute a range of what depends on parameters on each device, if it can be."""
         if node.id not in self.lazy or node.declaration.leaf or node.op == "state":
             return None
         call = self.call(node)
@@ -341,7 +341,7 @@ class ShardedValues:
 
 
 def made_of_parameters(graph: Graph) -> frozenset[int]:
-    """Returns the nodes that no input goes into, leaves among them."""
+    """Return the nodes that no input goes into, leaves among them."""
     out: set[int] = set()
     for node in graph.nodes:
         if node.op != "input" and node.op != "assign" and out.issuperset(node.inputs):

@@ -31,7 +31,7 @@ class ShardedAxis:
         return (0, *accumulate(self.sizes[:-1]))
 
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """Yields begin and end of each range."""
+        """Yield begin and end of each range."""
         for start, size in zip(self.starts, self.sizes, strict=True):
             yield start, start + size
 
@@ -45,12 +45,12 @@ class ShardingStrategy:
     units: tuple[int, ...] = ()
 
     def layout(self, length: int, axis: int) -> ShardedAxis:
-        """Returns how an axis of an operand or of the result is cut."""
+        """Return how an axis of an operand or of the result is cut."""
         scale = length // self.factor.units
         return ShardedAxis(axis, tuple(n * scale for n in self.units))
 
     def operand(self, call: Sharded, position: int) -> ShardedAxis | None:
-        """Returns the cut that an operand needs; None where it is not cut."""
+        """Return the cut that an operand needs; None where it is not cut."""
         axis = self.factor.operands[position]
         if not isinstance(axis, int):
             return None
@@ -66,13 +66,13 @@ class ShardingStrategy:
         return self.factor.operands[position] in (PARTIAL_SUM, ANY)
 
     def result(self, call: Sharded) -> ShardedAxis | None:
-        """Returns the cut of the result; None for terms."""
+        """Return the cut of the result; None for terms."""
         axis = self.factor.result
         return self.layout(call.output.shape[axis], axis) if isinstance(axis, int) else None
 
 
 def units_of(shard: ShardedAxis, factor: Factor, length: int) -> tuple[int, ...] | None:
-    """Returns how many units of a factor each range of an axis is; None where one is no whole
+    """Return how many units of a factor each range of an axis is; None where one is no whole
     number of them.
     """
     if not factor.units or length % factor.units:
@@ -89,7 +89,7 @@ def is_sum(factor: Factor) -> bool:
 
 
 def shares(length: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Returns a length in whole parts that are in proportion as nearly as can be, each 1 or more:
+    """Return a length in whole parts that are in proportion as nearly as can be, each 1 or more:
     rounded down, then one more for those that lack most. There are as many elements as parts.
     """
     total = sum(weights)

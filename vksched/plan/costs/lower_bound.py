@@ -50,12 +50,12 @@ class Bound:
     by: str
 
     def of(self, word: str) -> float | None:
-        """Returns the bound of an objective by its word; None where none is known."""
+        """Return the bound of an objective by its word; None where none is known."""
         known = {"latency": self.latency_s, "throughput": self.period_s, "energy": self.energy_j}
         return known.get(word)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as plain data."""
+        """Return it as plain data."""
         return {
             "latency_s": self.latency_s,
             "period_s": self.period_s,
@@ -65,7 +65,7 @@ class Bound:
 
 
 def find_bound(plan: PlanValue) -> Bound:
-    """Returns the lower bounds of a plan, each of one run but the period."""
+    """Return the lower bounds of a plan, each of one run but the period."""
     topology = plan.topology
     devices = _devices(plan)
     problem = make_problem(_tasks(plan), _topology(topology, devices))
@@ -83,7 +83,7 @@ def find_bound(plan: PlanValue) -> Bound:
 
 
 def _tasks(plan: PlanValue) -> TaskGraph:
-    """Returns the nodes that run, with what must cross where two of them are on two devices."""
+    """Return the nodes that run, with what must cross where two of them are on two devices."""
     graph, topology = plan.graph, plan.topology
     support = OpSupport(graph, topology)
     names = [spec.name for spec in topology.devices]
@@ -120,7 +120,7 @@ def _may(support: OpSupport, node_id: int, device: int, compete: frozenset[int])
 
 
 def _competing(plan: PlanValue) -> frozenset[int]:
-    """Returns the devices that a node may use: those that competed, else those with work."""
+    """Return the devices that a node may use: those that competed, else those with work."""
     names = [spec.name for spec in plan.topology.devices]
     if plan.decision is not None:
         return frozenset(names.index(name) for name in plan.decision.devices)
@@ -132,7 +132,7 @@ def _competing(plan: PlanValue) -> frozenset[int]:
 
 
 def _devices(plan: PlanValue) -> list[int]:
-    """Returns the devices that the bound looks at."""
+    """Return the devices that the bound looks at."""
     if len(plan.topology.hosts) == 1:
         return list(range(len(plan.topology.devices)))
     return sorted(_competing(plan) | set(plan.working))

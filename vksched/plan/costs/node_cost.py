@@ -40,7 +40,7 @@ def estimated_text(topology: Topology) -> str:
 
 
 def unsupported_reason(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
-    """Returns why a device cannot run a node, or None when it can."""
+    """Return why a device cannot run a node, or None when it can."""
     if spec.disabled_reason:
         return f"it is out of use, {spec.disabled_reason}"
     if not spec.onnx_ops and node.declaration.opaque:
@@ -68,17 +68,17 @@ def unsupported_reason(spec: DeviceSpec, graph: Graph, node: Node) -> str | None
 
 
 def lower_node(spec: DeviceSpec, graph: Graph, node: Node) -> Lowering:
-    """Returns the dispatches of a node on a device; raises UnsupportedOp with the reason."""
+    """Return the dispatches of a node on a device; raises UnsupportedOp with the reason."""
     return lower(node.declaration, call_of(spec, graph, node))
 
 
 def variant_of(spec: DeviceSpec, graph: Graph, node: Node) -> Choice:
-    """Returns the variant of its kernel by which a node runs on a device."""
+    """Return the variant of its kernel by which a node runs on a device."""
     return choice_of(node.declaration, call_of(spec, graph, node))
 
 
 def call_of(spec: DeviceSpec, graph: Graph, node: Node) -> Call:
-    """Returns a node as its op sees it."""
+    """Return a node as its op sees it."""
     return Call(graph.input_types(node), node.type, node.attrs, spec.limits)
 
 
@@ -103,7 +103,7 @@ class Cost:
 
 
 def split_seconds(spec: DeviceSpec, graph: Graph, nodes: Iterable[int]) -> float:
-    """Returns the expected time of some nodes in one submission."""
+    """Return the expected time of some nodes in one submission."""
     return submission_seconds(spec) + sum(node_seconds(spec, graph, graph.nodes[n]) for n in nodes)
 
 
@@ -123,12 +123,12 @@ def copy_seconds(spec: DeviceSpec, way: str, size_bytes: float) -> float:
 
 
 def node_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
-    """Returns the expected time of one node."""
+    """Return the expected time of one node."""
     return node_cost(spec, graph, node).seconds
 
 
 def node_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
-    """Returns the expected time of one node, and whether that was measured.
+    """Return the expected time of one node, and whether that was measured.
 
     What runs showed counts before the slowdown that keeps submissions short.
     """
@@ -140,7 +140,7 @@ def node_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
 
 
 def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
-    """Returns the time of one node that a submission must allow for: the longest of what is
+    """Return the time of one node that a submission must allow for: the longest of what is
     expected and what was ever seen to take too long.
     """
     pace = spec.costs.pace(node.op)
@@ -149,13 +149,13 @@ def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
 
 
 def first_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
-    """Returns the time of one node on a device that works as it did when it was measured."""
+    """Return the time of one node on a device that works as it did when it was measured."""
     op, call = node.declaration, call_of(spec, graph, node)
     return call_cost(spec, op, call, node.id in graph.overwritten)
 
 
 def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
-    """Returns the time of one call on a device that works as it did when it was measured. over:
+    """Return the time of one call on a device that works as it did when it was measured. over:
     its result lies where operand `kept` does.
     """
     if op.name == "state":
@@ -179,14 +179,14 @@ def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
 
 
 def _pass_seconds(spec: DeviceSpec, call: Call) -> float:
-    """Returns the time in which elements of a result are read and written once."""
+    """Return the time in which elements of a result are read and written once."""
     estimate_s = 2.0 * call.output.host_bytes / spec.bytes_per_s
     kinds = ("elementwise/bytes", f"{ANY}/bytes")
     return spec.costs.factor(kinds, estimate_s)[0] * estimate_s
 
 
 def call_work(spec: DeviceSpec, op: Op, call: Call) -> Work:
-    """Returns the work of a call on a device, conversions included."""
+    """Return the work of a call on a device, conversions included."""
     work = op.work(call.inputs, call.output, call.attrs)
     if spec.kind != "cpu":
         beside = conversion_bytes(op, call)
@@ -195,7 +195,7 @@ def call_work(spec: DeviceSpec, op: Op, call: Call) -> Work:
 
 
 def kinds_of(op: Op, call: Call, bound: str) -> tuple[str, str, str, str]:
-    """Returns the kinds under which the factor of a call may have been measured, the best first: of
+    """Return the kinds under which the factor of a call may have been measured, the best first: of
     its op called in this way, of its op, of its family, of any op.
     """
     return (
@@ -207,7 +207,7 @@ def kinds_of(op: Op, call: Call, bound: str) -> tuple[str, str, str, str]:
 
 
 def call_signature(op: Op, call: Call) -> str:
-    """Returns an op with what sets some of its calls apart, as "matmul+transpose_b": flags, groups,
+    """Return an op with what sets some of its calls apart, as "matmul+transpose_b": flags, groups,
     packed operands and an epilogue. Kernels differ in these.
     """
     ways = [name for name, value in call.attrs.items() if value is True and name not in NO_WAY]
@@ -221,7 +221,7 @@ def call_signature(op: Op, call: Call) -> str:
 
 
 def family_of(op: Op) -> str:
-    """Returns the family of an op, a folder of vksched/ops, "" for what has none."""
+    """Return the family of an op, a folder of vksched/ops, "" for what has none."""
     for rule in (op.work, op.reference):
         room, _, rest = rule.__module__.partition(".ops.")
         family = rest.partition(".")[0]
@@ -231,7 +231,7 @@ def family_of(op: Op) -> str:
 
 
 def estimate(spec: DeviceSpec, work: Work) -> tuple[float, str]:
-    """Returns the seconds of some work by the rough speeds of a device, and what bounds it: the
+    """Return the seconds of some work by the rough speeds of a device, and what bounds it: the
     slowest of arithmetic, memory and what goes on in order.
     """
     in_order = 0.0 if spec.kind == "cpu" else work.rounds * spec.loop_latency_s
@@ -241,12 +241,12 @@ def estimate(spec: DeviceSpec, work: Work) -> tuple[float, str]:
 
 
 def work_seconds(spec: DeviceSpec, work: Work) -> float:
-    """Returns the seconds of some work by the rough speeds of a device."""
+    """Return the seconds of some work by the rough speeds of a device."""
     return spec.slowdown * estimate(spec, work)[0]
 
 
 def op_seconds(plan: PlanValue) -> tuple[dict[str, float], ...]:
-    """Returns for each split the seconds that its nodes are estimated to take, by op."""
+    """Return for each split the seconds that its nodes are estimated to take, by op."""
     out: list[dict[str, float]] = []
     for split in plan.splits:
         spec, of_split = plan.topology.devices[split.device], dict[str, float]()

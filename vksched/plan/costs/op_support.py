@@ -54,7 +54,7 @@ class OpSupport:
         self._longest: list[dict[int, float]] = _shared(self.alike)
 
     def unsupported_reason(self, node: Node, device: int) -> str | None:
-        """Returns why a device cannot run a node, or None when it can."""
+        """Return why a device cannot run a node, or None when it can."""
         kind = self.graph.kinds[node.id]
         answer = self._same[device].get(kind)
         if answer is None:
@@ -65,11 +65,11 @@ class OpSupport:
         return self._too_large(node, device) if may_fill else reason
 
     def scratch_words(self, node: Node, device: int) -> int:
-        """Returns the words that a node needs beside its result while it runs on a device."""
+        """Return the words that a node needs beside its result while it runs on a device."""
         return self._need(node, device)[0]
 
     def inner_barriers(self, node: Node, device: int, in_place: bool = False) -> int:
-        """Returns the barriers between the dispatches of a node. in_place: its result lies where
+        """Return the barriers between the dispatches of a node. in_place: its result lies where
         the operand lies that it keeps.
         """
         return self._need(node, device)[1 + in_place]
@@ -89,7 +89,7 @@ class OpSupport:
         return known[call]
 
     def node_seconds(self, node_id: int, device: int) -> float:
-        """Returns the expected time of a node on a device."""
+        """Return the expected time of a node on a device."""
         known, call = self._seconds[device], self.graph.signatures[node_id]
         if call not in known:
             spec, node = self.topology.devices[device], self.graph.nodes[node_id]
@@ -97,7 +97,7 @@ class OpSupport:
         return known[call]
 
     def longest_seconds(self, node_id: int, device: int) -> float:
-        """Returns the time of a node that a submission must allow for."""
+        """Return the time of a node that a submission must allow for."""
         known, call = self._longest[device], self.graph.signatures[node_id]
         if call not in known:
             spec, node = self.topology.devices[device], self.graph.nodes[node_id]
@@ -105,12 +105,12 @@ class OpSupport:
         return known[call]
 
     def split_seconds(self, nodes: Iterable[int], device: int) -> float:
-        """Returns the expected time of some nodes in one submission."""
+        """Return the expected time of some nodes in one submission."""
         seconds = sum([self.node_seconds(n, device) for n in nodes])
         return node_cost.submission_seconds(self.topology.devices[device]) + seconds
 
     def flops(self, node: Node) -> float:
-        """Returns the arithmetic of a node."""
+        """Return the arithmetic of a node."""
         return node.declaration.work(self.graph.input_types(node), node.type, node.attrs).flops
 
     def missing_bytes(self, value: int, device: int) -> int:
@@ -192,6 +192,6 @@ class OpSupport:
 
 
 def _shared(alike: Sequence[int]) -> list[dict[Key, Answer]]:
-    """Returns an empty mapping for each device; devices that are alike have the same one."""
+    """Return an empty mapping for each device; devices that are alike have the same one."""
     made: dict[int, dict[Key, Answer]] = {}
     return [made.setdefault(first, {}) for first in alike]

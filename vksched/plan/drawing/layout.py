@@ -63,7 +63,7 @@ class Layout:
 
 
 def lay_out(scene: Scene, head_chars: Mapping[int, int]) -> Layout:
-    """Returns the layout; the boxes of the scene get their places.
+    """Return the layout; the boxes of the scene get their places.
 
     head_chars: characters above each lane, for which it must be wide enough.
     """
@@ -75,7 +75,7 @@ def lay_out(scene: Scene, head_chars: Mapping[int, int]) -> Layout:
 
 
 def _give_rows(scene: Scene) -> dict[int, list[list[int]]]:
-    """Gives each box its row; returns for each row its boxes, lane by lane. A frame has a row for
+    """Give each box its row; returns for each row its boxes, lane by lane. A frame has a row for
     its title first.
     """
     free = [0] * len(scene.lanes)
@@ -110,7 +110,7 @@ def _is_short(scene: Scene, wire: Wire) -> bool:
 
 
 def _colour(intervals: Iterable[tuple[float, float, Hashable]]) -> dict[Hashable, int]:
-    """Returns for each key the lowest track in which its interval meets no other."""
+    """Return for each key the lowest track in which its interval meets no other."""
     ends: list[float] = []
     out: dict[Hashable, int] = {}
     for start, end, key in sorted(intervals, key=lambda item: item[:2]):
@@ -127,7 +127,7 @@ Tracks = dict[int, dict[Hashable, int]]
 
 
 def _give_channels(scene: Scene, nets: dict[Net, list[Wire]]) -> tuple[Tracks, Tracks]:
-    """Returns the tracks in the gutter of each lane and in the channel right of each lane."""
+    """Return the tracks in the gutter of each lane and in the channel right of each lane."""
     inside: dict[int, list[tuple[float, float, Hashable]]] = defaultdict(list)
     between: dict[int, list[tuple[float, float, Hashable]]] = defaultdict(list)
     for net, wires in nets.items():

@@ -37,7 +37,7 @@ HEAD = 46.0
 
 
 def save_drawing(plan: PlanValue, path: str | os.PathLike[str]) -> None:
-    """Writes the picture of a plan.
+    """Write the picture of a plan.
 
     Raises:
         PlanError: the name does not end in .svg, or the file cannot be written.
@@ -46,7 +46,7 @@ def save_drawing(plan: PlanValue, path: str | os.PathLike[str]) -> None:
 
 
 def draw_plan(plan: PlanValue) -> str:
-    """Returns the picture of a plan as SVG text; the same for the same plan."""
+    """Return the picture of a plan as SVG text; the same for the same plan."""
     scene = make_scene(plan)
     heads = {i: max(map(len, _head(plan, device))) for i, device in enumerate(scene.lanes)}
     layout = lay_out(scene, heads)

@@ -110,12 +110,12 @@ def make_scene(plan: PlanValue) -> Scene:
 
 
 def shorten(text: str, chars: int = LINE_CHARS) -> str:
-    """Returns the end of a text that is too long for its place."""
+    """Return the end of a text that is too long for its place."""
     return text if len(text) <= chars else f"…{text[1 - chars :]}"
 
 
 def cut(text: str) -> str:
-    """Returns the beginning of a text that is too long for its place."""
+    """Return the beginning of a text that is too long for its place."""
     return text if len(text) <= LINE_CHARS else f"{text[: LINE_CHARS - 1]}…"
 
 

@@ -73,11 +73,11 @@ class Speeds:
         self._probed = [False] * devices
 
     def of(self, device: int) -> float:
-        """Returns how many times longer than expected a device takes."""
+        """Return how many times longer than expected a device takes."""
         return math.exp(self._pace[device])
 
     def depth(self, device: int) -> int:
-        """Returns how many pieces a device may have at once."""
+        """Return how many pieces a device may have at once."""
         return 1 if self._probed[device] else DEPTH
 
     def begin(self) -> list[int]:
@@ -95,7 +95,7 @@ class Speeds:
         return probed
 
     def see(self, device: int, expected_s: float, taken_s: float) -> None:
-        """Takes in how long a piece took."""
+        """Take in how long a piece took."""
         if expected_s <= 0 or taken_s <= 0:
             return
         seen = max(-MOST, min(MOST, math.log(taken_s / expected_s)))
@@ -137,13 +137,13 @@ class DispatchTarget(Protocol):
     def now(self) -> float: ...
 
     def bring(self, value: int, source: int, device: int) -> None:
-        """Copies a value to a device. source: the piece that gave it and is complete, or HOST."""
+        """Copy a value to a device. source: the piece that gave it and is complete, or HOST."""
 
     def submit(self, piece: int, device: int) -> None:
-        """Starts a piece behind all that its device has been given."""
+        """Start a piece behind all that its device has been given."""
 
     def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
-        """Waits for one of some pieces, given with their devices; returns which one ended, and what
+        """Wait for one of some pieces, given with their devices; returns which one ended, and what
         its device took for it, 0 where that says nothing.
         """
 
@@ -173,7 +173,7 @@ class Dispatcher:
                 self.arrive(piece)
 
     def next(self, now_s: float) -> tuple[int, int] | None:
-        """Returns a piece and the device that it goes to now; None where it is better to wait."""
+        """Return a piece and the device that it goes to now; None where it is better to wait."""
         raise NotImplementedError
 
     def arrive(self, piece: int) -> None:
@@ -185,7 +185,7 @@ class Dispatcher:
         return len(self.complete) == len(self.options.pieces)
 
     def missing(self, piece: int, device: int) -> Iterator[tuple[int, int]]:
-        """Yields what must be copied to a device for a piece, with the pieces that gave it."""
+        """Yield what must be copied to a device for a piece, with the pieces that gave it."""
         makers = self.options.makers
         for value in self.options.pieces[piece].reads:
             if (device, value) not in self._there:
@@ -223,13 +223,13 @@ class Dispatcher:
             self.tape.waits = tuple(self._seen)
 
     def heads(self) -> list[tuple[int, int]]:
-        """Returns the piece that each busy device will end first, with the device."""
+        """Return the piece that each busy device will end first, with the device."""
         return [(queue[0], device) for device, queue in enumerate(self.queues) if queue]
 
     # -- estimates ---------------------------------------------------------------------------------
 
     def places(self, piece: int) -> Collection[int]:
-        """Returns the devices that a piece may go to in this run."""
+        """Return the devices that a piece may go to in this run."""
         return self.options.pieces[piece].seconds if self._alone is None else (self._alone,)
 
     def expected_s(self, piece: int, device: int) -> float:
@@ -253,7 +253,7 @@ class Dispatcher:
         return host_s, device_s
 
     def finish_s(self, piece: int, device: int, now_s: float, free_s: float) -> float:
-        """Returns when a device would end a piece. free_s: when it has ended all before."""
+        """Return when a device would end a piece. free_s: when it has ended all before."""
         host_s, device_s = self.moving_s(piece, device)
         ready_s = now_s
         for _, maker in self.missing(piece, device):
@@ -263,7 +263,7 @@ class Dispatcher:
         return start_s + self.expected_s(piece, device)
 
     def free_s(self, device: int, now_s: float) -> float:
-        """Returns when a device has ended all that it was given."""
+        """Return when a device has ended all that it was given."""
         return max(now_s, self._free_s[device]) if self.queues[device] else now_s
 
 
@@ -320,7 +320,7 @@ class Stealing(Dispatcher):
         return self.expected_s(piece, device) + network_s
 
     def load_s(self, device: int) -> float:
-        """Returns the seconds of work that stand with a device."""
+        """Return the seconds of work that stand with a device."""
         waiting = [piece for _, piece in self._ready[device]]
         return sum(self.expected_s(piece, device) for piece in (*self.queues[device], *waiting))
 
@@ -338,7 +338,7 @@ class Stealing(Dispatcher):
         return None
 
     def _steal(self, thief: int, now_s: float) -> int | None:
-        """Returns the piece that is cheapest to move to a device from the longest queue."""
+        """Return the piece that is cheapest to move to a device from the longest queue."""
         loads = sorted((-self.load_s(d), d) for d in range(len(self._ready)) if d != thief)
         for load, victim in loads:
             fits = [
@@ -357,7 +357,7 @@ POLICIES: dict[str, type[Dispatcher]] = {"earliest-finish": Earliest, "work-stea
 
 
 def execute(dispatcher: Dispatcher, target: DispatchTarget) -> None:
-    """Runs all pieces once: the loop of the executor and of the simulator."""
+    """Run all pieces once: the loop of the executor and of the simulator."""
     while not dispatcher.over:
         while (chosen := dispatcher.next(target.now())) is not None:
             piece, device = chosen
@@ -371,7 +371,7 @@ def execute(dispatcher: Dispatcher, target: DispatchTarget) -> None:
 
 
 def _dependencies(options: Options) -> tuple[list[int], list[list[int]]]:
-    """Returns for each piece how many others it reads from, and which others read from it."""
+    """Return for each piece how many others it reads from, and which others read from it."""
     waits: list[int] = []
     readers: list[list[int]] = [[] for _ in options.pieces]
     for number, piece in enumerate(options.pieces):

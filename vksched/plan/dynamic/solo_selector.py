@@ -47,7 +47,7 @@ class SoloOrAllSelector:
         self._met: set[int | None] = set()
 
     def choose(self, speeds: Speeds) -> int | None:
-        """Returns who takes the next run, as `alone` has it."""
+        """Return who takes the next run, as `alone` has it."""
         now_s = self._took_s(self.alone)
         if now_s is None or not self._whole:
             return self.alone
@@ -68,7 +68,7 @@ class SoloOrAllSelector:
         return self.alone
 
     def see(self, seconds: float, cold: bool = False) -> None:
-        """Takes in how long a run took by the last choice. cold: it did what drivers had put off
+        """Take in how long a run took by the last choice. cold: it did what drivers had put off
         until then, which does not count the first time.
         """
         if cold and self.alone not in self._met:

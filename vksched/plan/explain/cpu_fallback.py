@@ -35,7 +35,7 @@ class Fallback:
 
 
 def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
-    """Returns the ops that numpy runs because no device can, in the graph's order.
+    """Return the ops that numpy runs because no device can, in the graph's order.
 
     few: whether arithmetic on a few numbers counts.
     """
@@ -75,7 +75,7 @@ def _is_small(plan: PlanValue, node: Node) -> bool:
 
 
 def warn_of_fallbacks(plan: PlanValue, told: set[str]) -> None:
-    """Warns of each op that falls to numpy and is not yet in `told`, and adds it.
+    """Warn of each op that falls to numpy and is not yet in `told`, and adds it.
 
     Ops with the same reasons share a warning.
     """
@@ -105,7 +105,7 @@ def _more(count: int) -> str:
 
 
 def join_reasons(reasons: Sequence[tuple[str, str]]) -> str:
-    """Returns reasons as text, devices with the same reason together."""
+    """Return reasons as text, devices with the same reason together."""
     devices: dict[str, list[str]] = {}
     for device, why in reasons:
         devices.setdefault(why, []).append(device)
@@ -113,7 +113,7 @@ def join_reasons(reasons: Sequence[tuple[str, str]]) -> str:
 
 
 def fallback_lines(plan: PlanValue) -> list[str]:
-    """Returns a line for each op that falls to numpy."""
+    """Return a line for each op that falls to numpy."""
     return [
         f"numpy runs {count_of(len(f.nodes), 'node')} of {f.op} ({f.nodes[0]}"
         f"{', ...' if len(f.nodes) > 1 else ''}), as {join_reasons(f.reasons)}"

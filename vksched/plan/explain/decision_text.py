@@ -42,7 +42,7 @@ def choice_lines(plan: PlanValue) -> list[str]:
 
 
 def choice_as_dict(plan: PlanValue) -> dict[str, Any] | None:
-    """Returns the same as plain data; None for a plan that weighs nothing."""
+    """Return the same as plain data; None for a plan that weighs nothing."""
     if plan.policy == "priority":
         return None
     metrics, bound, decision = plan_metrics(plan), find_bound(plan), plan.decision
@@ -141,7 +141,7 @@ def _bound(plan: PlanValue, metrics: Metrics, bound: Bound) -> str:
 
 
 def _among(decision: Decision | None) -> str:
-    """Returns the devices that were compared: a device that did not compete may take less."""
+    """Return the devices that were compared: a device that did not compete may take less."""
     names = decision.devices if decision else ()
     few = f" on {', '.join(names)}" if names else " of these nodes"
     return few if len(names) <= FEW else f" on the {len(names)} devices that competed"
@@ -165,7 +165,7 @@ def _costs(plan: PlanValue) -> str:
 
 
 def measured_share(plan: PlanValue) -> float:
-    """Returns the share of the devices' seconds in a run that rests on measurements."""
+    """Return the share of the devices' seconds in a run that rests on measurements."""
     splits = predict(plan).splits
     total_s = sum(split.device_s for split in splits)
     return sum(split.measured_s for split in splits) / total_s if total_s > 0 else 0.0
@@ -179,7 +179,7 @@ def _assumed(plan: PlanValue) -> bool:
 
 
 def comparison_as_text(comparison: Tradeoffs) -> str:
-    """Returns a table of candidates, with those first that no other one beats in everything."""
+    """Return a table of candidates, with those first that no other one beats in everything."""
     decision = next(iter(comparison.decisions.values()))
     energy = "energy*" if decision.watts_assumed else "energy"
     rows = [["candidate", "works on", "copies", "one run", "stream", "peak", energy, "best for"]]

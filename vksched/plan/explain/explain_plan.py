@@ -105,7 +105,7 @@ def _replica_lines(plan: PlanValue) -> list[str]:
 
 
 def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]:
-    """Returns a line on the GPUs that have no work, where others have; [] where all have."""
+    """Return a line on the GPUs that have no work, where others have; [] where all have."""
     idle, working = without_work(plans)
     if not idle:
         return []
@@ -177,7 +177,7 @@ def _device_rows(plan: PlanValue) -> list[str]:
 
 
 def _groups(plan: PlanValue) -> list[tuple[str, list[int]]]:
-    """Returns the rows of the table, with the devices of each."""
+    """Return the rows of the table, with the devices of each."""
     topology = plan.topology
     if len(topology.devices) <= ROWS:
         return [(spec.name, [device]) for device, spec in enumerate(topology.devices)]
@@ -193,7 +193,7 @@ def _groups(plan: PlanValue) -> list[tuple[str, list[int]]]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Returns names, or the first of many."""
+    """Return names, or the first of many."""
     if len(names) <= NAMES:
         return ", ".join(names)
     return f"{', '.join(names[:NAMES])} and {len(names) - NAMES:,} more"
@@ -311,7 +311,7 @@ def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
 
 
 def _is_held(op: str) -> bool:
-    """Leaves that have a device: an input is wherever it is read, constants are small change."""
+    """Leave that have a device: an input is wherever it is read, constants are small change."""
     return op not in ("input", "constant")
 
 
@@ -323,7 +323,7 @@ def _names(plan: PlanValue, ids: Sequence[int]) -> str:
 
 
 def _kind_of(rule: str) -> str:
-    """Returns a rule without the names and numbers that tell one node from the next."""
+    """Return a rule without the names and numbers that tell one node from the next."""
     for pattern, kind in _KINDS:
         rule = pattern.sub(kind, rule)
     return rule
@@ -343,7 +343,7 @@ _KINDS = (
 
 
 def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
-    """Returns the plan as plain data that json.dumps takes."""
+    """Return the plan as plain data that json.dumps takes."""
     graph, devices = plan.graph, plan.topology.devices
     in_split = split_of(plan)
     transfer = transfers(plan)

@@ -48,7 +48,7 @@ class Layers:
         return self.first if self.first == self.last else f"{self.first} .. {self.last}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as plain data that json.dumps takes."""
+        """Return it as plain data that json.dumps takes."""
         return {
             "first": self.first,
             "last": self.last,
@@ -60,7 +60,7 @@ class Layers:
 
 
 def layer_of(name: str) -> str:
-    """Returns the layer of a node: its name up to the first part that is a number or ends in one;
+    """Return the layer of a node: its name up to the first part that is a number or ends in one;
     the name itself where there is none before its last part.
 
     A part that is a number counts before one that ends in a number: of "/layer1/layer1.0/conv" the
@@ -71,7 +71,7 @@ def layer_of(name: str) -> str:
 
 
 def find_layers(plan: PlanValue) -> tuple[Layers, ...]:
-    """Returns where all layers of a plan run, in the order of the graph."""
+    """Return where all layers of a plan run, in the order of the graph."""
     graph, specs = plan.graph, plan.topology.devices
     where = {node: split.device for split in plan.splits for node in split.nodes}
     known: dict[tuple[int, int], float] = {}
@@ -97,7 +97,7 @@ def find_layers(plan: PlanValue) -> tuple[Layers, ...]:
 
 
 def layer_lines(plan: PlanValue) -> list[str]:
-    """Returns where all layers run, as lines of a text."""
+    """Return where all layers run, as lines of a text."""
     found = find_layers(plan)
     shown = found if len(found) <= SHOWN else (*found[: SHOWN - 4], *found[-3:])
     table = [["layers", "nodes", "device", "predicted", "weights"]]
@@ -135,7 +135,7 @@ class _Layer:
 
 
 def _joined(before: Layers, name: str, layer: _Layer) -> Layers:
-    """Returns layers with the next one."""
+    """Return layers with the next one."""
     nodes = {d: before.nodes[d] + layer.nodes[d] for d in before.nodes}
     seconds = {d: before.seconds[d] + layer.seconds[d] for d in before.nodes}
     weight_bytes = before.weight_bytes + layer.weight_bytes

@@ -69,7 +69,7 @@ _Leg = tuple[tuple[str, str, Link], int]
 
 
 def _in(topology: Topology, device: int) -> list[tuple[str, str, Link]]:
-    """Returns the link from a host to its device; none for its CPU."""
+    """Return the link from a host to its device; none for its CPU."""
     if topology.is_cpu(device):
         return []
     host = topology.memory_of(topology.host_of(device))
@@ -77,7 +77,7 @@ def _in(topology: Topology, device: int) -> list[tuple[str, str, Link]]:
 
 
 def _out(topology: Topology, device: int, targets: set[int]) -> list[tuple[str, str, Link]]:
-    """Returns the links from a device to others: to its host and to each other host once, then one
+    """Return the links from a device to others: to its host and to each other host once, then one
     for each that reads.
     """
     if not targets:

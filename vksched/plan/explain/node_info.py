@@ -171,7 +171,7 @@ def _describe(plan: PlanValue, node_id: int, support: OpSupport) -> NodeInfo:
 
 
 def about_as_dict(about: NodeInfo) -> dict[str, Any]:
-    """Returns it as plain data that json.dumps takes."""
+    """Return it as plain data that json.dumps takes."""
     out = asdict(about)
     for key, value in out.items():
         if isinstance(value, tuple):
@@ -271,7 +271,7 @@ def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
 
 
 def _verdicts(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEligibility, ...]:
-    """Asks every device anew: a plan keeps its reasons only for the device that was chosen."""
+    """Ask every device anew: a plan keeps its reasons only for the device that was chosen."""
     runs_on = {n: s.device for s in plan.splits for n in s.nodes}
     readers = [runs_on[reader] for reader in support.readers[node.id] if reader in runs_on]
     out: list[DeviceEligibility] = []
@@ -292,7 +292,7 @@ def _verdicts(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEl
 
 
 def explain_nodes(plan: PlanValue, ids: tuple[int, ...]) -> str:
-    """Returns some nodes as text: a page for each of a few, a line for each of many."""
+    """Return some nodes as text: a page for each of a few, a line for each of many."""
     if len(ids) <= MANY:
         return "\n\n".join(about_as_text(describe_node(plan, i)) for i in ids)
     lines = [f"{len(ids)} nodes; a name or a narrower pattern tells more of one"]
@@ -305,7 +305,7 @@ def explain_nodes(plan: PlanValue, ids: tuple[int, ...]) -> str:
 
 
 def about_as_text(about: NodeInfo) -> str:
-    """Returns one node as text."""
+    """Return one node as text."""
     lines = [f"{about.name}: {about.op} -> {about.type} ({format_bytes(about.bytes)}), %{about.id}"]
     if about.attrs:
         lines.append(f"  with {about.attrs}")

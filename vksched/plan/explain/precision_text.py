@@ -16,7 +16,7 @@ from ..types.plan_types import PlanValue
 
 
 def precision_lines(plan: PlanValue) -> list[str]:
-    """Returns a line on nodes that have a precision; [] where all is float32."""
+    """Return a line on nodes that have a precision; [] where all is float32."""
     words: Counter[str] = Counter()
     devices: Counter[tuple[int, str]] = Counter()
     held: Counter[tuple[int, str, str]] = Counter()

@@ -31,7 +31,7 @@ def timeline_of(plan: PlanValue) -> Timeline:
 
 
 def lanes_of(plans: Iterable[PlanValue]) -> list[Lane]:
-    """Returns the host's lane and one for each device of some plans, the CPU's last."""
+    """Return the host's lane and one for each device of some plans, the CPU's last."""
     specs = {spec.name: spec for plan in plans for spec in plan.topology.devices}
     order = sorted(specs.values(), key=lambda spec: spec.kind == "cpu")
     return [Lane("host"), *(Lane(spec.name, spec.label) for spec in order)]
@@ -44,7 +44,7 @@ def make_plan_view(
     texts: int = MAX_TEXTS,
     decides: bool = False,
 ) -> PlanView:
-    """Returns a plan as timelines show it. lanes: with all its devices. texts: with how many nodes
+    """Return a plan as timelines show it. lanes: with all its devices. texts: with how many nodes
     at most it has texts on each of them. decides: whether its runs have splits of their own.
     """
     simulated = simulate(plan)
@@ -103,7 +103,7 @@ def _split(plan: PlanValue, split: Split, lane: int) -> SplitView:
 
 
 def alive_bytes(plan: PlanValue) -> list[int]:
-    """Returns for each split the bytes of its device that hold something while it runs: weights,
+    """Return for each split the bytes of its device that hold something while it runs: weights,
     states, and the values of this run that are made or copied in by then and still read.
     """
     last: dict[tuple[int, int], int] = defaultdict(int)

@@ -42,7 +42,7 @@ class _Place:
         return range(self.device, self.device + len(self.host_plan.plan.topology.devices))
 
     def moved(self, split: Split) -> Split:
-        """Returns a split with the numbers of the joined plan."""
+        """Return a split with the numbers of the joined plan."""
         return replace(
             split,
             id=split.id + self.split,
@@ -107,7 +107,7 @@ class Joined:
         return HostWalk(self, place, generator, sent_labels, draw)
 
     def cpu_of(self, host: str) -> int:
-        """Returns the CPU of a host."""
+        """Return the CPU of a host."""
         return next(place.devices[-1] for place in self.places if place.host_plan.host == host)
 
     @property
@@ -240,7 +240,7 @@ def events_of_parts(
     runs: int = 1,
     rng: np.random.Generator | None = None,
 ) -> list[Event]:
-    """Returns the events of some runs on all hosts, in an order drawn by `rng`: at each step one
+    """Return the events of some runs on all hosts, in an order drawn by `rng`: at each step one
     thread goes on that waits for no message. The caller gives each run the first slot that is free.
     """
     joined, draw = Joined(plan, host_plans), rng or np.random.default_rng(0)
@@ -280,7 +280,7 @@ def events_of_parts(
 def check_part_events(
     plan: PlanValue, host_plans: Sequence[HostPlan], events: Sequence[Event]
 ) -> list[Finding]:
-    """Returns all that is not in order in the events of a plan's parts."""
+    """Return all that is not in order in the events of a plan's parts."""
     checker = Checker(Joined(plan, host_plans).plan, len(host_plans))
     return [finding for event in events for finding in checker.feed(event)]
 
@@ -288,7 +288,7 @@ def check_part_events(
 def check_parts(
     plan: PlanValue, host_plans: Sequence[HostPlan], runs: int = 2, seed: int = 0
 ) -> None:
-    """Lets some runs of a plan's parts go on at once.
+    """Let some runs of a plan's parts go on at once.
 
     Raises:
         PlanError: what is not in order.

@@ -82,7 +82,7 @@ class HostPlan:
         return frozenset(step.value for step in self.walk() if isinstance(step, Recv))
 
     def walk(self) -> Iterator[Send | Recv]:
-        """Returns its steps in order."""
+        """Return its steps in order."""
         for position in sorted(self.steps):
             yield from self.steps[position]
 
@@ -98,5 +98,5 @@ NOTHING = DeviceMemory((), 0, (), (), (), 0)
 
 
 def blank(node_id: int) -> Node:
-    """Returns a node that a part has nothing to do with."""
+    """Return a node that a part has nothing to do with."""
     return Node(node_id, "input", (), NO_SHAPE, BLANK, f"~{node_id}")

@@ -63,7 +63,7 @@ WeightOf = Callable[[str], ArrayLike]
 
 
 def encode_host_plan(host_plan: HostPlan, state: Callable[[object], str]) -> dict[str, Any]:
-    """Returns a part as `HOST_PLAN` says. state: gives the name of a state by its key in the
+    """Return a part as `HOST_PLAN` says. state: gives the name of a state by its key in the
     graph.
     """
     graph = host_plan.plan.graph
@@ -99,7 +99,7 @@ def decode_host_plan(
     state: Callable[[str], object] = lambda name: name,
     onnx_ops: bool = False,
 ) -> HostPlan:
-    """Returns a part of its document, verified. Weights that parts share by hash and type have one
+    """Return a part of its document, verified. Weights that parts share by hash and type have one
     key in all. state: gives the key of a state by its name. onnx_ops: whether ops of ONNX files
     that only the host runs may be there.
 
@@ -160,7 +160,7 @@ def _decode_nodes(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ..
 
 
 def _typed(held: ArrayLike, type_: TensorType) -> ArrayLike:
-    """Returns bytes as what they are of; what is made when it is needed stays so."""
+    """Return bytes as what they are of; what is made when it is needed stays so."""
     same = held.shape == type_.shape and held.dtype == numpy_dtype(type_.dtype)
     if same and isinstance(held, LazyArray):
         return held
@@ -211,12 +211,12 @@ class HostPlanCodec:
     onnx_ops: bool = False
 
     def write(self, host_plan: HostPlan, state: Callable[[object], str]) -> tuple[bytes, Weights]:
-        """Returns a part as JSON, and the bytes of its weights; see `encode_host_plan`."""
+        """Return a part as JSON, and the bytes of its weights; see `encode_host_plan`."""
         document = encode_host_plan(host_plan, state)
         return json.dumps(document, separators=(",", ":")).encode(), Weights(host_plan)
 
     def read(self, text: bytes, weight: WeightOf, state: Callable[[str], object]) -> HostPlan:
-        """Returns the part; see `decode_host_plan`."""
+        """Return the part; see `decode_host_plan`."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from .host_plan import HostPlan, Recv, Send
 
 
 def verify_host_plan(host_plan: HostPlan) -> HostPlan:
-    """Returns a part when it is sound by itself.
+    """Return a part when it is sound by itself.
 
     Raises:
         PlanError: the first promise that is broken.
@@ -79,7 +79,7 @@ def _check_there(host_plan: HostPlan, split: int, there: set[int]) -> None:
 
 
 def verify_host_plans(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
-    """Returns the parts of a plan when each is sound and none waits for ever.
+    """Return the parts of a plan when each is sound and none waits for ever.
 
     Raises:
         PlanError: the first promise that is broken.
@@ -88,7 +88,7 @@ def verify_host_plans(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
 
 
 def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
-    """Returns the parts of a plan when none waits for ever, whatever each is by itself.
+    """Return the parts of a plan when none waits for ever, whatever each is by itself.
 
     Raises:
         PlanError: what they wait for, or send in vain.

@@ -16,7 +16,7 @@ from ..types.decision import Candidate, Decision
 
 
 def encode_decision(decision: Decision | None) -> dict[str, Any] | None:
-    """Returns a decision as `trace.schema.DECISION` says; None where nothing was weighed."""
+    """Return a decision as `trace.schema.DECISION` says; None where nothing was weighed."""
     if decision is None:
         return None
     candidates = [*decision.candidates]
@@ -48,7 +48,7 @@ def encode_decision(decision: Decision | None) -> dict[str, Any] | None:
 
 
 def decode_decision(data: Mapping[str, Any] | None) -> Decision | None:
-    """Returns a decision from plain data.
+    """Return a decision from plain data.
 
     Raises:
         PlanError, TypeError, IndexError: it is none.

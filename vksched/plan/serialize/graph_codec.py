@@ -43,7 +43,7 @@ NONSENSE = (
 
 
 def encode_graph(graph: Graph) -> dict[str, Any]:
-    """Returns a graph as `trace.schema.GRAPH` says."""
+    """Return a graph as `trace.schema.GRAPH` says."""
     return {
         "nodes": list(map(encode_node, graph.nodes)),
         "outputs": [list(pair) for pair in graph.outputs],
@@ -55,7 +55,7 @@ def encode_graph(graph: Graph) -> dict[str, Any]:
 
 
 def encode_node(node: Node) -> dict[str, Any]:
-    """Returns a node as `trace.schema.NODE` says."""
+    """Return a node as `trace.schema.NODE` says."""
     return {
         "name": node.name,
         "op": node.op,
@@ -79,7 +79,7 @@ def _held(node: Node, array: ArrayLike) -> dict[str, Any]:
 
 
 def decode_graph(document: Mapping[str, Any]) -> Graph:
-    """Returns a graph to be planned; what its weights hold is not known.
+    """Return a graph to be planned; what its weights hold is not known.
 
     Raises:
         PlanError: it is none; the text says why.
@@ -104,7 +104,7 @@ def decode_graph(document: Mapping[str, Any]) -> Graph:
 
 
 def decode_node(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
-    """Returns a node of its document. onnx_ops: ops of ONNX files that only the host runs may be
+    """Return a node of its document. onnx_ops: ops of ONNX files that only the host runs may be
     there; they are declared at first sight, as files may bring new ones.
 
     Raises:
@@ -124,7 +124,7 @@ def decode_node(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
 
 
 def _declare(op: str) -> None:
-    """Declares an op of an importer, as the importer does at first sight."""
+    """Declare an op of an importer, as the importer does at first sight."""
     loader = find_op_loader(op)
     if op not in all_ops() and loader is not None:
         loader(op)
@@ -140,7 +140,7 @@ def _attr(value: object) -> AttrValue:
 
 
 def _array(node: Node, held: Mapping[str, Any], budget: list[int]) -> NDArray:
-    """Returns an array of a node's type and bounds."""
+    """Return an array of a node's type and bounds."""
     dtype, shape = numpy_dtype(node.type.dtype), node.type.shape
     low, high = held.get("bounds") or (0, 0)
     if low == high or node.type.size < 2:

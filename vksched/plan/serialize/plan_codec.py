@@ -55,7 +55,7 @@ class PlanRecord:
     replica: int = 0
 
     def as_document(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the graph and the plan as `trace.schema.GRAPH` and `PLAN` say."""
+        """Return the graph and the plan as `trace.schema.GRAPH` and `PLAN` say."""
         return encode_graph(self.plan.graph), self._encode()
 
     def as_reference(self) -> Callable[[], PlanRecord | None]:
@@ -183,7 +183,7 @@ def decode_plan_inputs(graph: Mapping[str, Any], document: Mapping[str, Any]) ->
 
 
 def decode_plan_record(graph: Mapping[str, Any], document: Mapping[str, Any]) -> PlanRecord:
-    """Returns a plan and what it was made of, from documents that `trace.load_tape` has checked.
+    """Return a plan and what it was made of, from documents that `trace.load_tape` has checked.
 
     Raises:
         PlanError: they make no sound plan; the text says why.
@@ -200,7 +200,7 @@ def decode_plan_record(graph: Mapping[str, Any], document: Mapping[str, Any]) ->
 
 
 def decode_plan(graph: Graph, topology: Topology, document: Mapping[str, Any]) -> Plan:
-    """Returns a plan of its document, which `trace.schema` has checked; nobody has verified it."""
+    """Return a plan of its document, which `trace.schema` has checked; nobody has verified it."""
     reasons = document["reasons"]
     return Plan(
         graph=graph,
@@ -221,12 +221,12 @@ def decode_plan(graph: Graph, topology: Topology, document: Mapping[str, Any]) -
 
 
 def replica_of(document: Mapping[str, Any]) -> int:
-    """Returns the number of a replica by its document; 0 for a plan that is none."""
+    """Return the number of a replica by its document; 0 for a plan that is none."""
     return int(document.get("replica", 0))
 
 
 def topology_of(document: Mapping[str, Any]) -> Topology:
-    """Returns the machine of a plan's document.
+    """Return the machine of a plan's document.
 
     Raises:
         PlanError: it is none, or its links make no sense.

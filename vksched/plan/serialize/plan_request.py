@@ -30,7 +30,7 @@ class PlanRequest:
     pipeline_order: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as `trace.schema.ASKED` says."""
+        """Return it as `trace.schema.ASKED` says."""
         return {
             "policy": self.policy,
             "objective": self.objective,
@@ -44,7 +44,7 @@ class PlanRequest:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> PlanRequest:
-        """Returns it from plain data.
+        """Return it from plain data.
 
         Raises:
             ValueError: a key that should be a number is none.

@@ -41,7 +41,7 @@ class Run:
         next(self._host, None)
 
     def advance(self) -> bool:
-        """Submits what is next and goes on to the next submission; returns False at the end."""
+        """Submit what is next and goes on to the next submission; returns False at the end."""
         return next(self._host, None) is not None
 
     def _walk(self) -> Iterator[object]:
@@ -78,14 +78,14 @@ class Run:
             self._hand_over(other, self._done_s[other])
 
     def _hand_over(self, number: int, free_s: float = 0.0) -> None:
-        """Submits the copies out of a split. free_s: the end of its work."""
+        """Submit the copies out of a split. free_s: the end of its work."""
         step = self._program.steps[number]
         self.now_s += step.submit_s
         end_s = self._copy_aside(step.device, number, step.leaving_s or 0.0, free_s)
         self._async_downloads[number] = end_s
 
     def _copy_aside(self, device: int, split: int, seconds: float, free_s: float = 0.0) -> float:
-        """Gives a copy queue some copies; returns their end. free_s: when their memory is free."""
+        """Give a copy queue some copies; returns their end. free_s: when their memory is free."""
         start_s = max(self.now_s, self._queues.copies_s[device], free_s)
         finish_s = self._queues.copies_s[device] = start_s + seconds
         self._tell("transfer_queue", device, split, start_s, finish_s)

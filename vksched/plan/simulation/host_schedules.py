@@ -103,7 +103,7 @@ def make_walks(
     results: Iterable[tuple[int, int]],
     values: Values,
 ) -> Walks | None:
-    """Returns the walks of a plan; None where the caller's host does all of it.
+    """Return the walks of a plan; None where the caller's host does all of it.
 
     commits: how many splits, at the end, write states. results: values that the caller gets, each
     with the split that makes it.
@@ -131,7 +131,7 @@ class Turns:
                     self._left[source] = max(self._left[source], 1 + self._left[split])
 
     def turn(self, source: int, target: int, reader: int) -> tuple[int, int]:
-        """Returns when a host gets a value, the smallest first. reader: HOST for the caller."""
+        """Return when a host gets a value, the smallest first. reader: HOST for the caller."""
         left = -1 if reader == HOST else self._left[reader]
         return -left, (target - source) % self._hosts
 
@@ -200,7 +200,7 @@ class _ScheduleBuilder:
         return tuple(self._tell(what, host, self._caller) for host in hosts)
 
     def _enter(self, split: int) -> Iterator[Message]:
-        """Yields what a split takes from other hosts."""
+        """Yield what a split takes from other hosts."""
         device, live_in, _ = self._flows[split]
         here = self._on[device]
         for value, source in live_in:
@@ -224,12 +224,12 @@ class _ScheduleBuilder:
         yield sent
 
     def _own(self, device: int, _: object, waits: Iterable[int]) -> tuple[int, ...]:
-        """Returns the splits of its own host that a split waits for."""
+        """Return the splits of its own host that a split waits for."""
         here = self._on[device]
         return tuple(split for split in waits if self._on[self._flows[split][0]] == here)
 
     def _last_of(self, splits: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-        """Returns by host the last of some splits on each device."""
+        """Return by host the last of some splits on each device."""
         latest = {self._flows[split][0]: split for split in splits}
         out: list[list[int]] = [[] for _ in self._names]
         for device, split in latest.items():

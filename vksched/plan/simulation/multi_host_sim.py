@@ -71,7 +71,7 @@ class RunOfHosts:
         return bool(self._ready)
 
     def send(self, message: Message, now_s: float) -> None:
-        """Gives the first wire a message. Its bytes leave one port and wait before the other."""
+        """Give the first wire a message. Its bytes leave one port and wait before the other."""
         self._enter(message, 0, now_s)
 
     def _enter(self, message: Message, wire: int, now_s: float) -> None:
@@ -161,7 +161,7 @@ class _HostRun(Run):
         self._unsent += self._walks.sends[number]
 
     def _wait(self, splits: Iterable[int]) -> Iterator[object]:
-        """Waits in one go, as over several hosts no copies run beside the work; what earlier splits
+        """Wait in one go, as over several hosts no copies run beside the work; what earlier splits
         made leaves before.
         """
         for split in splits:
@@ -188,7 +188,7 @@ class _HostRun(Run):
                 self.now_s = arrives_s
 
     def _send_complete(self) -> Iterator[object]:
-        """Sends what is complete by now."""
+        """Send what is complete by now."""
         for message in [m for m in self._unsent if self._done_s[m.split or 0] <= self.now_s]:
             self._unsent.remove(message)
             yield from self._send(message)
@@ -198,7 +198,7 @@ class _HostRun(Run):
             yield from self._send(self._unsent.popleft())
 
     def _send(self, message: Message) -> Iterator[object]:
-        """Copies a value from its device; a thread of its own sends it."""
+        """Copy a value from its device; a thread of its own sends it."""
         if message.split is not None:
             yield from self._wait([message.split])
         self._copy(message.copied_s, message.device, message.split)

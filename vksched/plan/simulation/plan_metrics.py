@@ -76,7 +76,7 @@ def evaluate_metrics(
 
 
 def period(program: Program, copies: int) -> float:
-    """Returns the time between two results of a stream that flows."""
+    """Return the time between two results of a stream that flows."""
     short = len(program.steps) * (WARM + FLOWING) * copies > STEPS
     warm, flowing = (1, 1) if short else (WARM * copies, FLOWING * copies)
     # the last runs have fewer beside them, and count no more
@@ -85,7 +85,7 @@ def period(program: Program, copies: int) -> float:
 
 
 def period_of(finish_s: Sequence[float], copies: int, warm: int) -> float:
-    """Returns the period of a stream from the ends of its runs, without those of the first and the
+    """Return the period of a stream from the ends of its runs, without those of the first and the
     last ones. Ends may come in bursts of as many as there are copies: so many are one step.
     """
     ends = sorted(finish_s)[warm : len(finish_s) - copies + 1]
@@ -94,7 +94,7 @@ def period_of(finish_s: Sequence[float], copies: int, warm: int) -> float:
 
 
 def energy(topology: Topology, one: Simulation) -> float:
-    """Returns the joules of a run."""
+    """Return the joules of a run."""
     busy_s = list(one.busy_s.values())
     copies: dict[int | None, list[float]] = {topology.cpu: []}
     for span in (span for span in one.spans if span.kind == "copy"):

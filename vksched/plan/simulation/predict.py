@@ -55,7 +55,7 @@ class Prediction:
 
 
 def predict(plan: PlanValue) -> Prediction:
-    """Returns the expected times of a run that no other run holds up."""
+    """Return the expected times of a run that no other run holds up."""
     splits = tuple(predict_split(plan, split) for split in plan.splits)
     return Prediction(simulate(plan).seconds, splits)
 

@@ -132,5 +132,5 @@ class Simulation:
         return out
 
     def total_s(self, kind: str) -> float:
-        """Returns the seconds of all spans of a kind."""
+        """Return the seconds of all spans of a kind."""
         return sum(s.finish_s - s.start_s for s in self.spans if s.kind == kind)

@@ -170,7 +170,7 @@ def make_program(
 
 
 def _shown(graph: Graph) -> tuple[int, ...]:
-    """Returns the nodes that the caller gets."""
+    """Return the nodes that the caller gets."""
     return (*(node for _, node in graph.outputs), *graph.backed_up_states)
 
 

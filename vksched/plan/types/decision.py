@@ -43,7 +43,7 @@ class Candidate:
         return "as placed" if self.single and self.single not in self.devices else self.name
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as plain data."""
+        """Return it as plain data."""
         return {
             "name": self.name,
             "devices": list(self.devices),
@@ -82,7 +82,7 @@ class Decision:
         return self.best_single_device_value / self.value if self.value > 0 else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as plain data."""
+        """Return it as plain data."""
         return {
             "objective": self.objective.name,
             "chosen": self.chosen.as_dict(),
@@ -114,7 +114,7 @@ class Tradeoffs:
 
     @staticmethod
     def of(candidates: Sequence[Candidate], decisions: Mapping[str, Decision]) -> Tradeoffs:
-        """Returns candidates in the order of a table; of the dominated ones, too, the faster ones
+        """Return candidates in the order of a table; of the dominated ones, too, the faster ones
         come first.
         """
         beaten = {id(c): any(dominates(o, c) for o in candidates) for c in candidates}
@@ -127,7 +127,7 @@ class Tradeoffs:
         return Tradeoffs(tuple(ordered), front, picks, dict(decisions))
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as plain data."""
+        """Return it as plain data."""
         picked: dict[int, list[str]] = {}
         for word, number in self.picks.items():
             picked.setdefault(number, []).append(word)
@@ -162,6 +162,6 @@ def value_text(objective: Objective, value: float) -> str:
 
 
 def times_text(factor: float) -> str:
-    """Returns how many times as much something is."""
+    """Return how many times as much something is."""
     text = f"{factor:.3g}"
     return "as much" if text == "1" else f"{text} times as much"

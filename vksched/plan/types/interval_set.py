@@ -27,7 +27,7 @@ class IntervalSet:
         self._ends.clear()
 
     def meets(self, *spans: Span) -> bool:
-        """Returns whether a word of any span is in the set; empty spans have none."""
+        """Return whether a word of any span is in the set; empty spans have none."""
         starts = self._starts
         if not starts:
             return False
@@ -39,7 +39,7 @@ class IntervalSet:
         return False
 
     def add(self, *spans: Span) -> None:
-        """Adds the words of spans."""
+        """Add the words of spans."""
         starts, ends = self._starts, self._ends
         for span in spans:
             if not span.words:
@@ -65,7 +65,7 @@ class Owners:
         self._items: list[tuple[int, int]] = []
 
     def take(self, span: Span, value: int) -> list[int]:
-        """Gives the words of a span to a value; returns the values that owned any of them."""
+        """Give the words of a span to a value; returns the values that owned any of them."""
         if span.words == 0:
             return []
         start = span.page * PAGE + span.offset

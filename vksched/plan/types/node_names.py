@@ -33,7 +33,7 @@ class NameIndex:
         return {node.name: node.id for node in self._graph.nodes}
 
     def find(self, key: str | int) -> tuple[int, ...]:
-        """Returns the ids of the nodes that a key names, at least one, in order.
+        """Return the ids of the nodes that a key names, at least one, in order.
 
         Raises:
             PlanError: there is none; the text names some that are close.
@@ -53,7 +53,7 @@ class NameIndex:
         return matched
 
     def matches(self, key: str) -> tuple[int, ...]:
-        """Returns the ids of the nodes that a name or a pattern means, in order; () for none."""
+        """Return the ids of the nodes that a name or a pattern means, in order; () for none."""
         if key in self._by_name:
             return (self._by_name[key],)
         if key in self._graph.aliases:

@@ -76,7 +76,7 @@ class ObjectiveFormatter:
 
     @staticmethod
     def of(objective: Objective, base: Metrics | None) -> ObjectiveFormatter:
-        """Returns the gauge of plans beside one. base: that one; None where it does not fit."""
+        """Return the gauge of plans beside one. base: that one; None where it does not fit."""
         return ObjectiveFormatter(objective, least_of([base.values if base is not None else {}]))
 
     @property
@@ -89,18 +89,18 @@ class ObjectiveFormatter:
         return self.objective.value(metrics.values, self.base)
 
     def factor(self, metrics: Metrics) -> float | None:
-        """Returns how many times as large that is as of the base; None where there is none."""
+        """Return how many times as large that is as of the base; None where there is none."""
         values = self.base
         if not all(word in values for word, _ in self.objective.weights):
             return None
         return self.value(metrics) / self.objective.value(values, values)
 
     def text(self, value: float) -> str:
-        """Returns a value with its unit."""
+        """Return a value with its unit."""
         return value_text(self.objective, value) if self.objective.word else f"{value:.3g}"
 
     def times(self, factor: float) -> str:
-        """Returns a factor in words: "5 % shorter", "5 % longer", "3 times as long"."""
+        """Return a factor in words: "5 % shorter", "5 % longer", "3 times as long"."""
         phrases = self.phrases
         if factor < 1:
             return f"{less(factor)} {phrases.smaller}"
@@ -115,7 +115,7 @@ def objective_of(plan: PlanValue | None) -> Objective:
 
 
 def less(factor: float) -> str:
-    """Returns by how much something gets smaller, which is never all of it."""
+    """Return by how much something gets smaller, which is never all of it."""
     return "over 99 %" if 0 < factor < 0.005 else percent(1 - factor)
 
 

@@ -24,7 +24,7 @@ for.
 
 
 def aligned(words: int) -> int:
-    """Returns words rounded up to the alignment of every span."""
+    """Return words rounded up to the alignment of every span."""
     return -(-words // ALIGN_WORDS) * ALIGN_WORDS
 
 
@@ -43,7 +43,7 @@ class Lifetime(NamedTuple):
 def assign_spans(
     lifetimes: Sequence[Lifetime], page_words: int, disable_aliasing: bool = False, enough: int = 0
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Returns a span for each value and the page sizes in words; values that live together never
+    """Return a span for each value and the page sizes in words; values that live together never
     overlap.
 
     disable_aliasing: nor share a page. enough: words with which the search for less ends.
@@ -116,7 +116,7 @@ class FreeBlocks:
         self._by_end: dict[int, int] = {}
 
     def take(self, size: int) -> tuple[int, int]:
-        """Returns start and size of a block that was free, the size at least as asked."""
+        """Return start and size of a block that was free, the size at least as asked."""
         at = bisect_left(self._blocks, (size, 0))
         if at == len(self._blocks):
             return self._grow(size)
@@ -128,7 +128,7 @@ class FreeBlocks:
         return start, found
 
     def give(self, start: int, size: int) -> None:
-        """Frees a block; it joins its free neighbours."""
+        """Free a block; it joins its free neighbours."""
         after = self._by_start.get(start + size)
         if after is not None:
             self._remove(after, start + size)
@@ -141,7 +141,7 @@ class FreeBlocks:
         self._insert(size, start)
 
     def _grow(self, size: int) -> tuple[int, int]:
-        """Takes the end of the page that needs the fewest words for it."""
+        """Take the end of the page that needs the fewest words for it."""
         page, free = self._largest_page() if self._whole else self._roomiest_end(size)
         if page is None:
             self.sizes.append(size)
@@ -153,7 +153,7 @@ class FreeBlocks:
         return start, size
 
     def _largest_page(self) -> tuple[int | None, int]:
-        """Returns the first of the largest free pages, where a page is one block, and its words."""
+        """Return the first of the largest free pages, where a page is one block, and its words."""
         if not self._blocks:
             return None, 0
         largest, _ = self._blocks[-1]
@@ -161,7 +161,7 @@ class FreeBlocks:
         return start // PAGE, largest
 
     def _roomiest_end(self, size: int) -> tuple[int | None, int]:
-        """Returns the page with the most free words at its end that may grow to hold a block, and
+        """Return the page with the most free words at its end that may grow to hold a block, and
         how many these are.
         """
         best: int | None = None
@@ -182,7 +182,7 @@ class FreeBlocks:
 
 
 def _live_together(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
-    """Returns for each lifetime the others that it meets; None where they are too many."""
+    """Return for each lifetime the others that it meets; None where they are too many."""
     out: list[list[int]] = [[] for _ in lifetimes]
     live: list[tuple[int, int]] = []
     pairs, most = 0, max(MAX_PAIRS, MAX_PAIRS_EACH * len(lifetimes))
@@ -230,7 +230,7 @@ def _assign_in_order(
 
 
 def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
-    """Returns the words that live at once at the worst moment: no assignment needs less."""
+    """Return the words that live at once at the worst moment: no assignment needs less."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         size = aligned(max(life.words, 1))

@@ -19,7 +19,7 @@ Overrides = Sequence[tuple[str | int, str]]
 def resolve_overrides(
     graph: Graph, topology: Topology, overrides: Overrides
 ) -> dict[int, tuple[int, str]]:
-    """Returns for each node that an override names its device and the override as text.
+    """Return for each node that an override names its device and the override as text.
 
     Node ids win over patterns, later patterns over earlier ones. A view stands for what it views.
 

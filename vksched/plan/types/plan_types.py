@@ -142,7 +142,7 @@ class Split:
         return stage_begins(self.async_transfers, len(self.uploads), len(self.nodes))
 
     def after(self, stage: str) -> tuple[tuple[str, int], ...]:
-        """Returns the stages, with their splits, for which a stage of this split waits."""
+        """Return the stages, with their splits, for which a stage of this split waits."""
         return tuple((o.after, o.split) for o in self.stage_deps if o.stage == stage)
 
 
@@ -249,7 +249,7 @@ class PlanValue:
         return tuple((held, value, self.placements[held].device) for held, value in assigned)
 
     def state_at(self, device: int, span: Span) -> int | None:
-        """Returns the state in whose memory a span lies; None where it is activation memory."""
+        """Return the state in whose memory a span lies; None where it is activation memory."""
         number = span.page - len(self.memory[device].activation_pages)
         return None if number < 0 else self.memory[device].states[number]
 
@@ -260,7 +260,7 @@ class PlanValue:
 
 
 def stage_begins(async_transfers: Collection[str], uploads: int, nodes: int) -> tuple[int, ...]:
-    """Returns the positions of the items of a split that begin another submission. uploads,
+    """Return the positions of the items of a split that begin another submission. uploads,
     nodes: how many it has.
     """
     positions = {UPLOAD: uploads, DOWNLOAD: uploads + nodes}
@@ -268,7 +268,7 @@ def stage_begins(async_transfers: Collection[str], uploads: int, nodes: int) -> 
 
 
 def scratch_of(node_id: int) -> int:
-    """Returns the number that stands for a node's scratch memory; its own inverse."""
+    """Return the number that stands for a node's scratch memory; its own inverse."""
     return -1 - node_id
 
 
@@ -312,7 +312,7 @@ def numpy_may_write(graph: Graph, value: int, state: int, readers: Iterable[int]
 
 
 def value_of(graph: Graph, operand: int, same_device: bool) -> int:
-    """Returns which value an operand stands for: itself, or for a view what it views.
+    """Return which value an operand stands for: itself, or for a view what it views.
 
     A part of a computed tensor crosses on its own; everything else stands for its root.
     """

@@ -43,23 +43,23 @@ class BufferSizes:
 
 
 def transfers(plan: PlanValue) -> tuple[Upload, ...]:
-    """Returns the copies from one device to another."""
+    """Return the copies from one device to another."""
     return tuple(c for s in plan.splits for c in s.uploads if c.source != HOST)
 
 
 def copied_bytes(plan: PlanValue, copies: tuple[Upload, ...]) -> int:
-    """Returns the bytes of some copies."""
+    """Return the bytes of some copies."""
     return sum(plan.graph.nodes[c.node].type.device_bytes for c in copies)
 
 
 def fences(plan: PlanValue) -> int:
-    """Returns how often a run waits for a device, the end included; numpy needs no fence."""
+    """Return how often a run waits for a device, the end included; numpy needs no fence."""
     waits = [w for s in plan.splits for w in s.waits] + list(plan.final_waits)
     return sum(plan.topology.devices[plan.splits[w].device].kind != "cpu" for w in waits)
 
 
 def buffers(plan: PlanValue) -> dict[str, BufferSizes]:
-    """Returns the sizes of the buffers on each device, by its name; those of replicas, too."""
+    """Return the sizes of the buffers on each device, by its name; those of replicas, too."""
     out = _own_buffers(plan)
     for name, sizes in (pair for own in plan.replicas for pair in _own_buffers(own).items()):
         both = {f.name: getattr(out[name], f.name) + getattr(sizes, f.name) for f in fields(sizes)}
@@ -90,7 +90,7 @@ def _own_buffers(plan: PlanValue) -> dict[str, BufferSizes]:
 
 
 def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
-    """Returns the GPUs that have nothing to do in plans for one machine, as those that stand before
+    """Return the GPUs that have nothing to do in plans for one machine, as those that stand before
     them have room for all that GPUs can run, and these; nothing where one is full.
     """
     if any(" is full: " in note for plan in plans for note in plan.notes):
@@ -104,5 +104,5 @@ def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
 
 
 def split_of(plan: PlanValue) -> dict[int, int]:
-    """Returns for each node that runs the split in which it does."""
+    """Return for each node that runs the split in which it does."""
     return {n: s.id for s in plan.splits for n in s.nodes}

@@ -9,7 +9,7 @@ from .plan_types import DOWNLOAD, UPLOAD
 
 
 def critical_path_length(graph: Graph, split_draft: SplitDraft) -> int:
-    """Returns how many items of a split, one after the other, need what the one before made: no
+    """Return how many items of a split, one after the other, need what the one before made: no
     order of the items does with fewer barriers.
     """
     roots, nodes = graph.view_bases, graph.nodes

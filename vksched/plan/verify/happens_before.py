@@ -94,7 +94,7 @@ class _Page:
         self.pieces = [_Piece()]
 
     def cut(self, access: Access) -> slice:
-        """Returns which pieces make up the words of an access."""
+        """Return which pieces make up the words of an access."""
         for at in (access.start, access.end):
             position = bisect_right(self.starts, at) - 1
             if self.starts[position] != at:
@@ -136,7 +136,7 @@ class Checker:
         self._first = _complete_first(plan)
 
     def feed(self, event: Event) -> list[Finding]:
-        """Takes the next event in the order in which the host did them."""
+        """Take the next event in the order in which the host did them."""
         if isinstance(event, Free):
             return self._free(event)
         host = self._first_host + event.agent
@@ -255,7 +255,7 @@ class Checker:
         return out
 
     def _queue(self, event: Submit) -> int:
-        """Returns the number of the queue that a submission goes to."""
+        """Return the number of the queue that a submission goes to."""
         return event.device + (0 if event.stage == COMPUTE else self._devices)
 
     def _check_complete(self, event: Submit, host: list[int]) -> list[Finding]:
@@ -437,13 +437,13 @@ def _join(known: list[int], other: Sequence[int]) -> None:
 
 
 def check_events(plan: PlanValue, events: Iterable[Event]) -> list[Finding]:
-    """Returns all that is not in order in the events of a plan."""
+    """Return all that is not in order in the events of a plan."""
     checker = Checker(plan)
     return [finding for event in events for finding in checker.feed(event)]
 
 
 def check_plan(plan: PlanValue, runs: int = 2, seed: int = 0) -> PlanValue:
-    """Returns the plan when some runs of it at once are in order.
+    """Return the plan when some runs of it at once are in order.
 
     Raises:
         PlanError: what is not.
@@ -453,7 +453,7 @@ def check_plan(plan: PlanValue, runs: int = 2, seed: int = 0) -> PlanValue:
 
 
 def fail_on(findings: Sequence[Finding]) -> None:
-    """Raises PlanError with the first findings, if there are any."""
+    """Raise PlanError with the first findings, if there are any."""
     if findings:
         shown = "\n  ".join(map(str, findings[:3]))
         raise PlanError(f"[check] {len(findings)} accesses are out of order:\n  {shown}")

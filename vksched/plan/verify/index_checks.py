@@ -13,7 +13,7 @@ from ..types.plan_types import PlanValue, scratch_of
 
 
 def check_numbers(plan: PlanValue) -> None:
-    """Checks all numbers of a plan of whose placements and memory there are as many as there should
+    """Check all numbers of a plan of whose placements and memory there are as many as there should
     be.
 
     Raises:

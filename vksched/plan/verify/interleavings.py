@@ -36,7 +36,7 @@ class Walk:
         self._device_of = {split.id: split.device for split in generator.splits}
 
     def run(self, slot: int, number: int) -> Iterator[Event]:
-        """Yields the events of one run."""
+        """Yield the events of one run."""
         generator, complete = self.generator, set[int]()
         graph, commits = generator.plan.graph, self._commits
         yield from self._begin(slot, number)
@@ -122,7 +122,7 @@ def events_of(
     runs: int = 1,
     rng: np.random.Generator | None = None,
 ) -> list[Event]:
-    """Returns the events of some runs, each in the first slot that is free, in an order drawn by
+    """Return the events of some runs, each in the first slot that is free, in an order drawn by
     `rng`: at each step one of the runs under way goes on.
     """
     walk, draw = Walk(EventGenerator(plan), plan.commits, plan.final_waits), rng or _default()

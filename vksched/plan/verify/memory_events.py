@@ -181,7 +181,7 @@ class EventGenerator:
         return Acquire(self._first + slot, slot, run)
 
     def run_in(self, slot: int) -> int:
-        """Returns the run that has a slot."""
+        """Return the run that has a slot."""
         return self._held[slot]
 
     def stage(self, slot: int, device: int, copy: Upload) -> Touch:
@@ -284,7 +284,7 @@ class EventGenerator:
     # -- what is where -----------------------------------------------------------------------------
 
     def _of_split(self, split: Split) -> dict[str, tuple[Item, ...]]:
-        """Copies in, nodes, copies out, by stage, each with a sequence word at the end; numpy
+        """Copy in, nodes, copies out, by stage, each with a sequence word at the end; numpy
         copies nothing and takes one node after the other.
         """
         device, on_cpu = split.device, split.device == self._cpu

@@ -25,7 +25,7 @@ class Turns:
         self._owners = [Owners() for _ in plan.topology.devices]
 
     def take(self, split: Split, is_complete: Callable[[int], bool]) -> None:
-        """Gives a split the staging buffers of the weights that the host writes for it."""
+        """Give a split the staging buffers of the weights that the host writes for it."""
         graph, owners = self._plan.graph, self._owners[split.device]
         for copy in split.uploads if split.refills else ():
             if copy.node not in graph.data:
@@ -73,7 +73,7 @@ def _take(taken: IntervalSet, span: Span, kind: str) -> None:
 
 
 def check_span(node: Node, words: int, span: Span, pages: tuple[int, ...], kind: str) -> None:
-    """Checks that a span is of so many words and lies in one of some pages."""
+    """Check that a span is of so many words and lies in one of some pages."""
     if span.words != words:
         raise _fail(f"{kind} span {span} of {node.name} is not of its {words} words")
     if not 0 <= span.page < len(pages) or not 0 <= span.offset <= pages[span.page] - words:

@@ -24,7 +24,7 @@ Used = Mapping[int, tuple[IntervalSet, IntervalSet]]
 def check_aside(
     plan: PlanValue, splits: Sequence[Split], spans: Mapping[int, Span], used: Used
 ) -> None:
-    """Checks one device. splits: its own. spans: where values are.
+    """Check one device. splits: its own. spans: where values are.
 
     Raises:
         PlanError: the first promise that is broken.
@@ -62,7 +62,7 @@ def check_aside(
 
 
 def _check_stages(plan: PlanValue, split: Split) -> None:
-    """Checks that there are such stages, and that each waits for what the device has got by then:
+    """Check that there are such stages, and that each waits for what the device has got by then:
     the work of a split of its own, or earlier, or for the copies in of its own.
     """
     if not set(split.async_transfers) <= {UPLOAD, DOWNLOAD} or len(
@@ -95,12 +95,12 @@ class _Waits:
                 self._latest.append(waited)
 
     def waited(self, split: int) -> int:
-        """Returns the last split for which the host has waited when it begins a split."""
+        """Return the last split for which the host has waited when it begins a split."""
         at = bisect_right(self._before, split)
         return self._latest[at - 1] if at else HOST
 
     def seen(self, split: int) -> int:
-        """Returns the first split before which the host has waited for one; how many there are,
+        """Return the first split before which the host has waited for one; how many there are,
         where that is the end of the run.
         """
         at = bisect_left(self._latest, split)

@@ -38,7 +38,7 @@ AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
 
 
 def verify_plan(plan: AnyPlan) -> AnyPlan:
-    """Returns the plan when it is sound.
+    """Return the plan when it is sound.
 
     Raises:
         PlanError: the first promise that is broken.
@@ -147,7 +147,7 @@ def _check_nodes(plan: PlanValue, calls: _Calls) -> None:
 
 
 def _check_order(plan: PlanValue) -> None:
-    """Simulates host and queues: presence of operands, completeness of what the host reads, and
+    """Simulate host and queues: presence of operands, completeness of what the host reads, and
     states that are written last.
     """
     graph = plan.graph
@@ -285,7 +285,7 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
 
 
 def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
-    """Returns for each of some states the nodes that read it, and are no views."""
+    """Return for each of some states the nodes that read it, and are no views."""
     graph, out = plan.graph, {state: set[int]() for state in states}
     for node in graph.ops if states else ():
         for state in states.intersection(map(graph.view_base, node.inputs)):
@@ -334,7 +334,7 @@ def _check_words(
     spans: Mapping[int, Span],
     splits: Sequence[Split],
 ) -> None:
-    """Replays a device's program on a map of words: who owns what, and which accesses no barrier
+    """Replay a device's program on a map of words: who owns what, and which accesses no barrier
     parts.
     """
     graph, memory = plan.graph, plan.memory[device]
@@ -406,7 +406,7 @@ def _check_words(
 def _words_used(
     plan: PlanValue, split: Split, spans: Mapping[int, Span]
 ) -> tuple[IntervalSet, IntervalSet]:
-    """Returns the words that the work of a split reads, and those that it writes."""
+    """Return the words that the work of a split reads, and those that it writes."""
     read, written = IntervalSet(), IntervalSet()
     part = split.stages[COMPUTE]
     every = _accesses(plan, split, spans)
@@ -420,7 +420,7 @@ _Access = tuple[list[tuple[int, Span]], list[int]]
 
 
 def _accesses(plan: PlanValue, split: Split, spans: Mapping[int, Span]) -> Iterator[_Access]:
-    """Yields for each item of a split the values in memory that it reads, with the part of each
+    """Yield for each item of a split the values in memory that it reads, with the part of each
     that it reads, and those that it writes: its result, and its scratch memory where it has some.
     """
     nodes, graph = plan.graph.nodes, plan.graph

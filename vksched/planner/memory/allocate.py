@@ -103,7 +103,7 @@ class MemoryUse:
         return max(self.live(), default=0)
 
     def live(self) -> list[int]:
-        """Returns the words that live at each item."""
+        """Return the words that live at each item."""
         live, out = 0, []
         for more, less in zip(self._born, self._dying, strict=True):
             live += more
@@ -112,7 +112,7 @@ class MemoryUse:
         return out
 
     def lifetimes(self, slack: float | None = None) -> list[Lifetime]:
-        """Returns the lifetimes of all values, in steps.
+        """Return the lifetimes of all values, in steps.
 
         slack: None makes each item a step of its own. Otherwise neighbours that do not depend on
         each other share a step, and no words, so that no barrier is needed between them, unless
@@ -125,7 +125,7 @@ class MemoryUse:
         ]
 
     def _steps(self, slack: float) -> list[int]:
-        """Returns for each item the first one of its step."""
+        """Return for each item the first one of its step."""
         allowed = self.least * (1 + slack)
         out: list[int] = []
         begin = live = ended = 0
@@ -147,7 +147,7 @@ def _keep_aside(
     first: dict[int, int],
     last: dict[int, int],
 ) -> None:
-    """Lets what the copy queue brings live from the start of the split before, and what it takes
+    """Let what the copy queue brings live from the start of the split before, and what it takes
     away until the host has waited for that.
 
     own: the splits of the device. begins: the first item of each, and how many items there are.
@@ -165,7 +165,7 @@ def _keep_aside(
 def assign_memory(
     program: MemoryUse, page_words: int, disable_aliasing: bool = False, tight: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Returns a span for each value of a program and the page sizes in words.
+    """Return a span for each value of a program and the page sizes in words.
 
     Items that could run beside each other share no words where that costs little, and if not tight.
     """
@@ -183,7 +183,7 @@ def assign_memory(
 
 
 def weights_of(graph: Graph, here: Sequence[SplitDraft]) -> tuple[int, ...]:
-    """Returns the weights and constants that a device's nodes read and that are not streamed in.
+    """Return the weights and constants that a device's nodes read and that are not streamed in.
 
     here: its splits.
     """
@@ -194,7 +194,7 @@ def weights_of(graph: Graph, here: Sequence[SplitDraft]) -> tuple[int, ...]:
 
 
 def states_of(graph: Graph, here: Sequence[SplitDraft]) -> tuple[int, ...]:
-    """Returns the states that live on a device. here: its splits."""
+    """Return the states that live on a device. here: its splits."""
     if not graph.states:
         return ()
     nodes = (n for split_draft in here for n in split_draft.nodes)

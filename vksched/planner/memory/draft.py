@@ -65,11 +65,11 @@ class PlanDraft:
         return self.support.topology
 
     def need(self, peers: Sequence[int]) -> int:
-        """Returns the bytes that devices of one memory still have to allocate."""
+        """Return the bytes that devices of one memory still have to allocate."""
         return sum(self.memory[d].needed_bytes for d in peers)
 
     def free_bytes(self, peers: Sequence[int]) -> int:
-        """Returns the bytes of a memory: where its devices say different things, the least of those
+        """Return the bytes of a memory: where its devices say different things, the least of those
         that take something of it.
         """
         used = [d for d in peers if self.memory[d].needed_bytes] or peers
@@ -95,7 +95,7 @@ def make_draft(
     ahead: bool = True,
     scarce: bool = False,
 ) -> PlanDraft:
-    """Returns the draft of a placement.
+    """Return the draft of a placement.
 
     notes: what to tell the user of it. tight: save memory at the price of barriers. ahead, scarce:
     see `StreamingBuffers.of`.
@@ -191,7 +191,7 @@ def finish(
     notes: tuple[str, ...],
     decision: Decision | None = None,
 ) -> Plan:
-    """Returns the plan of a draft for a number of copies. decision: what it was chosen from."""
+    """Return the plan of a draft for a number of copies. decision: what it was chosen from."""
     locations = {(d, v): span for d, own in enumerate(draft.spans) for v, span in own.items()}
     graph = draft.support.graph
     stage_deps = StageDependencies(graph, draft.topology, draft.spans)

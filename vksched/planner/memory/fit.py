@@ -50,7 +50,7 @@ FREE_TIMES = 2
 def fit(
     support: OpSupport, try_caps: Callable[[Caps], PlanDraft]
 ) -> tuple[PlanDraft, Caps, list[str]]:
-    """Returns a draft within every GPU's memory, its caps, and for each that was too small why."""
+    """Return a draft within every GPU's memory, its caps, and for each that was too small why."""
     topology = support.topology
     count = len(topology.devices)
     caps = Caps([None] * count, [range(0)] * count)
@@ -90,7 +90,7 @@ def _describe(draft: PlanDraft, caps: Caps, peers: tuple[int, ...], why: str) ->
 
 
 def _find_peak(draft: PlanDraft, peers: tuple[int, ...], caps: Caps) -> range | None:
-    """Returns the numbers of a few nodes in a row without which a device would have room, if there
+    """Return the numbers of a few nodes in a row without which a device would have room, if there
     are such: a cap would turn all away that come after them, too.
     """
     device, support = peers[0], draft.support
@@ -125,7 +125,7 @@ def _search_cap(
     step: int,
     try_caps: Callable[[Caps], PlanDraft],
 ) -> PlanDraft:
-    """Lowers the cap of the devices of one memory, in place, until they fit, and not much further.
+    """Lower the cap of the devices of one memory, in place, until they fit, and not much further.
 
     draft: one in which they do not. step: by how many nodes at least. With NONE they take nothing
     but the states that live there.
@@ -172,7 +172,7 @@ def _search_cap(
 
 
 def _held_by_first_reader(draft: PlanDraft, peers: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Returns in order the nodes that are the first on a device to read a weight or state that is
+    """Return in order the nodes that are the first on a device to read a weight or state that is
     not there yet, with one past the last, and the bytes of these, summed up.
     """
     support = draft.support
@@ -193,7 +193,7 @@ def _held_by_first_reader(draft: PlanDraft, peers: tuple[int, ...]) -> tuple[lis
 
 
 def check_host(draft: PlanDraft) -> None:
-    """Raises OutOfMemory where the CPU cannot hold what no other device takes."""
+    """Raise OutOfMemory where the CPU cannot hold what no other device takes."""
     cpu = (draft.topology.cpu,)
     need, free_bytes = draft.need(cpu), draft.free_bytes(cpu)
     if need > free_bytes:
@@ -204,7 +204,7 @@ def check_host(draft: PlanDraft) -> None:
 
 
 def wanted_copies(graph: Graph, asked: int | str, devices: int) -> int:
-    """Returns how many copies a plan over some devices shall have if memory does not matter; one
+    """Return how many copies a plan over some devices shall have if memory does not matter; one
     where it writes states, as each run reads what the one before it wrote.
     """
     if _writes_states(graph):
@@ -221,7 +221,7 @@ def _writes_states(graph: Graph) -> bool:
 def most_copies(
     draft: PlanDraft, asked: int | str, otherwise: int | None = None
 ) -> tuple[int, tuple[str, ...]]:
-    """Returns how many copies fit beside the model, at most those asked for, and a note when they
+    """Return how many copies fit beside the model, at most those asked for, and a note when they
     are fewer. otherwise: how many there shall be where the caller leaves that open.
     """
     graph = draft.support.graph

@@ -26,7 +26,7 @@ from ...plan.types.split_draft import SplitDraft
 def assign_staging(
     values: Iterable[tuple[int, int]], page_words: int, disable_aliasing: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Returns spans for values that cross, one behind the other and never reused, and the page
+    """Return spans for values that cross, one behind the other and never reused, and the page
     sizes.
     """
     spans: dict[int, Span] = {}
@@ -47,7 +47,7 @@ def assign_upload_staging(
     page_words: int,
     disable_aliasing: bool = False,
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Returns spans for the values that enter a device, and the page sizes.
+    """Return spans for the values that enter a device, and the page sizes.
 
     here: its splits. sets: how many of those that take turns have their staging buffers at once.
     """

@@ -35,7 +35,7 @@ SMALL = 0.125
 def other_streams(
     support: OpSupport, hints: PlacementHints, draft: PlanDraft, latency_s: float
 ) -> Iterator[PlacementHints]:
-    """Yields hints under which other weights are streamed, which may make a run shorter.
+    """Yield hints under which other weights are streamed, which may make a run shorter.
 
     draft: what came of `hints`, where memory is short. latency_s: what a run of that takes.
     """
@@ -78,7 +78,7 @@ def _seconds_of_streams(support: OpSupport, nodes: Iterable[int]) -> float:
 
 
 def spill_reasons(spills: Sequence[str], spread: Collection[int]) -> list[str]:
-    """Returns why weights are streamed which leave room for all else, as text. spills: the same of
+    """Return why weights are streamed which leave room for all else, as text. spills: the same of
     the draft before.
     """
     if not spread:
@@ -89,7 +89,7 @@ def spill_reasons(spills: Sequence[str], spread: Collection[int]) -> list[str]:
 
 
 def _spread(support: OpSupport, draft: PlanDraft) -> frozenset[int]:
-    """Returns weights to stream instead of those that a draft streams, as many bytes, evenly among
+    """Return weights to stream instead of those that a draft streams, as many bytes, evenly among
     all weights of their devices; none where copies take no longer than the work that hides them.
     """
     topology, data = support.topology, support.graph.data
@@ -114,7 +114,7 @@ def _holds_up(support: OpSupport, device: int, streamed: Sequence[int]) -> bool:
 
 
 def _evenly(support: OpSupport, streamed: Sequence[int], kept: Sequence[int]) -> set[int]:
-    """Returns as many bytes of weights as are streamed, evenly among these and those that a device
+    """Return as many bytes of weights as are streamed, evenly among these and those that a device
     keeps, in the order of their readers; small ones are left out.
     """
     size = {w: support.graph.nodes[w].type.device_bytes for w in (*streamed, *kept)}

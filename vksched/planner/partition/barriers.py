@@ -31,7 +31,7 @@ def _bound(span: Span) -> Span:
 def split_items(
     graph: Graph, split_draft: SplitDraft, spans: Mapping[int, Span], whole: bool = False
 ) -> Iterator[Item]:
-    """Yields what each item of a split reads and writes; weights are only read, so they do not
+    """Yield what each item of a split reads and writes; weights are only read, so they do not
     count.
 
     spans: where the values on the split's device are; on the CPU nothing has a place. whole: who
@@ -62,7 +62,7 @@ def split_items(
 
 
 def find_barriers(items: Iterable[Item], begins: Collection[int] = ()) -> tuple[int, ...]:
-    """Returns the positions of the items before which a barrier stands.
+    """Return the positions of the items before which a barrier stands.
 
     begins: those before which another submission begins, which needs none.
     """

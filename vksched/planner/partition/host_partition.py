@@ -31,7 +31,7 @@ from ...topology.topology import Topology
 
 
 def cut(plan: Plan) -> tuple[HostPlan, ...]:
-    """Returns the parts of a plan, the caller's first; only it may be there without splits.
+    """Return the parts of a plan, the caller's first; only it may be there without splits.
 
     Raises:
         PlanError: what the plan does is decided in each run.
@@ -247,7 +247,7 @@ class _Cut:
         )
 
     def _needed(self, own: set[int], ends: Iterable[int]) -> set[int]:
-        """Returns some nodes with all that is read for them: own nodes read what they read, views
+        """Return some nodes with all that is read for them: own nodes read what they read, views
         what they view; what other hosts make is read as it comes.
         """
         graph, found, stack = self._plan.graph, set[int](), list(ends)
@@ -279,7 +279,7 @@ class _Cut:
 
 
 def _as_input(graph: Graph, node: Node) -> Node:
-    """Returns an input that is known to hold what a node makes."""
+    """Return an input that is known to hold what a node makes."""
     dtype = node.type.dtype
     known = graph.bounds[node.id] if dtype in (INT32, UINT32, INT64) else None
     narrow = known is not None and known != OF_DTYPE.get(dtype)
@@ -291,7 +291,7 @@ def _as_input(graph: Graph, node: Node) -> Node:
 def _outputs_beside(
     names: Iterable[str], graph: Graph, values: Iterable[int]
 ) -> list[tuple[str, int]]:
-    """Returns more outputs, called as their nodes, with names that no output has."""
+    """Return more outputs, called as their nodes, with names that no output has."""
     taken = set(names)
     out: list[tuple[str, int]] = []
     for value in values:
@@ -304,7 +304,7 @@ def _outputs_beside(
 
 
 def _with_waits(plan: Plan) -> Plan:
-    """Returns a part's plan with what its host waits for: transfers between its own devices, what
+    """Return a part's plan with what its host waits for: transfers between its own devices, what
     had staging buffers that weights take, what observers see, and all else before states are
     written. Steps may wait for some of it earlier.
     """

@@ -46,7 +46,7 @@ class InPlace:
 def find_in_place(
     support: OpSupport, device: Mapping[int, int], in_host: Mapping[int, int]
 ) -> InPlace:
-    """Returns which nodes run in the splits that write states.
+    """Return which nodes run in the splits that write states.
 
     device: of each node that runs. in_host: weights in host memory.
     """
@@ -78,7 +78,7 @@ class _Able:
         self._lasting = self._given | set(map(graph.view_base, assigned))
 
     def next_values(self) -> dict[int, int]:
-        """Returns the values that may lie over the state that they are the next value of."""
+        """Return the values that may lie over the state that they are the next value of."""
         graph, found, several = self._support.graph, dict[int, int](), set[int]()
         for node_id, state in graph.states.items():
             if node_id == state:
@@ -93,7 +93,7 @@ class _Able:
         return {value: state for value, state in found.items() if value not in several}
 
     def inside(self, states: Mapping[int, int]) -> set[int]:
-        """Returns those of these values, and of what is made of them, that nobody else needs."""
+        """Return those of these values, and of what is made of them, that nobody else needs."""
         support, device = self._support, self._device
         readers = support.readers
         found, reached = set(states), list(states)
@@ -131,7 +131,7 @@ class _Able:
         return held > words[value] + max(words[value] // 4, FEW_WORDS)
 
     def _add_made_of_states(self, found: set[int]) -> None:
-        """Adds what is made of states for these alone: it need not live beside them until then."""
+        """Add what is made of states for these alone: it need not live beside them until then."""
         support, words = self._support, self._support.graph.words
         reached, missing = list(found), dict[int, set[int]]()
         for value in reached:  # which grows
@@ -171,7 +171,7 @@ class _Able:
 def _order(
     support: OpSupport, nodes: set[int], states: Mapping[int, int]
 ) -> tuple[list[int], set[int]]:
-    """Returns an order in which each node comes behind what it reads, and who writes over a state
+    """Return an order in which each node comes behind what it reads, and who writes over a state
     behind those that read it; and those for which there is no such place, whose values have to be
     copied.
 
@@ -219,7 +219,7 @@ class _Waits:
         return not self._behind[node_id] and not self._over[node_id]
 
     def place(self, node_id: int) -> list[int]:
-        """Returns the nodes that waited for this one alone."""
+        """Return the nodes that waited for this one alone."""
         self._placed.add(node_id)
         freed: list[int] = []
         for other in sorted(self._after[node_id]):
@@ -231,7 +231,7 @@ class _Waits:
         return freed
 
     def break_circle(self) -> int:
-        """Returns a node that is to write over nothing, as it waits for others that wait for it;
+        """Return a node that is to write over nothing, as it waits for others that wait for it;
         now it waits no more.
         """
         path, left = self._path, self._left

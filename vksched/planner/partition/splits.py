@@ -43,7 +43,7 @@ def split_graph(
     placements: Sequence[Placement],
     streaming_buffers: StreamingBuffers | None = None,
 ) -> tuple[tuple[SplitDraft, ...], tuple[int, ...]]:
-    """Returns the splits in submission order and the splits to wait for at the end.
+    """Return the splits in submission order and the splits to wait for at the end.
     streaming_buffers: by default those of the machine.
     """
     graph, is_cpu = support.graph, support.topology.is_cpu
@@ -127,7 +127,7 @@ def split_graph(
 
 
 def _read_whole(support: OpSupport, device: Mapping[int, int]) -> set[tuple[int, int]]:
-    """Returns which values are read as a whole on which device: no part need cross beside them."""
+    """Return which values are read as a whole on which device: no part need cross beside them."""
     graph = support.graph
     return {
         (device[node.id], value)
@@ -140,7 +140,7 @@ def _read_whole(support: OpSupport, device: Mapping[int, int]) -> set[tuple[int,
 def _commits(
     support: OpSupport, device: dict[int, int], in_place: InPlace
 ) -> list[tuple[int, ...]]:
-    """Returns the splits that give states their next values, one per device.
+    """Return the splits that give states their next values, one per device.
 
     They stand at the end: a run that fails before has changed no state. First come nodes that write
     in place, then copies of the other values. States that nothing else reads are named there, too.
@@ -171,7 +171,7 @@ def _group(
     in_host: Mapping[int, int],
     commits: Sequence[tuple[int, ...]],
 ) -> list[tuple[int, ...]]:
-    """Returns the nodes of each split, in the order of submission, each in order of execution; not
+    """Return the nodes of each split, in the order of submission, each in order of execution; not
     those of the commits.
     """
     apart = {node_id for nodes in commits for node_id in nodes}
@@ -298,7 +298,7 @@ def _find_waits(
     shown: Set[int],
     run: int,
 ) -> list[tuple[int, ...]]:
-    """Returns for each split, and last for the end, the splits that the host must still wait for:
+    """Return for each split, and last for the end, the splits that the host must still wait for:
     those whose values it needs, or whose staging buffers it takes, and the one before where the
     device's `submit_granularity` asks for it.
 

@@ -46,7 +46,7 @@ class StageDependencies:
         """
 
     def of(self, number: int, split_draft: SplitDraft) -> tuple[StageDependency, ...]:
-        """Returns the orders of the next split."""
+        """Return the orders of the next split."""
         here, known = split_draft.device, self._known
         for waited in split_draft.waits:
             there = self._device_of[waited]
@@ -76,7 +76,7 @@ class StageDependencies:
         return used
 
     def _last_user(self, split_draft: SplitDraft) -> int:
-        """Returns the last split that uses memory that a split's copies in write, or HOST."""
+        """Return the last split that uses memory that a split's copies in write, or HOST."""
         used, spans = self._used[split_draft.device], self._spans[split_draft.device]
         targets = [spans[value] for value, _ in split_draft.live_in]
         for number, words in reversed(used[-SEARCHED:]):

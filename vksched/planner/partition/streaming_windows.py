@@ -39,7 +39,7 @@ class StreamingBuffers:
 
     @staticmethod
     def of(topology: Topology, ahead: bool = True, scarce: bool = False) -> StreamingBuffers:
-        """Returns the staging buffers of a machine.
+        """Return the staging buffers of a machine.
 
         ahead: the host writes the weights of the next split while the device works. scarce: the
         computer has little memory: devices with staging buffers there share them, too.
@@ -54,7 +54,7 @@ class StreamingBuffers:
     def refills(
         self, graph: Graph, devices: Sequence[int], live_in: Sequence[Collection[int]]
     ) -> list[bool]:
-        """Returns for each split whether the host writes its weights in each run. Where a device
+        """Return for each split whether the host writes its weights in each run. Where a device
         has no more of them than sets, each has a set of its own.
 
         devices: of each split. live_in: the values that it copies in.
@@ -72,7 +72,7 @@ class StreamingBuffers:
         ]
 
     def had_before(self, devices: Sequence[int], refills: Sequence[bool]) -> list[int]:
-        """Returns for each split the one that had its set of staging buffers before, or HOST."""
+        """Return for each split the one that had its set of staging buffers before, or HOST."""
         turns: dict[int, list[int]] = {}
         out: list[int] = []
         for number, (here, refilled) in enumerate(zip(devices, refills, strict=True)):

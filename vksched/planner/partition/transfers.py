@@ -35,7 +35,7 @@ MIN_BYTES = 1 << 20
 def choose_async_transfers(
     spec: DeviceSpec, graph: Graph, live_in: Collection[int], live_out: Collection[int]
 ) -> tuple[str, ...]:
-    """Returns the stages of a split that its device's copy queue carries out."""
+    """Return the stages of a split that its device's copy queue carries out."""
     if spec.kind == "cpu" or not spec.limits.copy_queue:
         return ()
     values = {UPLOAD: live_in, DOWNLOAD: live_out}
@@ -49,7 +49,7 @@ def choose_async_transfers(
 def ends_of_copies(
     devices: Sequence[int], waits: Sequence[Sequence[int]], device: int
 ) -> dict[int, int]:
-    """Returns for each split of a device the first one, of any device, before which the host has
+    """Return for each split of a device the first one, of any device, before which the host has
     waited for its copies out; the number of splits where that is the end of the run.
 
     devices, waits: of each split.
@@ -70,7 +70,7 @@ def follow(
     waits: Sequence[Sequence[int]],
     async_transfers: Sequence[Collection[str]],
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Returns for each split the earlier one, if any, whose copies out are submitted behind it, and
+    """Return for each split the earlier one, if any, whose copies out are submitted behind it, and
     the position, among the splits of its device, of the first one that may write over what it
     copies out.
     """

@@ -101,7 +101,7 @@ class Placing:
         return self._near_cpu(node) if self._gpus and self._is_cpu(first) else first
 
     def _near_cpu(self, node: Node) -> int:
-        """Returns the CPU that takes what no other device supports: that of the host which has most
+        """Return the CPU that takes what no other device supports: that of the host which has most
         of what a node reads, else of one that reads its result.
         """
         if len(self.topology.hosts) == 1:
@@ -119,7 +119,7 @@ class Placing:
         self.reason[node.id] = rule
 
     def place_remaining(self, late: Collection[int] = ()) -> None:
-        """Carries devices along the edges; not the CPU's, which one op there would else give to all
+        """Carry devices along the edges; not the CPU's, which one op there would else give to all
         that nothing holds. late: nodes that get their device otherwise, and states with them.
         """
         carried = self._others or set(range(self.topology.cpu))

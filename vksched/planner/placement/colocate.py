@@ -34,14 +34,14 @@ class Colocating(Placing):
         """What widens a weight in host memory, and waits for the first reader of the wide form."""
 
     def leave_in_host_memory(self, weights: Iterable[int]) -> None:
-        """Gives weights without a home one in the memory of the host."""
+        """Give weights without a home one in the memory of the host."""
         for weight in sorted(weights):
             if weight not in self.pinned_devices:
                 self.pinned_devices[weight] = self.topology.cpu
                 self.passed_over[weight] = ", as not all of them fit"
 
     def apply_hints(self) -> None:
-        """Puts nodes where they are wished, weights with them, as far as there is room."""
+        """Put nodes where they are wished, weights with them, as far as there is room."""
         for node in self.support.computed if self.hints.on else ():
             device = self.hints.on.get(node.id)
             if device is None or node.id in self.device or not self.supports(node, device):
@@ -58,7 +58,7 @@ class Colocating(Placing):
             self.put(node, device, self.hints.reason)
 
     def pull(self) -> None:
-        """Puts nodes where the heaviest weight or state is that they read.
+        """Put nodes where the heaviest weight or state is that they read.
 
         A state without a home pulls late: until then it may turn out where its readers are. Those
         whose neighbours have no device pull last.
@@ -75,7 +75,7 @@ class Colocating(Placing):
             self._pull(self.graph.nodes[n], self.support.operands[n])
 
     def _pull_by_held(self, node: Node, late: bool) -> bool:
-        """Gives each weight of a node a home with room for it; the heaviest one pulls the node
+        """Give each weight of a node a home with room for it; the heaviest one pulls the node
         there, or, from host memory, to a GPU where that pays. What widens a weight in host memory
         waits for the first reader of the wide form, and goes with it.
 
@@ -116,7 +116,7 @@ class Colocating(Placing):
         return self._is_cpu(pinned_device) and bool(self._gpus)
 
     def _pull(self, node: Node, operands: Sequence[int]) -> None:
-        """Puts a node where its heaviest weight is, or where that is widened."""
+        """Put a node where its heaviest weight is, or where that is widened."""
         heaviest = self._heaviest([i for i in operands if i in self._weights])
         puller, pinned_device = self.graph.nodes[heaviest], self.pinned_devices.get(heaviest, -1)
         pinned_device = self._near_cpu(node) if pinned_device < 0 else pinned_device
@@ -132,7 +132,7 @@ class Colocating(Placing):
             self.put(node, pinned_device, rule)
 
     def _widen_beside(self, node: Node, widening: Sequence[int]) -> None:
-        """Puts what widens weights beside the reader of the wide form, which has more bytes."""
+        """Put what widens weights beside the reader of the wide form, which has more bytes."""
         for n in widening:
             widens, device = self.graph.nodes[n], self.device[node.id]
             if not self._is_cpu(device) and self.supports(widens, device):
@@ -162,7 +162,7 @@ class Colocating(Placing):
             self.budget.take(pinned_device, weight)
 
     def _homes_for(self, node: Node, weight: int) -> Iterable[int]:
-        """Returns all devices in the order in which they may be the home of a weight or state that
+        """Return all devices in the order in which they may be the home of a weight or state that
         a node reads. A state has one home: first come the devices of its other readers, then, for a
         node of little arithmetic, those of what the node reads and is read by.
         """
@@ -175,7 +175,7 @@ class Colocating(Placing):
         return dict.fromkeys((*(d for d in near if not self._is_cpu(d)), *order))
 
     def _devices_near(self, node: Node) -> list[int]:
-        """Returns the devices of what a node reads and is read by, those with most bytes first."""
+        """Return the devices of what a node reads and is read by, those with most bytes first."""
         around = {*self.support.operands[node.id], *self.support.readers[node.id]}
         placed = sorted(around & self.device.keys(), key=lambda n: (-self._bytes(n), n))
         return [self.device[n] for n in placed]
@@ -188,7 +188,7 @@ class Colocating(Placing):
         return f"{self.topology.devices[device].name} is full" if full else None
 
     def _offload(self, node: Node, behind: Sequence[int], widening: Sequence[int]) -> bool:
-        """Puts a node whose heaviest weight or state is in host memory on a GPU, where that pays.
+        """Put a node whose heaviest weight or state is in host memory on a GPU, where that pays.
 
         widening: what widens some of the weights for it, and goes with it.
         """
@@ -235,7 +235,7 @@ class Colocating(Placing):
         return f"streamed, as its rows make {intensity:.3g} flops per byte, {least:g} pay"
 
     def _least_intensity(self, device: int) -> float:
-        """Returns the flops for each byte of its weights from which on a node is worth that they
+        """Return the flops for each byte of its weights from which on a node is worth that they
         are streamed to a device.
         """
         own = self.topology.devices[device].offload_flops_per_byte
@@ -258,7 +258,7 @@ class Colocating(Placing):
             self.fixed.add(node_id)
 
     def _place_state(self, node: Node) -> tuple[int, str]:
-        """Returns the home of a state and the rule behind it."""
+        """Return the home of a state and the rule behind it."""
         pinned_device, why = self.pinned_devices.get(node.id), None
         if pinned_device is not None and node.id in self.support.state_devices:
             return pinned_device, "state"

@@ -32,11 +32,11 @@ class MemoryBudget:
         """Devices that have refused a weight, with the bytes from which on they take others."""
 
     def take(self, device: int, weight: int) -> None:
-        """Counts a weight off the room of a device and of those that share its memory."""
+        """Count a weight off the room of a device and of those that share its memory."""
         self._count(device, self._support.missing_bytes(weight, device))
 
     def release(self, device: int, weight: int) -> None:
-        """Gives back what `take` has counted off."""
+        """Give back what `take` has counted off."""
         self._count(device, -self._support.missing_bytes(weight, device))
 
     def _count(self, device: int, size_bytes: int) -> None:

@@ -57,7 +57,7 @@ class Merger(_Moves):
     """Moves nodes one by one, then groups."""
 
     def merge(self, free: Sequence[Node], roomy: Collection[int]) -> None:
-        """Moves some of the nodes that nothing holds, given in topological order.
+        """Move some of the nodes that nothing holds, given in topological order.
 
         roomy: GPUs that may take groups.
         """
@@ -122,7 +122,7 @@ class Merger(_Moves):
         return words * WORD_BYTES
 
     def _stand(self, node: Node, device: int) -> None:
-        """Moves a node, and its reads with it."""
+        """Move a node, and its reads with it."""
         for operand in self.support.operands[node.id]:
             reads = self._readers_by_device(operand)
             reads[self.device[node.id]] -= 1
@@ -191,7 +191,7 @@ class Groups(_Moves):
             stirred = values.union(*(self.support.readers[value] for value in values))
 
     def _find(self, free: Sequence[Node]) -> list[list[Node]]:
-        """Returns the groups, in order of their first node."""
+        """Return the groups, in order of their first node."""
         first = {node.id: node.id for node in free}
 
         def find(value: int) -> int:

@@ -43,7 +43,7 @@ def find_node_groups(
     seconds: Mapping[int, float],
     grain_s: float,
 ) -> tuple[NodeGroup, ...]:
-    """Returns the node groups of a graph in topological order.
+    """Return the node groups of a graph in topological order.
 
     candidate_devices: the devices that may run a node. seconds: of each node to be placed, on the
     device that is fastest at it; 0 of states, each of which some other node reads. grain_s: a node
@@ -120,7 +120,7 @@ class _GroupBuilder:
                 self._join(other, node_group)
 
     def groups(self) -> list[tuple[list[int], tuple[int, ...]]]:
-        """Returns the nodes and the candidate devices of each node group, in topological order."""
+        """Return the nodes and the candidate devices of each node group, in topological order."""
         members: dict[int, list[int]] = {}
         for node in self._seconds:
             members.setdefault(self._find(node), []).append(node)
@@ -133,7 +133,7 @@ class _GroupBuilder:
 def _in_order(
     groups: list[tuple[list[int], tuple[int, ...]]], support: OpSupport
 ) -> list[tuple[list[int], tuple[int, ...]]]:
-    """Returns node groups so that each comes after those that it reads, the first ones first."""
+    """Return node groups so that each comes after those that it reads, the first ones first."""
     groups.sort(key=lambda group: group[0][0])
     of_node = {node: number for number, (nodes, _) in enumerate(groups) for node in nodes}
     after: list[set[int]] = [set() for _ in groups]
@@ -157,7 +157,7 @@ def _in_order(
 def _neighbours(
     groups: Sequence[tuple[list[int], tuple[int, ...]]], seconds: Mapping[int, float]
 ) -> list[tuple[list[int], tuple[int, ...]]]:
-    """Returns fewer node groups, each a stretch of the order on the same devices."""
+    """Return fewer node groups, each a stretch of the order on the same devices."""
     most_s = 2 * sum(seconds.values()) / MOST
     out: list[tuple[list[int], tuple[int, ...]]] = []
     total_s = 0.0

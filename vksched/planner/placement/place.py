@@ -32,7 +32,7 @@ from .merge_neighbours import Merger
 def place(
     support: OpSupport, overrides: Overrides, caps: Caps, hints: PlacementHints | None = None
 ) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
-    """Returns the placement of every node and notes for the user.
+    """Return the placement of every node and notes for the user.
 
     caps: what does not fit. A node that streams its weights needs little memory: it, and what
     follows it, may stand beyond the first node that a device must not take. hints: by default the
@@ -68,7 +68,7 @@ class _Placer(Colocating):
                 self.reason[node.id] = self._reasons(node, device).removeprefix(", ")
 
     def _reasons(self, node: Node, end: int) -> str:
-        """Returns why the devices before `end` that cannot run a node cannot, as part of a rule."""
+        """Return why the devices before `end` that cannot run a node cannot, as part of a rule."""
         before = (self._is_cpu(end) and self._others) or range(end)
         reasons = [
             f"{self.topology.devices[d].name} cannot: {reason}"
@@ -78,7 +78,7 @@ class _Placer(Colocating):
         return f", as {'; '.join(reasons)}" if reasons else ""
 
     def merge(self) -> None:
-        """Moves what nothing holds to its neighbours' devices while less crosses for it."""
+        """Move what nothing holds to its neighbours' devices while less crosses for it."""
         operands = self.support.operands
         free = [
             n
@@ -92,7 +92,7 @@ class _Placer(Colocating):
 
 
 def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
-    """Puts nodes where the user wants them, or says why not; weights get their homes."""
+    """Put nodes where the user wants them, or says why not; weights get their homes."""
     resolved = resolve_overrides(placer.graph, placer.topology, overrides)
     heeded = {text for n, (_, text) in resolved.items() if placer.graph.nodes[n].op != "input"}
     for node_id, (device, text) in resolved.items():
@@ -132,7 +132,7 @@ def _override(placer: _Placer, node: Node, device: int, text: str) -> None:
 
 
 def _placements(placer: _Placer) -> tuple[Placement, ...]:
-    """Returns the placements of all nodes: leaves and views get theirs from those that run."""
+    """Return the placements of all nodes: leaves and views get theirs from those that run."""
     out: list[Placement] = []
     views, roots = placer.graph.views, placer.graph.view_bases
     for node in placer.graph.nodes:
@@ -147,7 +147,7 @@ def _placements(placer: _Placer) -> tuple[Placement, ...]:
 
 
 def _names(placer: _Placer, devices: Iterable[int]) -> str:
-    """Returns the names of some devices, as text."""
+    """Return the names of some devices, as text."""
     return ", ".join(placer.topology.devices[d].name for d in sorted(devices))
 
 

@@ -40,7 +40,7 @@ class StatePlacement:
         """For each state that a run writes its next value."""
 
     def ranked(self, state: int) -> list[int]:
-        """Returns the devices that read a state or make its next value, the best home first."""
+        """Return the devices that read a state or make its next value, the best home first."""
         around = [node for node in self._support.readers[state] if node not in self._graph.states]
         if state in self._next:
             around.append(self._graph.view_base(self._next[state]))
@@ -52,7 +52,7 @@ class StatePlacement:
         )
 
     def _crossing_s(self, state: int, pinned_device: int) -> float:
-        """Returns the seconds on the links in each run if a state lives on a device."""
+        """Return the seconds on the links in each run if a state lives on a device."""
         way = self._support.topology.route
         total_s = 0.0
         for device, size_bytes in self._read_bytes(state).items():
@@ -66,7 +66,7 @@ class StatePlacement:
         return total_s
 
     def _read_bytes(self, state: int) -> dict[int, int]:
-        """Returns by device the bytes that nodes there read of a state: all of it, or parts."""
+        """Return by device the bytes that nodes there read of a state: all of it, or parts."""
         graph, parts = self._graph, dict[int, set[int]]()
         for reader in self._support.readers[state]:
             if reader in self._device and reader not in graph.states:

@@ -81,7 +81,7 @@ class Candidates:
             self._take_fastest()
 
     def _take_fastest(self) -> None:
-        """Leaves the caller's own devices and the fastest of others, as many as there are node
+        """Leave the caller's own devices and the fastest of others, as many as there are node
         groups; of equal ones the first, so that they are on few hosts.
         """
         alike, host_of, all_devices = self.support.alike, self.topology.host_of, self.devices
@@ -107,7 +107,7 @@ class Candidates:
         return all(map(self.placed, self.free_nodes()))
 
     def singles(self) -> list[Strategy]:
-        """Returns the devices that may take all that they can; of a large graph the first one and
+        """Return the devices that may take all that they can; of a large graph the first one and
         the one that is fastest by the sum of its nodes.
         """
         wanted = self._unlike()
@@ -119,7 +119,7 @@ class Candidates:
         return out
 
     def _unlike(self) -> list[int]:
-        """Returns the devices that compete; of those of other hosts the first of equal ones, which
+        """Return the devices that compete; of those of other hosts the first of equal ones, which
         take as long as each other.
         """
         topology, known = self.topology, set[object]()
@@ -139,7 +139,7 @@ class Candidates:
         return out
 
     def alone(self, device: int) -> Strategy:
-        """Returns the way that is left where there is no other device: what it cannot run or hold
+        """Return the way that is left where there is no other device: what it cannot run or hold
         goes to the CPU of its host, not to the next device.
         """
         own, cpu = self.topology.cpu_of(device), self.topology.cpu
@@ -164,7 +164,7 @@ class Candidates:
         )
 
     def spread(self, objective: Objective) -> Iterator[Strategy]:
-        """Yields ways over several devices, each once."""
+        """Yield ways over several devices, each once."""
         if len(self.devices) < 2:
             return
         known: set[tuple[Cut, tuple[str, ...]]] = set()
@@ -202,7 +202,7 @@ class Candidates:
     def _by(
         self, cut: Cut, policy: str, goal: str | Objective = "latency"
     ) -> tuple[str, Cut, list[str]]:
-        """Returns a schedule of node groups."""
+        """Return a schedule of node groups."""
         tasks, edges = cut.tasks
         problem = TaskGraph(tasks, edges)
         budget_s = None
@@ -221,7 +221,7 @@ class Candidates:
     def _stages(
         self, name: str, cut: Cut, loads: Sequence[Mapping[str, float]], devices: Sequence[int]
     ) -> Iterator[tuple[str, Cut, list[str]]]:
-        """Yields stages over the fastest two devices, and over all."""
+        """Yield stages over the fastest two devices, and over all."""
         ranked = sorted(devices, key=self.total_s)
         for count in dict.fromkeys((min(2, len(ranked)), len(ranked))):
             found = find_stages(loads, [self.names[d] for d in ranked[:count]])
@@ -232,12 +232,12 @@ class Candidates:
     # -------------------------------------------------------------------------
 
     def free_nodes(self) -> list[Node]:
-        """Returns the nodes to be placed: states and what writes them stay together elsewhere."""
+        """Return the nodes to be placed: states and what writes them stay together elsewhere."""
         states = self.support.graph.states
         return [n for n in self.support.computed if n.id not in states]
 
     def candidate_devices(self, node_id: int) -> tuple[int, ...]:
-        """Returns the devices that may run a node: the CPU, too, where no other one can."""
+        """Return the devices that may run a node: the CPU, too, where no other one can."""
         found = self._candidate_devices.get(node_id)
         if found is None:
             node, supports = self.support.graph.nodes[node_id], self.support.supports
@@ -251,7 +251,7 @@ class Candidates:
         return found
 
     def pin(self, node: Node) -> int | None:
-        """Returns the device that the user gave a node, or the heaviest of its placed weights."""
+        """Return the device that the user gave a node, or the heaviest of its placed weights."""
         graph = self.support.graph
         if node.id in self.pins or not self.pins:
             return self.pins.get(node.id)
@@ -264,7 +264,7 @@ class Candidates:
         return pin is not None and self.support.supports(node, pin)
 
     def least_s(self, node: Node) -> float:
-        """Returns the seconds of a node on the device that is fastest at it."""
+        """Return the seconds of a node on the device that is fastest at it."""
         return min(self.support.node_seconds(node.id, d) for d in self.candidate_devices(node.id))
 
     def total_s(self, device: int) -> float:
@@ -314,7 +314,7 @@ class Candidates:
 
     @cached_property
     def _state_placement(self) -> Mapping[int, int]:
-        """Returns the homes of the states for which there is no choice: an earlier graph or the
+        """Return the homes of the states for which there is no choice: an earlier graph or the
         user has put them there, or no other device can hold them.
         """
         graph, found = self.support.graph, dict(self.support.state_devices)
@@ -355,14 +355,14 @@ class Candidates:
         }
 
     def way(self, a: int, b: int) -> Link:
-        """Returns the link from one device to another by the host."""
+        """Return the link from one device to another by the host."""
         link = self.topology.route(a, b)
         begins_s = node_cost.submission_seconds(self.topology.devices[b])
         return Link(link.bytes_per_s, min(link.latency_s + begins_s, MAX_AMOUNT))
 
 
 def _name_of(policy: str, tasks: Sequence[Task], devices: Sequence[str]) -> str:
-    """Returns the name of a schedule: of one by a single device some is elsewhere, and may be
+    """Return the name of a schedule: of one by a single device some is elsewhere, and may be
     most.
     """
     if not policy.startswith(SINGLE):

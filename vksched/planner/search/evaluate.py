@@ -61,7 +61,7 @@ class Evaluated:
 
 
 def fitted(support: OpSupport, overrides: Overrides, hints: PlacementHints | None) -> Fitted:
-    """Returns a draft within the memory of every device, and for each that was too small why."""
+    """Return a draft within the memory of every device, and for each that was too small why."""
 
     memory_nodes = support.topology.memory_nodes
 
@@ -150,7 +150,7 @@ class Evaluator:
         )
 
     def fit(self, each: Evaluated) -> Evaluated:
-        """Returns a candidate with its memory laid out, and with what it takes then.
+        """Return a candidate with its memory laid out, and with what it takes then.
 
         Raises:
             OutOfMemory: it does not fit.
@@ -161,7 +161,7 @@ class Evaluator:
         return self._best_streamed(each.strategy, each.candidate.copies, found)
 
     def fit_in_order(self) -> Fitted:
-        """Returns the draft in which the order of the devices decides all but what is streamed.
+        """Return the draft in which the order of the devices decides all but what is streamed.
 
         Raises:
             OutOfMemory: it does not fit.
@@ -191,7 +191,7 @@ class Evaluator:
         )
 
     def _streamed_otherwise(self, each: Evaluated) -> Iterator[tuple[Strategy, Fitted]]:
-        """Yields drafts in which other weights are streamed, where memory is short."""
+        """Yield drafts in which other weights are streamed, where memory is short."""
         assert each.fitted is not None
         draft, spills = each.fitted
         latency_s, hints = each.candidate.metrics.latency_s, each.strategy.hints
@@ -202,7 +202,7 @@ class Evaluator:
                 yield strategy, (made, why or spill_reasons(spills, other.spread))
 
     def devices_of(self, strategy: Strategy) -> dict[int, int]:
-        """Returns the device of each node, as if there were memory for all."""
+        """Return the device of each node, as if there were memory for all."""
         return {n: p.device for n, p in enumerate(self._place(strategy))}
 
     def _place(self, strategy: Strategy) -> tuple[Placement, ...]:
@@ -266,7 +266,7 @@ class Evaluator:
     def _candidate(
         self, strategy: Strategy, used: tuple[str, ...], copies: int, metrics: Metrics
     ) -> Candidate:
-        """Returns a way as weighed, by its name or by that of the only device that has work in it
+        """Return a way as weighed, by its name or by that of the only device that has work in it
         by choice.
         """
         alone = strategy.device is not None and len(used) == 1 and not self.overrides
@@ -278,7 +278,7 @@ class Evaluator:
 
 
 def _two_before(split_drafts: Sequence[SplitDraft]) -> list[int]:
-    """Returns for each split the last but one before it on its device, or HOST: by then the memory
+    """Return for each split the last but one before it on its device, or HOST: by then the memory
     of its copies in is free, as this lives from the start of the split before.
     """
     seen: dict[int, tuple[int, int]] = {}
@@ -291,7 +291,7 @@ def _two_before(split_drafts: Sequence[SplitDraft]) -> list[int]:
 
 
 def _enough(program: Program, most: int) -> int:
-    """Returns how many copies give a stream about its least period. Of many copies not all numbers
+    """Return how many copies give a stream about its least period. Of many copies not all numbers
     are tried: more of them are taken not to make it longer.
     """
     if most <= FEW_COPIES:

@@ -96,7 +96,7 @@ class _Descent:
         return None if self._best is start else self._best
 
     def _step(self) -> bool:
-        """Tries moves, the most promising first, until one stays; returns whether one did."""
+        """Try moves, the most promising first, until one stays; returns whether one did."""
         load = self._load(self._on)
         for _, change in sorted([*self._swaps(load), *self._moves(load)]):
             on = {**self._on, **dict(change)}
@@ -115,14 +115,14 @@ class _Descent:
         return False
 
     def _load(self, on: On) -> dict[int, float]:
-        """Returns the seconds of the nodes of each device."""
+        """Return the seconds of the nodes of each device."""
         load: dict[int, float] = {}
         for n in self._free:
             load[on[n]] = load.get(on[n], 0.0) + self._support.node_seconds(n, on[n])
         return load
 
     def _swaps(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
-        """Yields the changes that give all work of two devices to each other."""
+        """Yield the changes that give all work of two devices to each other."""
         candidate_devices = self._ways.candidate_devices
         for a, b in combinations(sorted(load), 2) if len(load) <= FEW else ():
             other = {a: b, b: a}
@@ -132,7 +132,7 @@ class _Descent:
                 yield max(after.values()) - max(load.values()), change
 
     def _moves(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
-        """Yields the seconds that moves of runs add by the rough account, and the changes."""
+        """Yield the seconds that moves of runs add by the rough account, and the changes."""
         on, strategies, seconds = self._on, self._ways, self._support.node_seconds
         most_s = max(load.values())
         idle = min(strategies.devices, key=lambda d: (load.get(d, 0.0), d))
@@ -153,13 +153,13 @@ class _Descent:
                     yield added_s, tuple((n, device) for n in run)
 
     def _neighbours(self, node: int) -> Iterator[int]:
-        """Yields the free nodes that a node reads, and those that read it."""
+        """Yield the free nodes that a node reads, and those that read it."""
         for n in (*self._support.operands[node], *self._support.readers[node]):
             if n in self._on:
                 yield n
 
     def _runs(self, first: int) -> Iterator[tuple[int, ...]]:
-        """Yields a node alone, and with those behind it on its device, each the first reader."""
+        """Yield a node alone, and with those behind it on its device, each the first reader."""
         on, run = self._on, [first]
         while True:
             if len(run) in RUNS:
@@ -171,7 +171,7 @@ class _Descent:
             run.append(after)
 
     def _crossing_more_s(self, run: tuple[int, ...], device: int) -> float:
-        """Returns the seconds that copies between devices take more once a run is on a device."""
+        """Return the seconds that copies between devices take more once a run is on a device."""
         on, size_bytes, crossing_s = self._on, self._bytes, self._crossing_s
         more_s = 0.0
         for n in run:

@@ -29,7 +29,7 @@ HALVINGS = 40
 
 
 def find_stages(loads: Sequence[Mapping[str, float]], devices: Sequence[str]) -> list[str] | None:
-    """Returns a device for each node group, with the least largest load of a device; None where no
+    """Return a device for each node group, with the least largest load of a device; None where no
     order of stretches exists.
 
     loads: for each node group, in topological order, what it takes of each device that can run it.
@@ -55,7 +55,7 @@ def find_stages(loads: Sequence[Mapping[str, float]], devices: Sequence[str]) ->
 
 
 def _kinds(loads: Sequence[Mapping[str, float]], ranked: Sequence[str]) -> list[list[str]]:
-    """Returns the first devices by kind, so many that there are at most SETS sets of them. Few
+    """Return the first devices by kind, so many that there are at most SETS sets of them. Few
     devices have a kind each.
     """
     kinds: dict[object, list[str]] = {}
@@ -82,13 +82,13 @@ class _Lane:
             self.gap[at] = at if device not in loads[at] else self.gap[at + 1]
 
     def end(self, start: int, most: float) -> int:
-        """Returns how far the device gets from a node group on within a load."""
+        """Return how far the device gets from a node group on within a load."""
         limit = self.sums[start] + most * (1 + 1e-12)
         return min(self.gap[start], bisect_right(self.sums, limit, start + 1) - 1)
 
 
 def _reach(lanes: Sequence[_Lane], count: int, most: float) -> list[tuple[int, int, int]] | None:
-    """Returns a lane and a stretch for each stage, with no load above one; None where the end is
+    """Return a lane and a stretch for each stage, with no load above one; None where the end is
     not reached.
 
     A set has a digit for each lane, as large as the number of its devices that are in use.

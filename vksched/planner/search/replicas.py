@@ -39,7 +39,7 @@ class Replicated(Evaluated):
 
 
 def replicate(singles: Sequence[Evaluated], evaluator: Evaluator) -> list[Evaluated]:
-    """Returns the candidate that gives whole runs to several devices; none where there is none.
+    """Return the candidate that gives whole runs to several devices; none where there is none.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def replicate(singles: Sequence[Evaluated], evaluator: Evaluator) -> list[Evalua
 
 
 def _fastest_first(singles: Sequence[Evaluated], evaluator: Evaluator) -> list[Evaluated]:
-    """Returns for each device that runs all by itself its candidate with the least copies of about
+    """Return for each device that runs all by itself its candidate with the least copies of about
     the least period, the fastest device first.
     """
     topology, by_device = evaluator.support.topology, dict[str, list[Evaluated]]()

@@ -77,7 +77,7 @@ def choose(
     objective: Objective = LATENCY,
     copies: int | str = 1,
 ) -> Chosen:
-    """Returns the best draft. with_cpu: the CPU competes; else it only takes what no other device
+    """Return the best draft. with_cpu: the CPU competes; else it only takes what no other device
     can. copies: as `plan_graph` takes them.
 
     Raises:
@@ -128,7 +128,7 @@ def _evaluate_all(
 def compare(
     support: OpSupport, overrides: Overrides, with_cpu: bool, copies: int | str = "auto"
 ) -> Tradeoffs:
-    """Returns the candidates of all objectives, those first that no other one beats in everything,
+    """Return the candidates of all objectives, those first that no other one beats in everything,
     and which of them each objective would take.
     """
     devices = _competing(support.topology, with_cpu)
@@ -151,7 +151,7 @@ def compare(
 def judge(
     found: Sequence[Evaluated], objective: Objective, topology: Topology, devices: Sequence[int]
 ) -> tuple[Evaluated, Decision]:
-    """Returns the candidate that wins, by the margin, and what was weighed."""
+    """Return the candidate that wins, by the margin, and what was weighed."""
     least = least_of(each.candidate.metrics.values for each in found)
 
     def value(each: Evaluated) -> float:
@@ -213,12 +213,12 @@ def is_better(other: Decision, decision: Decision, clearly: bool = False) -> boo
 
 
 def _rounded(value: float) -> float:
-    """Returns a value without its last digits, as sums of floats differ between Pythons."""
+    """Return a value without its last digits, as sums of floats differ between Pythons."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def _costs(topology: Topology, devices: Sequence[int]) -> str:
-    """Returns how the seconds of devices are known."""
+    """Return how the seconds of devices are known."""
     measured = [d for d in devices if topology.devices[d].costs]
     if not measured:
         return estimated_text(topology)
@@ -227,7 +227,7 @@ def _costs(topology: Topology, devices: Sequence[int]) -> str:
 
 
 def margin_of(objective: Objective, measured: bool, assumed: bool) -> float:
-    """Returns the share by which a plan has to be better; bytes are no estimates. measured: whether
+    """Return the share by which a plan has to be better; bytes are no estimates. measured: whether
     the costs of the devices were. assumed: whether watts of one of them are.
     """
     sure = objective.word == "memory" or (measured and not (objective.asks("energy") and assumed))
@@ -246,7 +246,7 @@ def _competing(topology: Topology, with_cpu: bool) -> tuple[int, ...]:
 
 
 def _too_small(decision: Decision, support: OpSupport) -> list[str]:
-    """Returns why a graph is on the CPU, where submissions to other devices take most of what it
+    """Return why a graph is on the CPU, where submissions to other devices take most of what it
     would take there.
     """
     topology, chosen = support.topology, decision.chosen

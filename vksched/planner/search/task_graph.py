@@ -51,7 +51,7 @@ class Cut:
         """The nodes that are placed as one, in topological order."""
 
     def hints_for(self, devices: Sequence[str]) -> PlacementHints:
-        """Returns the wish for a device for each node group; states go to where their readers
+        """Return the wish for a device for each node group; states go to where their readers
         are.
         """
         index = {name: number for number, name in enumerate(self._names)}
@@ -106,7 +106,7 @@ class Cut:
         flows: list[_Flow],
         transfer: dict[tuple[int, int], dict[int, int]],
     ) -> None:
-        """Adds the memory of a state, or what its next value takes on the way to it.
+        """Add the memory of a state, or what its next value takes on the way to it.
 
         node_id: the state, or the node that gives it its next value.
         """

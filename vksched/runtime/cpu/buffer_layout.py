@@ -39,7 +39,7 @@ class Layout:
 
 
 def overlapping(layout: Layout) -> list[tuple[int, int]]:
-    """Returns pairs of values that live together and share words; a right layout has none."""
+    """Return pairs of values that live together and share words; a right layout has none."""
     found = []
     lives = sorted(layout.lifetimes, key=lambda life: life.first)
     for at, one in enumerate(lives):
@@ -55,7 +55,7 @@ def overlapping(layout: Layout) -> list[tuple[int, int]]:
 
 
 def live_out(plan: PlanValue, device: int) -> set[int]:
-    """Returns the roots of what leaves the split of a device that makes it: copied out, or read by
+    """Return the roots of what leaves the split of a device that makes it: copied out, or read by
     another of its splits.
     """
     roots, nodes = plan.graph.view_bases, plan.graph.nodes
@@ -78,7 +78,7 @@ def lay_out(
     written: Collection[int],
     beside: Mapping[int, Sequence[int]],
 ) -> Layout:
-    """Returns the layout of a split. leaves: roots of what leaves it. written: nodes that write
+    """Return the layout of a split. leaves: roots of what leaves it. written: nodes that write
     their result into memory that they are given; results of others may be views of their operands.
     beside: words of each memory that a node needs while it runs.
     """
@@ -125,7 +125,7 @@ class Memory:
         self._pages = {page: np.empty(words, np.uint32) for page, words in most.items()}
 
     def arrays(self, graph: Graph, layout: Layout) -> dict[int, NDArray]:
-        """Returns the array of each fixed value: always the same memory, with any content."""
+        """Return the array of each fixed value: always the same memory, with any content."""
         made: dict[int, NDArray] = {}
         for value, span in layout.spans.items():
             words = self._pages[span.page][span.offset : span.offset + span.words]

@@ -30,7 +30,7 @@ def make_constants(
     known: Mapping[int, NDArray],
     leaves: Collection[int],
 ) -> dict[int, NDArray]:
-    """Returns the arrays of the nodes of some splits that weights alone make. known: the weights
+    """Return the arrays of the nodes of some splits that weights alone make. known: the weights
     that all runs find. leaves: roots of what leaves its split, which each run makes anew.
     """
     graph, made, left_bytes = plan.graph, dict[int, NDArray](), MAX_BYTES

@@ -95,7 +95,7 @@ class CpuDevice:
 
 
 def _weights_read(plan: PlanValue, index: int) -> set[int]:
-    """Returns the weights and constants that a device's splits read."""
+    """Return the weights and constants that a device's splits read."""
     graph = plan.graph
     nodes = (graph.nodes[n] for s in plan.splits if s.device == index for n in s.nodes)
     return {leaf for node in nodes for leaf in graph.leaves_read(node) if leaf in graph.data}
@@ -112,7 +112,7 @@ def _has_products(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
 
 
 def _split_alone(plan: PlanValue) -> int | None:
-    """Returns the only split of a plan that writes no states, None where there are several."""
+    """Return the only split of a plan that writes no states, None where there are several."""
     splits = plan.splits[: len(plan.splits) - len(plan.commits)]
     return splits[0].id if len(splits) == 1 and not plan.any_order else None
 
@@ -197,7 +197,7 @@ class CpuPreparedPlan:
         task.result()
 
     def _run_here(self, slot: int, split: int, task: Task) -> bool:
-        """Computes a split on this thread unless another one is at it."""
+        """Compute a split on this thread unless another one is at it."""
         try:
             if not self._compute_lock.take():
                 return False

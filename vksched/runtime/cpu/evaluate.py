@@ -19,14 +19,14 @@ from ..state_store import CpuValues
 
 
 def named(error: VkschedError, node: Node) -> VkschedError:
-    """Returns an error that names the node."""
+    """Return an error that names the node."""
     named = type(error)(f"{error} (in {node.name})")
     named.__dict__.update(error.__dict__)  # what it carries goes along
     return named
 
 
 def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
-    """Returns the reference result of one node, in the node's own type."""
+    """Return the reference result of one node, in the node's own type."""
     with np.errstate(all="ignore"):
         return evaluate_reference(graph, node_id, operands)
 
@@ -58,7 +58,7 @@ class CpuWeights:
         return self._made[node_id]
 
     def place(self, node_id: int) -> NDArray:
-        """Returns the same array before `make` has filled it."""
+        """Return the same array before `make` has filled it."""
         if node_id not in self._placed:
             found = buffer_of(self._data[node_id])
             # in a file they may lie at odd addresses, where numpy's products take 50 times longer
@@ -95,7 +95,7 @@ class Values:
         return self._viewed(node_id) if whole is None else whole
 
     def _whole(self, node_id: int) -> NDArray | None:
-        """Returns a view of all of an array that is there, as reshape makes them."""
+        """Return a view of all of an array that is there, as reshape makes them."""
         root, offset = self._graph.views.get(node_id, (node_id, 0))
         array, type_ = self._arrays.get(root), self._graph.nodes[node_id].type
         if array is None or offset or array.size != type_.size:
@@ -103,7 +103,7 @@ class Values:
         return array.reshape(type_.shape) if array.dtype == numpy_dtype(type_.dtype) else None
 
     def _viewed(self, node_id: int) -> NDArray:
-        """Returns any view, made of the nearest value that is there."""
+        """Return any view, made of the nearest value that is there."""
         chain: list[int] = []
         at = node_id
         while at in self._graph.views and at not in self._arrays:
@@ -117,7 +117,7 @@ class Values:
         raise PlanError(f"[run] {self._graph.nodes[node_id].name} is not there when it is needed")
 
     def copy(self) -> Values:
-        """Returns the same arrays, to be dropped on their own."""
+        """Return the same arrays, to be dropped on their own."""
         out = Values(self._graph, self._weights)
         out._arrays.update(self._arrays)
         return out
@@ -136,7 +136,7 @@ def run_split(
     dead: dict[int, tuple[int, ...]],
     states: CpuValues,
 ) -> None:
-    """Computes the nodes of a split into `values` by their references; drops what nobody reads
+    """Compute the nodes of a split into `values` by their references; drops what nobody reads
     after each node.
     """
     graph = plan.graph
@@ -166,7 +166,7 @@ def next_value(
     states: CpuValues,
     evaluate: Callable[[tuple[NDArray, ...]], NDArray],
 ) -> NDArray:
-    """Gives a state its next value, which the plan has in its place, and returns that. evaluate:
+    """Give a state its next value, which the plan has in its place, and returns that. evaluate:
     computes the node, where it cannot be written into an array that holds the state.
     """
     how, state = node.declaration.in_place, plan.graph.nodes[plan.in_place[node.id]]
@@ -182,7 +182,7 @@ def next_value(
 
 
 def last_uses(plan: PlanValue, device: int) -> dict[int, tuple[int, ...]]:
-    """Returns for each node of a device the values that it needs no more once that node has run.
+    """Return for each node of a device the values that it needs no more once that node has run.
 
     What a policy that decides in each run has copied in or out is needed until the run ends.
     """

@@ -36,11 +36,11 @@ class Pauses:
         self._away = 0
 
     def helpers(self, most: int) -> int:
-        """Returns how many of so many threads should help now."""
+        """Return how many of so many threads should help now."""
         return max(0, most - self._away) if self._clock() < self._until_s else most
 
     def tell(self, delayed_s: float) -> None:
-        """Keeps helpers away where they have delayed their caller; 0 s: they have not."""
+        """Keep helpers away where they have delayed their caller; 0 s: they have not."""
         if delayed_s <= 0:
             return
         now_s = self._clock()

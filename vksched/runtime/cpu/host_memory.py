@@ -10,7 +10,7 @@ from ...topology.device_spec import GIB
 
 
 def host_memory_bytes() -> tuple[int, int]:
-    """Returns the machine's memory and what is available of it, within the container's limit."""
+    """Return the machine's memory and what is available of it, within the container's limit."""
     total, free = _memory_bytes()
     limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
     if limit.isdigit() and used.isdigit():
@@ -32,7 +32,7 @@ def _memory_bytes() -> tuple[int, int]:
 
 
 def resident_bytes() -> int | None:
-    """Returns the memory of this process, where Linux or psutil tells."""
+    """Return the memory of this process, where Linux or psutil tells."""
     fields = _read("/proc/self/statm").split()
     if len(fields) > 1:
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")

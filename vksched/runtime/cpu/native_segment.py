@@ -42,7 +42,7 @@ def writes_state(node: Node) -> bool:
 def native_programs_of(
     plan: PlanValue, split: Split, known: Mapping[int, NDArray]
 ) -> dict[int, NativeProgram]:
-    """Returns the native programs of the nodes of a split that native loops run. known: its
+    """Return the native programs of the nodes of a split that native loops run. known: its
     weights.
     """
     graph, found = plan.graph, dict[int, NativeProgram]()
@@ -60,7 +60,7 @@ def native_programs_of(
 
 
 def _native_program_of(node: Node, types: tuple[TensorType, ...]) -> NativeProgram | None:
-    """Returns the native program of all nodes that are the same call; none where numpy rounds
+    """Return the native program of all nodes that are the same call; none where numpy rounds
     factors, or something has no elements.
     """
     native_program = node.declaration.native_program
@@ -181,7 +181,7 @@ class _Slots:
     def steps(
         self, node: Node, native_program: NativeProgram, beside: Sequence[int]
     ) -> list[tuple[str, list[int], tuple[int, ...], tuple[float, ...], int]]:
-        """Returns the loops of a node as the native program takes them."""
+        """Return the loops of a node as the native program takes them."""
         registers = [self._of(value, self._bytes[value]) for value in node.inputs]
         made = []
         for number, loop in enumerate(native_program.loops):

@@ -61,7 +61,7 @@ class Program:
         self._shown = tuple(shown.items())
 
     def run(self, values: Values, states: CpuValues) -> None:
-        """Computes the nodes of the split: `values` has what it reads, and then what leaves it. One
+        """Compute the nodes of the split: `values` has what it reads, and then what leaves it. One
         of a prepared plan's programs runs at a time, as they share memory.
         """
         for node_id, array in self._shown:
@@ -82,7 +82,7 @@ class Program:
 def make_programs(
     plan: PlanValue, device: int, weights: CpuWeights, workers: Workers, buffers: Buffers
 ) -> dict[int, Program]:
-    """Returns the program of each split of a device, by number."""
+    """Return the program of each split of a device, by number."""
     own = [split for split in plan.splits if split.device == device]
     graph, leaves, dead = plan.graph, live_out(plan, device), last_uses(plan, device)
     live_in = {copy.node for split in own for copy in split.uploads}
@@ -146,7 +146,7 @@ class _Arrays:
         return self._found[value]
 
     def rounded(self, weight: int, word: str) -> NDArray:
-        """Returns a weight rounded as a word has it, made once."""
+        """Return a weight rounded as a word has it, made once."""
         key = weight, word
         if key not in self._rounded:
             self._rounded[key] = as_factor(self._weights[weight], word)
@@ -159,7 +159,7 @@ class _Arrays:
         return self._view(value, whole) is not None
 
     def _view(self, value: int, whole: NDArray) -> NDArray | None:
-        """Returns a view of an array, None where numpy makes a copy."""
+        """Return a view of an array, None where numpy makes a copy."""
         values = Values(self._graph)
         values[self._graph.view_bases[value]] = whole
         made = values[value]
@@ -184,7 +184,7 @@ class _SplitProgramBuilder:
         self._workers, self._buffers = workers, buffers
 
     def steps(self, dead: Mapping[int, tuple[int, ...]]) -> list[Step]:
-        """Returns the steps. dead: for each node what nobody reads once it has run."""
+        """Return the steps. dead: for each node what nobody reads once it has run."""
         made: list[Step] = []
         for ids in self._runs():
             native = ids[0] in self._native
@@ -199,7 +199,7 @@ class _SplitProgramBuilder:
         return value not in self._layout.spans and self._arrays(value) is None
 
     def _runs(self) -> list[list[int]]:
-        """Returns the nodes, those together that are one step."""
+        """Return the nodes, those together that are one step."""
         runs: list[list[int]] = []
         run: set[int] = set()
         for node_id in self._split.nodes:

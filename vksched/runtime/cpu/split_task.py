@@ -55,12 +55,12 @@ class ComputeLock:
         """Whether the worker waits for its turn, before which nobody else has another one."""
 
     def take(self) -> bool:
-        """Takes the turn if nobody has it or waits for it; returns whether this thread has it."""
+        """Take the turn if nobody has it or waits for it; returns whether this thread has it."""
         me = threading.get_ident()
         return not self._wanted and self._holder.setdefault("turn", me) == me
 
     def wait(self) -> None:
-        """Takes the turn as soon as it can be had; for the worker alone, which nobody interrupts.
+        """Take the turn as soon as it can be had; for the worker alone, which nobody interrupts.
         Who has it is brief.
         """
         self._wanted = True
@@ -70,7 +70,7 @@ class ComputeLock:
         self._wanted = False
 
     def release(self) -> None:
-        """Gives the turn back where this thread has it. An interrupt may come between any two
+        """Give the turn back where this thread has it. An interrupt may come between any two
         steps, so there is no lock that could be left held.
         """
         if self._holder.get("turn") == threading.get_ident():
@@ -98,7 +98,7 @@ class Task:
         return self.seconds is not None or self.error is not None
 
     def result(self) -> float:
-        """Returns the seconds of a task that is done; raises what it raised."""
+        """Return the seconds of a task that is done; raises what it raised."""
         if self.job is not None:
             return self.job.result()
         if self.error is not None:

@@ -18,7 +18,7 @@ from ...ops.lowering import blas
 
 
 def _set(counts: list[int]) -> None:
-    """Sets the threads of each library. Newer threadpoolctl lets the first thread that sets
+    """Set the threads of each library. Newer threadpoolctl lets the first thread that sets
     them do so alone as long as it lives, unless that thread gives the right up.
     """
     for pool, count in zip(blas.libraries(), counts, strict=True):

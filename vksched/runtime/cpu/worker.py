@@ -39,7 +39,7 @@ class Job:
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Computes it, unless it was cancelled; for the worker alone, which nobody interrupts."""
+        """Compute it, unless it was cancelled; for the worker alone, which nobody interrupts."""
         try:
             if self._claim.acquire(blocking=False):
                 self.seconds = self._compute()
@@ -59,7 +59,7 @@ class Job:
             self.done = True
 
     def wait(self, timeout_s: float = math.inf) -> bool:
-        """Waits until it is done, and returns whether it is."""
+        """Wait until it is done, and returns whether it is."""
         until_s = time.monotonic() + timeout_s
         while not self.done:
             left_s = until_s - time.monotonic()
@@ -70,7 +70,7 @@ class Job:
         return True
 
     def result(self) -> float:
-        """Returns the seconds of what is done; raises what it raised."""
+        """Return the seconds of what is done; raises what it raised."""
         if self.error is not None:
             raise self.error
         return self.seconds
@@ -91,7 +91,7 @@ class Worker:
         self._thread = thread
 
     def submit(self, compute: Callable[[], float]) -> Job:
-        """Hands something over; it begins when all before it is done.
+        """Hand something over; it begins when all before it is done.
 
         Raises:
             PlanError: the worker has ended.
@@ -103,7 +103,7 @@ class Worker:
         return job
 
     def close(self) -> None:
-        """Waits until all that was handed over is done, and ends the thread."""
+        """Wait until all that was handed over is done, and ends the thread."""
         self._end.detach()
         _end(self._jobs, self._thread, None)
 

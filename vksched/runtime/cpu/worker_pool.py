@@ -38,7 +38,7 @@ class _Shared:
         self._changed = threading.Condition()
 
     def work(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Makes pieces until there are none."""
+        """Make pieces until there are none."""
         try:
             with np.errstate(all="ignore"):
                 while (item := self._take()) is not None:
@@ -62,7 +62,7 @@ class _Shared:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Returns when all helpers have ended, whatever interrupts. The pool may not know of one
+        """Return when all helpers have ended, whatever interrupts. The pool may not know of one
         whose start was interrupted; who begins after this finds no piece.
         """
         while True:
@@ -130,7 +130,7 @@ class Workers:
             raise shared.error
 
     def help(self, call: Callable[[], None]) -> None:
-        """Begins a call on all other threads that may help; it ends when the work does."""
+        """Begin a call on all other threads that may help; it ends when the work does."""
         with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
             for _ in range(self.paused.helpers(self.count - 1)):
                 self._started().submit(call)
@@ -160,7 +160,7 @@ class Buffers:
         return partial(np.empty if small else self.take, shape, dtype)
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
-        """Returns an array with any content that nothing else shares."""
+        """Return an array with any content that nothing else shares."""
         size = math.prod(shape) * dtype.itemsize
         fitting = [m for m in self._free if size <= m.nbytes <= 2 * size]
         if fitting:
@@ -177,6 +177,6 @@ class Buffers:
             self._free.append(memory)
 
     def close(self) -> None:
-        """Keeps nothing any more: what is shown somewhere is freed with the last who shows it."""
+        """Keep nothing any more: what is shown somewhere is freed with the last who shows it."""
         self._closed = True
         self._free.clear()

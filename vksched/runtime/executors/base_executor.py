@@ -114,7 +114,7 @@ class BaseExecutor:
     def prepare(
         self, progress: Progress | None, make: Callable[[int, Progress | None], None]
     ) -> None:
-        """Makes the prepared plans of all devices; where one cannot be made, none is left."""
+        """Make the prepared plans of all devices; where one cannot be made, none is left."""
         guarded_progress = guarded(progress) if progress is not None else None
         try:
             for index in self._working:
@@ -130,7 +130,7 @@ class BaseExecutor:
             raise
 
     def _note_resident(self, index: int) -> int:
-        """Returns the bytes of weights and states that a device has before a plan is made ready;
+        """Return the bytes of weights and states that a device has before a plan is made ready;
         notes which of them are states of other plans.
         """
         before, planned = self._weights_there(index), self.plan.memory[index].resident_bytes
@@ -142,7 +142,7 @@ class BaseExecutor:
         self._reporter.tell_memory("release", index, start, stays_bytes)
 
     def _weights_there(self, index: int) -> int:
-        """Returns the bytes of this plan's weights that a device holds now; 0 if nobody listens."""
+        """Return the bytes of this plan's weights that a device holds now; 0 if nobody listens."""
         graph, held = self.plan.graph, self.devices[index].holds
         weights = self.plan.memory[index].weights if self._trace.active else ()
         return sum(4 * aligned(graph.words[n]) for n in weights if held(graph.keys[n]))
@@ -177,7 +177,7 @@ class BaseExecutor:
         observers: Observers | None = None,
         slot: int | None = None,
     ) -> RunResult:
-        """Runs once on the calling thread; waits for a free slot first, or for the one given. The
+        """Run once on the calling thread; waits for a free slot first, or for the one given. The
         arrays must not change until it is done.
 
         Raises:
@@ -221,14 +221,14 @@ class BaseExecutor:
             self.stream.open({self.number: self.plan.copies}, self.threads)
 
     def _free_slot(self, slots: Iterable[int]) -> int | None:
-        """Returns the first of some slots that no run has."""
+        """Return the first of some slots that no run has."""
         for slot in slots:
             if slot not in self._threads:
                 return slot
         return None
 
     def _wait_for_slot(self, slots: Iterable[int]) -> int:
-        """Returns a slot as soon as there is one, or any where no run begins any more."""
+        """Return a slot as soon as there is one, or any where no run begins any more."""
         self._waiting += 1
         try:
             self._state.wait_for(lambda: self._is_shut_down or self._free_slot(slots) is not None)
@@ -249,7 +249,7 @@ class BaseExecutor:
         return [each for run in runs for each in self._reporter.in_flight_splits(run)]
 
     def take_faults(self) -> list[DeviceError]:
-        """Returns the first failure of each device, each once; after `shutdown` there are no
+        """Return the first failure of each device, each once; after `shutdown` there are no
         more.
         """
         with self._state:
@@ -257,7 +257,7 @@ class BaseExecutor:
         return faults
 
     def shutdown(self) -> tuple[Closing, ...]:
-        """Takes no new runs, waits for those under way, and frees all but the prepared plans of
+        """Take no new runs, waits for those under way, and frees all but the prepared plans of
         devices that may still work on their memory. Returns these, to be closed as late as can be:
         all, where a run's own observer or sink asks, which cannot wait for the end of that run.
         """
@@ -279,7 +279,7 @@ class BaseExecutor:
         return tuple(prepared for index, prepared in prepared_plans.items() if index in self._busy)
 
     def close(self) -> None:
-        """Waits for the runs under way, then frees what the plan holds; it cannot run any more."""
+        """Wait for the runs under way, then frees what the plan holds; it cannot run any more."""
         close_all(self.shutdown())
 
     def _describe(self, run: RunRecord) -> str:
@@ -290,13 +290,13 @@ class BaseExecutor:
         raise NotImplementedError
 
     def stop_accepting(self) -> None:
-        """Takes no new runs."""
+        """Take no new runs."""
         with self._state:
             self._is_shut_down = True
             self._state.notify_all()
 
     def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
-        """Takes the executor out of use: the device may still work on the slot of the failed run.
+        """Take the executor out of use: the device may still work on the slot of the failed run.
 
         blame: whether that is the device's fault, not that of a user who would not wait.
         """
@@ -313,7 +313,7 @@ class BaseExecutor:
 
 
 def guarded(progress: Progress) -> Progress:
-    """Returns a function of the caller's; what it raises is no device's failure then."""
+    """Return a function of the caller's; what it raises is no device's failure then."""
 
     def call(what: str, done: int, total: int) -> None:
         try:
@@ -325,7 +325,7 @@ def guarded(progress: Progress) -> Progress:
 
 
 def close_all(prepared_plans: Iterable[Closing]) -> None:
-    """Closes each; what cannot be freed, as a device does not answer, is a warning."""
+    """Close each; what cannot be freed, as a device does not answer, is a warning."""
     for prepared in prepared_plans:
         try:
             prepared.close()

@@ -271,7 +271,7 @@ class _DeviceTarget:
         return piece, own_s if own_s is not None else end - began_s
 
     def output(self, node_id: int) -> NDArray:
-        """Returns a result of its own memory."""
+        """Return a result of its own memory."""
         graph, start = self.options.graph, self.now()
         root = graph.view_base(node_id)
         values = Values(graph)
@@ -298,14 +298,14 @@ class _DeviceTarget:
         return out
 
     def _keep(self, kind: str, piece: int, start: float, **about: object) -> float:
-        """Keeps what the host did for a piece that was submitted; returns when that ended: now."""
+        """Keep what the host did for a piece that was submitted; returns when that ended: now."""
         known = self._of[piece]
         return self._tell(kind, known.number, known.device, start, about)
 
     def _tell(
         self, kind: str, split: int, device: int, start: float, about: Mapping[str, object]
     ) -> float:
-        """Keeps what the host did for a device, and tells the sinks; returns when that ended."""
+        """Keep what the host did for a device, and tells the sinks; returns when that ended."""
         end = self.now()
         self.run.spans.append((kind, split, start, end))
         self._emit(kind, split, device, start, end, about)
@@ -336,7 +336,7 @@ class _DeviceTarget:
         self.prepared_plans[device].submit(self.run.slot, split, self.run.sequence_number)
 
     def _first(self, heads: list[tuple[int, int]]) -> int:
-        """Returns the piece that ends first, or one that has to be asked for what became of it."""
+        """Return the piece that ends first, or one that has to be asked for what became of it."""
         limit = time.monotonic() + self.timeout_s
         while True:
             ends: list[tuple[float, int]] = []
@@ -354,7 +354,7 @@ class _DeviceTarget:
 
 
 def _sum(each: Sequence[Times]) -> Times:
-    """Returns the seconds of some splits together, and of the longest submission among them."""
+    """Return the seconds of some splits together, and of the longest submission among them."""
     taken = [seconds for seconds, _ in each if seconds is not None]
     longest = [seconds for _, seconds in each if seconds is not None]
     return (

@@ -47,7 +47,7 @@ class _Host:
     seen_s: float = 0.0
 
     def pace(self) -> float:
-        """Returns the logarithm of how many times longer than expected the host takes."""
+        """Return the logarithm of how many times longer than expected the host takes."""
         if len(self.times) < FEWEST:
             return 0.0
         mean = (sum(self.times) - max(self.times)) / (len(self.times) - 1)
@@ -65,7 +65,7 @@ class HostSpeeds:
         self._lock = threading.Lock()
 
     def of(self, device: str, now_s: float) -> float:
-        """Returns the logarithm of how many times longer than expected the host of a device takes;
+        """Return the logarithm of how many times longer than expected the host of a device takes;
         0 of the caller's own devices.
         """
         with self._lock:
@@ -76,7 +76,7 @@ class HostSpeeds:
             return host.pace() * float(0.5 ** (idle_s / HALF_S))
 
     def see(self, plan: PlanValue, stats: RunStats) -> None:
-        """Takes in what a run measured."""
+        """Take in what a run measured."""
         if len(plan.topology.hosts) == 1:
             return
         with self._lock:
@@ -93,7 +93,7 @@ class HostSpeeds:
 
 
 def _expected(plan: PlanValue) -> dict[str, float]:
-    """Returns by other host what it takes from its first copy or split to its last one, at the
+    """Return by other host what it takes from its first copy or split to its last one, at the
     paces that devices had at first.
     """
     devices, first, last = plan.topology.devices, dict[str, float](), dict[str, float]()
@@ -109,7 +109,7 @@ def _expected(plan: PlanValue) -> dict[str, float]:
 
 
 def _taken(plan: PlanValue, stats: RunStats) -> dict[str, float]:
-    """Returns the same as a run had it."""
+    """Return the same as a run had it."""
     devices, splits = plan.topology.devices, plan.splits
     times = [(split.device, split.begin_s, split.end_s) for split in stats.splits]
     times += [(devices[splits[at].device].name, a, b) for _, at, a, b in stats.spans]

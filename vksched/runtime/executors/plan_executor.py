@@ -103,7 +103,7 @@ class Executor(BaseExecutor):
         return results
 
     def _sequence_number(self, slot: int) -> int:
-        """Returns the sequence number of the run that has a slot now."""
+        """Return the sequence number of the run that has a slot now."""
         return next(self._sequence_numbers)
 
     def _cross(self, run: RunRecord, split_id: int) -> None:
@@ -115,7 +115,7 @@ class Executor(BaseExecutor):
         """Has results: waits until all hosts have, before states are written."""
 
     def _commit(self, run: RunRecord, results: RunResult) -> None:
-        """Puts the next values of states in their places, on each device that can."""
+        """Put the next values of states in their places, on each device that can."""
         causes: list[BaseException] = []
         steps: list[Callable[[], None]] = [
             *(partial(self._start_split, run, split) for split in self.plan.commits),
@@ -141,7 +141,7 @@ class Executor(BaseExecutor):
             raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
 
     def _ask(self, run: RunRecord, split_id: int) -> PreparedPlan:
-        """Returns the prepared plan of a split, and notes whom the run is talking to."""
+        """Return the prepared plan of a split, and notes whom the run is talking to."""
         run.split, run.device = split_id, self.plan.splits[split_id].device
         return self._prepared_plans[run.device]
 
@@ -190,7 +190,7 @@ class Executor(BaseExecutor):
             self._reporter.emit(run.spans[-1], run, **about)
 
     def _wait(self, run: RunRecord, split_id: int, needed_by: int) -> None:
-        """Waits for a split; every earlier one on its device is complete then, too. needed_by: the
+        """Wait for a split; every earlier one on its device is complete then, too. needed_by: the
         split that waits, or HOST.
         """
         if split_id in run.complete_s:
@@ -220,7 +220,7 @@ class Executor(BaseExecutor):
             self._wait(run, split_id, HOST)
 
     def _show(self, run: RunRecord, values: Iterable[int]) -> None:
-        """Calls the observers of values that are there."""
+        """Call the observers of values that are there."""
         for node_id in values:
             name = self.plan.graph.nodes[node_id].name
             for observer in run.observers.get(node_id, ()):
@@ -233,7 +233,7 @@ class Executor(BaseExecutor):
                     raise RunCancelled(f"[run] an observer stopped the run at {name!r}")
 
     def _output(self, run: RunRecord, node_id: int) -> NDArray:
-        """Returns a result of its own memory: fetched, or, for a view, evaluated from what it
+        """Return a result of its own memory: fetched, or, for a view, evaluated from what it
         views, which may be an input or a weight.
         """
         start, root = self._trace.clock.now(), node_id
@@ -278,14 +278,14 @@ class Executor(BaseExecutor):
 
 
 def _refilled(plan: Plan) -> dict[int, NDArray]:
-    """Returns the weights that the host writes to windows in each run."""
+    """Return the weights that the host writes to windows in each run."""
     data, splits = plan.graph.data, (split for split in plan.splits if split.refills)
     copies = (copy for split in splits for copy in split.uploads)
     return {copy.node: as_array(data[copy.node]) for copy in copies if copy.node in data}
 
 
 def _stage_streamed(plan: Plan, splits: Sequence[int], prepared: PreparedPlan) -> None:
-    """Puts weights of host memory into windows of their own, where every run finds them."""
+    """Put weights of host memory into windows of their own, where every run finds them."""
     lasting = (plan.splits[split] for split in splits if not plan.splits[split].refills)
     for copy in (copy for split in lasting for copy in split.uploads):
         if copy.node in plan.graph.data:

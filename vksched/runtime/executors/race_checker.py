@@ -22,7 +22,7 @@ from ..device import PreparedPlan, Times, TransferTimes
 
 
 def wanted() -> bool:
-    """Returns whether runs are to be checked."""
+    """Return whether runs are to be checked."""
     return is_on("VKSCHED_CHECK")
 
 
@@ -38,7 +38,7 @@ class Log:
         self._lock = threading.Lock()
 
     def watch(self, prepared: PreparedPlan, device: int) -> PreparedPlan:
-        """Returns the prepared plan as one that tells what it does."""
+        """Return the prepared plan as one that tells what it does."""
         return _Watched(prepared, device, self)
 
     def acquire(self, slot: int) -> None:

@@ -95,7 +95,7 @@ class Replicas(BaseExecutor):
                 self._has[at] -= 1
 
     def _take(self) -> int:
-        """Returns the number of the executor that a run goes to."""
+        """Return the number of the executor that a run goes to."""
         with self._state:
             each = zip(self._has, self._period_s, strict=True)
             ends_s = [(has + 1) * period_s for has, period_s in each]

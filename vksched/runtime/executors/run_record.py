@@ -97,7 +97,7 @@ class Reporter:
         return out
 
     def describe(self, split_id: int) -> str:
-        """Returns a split as errors name it."""
+        """Return a split as errors name it."""
         nodes = self._plan.splits[split_id].nodes
         names = [self._plan.graph.nodes[n].name for n in (nodes[0], nodes[-1])]
         text = names[0] if len(nodes) == 1 else f"{names[0]} .. {names[-1]}, {len(nodes)} nodes"
@@ -177,7 +177,7 @@ class Reporter:
     def _place_aside(
         self, run: RunRecord, split: Split, prepared: Timed
     ) -> dict[str, tuple[float, float, float | None]]:
-        """Returns for each stage that a copy queue carried out its start and end, by the
+        """Return for each stage that a copy queue carried out its start and end, by the
         scheduler's clock, and its seconds by the device's own, or None. Where the device does not
         tell when, copies in stand right behind their submission, and copies out right before the
         host saw them.

@@ -44,7 +44,7 @@ class SlowdownTracker:
         return replace(spec, slowdown=self._slowdowns.get(spec.name, 1.0))
 
     def see(self, plan: PlanValue, stats: RunStats, first: bool = False, number: int = -1) -> bool:
-        """Takes in what a run measured; returns whether its graph should be planned again. first:
+        """Take in what a run measured; returns whether its graph should be planned again. first:
         no run of this plan ended before. number: of the plan, for events.
         """
         again = False
@@ -77,7 +77,7 @@ class SlowdownTracker:
 
 
 def _seconds(plan: PlanValue, split: Split) -> tuple[float, float]:
-    """Returns the time of a split at first thought, and the time that its plan allowed for."""
+    """Return the time of a split at first thought, and the time that its plan allowed for."""
     spec, graph = plan.topology.devices[split.device], plan.graph
     nodes = [graph.nodes[n] for n in split.nodes]
     beside_s = submission_seconds(spec)

@@ -101,7 +101,7 @@ class _Device:
     late: deque[float] = field(default_factory=lambda: deque(maxlen=LATE))
 
     def at(self, now_s: float) -> float:
-        """Returns the pace at a time: it goes back to the best one without runs."""
+        """Return the pace at a time: it goes back to the best one without runs."""
         idle_s, slower = max(0.0, now_s - self.seen_s), max(0.0, self.pace - self.best)
         return self.pace - slower * (1 - float(0.5 ** (idle_s / HALF_S)))
 
@@ -125,7 +125,7 @@ class _Split:
     last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
 
     def see(self, taken_s: float) -> float | None:
-        """Returns the logarithm of how many times longer the last runs took than at first; None
+        """Return the logarithm of how many times longer the last runs took than at first; None
         until there are enough of them to tell one that was held up. taken_s: by one more run.
         """
         fixed_s, first_s = self.expected.fixed_s, sum(self.expected.first_s.values())
@@ -173,7 +173,7 @@ class SpeedTracker:
         """
 
     def correct(self, spec: DeviceSpec) -> DeviceSpec:
-        """Returns a device with the paces that its runs showed; as it is where they are as
+        """Return a device with the paces that its runs showed; as it is where they are as
         expected.
         """
         if spec.on_cores and spec.costs.calls:
@@ -183,7 +183,7 @@ class SpeedTracker:
         return replace(spec, costs=spec.costs.at_pace(paces)) if paces else spec
 
     def of(self, name: str) -> Mapping[str, float]:
-        """Returns the paces of a device by op, in steps of a tenth, under ANY for all other ops;
+        """Return the paces of a device by op, in steps of a tenth, under ANY for all other ops;
         none where all are 1.
         """
         now_s = self._clock.now()
@@ -200,7 +200,7 @@ class SpeedTracker:
         return {op: math.exp(STEP * number) for op, number in steps.items()}
 
     def _of_cores(self, name: str, known: _Device, now_s: float) -> float:
-        """Returns by how much other programs slow the cores on which a device computes, as a
+        """Return by how much other programs slow the cores on which a device computes, as a
         logarithm, where another device that computes there was seen since.
         """
         host = self._on_cores.get(name)
@@ -211,7 +211,7 @@ class SpeedTracker:
         return max(0.0, newest.at(now_s))
 
     def usual(self, name: str) -> tuple[float, Mapping[str, float]] | None:
-        """Returns how many times longer a device usually took in its late runs, as a logarithm, and
+        """Return how many times longer a device usually took in its late runs, as a logarithm, and
         what each op took besides; None where no run has told.
         """
         with self._lock:
@@ -225,7 +225,7 @@ class SpeedTracker:
             self._plans.setdefault(plan, _Plan(splits))
 
     def see(self, plan: PlanValue, stats: RunStats) -> bool:
-        """Takes in what a run measured; returns whether it is the first one that tells of its
+        """Take in what a run measured; returns whether it is the first one that tells of its
         plan.
         """
         self._hosts.see(plan, stats)
@@ -287,7 +287,7 @@ def _within(pace: float) -> float:
 
 
 def _add_first(plan: PlanValue, known: _Plan, first: RunStats) -> None:
-    """Takes in the first run of a plan, where a split's costs are a guess."""
+    """Take in the first run of a plan, where a split's costs are a guess."""
     for measured in first.splits:
         split = known.splits[measured.split]
         if split is not None and not split.expected.beside_known and _tells(plan, measured):

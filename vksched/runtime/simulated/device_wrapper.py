@@ -71,14 +71,14 @@ class WrappedDevice(ABC):
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
     ) -> WrappedPreparedPlan:
-        """Prepares a plan on the device inside, and returns a prepared plan around that one."""
+        """Prepare a plan on the device inside, and returns a prepared plan around that one."""
 
     def close(self) -> None:
         self.device.close()
 
 
 def innermost(device: Device) -> Device:
-    """Returns the device that all wrappers of a device hand on to; itself without a wrapper."""
+    """Return the device that all wrappers of a device hand on to; itself without a wrapper."""
     while isinstance(device, WrappedDevice):
         device = device.device
     return device

@@ -87,7 +87,7 @@ class FaultInjectionDevice(WrappedDevice):
         return FaultyPreparedPlan(self, self.device.prepare(plan, index, progress))
 
     def meet(self, call: str) -> bool:
-        """Counts a call; raises what it meets, or returns whether it is to be dropped."""
+        """Count a call; raises what it meets, or returns whether it is to be dropped."""
         with self._lock:
             number = self.calls[call]
             self.calls[call] += 1
@@ -108,7 +108,7 @@ class FaultInjectionDevice(WrappedDevice):
 
 
 def _count(number: int | None, word: str) -> int | None:
-    """Returns a number of calls, or None."""
+    """Return a number of calls, or None."""
     if number is None or (isinstance(number, int) and number >= 0):
         return number
     raise DeviceError(

@@ -14,7 +14,7 @@ from .simulated_device import SimulatedDevice, SimulatedPreparedPlan
 
 
 def meta_array(type_: TensorType) -> NDArray:
-    """Returns zeros of a type, without memory of their own."""
+    """Return zeros of a type, without memory of their own."""
     return np.broadcast_to(np.zeros((), numpy_dtype(type_.dtype)), type_.shape)
 
 

@@ -94,7 +94,7 @@ class SimulatedDevice:
 
 
 def stream_on(devices: Sequence[Device]) -> SimulatedStream | None:
-    """Returns an account of a graph's runs by the clock of the null devices among some; None where
+    """Return an account of a graph's runs by the clock of the null devices among some; None where
     there are none, or several clocks.
     """
     inside = map(innermost, devices)
@@ -183,7 +183,7 @@ class SimulatedPreparedPlan:
         return seconds
 
     def _own_s(self, way: str, size_bytes: int, async_transfer: bool = False) -> float:
-        """Returns the device's own part of a transfer, as measured. async_transfer: its copy queue
+        """Return the device's own part of a transfer, as measured. async_transfer: its copy queue
         takes all where nobody has measured it.
         """
         if self._link is HERE:
@@ -199,7 +199,7 @@ class SimulatedPreparedPlan:
         return spec.costs.start_s if spec.costs.calls else spec.submit_s
 
     def _copy_aside(self, slot: int, split: Split, stage: str) -> float:
-        """Gives the copy queue the copies of a stage; returns their end."""
+        """Give the copy queue the copies of a stage; returns their end."""
         way = COPY_IN if stage == UPLOAD else COPY_OUT
         device, nodes, seconds = self._device, self._plan.graph.nodes, self._submission_s
         for copy in split.uploads if stage == UPLOAD else split.downloads:
@@ -212,7 +212,7 @@ class SimulatedPreparedPlan:
         return start + seconds
 
     def _ready_s(self, slot: int, split: Split, stage: str) -> float:
-        """Returns when all that a stage waits for has ended; what was dropped holds nothing up."""
+        """Return when all that a stage waits for has ended; what was dropped holds nothing up."""
         ends = [0.0]
         for after, number in split.after(stage):
             known = self._intervals[slot].get(number)

@@ -92,7 +92,7 @@ class ThrottledPreparedPlan(WrappedPreparedPlan):
         )
 
     def _end(self, slot: int, split: int) -> float:
-        """Returns when a split that has really ended seems to end, and so all before it."""
+        """Return when a split that has really ended seems to end, and so all before it."""
         for key in list(self._sent_s) if (slot, split) in self._sent_s else ():
             if key[0] == slot:
                 self._end_one(key)

@@ -43,7 +43,7 @@ robust: ContextVar[bool] = ContextVar("robust", default=False)
 
 
 def available() -> str | None:
-    """Returns None when the native modules and a Vulkan loader are there, else why not.
+    """Return None when the native modules and a Vulkan loader are there, else why not.
 
     The reason says what to do. Starts no driver: `describe_devices` does.
     """
@@ -63,7 +63,7 @@ def available() -> str | None:
 
 
 def describe_devices(known: bool = False) -> list[dict[str, Any]]:
-    """Returns every physical device in loader order, none of them opened; units are in the names.
+    """Return every physical device in loader order, none of them opened; units are in the names.
 
     known: what drivers said last will do, which they need not be asked for again.
 
@@ -111,7 +111,7 @@ def robust_access() -> Iterator[None]:
 
 @contextlib.contextmanager
 def drivers_kept() -> Iterator[None]:
-    """Keeps drivers loaded that list their devices inside, for those that are opened there: each
+    """Keep drivers loaded that list their devices inside, for those that are opened there: each
     leaves with its last instance, and to load it again takes longer than to open a device.
     """
     global _keepers
@@ -128,7 +128,7 @@ def drivers_kept() -> Iterator[None]:
 
 
 def load() -> None:
-    """Imports both modules once; raises ImportError."""
+    """Import both modules once; raises ImportError."""
     global kp, companion
     with _load_lock:
         if companion is not None:
@@ -146,7 +146,7 @@ def load() -> None:
 
 
 def forked() -> bool:
-    """Returns whether drivers were started before this process was forked: it cannot use them."""
+    """Return whether drivers were started before this process was forked: it cannot use them."""
     return _drivers is not None and _drivers.forked
 
 
@@ -159,7 +159,7 @@ def _after_fork() -> None:
 
 
 def _add_own_drivers() -> None:
-    """Lets the loader find the drivers that set-up fetched, after the system's.
+    """Let the loader find the drivers that set-up fetched, after the system's.
 
     A further data folder works with every loader; VK_ADD_DRIVER_FILES came only with 1.3.207.
     """
@@ -187,7 +187,7 @@ def _explain(error: ImportError) -> str:
 
 
 def _translated(error: RuntimeError, stage: str, name: str) -> DeviceError:
-    """Returns the error of ours for one of the companion's or kp's."""
+    """Return the error of ours for one of the companion's or kp's."""
     if isinstance(error, companion.DeviceLost):
         return DeviceLost(f"[{stage}] {name}: expected a working device, got a lost one ({error})")
     if isinstance(error, companion.OutOfMemory):

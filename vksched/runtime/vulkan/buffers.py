@@ -36,7 +36,7 @@ class Buffer:
         return 4 * self.words
 
     def close(self) -> None:
-        """Gives the memory back, at once or with the last pipeline that uses it."""
+        """Give the memory back, at once or with the last pipeline that uses it."""
         self._native = None
         self._finalizer()
 
@@ -75,7 +75,7 @@ class HostBuffer(Buffer):
         return self._array
 
     def close(self) -> None:
-        """Gives the memory back, at once or with the last view or pipeline that uses it."""
+        """Give the memory back, at once or with the last view or pipeline that uses it."""
         self._array = None
         super().close()
 

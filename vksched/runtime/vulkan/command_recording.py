@@ -31,7 +31,7 @@ class Pipeline:
             self._device.natives.add(self)
 
     def close(self) -> None:
-        """Gives the pipeline back, at once or with the last recording that uses it."""
+        """Give the pipeline back, at once or with the last recording that uses it."""
         self._native = None
 
 
@@ -51,25 +51,25 @@ class Recording:
             self._open_native().begin()
 
     def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
-        """Records one dispatch, with exactly the push constants that the pipeline takes."""
+        """Record one dispatch, with exactly the push constants that the pipeline takes."""
         if pipeline._native is None:
             raise self._device.closed_error("dispatch", "pipeline")
         with errors("dispatch", self._device.name):
             self._open_native().dispatch(pipeline._native, groups, push)
 
     def copy(self, source: Buffer, target: Buffer, at: int, to: int, words: int) -> None:
-        """Records a copy of words from word `at` of one buffer to word `to` of another."""
+        """Record a copy of words from word `at` of one buffer to word `to` of another."""
         with errors("copy", self._device.name):
             natives = source._open_native(), target._open_native()
             self._open_native().copy(*natives, at, to, words)
 
     def copy_imported(self, pages: Any, target: Buffer, at: int, to: int, words: int) -> None:
-        """Records a copy of words from byte `at` of imported pages to word `to` of a buffer."""
+        """Record a copy of words from byte `at` of imported pages to word `to` of a buffer."""
         with errors("copy", self._device.name):
             self._open_native().copy_host_import(pages, target._open_native(), at, to, words)
 
     def barrier(self, source: str, destination: str) -> None:
-        """Makes what was written before visible after: by a "shader", a "copy", the "device", which
+        """Make what was written before visible after: by a "shader", a "copy", the "device", which
         is both, or the "host".
         """
         with errors("barrier", self._device.name):
@@ -81,7 +81,7 @@ class Recording:
             self._open_native().end()
 
     def submit(self, after: Sequence[Recording] = ()) -> None:
-        """Hands the commands to the device and returns at once.
+        """Hand the commands to the device and returns at once.
 
         after: submitted recordings of the same device, which are to be complete before this begins.
             The device waits for them, so it must have copies of its own (`Context.copies`).
@@ -95,7 +95,7 @@ class Recording:
             self._device.counters.submissions += 1
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for the last submission, without the GIL; after a timeout one may wait again.
+        """Wait for the last submission, without the GIL; after a timeout one may wait again.
 
         Raises:
             DeviceTimeout: it did not end in time and goes on.
@@ -109,7 +109,7 @@ class Recording:
             native.wait(timeout_s)
 
     def done(self) -> bool:
-        """Returns whether the last submission has ended; False where there was none."""
+        """Return whether the last submission has ended; False where there was none."""
         with errors("done", self._device.name):
             return bool(self._open_native().done())
 
@@ -119,13 +119,13 @@ class Recording:
         return bool(self._open_native().pending)
 
     def duration_s(self) -> float | None:
-        """Returns the device time of the last submission once it ended; None without timestamps."""
+        """Return the device time of the last submission once it ended; None without timestamps."""
         with errors("duration", self._device.name):
             duration: float | None = self._open_native().duration_s()
         return duration
 
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Waits for a submission under way, at most limit_s, and gives the commands back.
+        """Wait for a submission under way, at most limit_s, and gives the commands back.
 
         Raises:
             DeviceTimeout: it did not end; it is ended with the context.
@@ -141,7 +141,7 @@ class Recording:
         self._end(limit_s)
 
     def _end(self, limit_s: float) -> bool:
-        """Returns False where the device still works on it; then everything it uses is kept."""
+        """Return False where the device still works on it; then everything it uses is kept."""
         with self._device.lock:
             native, self._native = self._native, None
             sequence, self._sequence = self._sequence, None

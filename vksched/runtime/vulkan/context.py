@@ -52,12 +52,12 @@ COPY_PATHS = ("own", "same", "off")
 
 
 def is_same_queue() -> bool:
-    """Returns whether copies of their own are to go to the queue of all others, for tests."""
+    """Return whether copies of their own are to go to the queue of all others, for tests."""
     return word_of("VKSCHED_COPY_QUEUE", COPY_PATHS) == "same"
 
 
 def _open(described: dict[str, Any], index: int, name: str, copy_queue: bool) -> tuple[str, Any]:
-    """Returns where recordings of copies go, and the open device."""
+    """Return where recordings of copies go, and the open device."""
     path = word_of("VKSCHED_COPY_QUEUE", COPY_PATHS)
     compute, copies = (described.get(f"{kind}_queue_family") for kind in ("compute", "copy"))
     knows = hasattr(
@@ -131,12 +131,12 @@ class Context:
         return self._device.counters
 
     def storage(self, words: int) -> Buffer:
-        """Returns device-local memory of 32-bit words with any content; the host cannot see it."""
+        """Return device-local memory of 32-bit words with any content; the host cannot see it."""
         # np.empty takes address space only: kp never reads a storage tensor's data.
         return Buffer(self._device, self._allocate(words, "storage"), words)
 
     def host(self, words: int, zeroed: bool = True, read: bool = False) -> HostBuffer:
-        """Returns host-visible coherent memory of 32-bit words, with any content or zeroed.
+        """Return host-visible coherent memory of 32-bit words, with any content or zeroed.
 
         read: whether the host reads it, too, and so wants it in its caches.
         """
@@ -148,7 +148,7 @@ class Context:
         return HostBuffer(self._device, native, words)
 
     def make_pipelines(self, wanted: Collection[Wanted]) -> None:
-        """Compiles shaders for the pipelines to come, as far as they are not there, on several
+        """Compile shaders for the pipelines to come, as far as they are not there, on several
         threads and without the GIL. What fails here fails again, with its reason, in `pipeline`.
         """
         self._device.require_open("pipelines")
@@ -164,7 +164,7 @@ class Context:
         push_bytes: int,
         subgroup: int = 0,
     ) -> Pipeline:
-        """Returns a shader bound to buffers; constants are the specialisation ids 0, 1, ...
+        """Return a shader bound to buffers; constants are the specialisation ids 0, 1, ...
 
         subgroup: the size that its subgroups are to have, one of the device's `subgroup_sizes`; 0:
             any.
@@ -200,7 +200,7 @@ class Context:
         return Pipeline(self._device, native)
 
     def recording(self, copies: bool = False) -> Recording:
-        """Returns an empty recording. copies: it copies only, beside others where there is a queue
+        """Return an empty recording. copies: it copies only, beside others where there is a queue
         for that.
         """
         self._device.require_open("recording")
@@ -214,7 +214,7 @@ class Context:
         return Recording(self._device, native, sequence)
 
     def imported(self, address: int, size_bytes: int) -> Any:
-        """Returns pages of the host's as something to copy from (`Recording.copy_imported`), which
+        """Return pages of the host's as something to copy from (`Recording.copy_imported`), which
         are to stay as they are until it is gone; None where the driver does not take them.
         """
         self._device.require_open("import")
@@ -228,7 +228,7 @@ class Context:
         return None
 
     def free_bytes(self) -> int:
-        """Returns the free bytes of the largest device-local heap.
+        """Return the free bytes of the largest device-local heap.
 
         That is the driver's budget less its usage. A driver without a budget: the heap less what
         we allocated.
@@ -237,7 +237,7 @@ class Context:
         return total - used
 
     def memory_bytes(self) -> tuple[int, int, int]:
-        """Returns the size of the largest device-local heap, how much of it is not free, and how
+        """Return the size of the largest device-local heap, how much of it is not free, and how
         much of that is this process's.
         """
         self._device.require_open("memory")
@@ -252,23 +252,23 @@ class Context:
         return total, total - max(0, free), own
 
     def kept_open(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that keeps the device open, even when somebody closes it. It is for
+        """Return a context that keeps the device open, even when somebody closes it. It is for
         long work without the GIL, on a thread that no interrupt stops.
         """
         return self._device.kept_open()
 
     def keep(self, *used: object) -> None:
-        """Keeps what a submission that hangs may still use until the device has ended, if ever."""
+        """Keep what a submission that hangs may still use until the device has ended, if ever."""
         self._device.kept += used
 
     def pending(self, apart: Recording | None = None) -> bool:
-        """Returns whether a submission is under way, apart from one recording's."""
+        """Return whether a submission is under way, apart from one recording's."""
         with self._device.lock:
             natives = [r._native for r in self._device.recordings if r is not apart]
         return any(native is not None and native.pending for native in natives)
 
     def close(self) -> None:
-        """Waits for submissions under way, at most CLOSE_LIMIT_S, and ends the device.
+        """Wait for submissions under way, at most CLOSE_LIMIT_S, and ends the device.
 
         Views of mapped memory stay readable: the device then ends with the last of them.
         """

@@ -97,7 +97,7 @@ class DeviceHandle:
             raise self.closed_error(stage, "device")
 
     def closed_error(self, stage: str, what: str) -> DeviceError:
-        """Returns the error for the use of something closed, as all is in a forked child."""
+        """Return the error for the use of something closed, as all is in a forked child."""
         self.owner.require(self.name)
         return DeviceError(f"[{stage}] {self.name}: expected an open {what}, got a closed one")
 
@@ -145,7 +145,7 @@ class DeviceHandle:
         self.manager = None
 
     def destroy_if_unused(self) -> None:
-        """Ends the device, or leaves that to the last view of its memory, or the last call."""
+        """End the device, or leaves that to the last view of its memory, or the last call."""
         with self.lock:
             unused = not len(self.mappings) and not self.calls
             if self.closed and self.manager is not None and unused:
@@ -154,7 +154,7 @@ class DeviceHandle:
 
     @contextlib.contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Keeps the device from ending below a native call."""
+        """Keep the device from ending below a native call."""
         with self.lock:
             self.calls += 1
         try:
@@ -166,7 +166,7 @@ class DeviceHandle:
                 self.destroy_if_unused()
 
     def destroy_at_exit(self) -> None:
-        """Ends the device whatever views there are: nobody reads them any more."""
+        """End the device whatever views there are: nobody reads them any more."""
         with self.lock:
             self.close()
             self.mappings.clear()

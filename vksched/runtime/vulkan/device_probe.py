@@ -120,7 +120,7 @@ class Survey:
 
 
 def survey() -> Survey:
-    """Asks all drivers; nothing is opened."""
+    """Ask all drivers; nothing is opened."""
     if is_on("VKSCHED_NO_VULKAN"):
         return Survey((cpu_device(),), _HIDDEN)
     answer = driver_probe.ask_drivers()
@@ -130,7 +130,7 @@ def survey() -> Survey:
 
 
 def list_devices() -> tuple[DeviceInfo, ...]:
-    """Returns every Vulkan device in loader order, then "cpu"; without Vulkan only that."""
+    """Return every Vulkan device in loader order, then "cpu"; without Vulkan only that."""
     return survey().devices
 
 
@@ -150,7 +150,7 @@ def default_devices() -> tuple[DeviceInfo, ...]:
 
 
 def resolve(name: str) -> DeviceInfo:
-    """Returns the device of a name: "cpu", "vulkan:N" or "vulkan:<4 or more digits of its UUID>".
+    """Return the device of a name: "cpu", "vulkan:N" or "vulkan:<4 or more digits of its UUID>".
 
     Raises:
         DeviceError: there is none, more than one, or it is there but cannot be used.
@@ -198,14 +198,14 @@ def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
 
 
 def _kind(info: DeviceInfo) -> str:
-    """Returns under what a device has its rough speeds."""
+    """Return under what a device has its rough speeds."""
     if info.name == "cpu":
         return "numpy"
     return "swiftshader" if "swiftshader" in info.driver.lower() else info.type
 
 
 def cpu_device() -> DeviceInfo:
-    """Returns the CPU, on which numpy runs; it is always there and always last."""
+    """Return the CPU, on which numpy runs; it is always there and always last."""
     total, free = host_memory_bytes()
     return DeviceInfo(
         name="cpu",
@@ -276,7 +276,7 @@ def _describe(raw: RawDevice) -> DeviceInfo:
 
 
 def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
-    """Returns the limits of kernels and the largest buffer."""
+    """Return the limits of kernels and the largest buffer."""
     given, least = raw.get("limits") or {}, Limits()
 
     def smallest(default: int, *names: str) -> int:
@@ -316,7 +316,7 @@ def _features(raw: RawDevice) -> dict[str, Any]:
 
 
 def _memory(raw: RawDevice, type_: str) -> tuple[int, int]:
-    """Returns total and free bytes of the heap of our buffers: the largest device-local one.
+    """Return total and free bytes of the heap of our buffers: the largest device-local one.
 
     On most drivers the other device-local heaps are windows into the same memory.
     """
@@ -334,7 +334,7 @@ def _memory(raw: RawDevice, type_: str) -> tuple[int, int]:
 
 
 def _driver(raw: RawDevice) -> str:
-    """Returns name and version; drivers put the readable version in driver_info, if anywhere."""
+    """Return name and version; drivers put the readable version in driver_info, if anywhere."""
     name, info = (
         str(raw.get("driver_name") or "").strip(),
         str(raw.get("driver_info") or "").strip(),
@@ -346,7 +346,7 @@ def _driver(raw: RawDevice) -> str:
 
 
 def _mark_duplicates(raws: Sequence[RawDevice], infos: list[DeviceInfo]) -> list[DeviceInfo]:
-    """Marks each device that is the same as an earlier one; usable ones count as earlier."""
+    """Mark each device that is the same as an earlier one; usable ones count as earlier."""
     kept: list[int] = []
     out = list(infos)
     for i in sorted(range(len(infos)), key=lambda i: bool(infos[i].problem)):
@@ -383,20 +383,20 @@ def _driver_key(raw: RawDevice) -> tuple[str, str]:
 
 
 def _bus(raw: RawDevice) -> str:
-    """Returns the PCI address as text, whatever form it came in, or ""."""
+    """Return the PCI address as text, whatever form it came in, or ""."""
     pci = raw.get("pci") or raw.get("pci_bus") or ""
     return str(sorted(pci.items()) if isinstance(pci, dict) else pci)
 
 
 def _hex(value: object) -> str:
-    """Returns a UUID as bare lower-case hex digits; one of zeros only is none."""
+    """Return a UUID as bare lower-case hex digits; one of zeros only is none."""
     text = value.hex() if isinstance(value, bytes) else str(value or "")
     text = text.replace("-", "").lower()
     return text if text.strip("0") else ""
 
 
 def _decide(info: DeviceInfo) -> DeviceInfo:
-    """Returns the device with its default use decided."""
+    """Return the device with its default use decided."""
     if info.duplicate_of is not None:
         why = f"duplicate: the same device as {info.duplicate_of}"
     elif info.problem:

@@ -30,7 +30,7 @@ class DeviceStates:
         return key in self._held
 
     def place(self, key: object) -> tuple[Buffer, Span]:
-        """Returns where a state lies: a buffer and a span of it."""
+        """Return where a state lies: a buffer and a span of it."""
         try:
             span = self._store.span(key)
             return self._store.buffer(span.page), span

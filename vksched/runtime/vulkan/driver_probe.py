@@ -66,7 +66,7 @@ _first: dict[tuple[str | None, ...], Answer] = {}
 
 
 def ask_drivers() -> Answer:
-    """Returns the devices of all drivers, or why there are none; never dies with a driver."""
+    """Return the devices of all drivers, or why there are none; never dies with a driver."""
     missing = binding.available()
     if missing is not None:
         return Answer(problem=missing)
@@ -85,7 +85,7 @@ def ask_drivers() -> Answer:
 
 
 def _ask_first() -> Answer:
-    """Asks in this process where the drivers, as they are, have survived that, else in a child."""
+    """Ask in this process where the drivers, as they are, have survived that, else in a child."""
     settle_shader_cache()
     entry = Entry(manifests(), _settings())
     notes = entry.take()
@@ -106,7 +106,7 @@ def _after_fork() -> None:
 
 
 def child() -> None:
-    """Runs in the child: prints the devices as one marked line."""
+    """Run in the child: prints the devices as one marked line."""
     try:
         import resource
 
@@ -149,7 +149,7 @@ def _ask_child() -> Answer:
 
 
 def _run_child(changes: Mapping[str, str]) -> tuple[str | None, str, str]:
-    """Returns how the child died (None: it did not), what it printed, and its errors."""
+    """Return how the child died (None: it did not), what it printed, and its errors."""
     env = {**os.environ, "VK_LOADER_DEBUG": "error", **changes}
     command = [sys.executable, "-c", _CHILD, *(p or os.getcwd() for p in sys.path)]
     try:
@@ -181,7 +181,7 @@ def _signal_name(number: int) -> str:
 
 
 def _explain_death(died: str, err: str) -> str:
-    """Returns one line with the driver at fault, found by asking each alone, and the way out."""
+    """Return one line with the driver at fault, found by asking each alone, and the way out."""
     bad: list[str] = []
     good: list[str] = []
     for manifest in manifests():
@@ -213,7 +213,7 @@ def _explain_death(died: str, err: str) -> str:
 
 
 def manifests() -> tuple[str, ...]:
-    """Returns the driver manifests that the loader reads (Linux: environment, then folders)."""
+    """Return the driver manifests that the loader reads (Linux: environment, then folders)."""
     for name in binding.DRIVER_SELECTORS[:2]:
         if name in os.environ:
             return tuple(dict.fromkeys(_expand(_split(os.environ[name]))))
@@ -222,12 +222,12 @@ def manifests() -> tuple[str, ...]:
 
 
 def _settings() -> list[str]:
-    """Returns the other files that the loader reads: those of layers, and its own settings."""
+    """Return the other files that the loader reads: those of layers, and its own settings."""
     return _expand(_data_folders("implicit_layer.d", "explicit_layer.d", "loader_settings.d"))
 
 
 def _data_folders(*kinds: str) -> list[str]:
-    """Returns the folders of the loader that there are, root by root."""
+    """Return the folders of the loader that there are, root by root."""
     get, home = os.environ.get, str(Path.home())
     roots = [
         get("XDG_CONFIG_HOME") or f"{home}/.config",
@@ -245,7 +245,7 @@ def _split(paths: str | None) -> list[str]:
 
 
 def _expand(paths: list[str]) -> list[str]:
-    """Returns files as they are and folders as the .json files in them."""
+    """Return files as they are and folders as the .json files in them."""
     out: list[str] = []
     for path in paths:
         folder = Path(path)

@@ -67,7 +67,7 @@ class Entry:
         self._path = folder / f"{key}.json" if folder and key else None
 
     def take(self) -> tuple[str, ...] | None:
-        """Takes the entry away; returns what the loader said of drivers that it left out, None
+        """Take the entry away; returns what the loader said of drivers that it left out, None
         where there was no entry. Who took it and lives puts it back.
         """
         if self._path is None:
@@ -80,7 +80,7 @@ class Entry:
         return notes
 
     def put(self, notes: Sequence[str]) -> None:
-        """Keeps that all drivers survived."""
+        """Keep that all drivers survived."""
         if self._path is None:
             return
         folder = self._path.parent
@@ -91,7 +91,7 @@ class Entry:
 
 
 def cache_key(manifests: Sequence[str], settings: Sequence[str]) -> str | None:
-    """Returns a hash of all that decides what drivers do while they list their devices; None where
+    """Return a hash of all that decides what drivers do while they list their devices; None where
     that cannot be told.
     """
     try:
@@ -118,7 +118,7 @@ def _told(path: str) -> Told:
 
 
 def _libraries(manifest: str) -> Iterator[str]:
-    """Yields the files that may be the library of a driver.
+    """Yield the files that may be the library of a driver.
 
     Raises:
         OSError, ValueError, KeyError, TypeError: the manifest names none that is found.
@@ -135,7 +135,7 @@ def _libraries(manifest: str) -> Iterator[str]:
 
 
 def _folders() -> list[str]:
-    """Returns where the system looks for libraries."""
+    """Return where the system looks for libraries."""
     own = [each for each in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if each]
     triplet = f"{platform.machine()}-linux-gnu"
     roots = "/lib", "/usr/lib", "/usr/local/lib"
@@ -143,12 +143,12 @@ def _folders() -> list[str]:
 
 
 def _native() -> list[str]:
-    """Returns the files of the native modules."""
+    """Return the files of the native modules."""
     return [str(module.__file__) for module in (binding.kp, binding.companion)]
 
 
 def _loader() -> list[str]:
-    """Returns the file of the Vulkan loader in this process.
+    """Return the file of the Vulkan loader in this process.
 
     Raises:
         ValueError: none is found.

@@ -34,7 +34,7 @@ class Pages(NamedTuple):
 def import_array(
     context: Context, alignment: int, type_: TensorType, array: NDArray
 ) -> Pages | None:
-    """Returns an array's pages for a device to copy from; None where they cannot be had.
+    """Return an array's pages for a device to copy from; None where they cannot be had.
 
     alignment: what the device asks of addresses and sizes, in bytes; 0: it imports nothing. One
         larger than the system's pages has to be met by the array itself, as nobody knows what is

@@ -49,7 +49,7 @@ def settle_shader_cache(tries: bool = False) -> bool:
 
 
 def _folders() -> Iterator[Path]:
-    """Yields where Mesa may have its cache: versions differ in whether HOME counts."""
+    """Yield where Mesa may have its cache: versions differ in whether HOME counts."""
     for name in (FOLDER, OLD_NAMES[1], "XDG_CACHE_HOME"):
         if os.environ.get(name):
             yield Path(os.environ[name]).absolute()

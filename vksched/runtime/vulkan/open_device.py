@@ -8,7 +8,7 @@ from . import device_probe
 
 
 def open_device(info: device_probe.DeviceInfo, name: str) -> Device:
-    """Opens a Vulkan device under a name; raises DeviceError."""
+    """Open a Vulkan device under a name; raises DeviceError."""
     from .vulkan_device import VulkanDevice  # needs the native modules, which may be absent
 
     try:

@@ -52,12 +52,12 @@ class WeightPrefetcher:
             raise _Enough  # the interpreter waits for this thread to end
 
     def wait(self) -> None:
-        """Waits until all is uploaded."""
+        """Wait until all is uploaded."""
         if self._thread.ident is not None:
             self._thread.join()
 
     def close(self) -> None:
-        """Uploads no more, and leaves what there is to those who use it."""
+        """Upload no more, and leaves what there is to those who use it."""
         self.closing = True
         self.wait()
         pages, self._pages = self._pages, ()

@@ -38,7 +38,7 @@ class Shader:
         return 4 * sum(count for _, _, count in self.push)
 
     def pack_push(self, offsets: Sequence[int], values: Mapping[str, PushValue]) -> bytes:
-        """Returns the push constants: one word offset per binding, then the named fields. The last
+        """Return the push constants: one word offset per binding, then the named fields. The last
         binding of a module may be left out, where none of its steps reads it.
 
         Raises:
@@ -71,7 +71,7 @@ class Shader:
         return {name: count for name, _, count in fields}, layout
 
     def specialize(self, constants: Mapping[str, int]) -> tuple[int, ...]:
-        """Returns the values of all specialisation constants, by id; defaults where none is given.
+        """Return the values of all specialisation constants, by id; defaults where none is given.
 
         Raises:
             ShaderError: an unknown name.
@@ -83,7 +83,7 @@ class Shader:
         return tuple(constants.get(name, default) for name, _, default in self.constants)
 
     def module(self, steps: ShaderProgram = ShaderProgram()) -> bytes:  # noqa: B008, as it is frozen
-        """Returns the module with these steps written in, where it takes some."""
+        """Return the module with these steps written in, where it takes some."""
         return link(self.spirv, steps) if self._accepts_steps else self.spirv
 
     @cached_property
@@ -105,7 +105,7 @@ def _manifest() -> tuple[Mapping[str, Any], frozenset[str]]:
 
 
 def load_manifest() -> Mapping[str, Any]:
-    """Returns the manifest's variants by name.
+    """Return the manifest's variants by name.
 
     Raises:
         ShaderError: it is not there or cannot be read.
@@ -114,7 +114,7 @@ def load_manifest() -> Mapping[str, Any]:
 
 
 def left_out() -> frozenset[str]:
-    """Returns the variants that were not compiled, as no compiler knew cooperative matrices.
+    """Return the variants that were not compiled, as no compiler knew cooperative matrices.
 
     Raises:
         ShaderError: as `load_manifest`.
@@ -124,7 +124,7 @@ def left_out() -> frozenset[str]:
 
 @cache
 def load_shader(name: str) -> Shader:
-    """Returns a compiled variant by name.
+    """Return a compiled variant by name.
 
     Raises:
         ShaderError: it is not there or cannot be read.

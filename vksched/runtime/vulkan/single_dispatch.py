@@ -35,7 +35,7 @@ class Singles:
     def record(
         self, recording: Recording, lowering: Lowering, place: Callable[[int], Place]
     ) -> None:
-        """Adds the dispatches of a call. place: of an operand; of the scratch buffers the first."""
+        """Add the dispatches of a call. place: of an operand; of the scratch buffers the first."""
         for position, dispatch in enumerate(lowering.dispatches):
             if dispatch.barrier or (position and self._apart):
                 recording.barrier("shader", "shader")
@@ -58,7 +58,7 @@ class Singles:
             recording.dispatch(self._pipelines[key], dispatch.groups, push)
 
     def close(self) -> None:
-        """Gives the pipelines back."""
+        """Give the pipelines back."""
         for pipeline in self._pipelines.values():
             pipeline.close()
         self._pipelines.clear()

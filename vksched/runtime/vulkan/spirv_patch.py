@@ -73,7 +73,7 @@ class Module:
 
 @lru_cache(maxsize=64)
 def take_apart(spirv: bytes) -> Module:
-    """Returns the parts of a module."""
+    """Return the parts of a module."""
     words = np.frombuffer(spirv, "<u4").astype(np.uint32)
     flat = words.tolist()
     before: list[tuple[int, Words]] = []
@@ -125,7 +125,7 @@ def take_apart(spirv: bytes) -> Module:
 
 
 def _called(functions: Mapping[int, Function], first: Sequence[int]) -> set[int]:
-    """Returns the functions that these call, and they themselves."""
+    """Return the functions that these call, and they themselves."""
     wanted, found = list(first), set[int]()
     while wanted:
         current = wanted.pop()
@@ -147,7 +147,7 @@ RESIDUAL_BUFFER = "residual_buffer"
 
 @lru_cache(maxsize=128)
 def link(spirv: bytes, steps: ShaderProgram) -> bytes:
-    """Returns a module whose chain or epilogue takes these steps."""
+    """Return a module whose chain or epilogue takes these steps."""
     module = take_apart(spirv)
     functions, header, constants = dict(module.functions), module.header.copy(), NONE
     chain = module.ids.get(FUSED, module.ids.get(EPILOGUE, 0))
@@ -169,7 +169,7 @@ def link(spirv: bytes, steps: ShaderProgram) -> bytes:
 
 
 def _write(module: Module, chain: int, steps: ShaderProgram) -> tuple[Function, Words, int]:
-    """Returns the chain as a function of its steps, the constants of its words, and the module's
+    """Return the chain as a function of its steps, the constants of its words, and the module's
     new bound of ids.
     """
     old = module.functions[chain].words.tolist()

@@ -63,7 +63,7 @@ class _Place:
     words: int
 
     def part(self, words: int, name: str, at: int = 0) -> _Place:
-        """Returns the place of so many words from word `at` of this one.
+        """Return the place of so many words from word `at` of this one.
 
         Raises:
             DeviceError: it has fewer, or its buffer ends before; kernels do not look where.
@@ -117,7 +117,7 @@ class _Commands:
         self.next_part()
 
     def next_part(self) -> None:
-        """Begins a recording; what comes first in it waits for all that was submitted before.
+        """Begin a recording; what comes first in it waits for all that was submitted before.
 
         What the host wrote before a submission is visible to it without a barrier.
         """
@@ -131,13 +131,13 @@ class _Commands:
         self._taken_s = 0.0
 
     def make_room(self, seconds: float) -> None:
-        """Begins another recording where drivers may not allow one for so much more work."""
+        """Begin another recording where drivers may not allow one for so much more work."""
         if self._dispatched and self._taken_s + seconds > SUBMISSION_S:
             self.next_part()
         self._taken_s += seconds
 
     def copy(self, source: _Place, target: _Place) -> None:
-        """Copies all words of the target."""
+        """Copy all words of the target."""
         if target.words:
             ends = source.buffer, target.buffer, source.offset, target.offset
             self.parts[-1].copy(*ends, target.words)
@@ -213,7 +213,7 @@ class Recorder:
         return tuple(found)
 
     def record(self, split: Split, slot: SlotMemory) -> dict[str, tuple[Recording, ...]]:
-        """Returns for each stage one recording, or several where one submission of work would take
+        """Return for each stage one recording, or several where one submission of work would take
         too long.
         """
         return {stage: self._record_stage(split, slot, stage) for stage in split.stages}
@@ -225,7 +225,7 @@ class Recorder:
         pages: Mapping[int, Pages],
         recording: Recording | None,
     ) -> Recording:
-        """Returns the copies in of a split, some of them by node from pages of the caller's.
+        """Return the copies in of a split, some of them by node from pages of the caller's.
 
         recording: one that this returned before.
         """
@@ -354,7 +354,7 @@ class Recorder:
         return self.pipelines[key]
 
     def _place(self, node_id: int, slot: SlotMemory) -> _Place:
-        """Returns where a node's words are in this slot: its own span, its root's, a state's
+        """Return where a node's words are in this slot: its own span, its root's, a state's
         memory, or a weight page.
         """
         own = self._plan.locations.get((self._index, node_id))

@@ -59,12 +59,12 @@ class _Part:
         return known[0] if known else None
 
     def of_file(self, piece: NDArray) -> native_kernels.FilePart:
-        """Returns whole rows as `loops.repack_file` takes them."""
+        """Return whole rows as `loops.repack_file` takes them."""
         assert isinstance(self.held, Repacked)
         return self.held.part(piece[self.at : self.behind], self.start // self.held.shape[-1])
 
     def require(self) -> None:
-        """Raises ModelFormatError where the file has changed."""
+        """Raise ModelFormatError where the file has changed."""
         if isinstance(self.held, Repacked):
             self.held.require()
 
@@ -79,7 +79,7 @@ class _Part:
         return self.is_zero and zeros.lie_in(self.at, self.behind)
 
     def write(self, piece: NDArray) -> None:
-        """Writes them, made there and then where the host does not have them."""
+        """Write them, made there and then where the host does not have them."""
         out = piece[self.at : self.behind]
         if isinstance(self.held, LazyArray):
             self.held.write_to(out, self.start)
@@ -96,7 +96,7 @@ class _Stage:
         self._pending = False
 
     def copy(self, source: Buffer, target: Buffer, at: int, to: int, words: int) -> None:
-        """Starts a copy from or to the staging buffer."""
+        """Start a copy from or to the staging buffer."""
         self._recording.begin()
         self._recording.barrier("device", "copy")
         self._recording.copy(source, target, at, to, words)
@@ -122,7 +122,7 @@ def write_new(
     progress: Progress | None = None,
     writers: int = WRITERS,
 ) -> None:
-    """Writes arrays one behind the other, aligned, to device memory that nothing has used yet: at
+    """Write arrays one behind the other, aligned, to device memory that nothing has used yet: at
     once where the host can see it, by so many threads, and else by `upload`. What lies there
     already is not written where the host reads it as fast as its own memory.
     """
@@ -145,7 +145,7 @@ def write_new(
 
 
 def _write(words: NDArray, parts: Sequence[_Part], zeros: Zeros | None) -> None:
-    """Writes parts, where native loops read a file many of them in one call. zeros: those that lie
+    """Write parts, where native loops read a file many of them in one call. zeros: those that lie
     there already, if they are to be left alone.
     """
     if zeros is not None:
@@ -167,7 +167,7 @@ def upload(
     progress: Progress | None = None,
     at_word: int = 0,
 ) -> None:
-    """Writes arrays one behind the other, aligned, to a device through two staging buffers."""
+    """Write arrays one behind the other, aligned, to a device through two staging buffers."""
     total = sum(aligned(_words(a)) for a in arrays)
     if total == 0:
         return
@@ -191,7 +191,7 @@ def upload(
 
 
 def download(context: Context, source: Buffer, span: Span) -> NDArray:
-    """Returns the words of a span of device memory."""
+    """Return the words of a span of device memory."""
     out = np.empty(span.words, np.uint32)
     if not span.words:
         return out
@@ -224,7 +224,7 @@ def _pieces(arrays: Sequence[ArrayLike], chunk: int) -> list[tuple[int, int, lis
 
 
 def _rows(arrays: Sequence[ArrayLike], size: int) -> Iterator[list[_Part]]:
-    """Yields parts that have about so many words together, of the same memory and of whole rows."""
+    """Yield parts that have about so many words together, of the same memory and of whole rows."""
     parts: list[_Part] = []
     for at, held in _placed(arrays)[0]:
         row = held.shape[-1] if isinstance(held, LazyArray) else 1
@@ -239,7 +239,7 @@ def _rows(arrays: Sequence[ArrayLike], size: int) -> Iterator[list[_Part]]:
 
 
 def _placed(arrays: Sequence[ArrayLike]) -> tuple[list[tuple[int, ArrayLike]], int]:
-    """Returns arrays, as words unless they are late, with the words where they begin, one behind
+    """Return arrays, as words unless they are late, with the words where they begin, one behind
     the other; and how many words there are.
     """
     placed: list[tuple[int, ArrayLike]] = []

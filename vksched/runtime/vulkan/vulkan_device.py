@@ -153,24 +153,24 @@ class _Slot:
             raise
 
     def stage(self, split: int, stage: str) -> tuple[Recording, ...]:
-        """Returns the recordings of a stage in the run under way."""
+        """Return the recordings of a stage in the run under way."""
         if stage == UPLOAD and split in self.imported:
             return (self.importing[split],)
         return self.recordings[split][stage]
 
     def stages(self, split: int) -> Iterator[Recording]:
-        """Yields all recordings of a split that may be under way."""
+        """Yield all recordings of a split that may be under way."""
         for stage in self.recordings[split]:
             yield from self.stage(split, stage)
 
     def release(self, split: int) -> None:
-        """Lets go of what a complete split has copied in from where the caller has it."""
+        """Let go of what a complete split has copied in from where the caller has it."""
         if self.imported.pop(split, None) is not None and split in self.importing:
             self.imported_s[split] = self.importing[split].duration_s()
             self.importing[split].begin()  # which forgets the pages
 
     def view(self, copy: Upload | Download, type_: TensorType) -> WordView:
-        """Returns a value's words in the window that the host sees."""
+        """Return a value's words in the window that the host sees."""
         found = self._views.get(id(copy))
         if found is None:
             pages, span = (
@@ -284,7 +284,7 @@ class VulkanPreparedPlan:
                 self._hand_over(memory, number, DOWNLOAD, again)
 
     def _record_imported(self, memory: _Slot, split: Split, sequence_number: int) -> None:
-        """Records the copies in of a split anew, once for a run, where some are imported."""
+        """Record the copies in of a split anew, once for a run, where some are imported."""
         pages, first = memory.imported.get(split.id), memory.importing.get(split.id)
         if pages is None:
             memory.imported_s.pop(split.id, None)
@@ -293,7 +293,7 @@ class VulkanPreparedPlan:
             memory.made_for[split.id] = sequence_number
 
     def _hand_over(self, memory: _Slot, split: int, stage: str, again: bool = False) -> None:
-        """Submits a stage of a split, behind what it waits for. again: but what is under way."""
+        """Submit a stage of a split, behind what it waits for. again: but what is under way."""
         after = [memory.stage(n, of)[-1] for of, n in self._by_id[split].after(stage)]
         for recording in memory.stage(split, stage):
             if not (again and recording.pending):

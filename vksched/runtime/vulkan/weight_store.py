@@ -44,7 +44,7 @@ class WeightStore:
             return sum(aligned(span.words) * 4 for span in self._spans.values())
 
     def holds(self, key: object) -> bool:
-        """Returns whether a weight is on the device now."""
+        """Return whether a weight is on the device now."""
         return key in self._spans  # asked while another thread uploads for long
 
     def span(self, key: object) -> Span:
@@ -59,7 +59,7 @@ class WeightStore:
         progress: Progress | None = None,
         writers: int = WRITERS,
     ) -> tuple[int, ...]:
-        """Makes arrays resident and returns the pages that hold them; give these to `release`.
+        """Make arrays resident and returns the pages that hold them; give these to `release`.
         writers: how many threads may write to memory that the host sees.
         """
         with self._lock:
@@ -78,7 +78,7 @@ class WeightStore:
             return pages
 
     def release(self, pages: Sequence[int]) -> None:
-        """Gives back what `acquire` returned; a page without users is freed."""
+        """Give back what `acquire` returned; a page without users is freed."""
         with self._lock:
             for page in pages:
                 self._pages[page].users -= 1

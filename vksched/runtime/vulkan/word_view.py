@@ -20,7 +20,7 @@ from ...storage.lazy_array import ArrayLike
 
 
 def to_words(array: NDArray) -> NDArray:
-    """Returns an array as 32-bit words (see TensorType), a view where it can be.
+    """Return an array as 32-bit words (see TensorType), a view where it can be.
 
     Raises:
         DTypeError: an int64 that does not fit int32, or a type that stays on the CPU.
@@ -66,19 +66,19 @@ class WordView:
             self._values[...] = array
 
     def read(self) -> NDArray:
-        """Returns the values; a view where the words hold them as numpy does."""
+        """Return the values; a view where the words hold them as numpy does."""
         if self._values is None:
             return read_words(self._words, numpy_dtype(self._type.dtype), self._type.shape)
         return self._values
 
 
 def write_words(target: NDArray, array: NDArray) -> None:
-    """Writes an array into 32-bit words."""
+    """Write an array into 32-bit words."""
     target[:] = to_words(array)
 
 
 def read_words(words: NDArray, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> NDArray:
-    """Returns words as an array of an element type; a view for the 32-bit types and float16."""
+    """Return words as an array of an element type; a view for the 32-bit types and float16."""
     if dtype == np.bool_:
         return np.asarray(words != 0).reshape(shape)
     if dtype == np.int64:

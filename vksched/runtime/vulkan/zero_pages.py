@@ -43,7 +43,7 @@ class Zeros:
         return not any(self._memory[a:b].max(initial=0) for a, b in parts)
 
     def _touched(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yields the words that lie in pages that may have been touched."""
+        """Yield the words that lie in pages that may have been touched."""
         if self._pages is None or start >= end:
             yield start, end
             return
@@ -87,7 +87,7 @@ def _is_own(begin: int, end: int) -> bool:
 
 
 def _are_there(pages: int, first: int, last: int) -> NDArray | None:
-    """Returns of each page, from the first to the last, whether it is there; None where the system
+    """Return of each page, from the first to the last, whether it is there; None where the system
     does not tell of all.
     """
     size = ENTRY_BYTES * (last - first + 1)

@@ -44,7 +44,7 @@ LONGER = 1e-9
 def search(
     problem: Problem, placed: Placed, steps: float, bound: float, rng: random.Random
 ) -> Placed:
-    """Returns the schedule with the shortest makespan found.
+    """Return the schedule with the shortest makespan found.
 
     bound: the search ends when the makespan is not above it.
     """
@@ -80,7 +80,7 @@ def search(
 
 
 def measure(local: Local) -> float:
-    """Returns the makespan, with transfers that wait for each other where links are exclusive."""
+    """Return the makespan, with transfers that wait for each other where links are exclusive."""
     if not local.problem.exclusive:
         return local.makespan
     local.steps += 3.0 * (local.problem.n + local.problem.edges)
@@ -153,7 +153,7 @@ def _swap(local: Local, v: int, rng: random.Random) -> bool:
 
 
 def _block(problem: Problem, v: int, size: int, rng: random.Random) -> list[int]:
-    """Returns tasks around a task that edges connect, at most two new ones for each."""
+    """Return tasks around a task that edges connect, at most two new ones for each."""
     block, known = [v], {v}
     for t in block:  # grows while it is read
         if len(block) >= size:

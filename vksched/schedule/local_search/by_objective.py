@@ -32,7 +32,7 @@ IDLE, IDLE_EACH = 400, 4
 
 
 def even(problem: Problem) -> Placed:
-    """Returns a schedule whose devices keep about as many bytes each."""
+    """Return a schedule whose devices keep about as many bytes each."""
     held = [0.0] * problem.m
     chosen: dict[int, int] = {}
     heavy = [t for t in range(problem.n) if problem.size[t]]
@@ -53,7 +53,7 @@ def even(problem: Problem) -> Placed:
 
 
 def frugal(problem: Problem) -> Placed:
-    """Returns a schedule in which each task takes the least energy; memory is kept as heft does."""
+    """Return a schedule in which each task takes the least energy; memory is kept as heft does."""
     watts = problem.where.watts
     more = [watts[name].more if name in watts else 0.0 for name in problem.where.devices]
     chosen = {
@@ -78,7 +78,7 @@ def descend(
     value: Callable[[Placed], float],
     rng: random.Random,
 ) -> Placed:
-    """Returns the schedule with the least value found."""
+    """Return the schedule with the least value found."""
     order = by_rank(problem, upward(problem))
     free = [t for t in range(problem.n) if len(problem.candidate_devices[t]) > 1]
     best, found = value(placed), placed
@@ -106,7 +106,7 @@ def descend(
 def _moved(
     problem: Problem, device: list[int], free: list[int], rng: random.Random
 ) -> list[int] | None:
-    """Returns other devices for a few tasks; None where they do not fit."""
+    """Return other devices for a few tasks; None where they do not fit."""
     out = list(device)
     t = rng.choice(free)
     if rng.random() < SWAP:

@@ -35,7 +35,7 @@ class Chains:
                 self.following[t], self.leading[c] = c, t
 
     def around(self, v: int, device: Sequence[int]) -> list[int]:
-        """Returns a task and those of its chain that follow and lead on the same device."""
+        """Return a task and those of its chain that follow and lead on the same device."""
         home, found = device[v], [v]
         for beside in (self.following, self.leading):
             t = beside[v]
@@ -46,7 +46,7 @@ class Chains:
 
 
 def _heaviest(arcs: Sequence[tuple[int, float]]) -> int:
-    """Returns the other end of the edge with more than half of all bytes; -1 if there is none."""
+    """Return the other end of the edge with more than half of all bytes; -1 if there is none."""
     if not arcs:
         return -1
     other, most = max(arcs, key=lambda arc: arc[1])

@@ -39,7 +39,7 @@ class Loads:
         self.refresh()
 
     def refresh(self) -> None:
-        """Finds loads and free memory again."""
+        """Find loads and free memory again."""
         m = self.problem.m
         own = self._cost[self._kind, self.device]
         self.load = np.bincount(self.device, own, m).astype(np.float64)
@@ -47,7 +47,7 @@ class Loads:
         self.room = np.array(self.problem.room) - used
 
     def allowed(self, tasks: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Returns seconds by task and device; infinity where a task cannot go."""
+        """Return seconds by task and device; infinity where a task cannot go."""
         cost = self._cost[self._kind[tasks]]
         if self.problem.limited:
             full = self._size[tasks][:, None] > self.room
@@ -55,7 +55,7 @@ class Loads:
         return cost
 
     def put(self, t: int, d: int) -> None:
-        """Puts a task on a device."""
+        """Put a task on a device."""
         home, row = int(self.device[t]), self._cost[self._kind[t]]
         self.load[home] -= row[home]
         self.load[d] += row[d]
@@ -64,7 +64,7 @@ class Loads:
         self.device[t] = d
 
     def jump(self) -> bool:
-        """Moves the best task away from the fullest device; returns whether that made it better."""
+        """Move the best task away from the fullest device; returns whether that made it better."""
         top = int(self.load.argmax())
         tasks = np.nonzero(self.device == top)[0]
         cost = self.allowed(tasks)
@@ -82,7 +82,7 @@ class Loads:
         return True
 
     def swap(self, rng: random.Random) -> bool:
-        """Makes a task of the fullest device and another one change devices, if that helps."""
+        """Make a task of the fullest device and another one change devices, if that helps."""
         top = int(self.load.argmax())
         tasks = np.nonzero(self.device == top)[0]
         if not tasks.size:  # no task takes any time, only transfers do
@@ -109,7 +109,7 @@ class Loads:
         return True
 
     def shake(self, rng: random.Random) -> None:
-        """Puts a few tasks on other devices."""
+        """Put a few tasks on other devices."""
         for _ in range(rng.randint(1, KICK)):
             t = rng.randrange(self.problem.n)
             row = self.allowed(np.array([t]))[0]
@@ -122,7 +122,7 @@ class Loads:
 def spread(
     problem: Problem, placed: Placed, steps: float, bound: float, rng: random.Random
 ) -> Placed:
-    """Returns the schedule with the least period found."""
+    """Return the schedule with the least period found."""
     order = by_rank(problem, upward(problem))
     loads = Loads(problem, placed.device)
 

@@ -57,11 +57,11 @@ class Local:
         self.refresh(0, self.problem.n)
 
     def placed(self) -> Placed:
-        """Returns the schedule as it is now."""
+        """Return the schedule as it is now."""
         return Placed(list(self.device), list(self.order))
 
     def refresh(self, low: int, high: int) -> None:
-        """Finds `up` from a place of the order on, and `down` before another; others are right."""
+        """Find `up` from a place of the order on, and `down` before another; others are right."""
         order, device, up, down, place = self.order, self.device, self.up, self.down, self.place
         n, m = self.problem.n, self.problem.m
         free = [0.0] * m
@@ -111,11 +111,11 @@ class Local:
             need[d] = down[t] = rest + cost[t][d]
 
     def through(self, v: int) -> float:
-        """Returns the longest way through a task."""
+        """Return the longest way through a task."""
         return self.up[v] + self.down[v] - self.problem.cost[v][self.device[v]]
 
     def critical(self) -> list[int]:
-        """Returns the tasks on longest ways."""
+        """Return the tasks on longest ways."""
         least = self.makespan * (1 - 1e-12)
         self.steps += 0.14 * self.problem.n
         up, down, cost, device = self.up, self.down, self.problem.cost, self.device
@@ -128,7 +128,7 @@ class Local:
         return Chains(self.problem)
 
     def trial(self, tasks: Sequence[int], d: int) -> float:
-        """Returns the makespan if tasks were on another device and the order stayed.
+        """Return the makespan if tasks were on another device and the order stayed.
 
         Tasks that cannot run there stay; memory is not looked at.
         """
@@ -148,7 +148,7 @@ class Local:
         return max(free)
 
     def shift(self, v: int, d: int) -> bool:
-        """Puts a task on another device and keeps the order, if it can run there and has room.
+        """Put a task on another device and keeps the order, if it can run there and has room.
 
         Call `refresh` after the last of them.
         """
@@ -164,7 +164,7 @@ class Local:
         return True
 
     def move(self, v: int) -> bool:
-        """Puts a task where the longest way through it is shortest, if that is shorter than now.
+        """Put a task where the longest way through it is shortest, if that is shorter than now.
 
         The makespan never grows. Returns whether the task was moved.
         """

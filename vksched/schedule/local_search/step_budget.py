@@ -27,17 +27,17 @@ that all instances of the benchmark take a fifth longer, not twice as long."""
 
 
 def default_budget(tasks: int, devices: int) -> float:
-    """Returns the seconds that `auto` may take unless the caller says it."""
+    """Return the seconds that `auto` may take unless the caller says it."""
     return budget_by_size(tasks + MORE * min(1.0, FEW / max(1, tasks)) ** 3, devices)
 
 
 def budget_by_size(tasks: float, devices: int) -> float:
-    """Returns the seconds of a search for schedules of many graphs, where each has to be quick."""
+    """Return the seconds of a search for schedules of many graphs, where each has to be quick."""
     return min(MAX_S, max(MIN_S, EACH_S * tasks * math.sqrt(devices)))
 
 
 def steps_of(name: str, problem: Problem) -> float:
-    """Returns about how many steps a policy takes."""
+    """Return about how many steps a policy takes."""
     n, m, arcs = problem.n, problem.m, problem.edges
     if name in ("etf", "dls", "min-min", "max-min", "sufferage"):
         ready = min(n / 4, 32 if m >= 64 else 256)

@@ -69,12 +69,12 @@ class Bounds:
         return max(self.path_s, self.area_s, self.pinned_s, self.links_s)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all of them as plain data."""
+        """Return all of them as plain data."""
         return asdict(self)
 
 
 def find_bounds(problem: Problem, objective: str = "latency", linear: bool = True) -> Bounds:
-    """Returns the lower bounds of a problem.
+    """Return the lower bounds of a problem.
 
     linear: False leaves scipy out.
     """
@@ -94,7 +94,7 @@ def find_bounds(problem: Problem, objective: str = "latency", linear: bool = Tru
 
 
 def path_bound(problem: Problem) -> float:
-    """Returns the longest path, over the best device of each task.
+    """Return the longest path, over the best device of each task.
 
     ends[t][d] is the least end of t if it runs on d and devices could do any number of tasks at
     once. Large problems count each transfer with the fastest link.
@@ -130,7 +130,7 @@ def path_bound(problem: Problem) -> float:
 
 
 def pinned_bound(problem: Problem) -> float:
-    """Returns the largest load of a device by tasks that can run nowhere else."""
+    """Return the largest load of a device by tasks that can run nowhere else."""
     load = [0.0] * problem.m
     for t, devices in enumerate(problem.candidate_devices):
         if len(devices) == 1:
@@ -139,7 +139,7 @@ def pinned_bound(problem: Problem) -> float:
 
 
 def links_bound(problem: Problem) -> float:
-    """Returns the largest load of an exclusive link by transfers that cannot be avoided."""
+    """Return the largest load of an exclusive link by transfers that cannot be avoided."""
     if not problem.exclusive:
         return 0.0
     load: dict[int, float] = {}
@@ -155,7 +155,7 @@ def links_bound(problem: Problem) -> float:
 
 
 def peak_bound(problem: Problem) -> float:
-    """Returns the bytes that some device keeps in every schedule."""
+    """Return the bytes that some device keeps in every schedule."""
     held = [0.0] * problem.m
     for t, devices in enumerate(problem.candidate_devices):
         if len(devices) == 1:
@@ -164,7 +164,7 @@ def peak_bound(problem: Problem) -> float:
 
 
 def energy_bound(problem: Problem, least_s: float) -> float:
-    """Returns the joules that every schedule takes. least_s: what none is shorter than.
+    """Return the joules that every schedule takes. least_s: what none is shorter than.
 
     A device takes its idle watts all the time, and more while it works.
     """
@@ -178,7 +178,7 @@ def energy_bound(problem: Problem, least_s: float) -> float:
 
 
 def area_bound(problem: Problem, linear: bool = True) -> tuple[float, str]:
-    """Returns the least largest load over fractions of tasks, and what it came from."""
+    """Return the least largest load over fractions of tasks, and what it came from."""
     rows, many = _kinds(problem)
     scale = float(np.where(np.isfinite(rows), rows, 0.0).max(initial=0.0))
     if scale <= 0.0:
@@ -195,7 +195,7 @@ def area_bound(problem: Problem, linear: bool = True) -> tuple[float, str]:
 
 
 def _kinds(problem: Problem) -> tuple[Table, Table]:
-    """Returns seconds by kind and how many tasks each kind stands for.
+    """Return seconds by kind and how many tasks each kind stands for.
 
     Tasks whose rows are in proportion are one kind: twice the seconds everywhere count twice.
     """
@@ -220,7 +220,7 @@ def _kinds(problem: Problem) -> tuple[Table, Table]:
 
 
 def _linear(rows: Table, many: Table, about: float) -> float | None:
-    """Returns the value of the linear program; None where scipy does not solve it. about: what it
+    """Return the value of the linear program; None where scipy does not solve it. about: what it
     is near to, as the solver's tolerance is absolute.
 
     Raises:
@@ -250,7 +250,7 @@ def _linear(rows: Table, many: Table, about: float) -> float | None:
 
 
 def _weighted(rows: Table, many: Table) -> float:
-    """Returns the best bound that weights of devices were found to give."""
+    """Return the best bound that weights of devices were found to give."""
     kinds, m = rows.shape
     weight = np.full(m, 1.0 / m)
     best, steps = 0.0, int(min(STEPS, max(8, WORK // max(kinds * m, 1))))

@@ -50,7 +50,7 @@ class Metrics:
         return {word: float(value) for word, value in known if value is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all of them as plain data."""
+        """Return all of them as plain data."""
         return asdict(self)
 
 
@@ -71,7 +71,7 @@ class Objective:
 
     @staticmethod
     def of(given: str | Mapping[str, float] | Objective, where: str = "schedule") -> Objective:
-        """Returns an objective from a word, from weights by word, or from these as text:
+        """Return an objective from a word, from weights by word, or from these as text:
         "latency=1,energy=0.5".
 
         Raises:
@@ -140,7 +140,7 @@ LATENCY = Objective((("latency", 1.0),))
 
 
 def least_of(candidates: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the least value above 0 for each word; words that are 0 everywhere are left out."""
+    """Return the least value above 0 for each word; words that are 0 everywhere are left out."""
     least: dict[str, float] = {}
     for values in candidates:
         for word, value in values.items():
@@ -150,7 +150,7 @@ def least_of(candidates: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _text(weight: float) -> str:
-    """Returns the shortest text that stands for exactly this weight."""
+    """Return the shortest text that stands for exactly this weight."""
     short = f"{weight:g}"
     return short if float(short) == weight else repr(weight)
 
@@ -166,12 +166,12 @@ def _number(text: str) -> float:
 
 
 def latency(problem: Problem, placed: Placed, times: Times) -> float:
-    """Returns the makespan."""
+    """Return the makespan."""
     return times.makespan
 
 
 def throughput(problem: Problem, placed: Placed, times: Times) -> float:
-    """Returns the period of a stream."""
+    """Return the period of a stream."""
     load = loads(problem, placed)
     links: dict[int, float] = {}
     if problem.exclusive:
@@ -186,7 +186,7 @@ def throughput(problem: Problem, placed: Placed, times: Times) -> float:
 
 
 def memory(problem: Problem, placed: Placed, times: Times) -> float:
-    """Returns the most bytes that the tasks of a device keep there."""
+    """Return the most bytes that the tasks of a device keep there."""
     held = [0.0] * problem.m
     for t, d in enumerate(placed.device):
         held[d] += problem.size[t]
@@ -194,7 +194,7 @@ def memory(problem: Problem, placed: Placed, times: Times) -> float:
 
 
 def energy(problem: Problem, placed: Placed, times: Times) -> float:
-    """Returns the joules of one run by the watts that are known."""
+    """Return the joules of one run by the watts that are known."""
     out = 0.0
     watts = problem.where.watts
     for name, load in zip(problem.where.devices, loads(problem, placed), strict=True):
@@ -204,7 +204,7 @@ def energy(problem: Problem, placed: Placed, times: Times) -> float:
 
 
 def loads(problem: Problem, placed: Placed) -> list[float]:
-    """Returns the seconds that each device works."""
+    """Return the seconds that each device works."""
     load = [0.0] * problem.m
     for t, d in enumerate(placed.device):
         load[d] += problem.cost[t][d]
@@ -227,7 +227,7 @@ def values_of(
 
 
 def metrics_of(problem: Problem, placed: Placed, times: Times) -> Metrics:
-    """Returns all of a schedule; no energy where a device has no watts."""
+    """Return all of a schedule; no energy where a device has no watts."""
     known = all(name in problem.where.watts for name in problem.where.devices)
     return Metrics(
         latency_s=times.makespan,

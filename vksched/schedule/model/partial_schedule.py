@@ -57,13 +57,13 @@ class Partial:
         self._channel: dict[int, float] = {}
 
     def _reserve(self) -> None:
-        """Takes the memory of tasks that have one device only, so that nothing else gets it."""
+        """Take the memory of tasks that have one device only, so that nothing else gets it."""
         for t, devices in enumerate(self.problem.candidate_devices):
             if len(devices) == 1:
                 self.room[devices[0]] -= self.problem.size[t]
 
     def devices(self, t: int) -> Sequence[int]:
-        """Returns the devices that can run a task and have memory for it.
+        """Return the devices that can run a task and have memory for it.
 
         Raises:
             DeadEnd: there is none.
@@ -78,7 +78,7 @@ class Partial:
         return fit
 
     def arrivals(self, t: int) -> list[float]:
-        """Returns when the data of a task is there, by device; its producers are placed.
+        """Return when the data of a task is there, by device; its producers are placed.
 
         With exclusive links transfers wait for those that were placed before.
         """
@@ -128,7 +128,7 @@ class Partial:
         return out
 
     def begin(self, t: int, d: int, ready: float) -> float:
-        """Returns when a task could start on a device, given when its data is there."""
+        """Return when a task could start on a device, given when its data is there."""
         if self._gaps is not None and self._gaps[d]:
             cost, gaps = self.problem.cost[t][d], self._gaps[d]
             for end, start in gaps[bisect_left(gaps, (ready + cost, -1.0)) :]:
@@ -139,7 +139,7 @@ class Partial:
         return ready if ready > free else free
 
     def choose(self, t: int, extra: Sequence[float] | None = None) -> tuple[int, float]:
-        """Returns the device that ends a task first, and its start there.
+        """Return the device that ends a task first, and its start there.
 
         extra: seconds by device that are added to the end before ends are compared.
         """
@@ -171,7 +171,7 @@ class Partial:
         return found, float(start[found])
 
     def place(self, t: int, d: int, start: float) -> float:
-        """Puts a task on a device, and returns its end."""
+        """Put a task on a device, and returns its end."""
         cost = self.problem.cost[t][d]
         end = start + cost
         self.device[t], self.start[t], self.finish[t] = d, start, end
@@ -189,7 +189,7 @@ class Partial:
         return end
 
     def put(self, t: int, d: int) -> float:
-        """Puts a task on a device as early as possible, and returns its end."""
+        """Put a task on a device as early as possible, and returns its end."""
         return self.place(t, d, self.begin(t, d, self.arrivals(t)[d]))
 
     def _fill(self, d: int, start: float, end: float) -> None:
@@ -218,7 +218,7 @@ class Partial:
                 self._channel[channel] = begun + problem.transfer_s(size, s, d)
 
     def done(self) -> Placed:
-        """Returns the schedule: the order is that of starts."""
+        """Return the schedule: the order is that of starts."""
         rank = [0] * self.problem.n
         for at, t in enumerate(self.problem.order):
             rank[t] = at
@@ -232,7 +232,7 @@ def place_in_order(
     insertion: bool = True,
     extra: Callable[[int], Sequence[float]] | None = None,
 ) -> Placed:
-    """Returns the schedule that places tasks in an order, each where it ends first.
+    """Return the schedule that places tasks in an order, each where it ends first.
 
     order: producers before consumers. extra: seconds by device for a task, added to its ends
     before they are compared.

@@ -123,7 +123,7 @@ class Problem:
         return self.latency[source][target] + size * self.inverse[source][target]
 
     def only(self, chosen: dict[int, int]) -> Problem:
-        """Returns the same problem with some tasks bound to a device each."""
+        """Return the same problem with some tasks bound to a device each."""
         base = len(self.rows)
         found: dict[tuple[int, int], int] = {}
         kind, candidate_devices = list(self.kind), list(self.candidate_devices)
@@ -142,7 +142,7 @@ class Problem:
 
 
 def make_problem(tasks: TaskGraph, where: Platform, links: str = "parallel") -> Problem:
-    """Returns tasks and a topology as arrays.
+    """Return tasks and a topology as arrays.
 
     Raises:
         PlanError: a task that no device can run or hold, or a word for links that is unknown.
@@ -214,7 +214,7 @@ def _refuse(tasks: TaskGraph, where: Platform, t: int) -> None:
 def _check_room(
     where: Platform, candidate_devices: list[tuple[int, ...]], size: list[int], room: list[float]
 ) -> None:
-    """Raises a PlanError where tasks that have one device only do not fit there."""
+    """Raise a PlanError where tasks that have one device only do not fit there."""
     left = list(room)
     for devices, many in zip(candidate_devices, size, strict=True):
         if len(devices) == 1:

@@ -21,7 +21,7 @@ def upward(
     cost: Sequence[float] | None = None,
     link: tuple[float, float] | None = None,
 ) -> list[float]:
-    """Returns the upward rank of each task in seconds.
+    """Return the upward rank of each task in seconds.
 
     cost: seconds by task; the mean over devices unless given. link: latency and seconds a byte of
     every edge; the mean over pairs of devices unless given.
@@ -40,7 +40,7 @@ def upward(
 
 
 def downward(problem: Problem) -> list[float]:
-    """Returns the downward rank of each task in seconds, by means."""
+    """Return the downward rank of each task in seconds, by means."""
     cost = problem.mean
     latency, each = problem.mean_link
     rank = [0.0] * problem.n
@@ -55,12 +55,12 @@ def downward(problem: Problem) -> list[float]:
 
 
 def levels(problem: Problem) -> list[float]:
-    """Returns the static level of each task: the upward rank without transfers."""
+    """Return the static level of each task: the upward rank without transfers."""
     return upward(problem, link=(0.0, 0.0))
 
 
 def by_rank(problem: Problem, rank: Sequence[float]) -> list[int]:
-    """Returns all tasks, those with a high rank first, as soon as their producers have come."""
+    """Return all tasks, those with a high rank first, as soon as their producers have come."""
     waits = [len(arcs) for arcs in problem.before]
     heap = [(-rank[t], t) for t in problem.order if not waits[t]]
     heapq.heapify(heap)

@@ -45,7 +45,7 @@ class Times:
 
 
 def simulate(problem: Problem, placed: Placed) -> Times:
-    """Returns when each task starts and ends."""
+    """Return when each task starts and ends."""
     if problem.exclusive:
         return simulate_events(problem, placed)
     start, finish = [0.0] * problem.n, [0.0] * problem.n
@@ -68,7 +68,7 @@ def simulate(problem: Problem, placed: Placed) -> Times:
 
 
 def simulate_events(problem: Problem, placed: Placed) -> Times:
-    """Returns when each task starts and ends, event by event; for both kinds of links."""
+    """Return when each task starts and ends, event by event; for both kinds of links."""
     n, m = problem.n, problem.m
     device, cost = placed.device, problem.cost
     queue: list[list[int]] = [[] for _ in range(m)]
@@ -84,7 +84,7 @@ def simulate_events(problem: Problem, placed: Placed) -> Times:
     events: list[tuple[float, int, int]] = []  # end of a task, its place, the task
 
     def begin(d: int) -> None:
-        """Starts the next task of a device, if its data is on the way or there."""
+        """Start the next task of a device, if its data is on the way or there."""
         while head[d] < len(queue[d]):
             t = queue[d][head[d]]
             if waits[t]:

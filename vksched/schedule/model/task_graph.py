@@ -141,7 +141,7 @@ def _check_costs(tasks: Sequence[Task]) -> None:
 
 
 def _sort(tasks: Sequence[Task], arcs: Mapping[tuple[int, int], float]) -> list[int]:
-    """Returns an order in which producers come first: by the place given where that is free."""
+    """Return an order in which producers come first: by the place given where that is free."""
     after: list[list[int]] = [[] for _ in tasks]
     waits = [0] * len(tasks)
     for a, b in arcs:
@@ -161,7 +161,7 @@ def _sort(tasks: Sequence[Task], arcs: Mapping[tuple[int, int], float]) -> list[
 
 
 def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
-    """Returns a circle among tasks of which each waits for another of them."""
+    """Return a circle among tasks of which each waits for another of them."""
     alive = set(left)
     before = {b: a for a in left for b in after[a] if b in alive}
     at, seen = left[0], dict[int, int]()
@@ -229,12 +229,12 @@ class Platform:
         object.__setattr__(self, "watts", power)
 
     def link(self, source: str, target: str) -> Link:
-        """Returns the link from one device to another."""
+        """Return the link from one device to another."""
         way = self.links.get((source, target)) or self.links.get((target, source))
         return way or self.default_link
 
     def channel(self, source: str, target: str) -> tuple[str, str]:
-        """Returns the name of the channel from one device to another.
+        """Return the name of the channel from one device to another.
 
         With exclusive links a channel carries one transfer at a time. A link that serves both ways
         is one channel, and so is each pair of devices without a link of its own.
@@ -256,7 +256,7 @@ def _mapping(given: object) -> dict[Any, Any]:
 
 
 def _check_link(ends: object, link: object, known: str, there: set[str]) -> None:
-    """Raises a PlanError for what is no link between two of the devices that are there."""
+    """Raise a PlanError for what is no link between two of the devices that are there."""
     pair = isinstance(ends, tuple) and len(ends) == 2
     if not pair or ends[0] not in there or ends[1] not in there:  # type: ignore[index]
         raise PlanError(f"[platform] expected links between {known}, got {ends!r}")

@@ -15,7 +15,7 @@ from ..model.simulate_tasks import Placed
 
 
 def cpop(problem: Problem) -> Placed:
-    """Returns the schedule of CPOP with insertion."""
+    """Return the schedule of CPOP with insertion."""
     up, down = upward(problem), downward(problem)
     rank = [a + b for a, b in zip(up, down, strict=True)]
     path = _path(problem, rank)
@@ -32,7 +32,7 @@ def cpop(problem: Problem) -> Placed:
 
 
 def _path(problem: Problem, rank: list[float]) -> list[int]:
-    """Returns a path of the highest rank, from a first task to a last one."""
+    """Return a path of the highest rank, from a first task to a last one."""
     at = max((t for t in problem.order if not problem.before[t]), key=rank.__getitem__, default=-1)
     out: list[int] = []
     while at >= 0:

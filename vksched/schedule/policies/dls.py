@@ -13,10 +13,10 @@ from .ready import Step, place_ready
 
 
 def dls(problem: Problem) -> Placed:
-    """Returns the schedule of dynamic levels."""
+    """Return the schedule of dynamic levels."""
     return place_ready(problem, pick)
 
 
 def pick(step: Step) -> int:
-    """Returns the cell with the highest dynamic level."""
+    """Return the cell with the highest dynamic level."""
     return int((step.level[:, None] - step.start + step.rest).argmax())

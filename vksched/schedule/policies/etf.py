@@ -15,12 +15,12 @@ from .ready import Step, place_ready
 
 
 def etf(problem: Problem) -> Placed:
-    """Returns the schedule of earliest task first. On equal starts the earlier end wins."""
+    """Return the schedule of earliest task first. On equal starts the earlier end wins."""
     return place_ready(problem, pick)
 
 
 def pick(step: Step) -> int:
-    """Returns the cell with the earliest start, then the highest level, then the earliest end."""
+    """Return the cell with the earliest start, then the highest level, then the earliest end."""
     first = step.start == step.start.min()
     level = np.where(first.any(axis=1), step.level, -1.0)
     best = first & (level == level.max())[:, None]

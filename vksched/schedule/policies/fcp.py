@@ -17,7 +17,7 @@ from .idle import Idle
 
 
 def fcp(problem: Problem) -> Placed:
-    """Returns the schedule of fast critical path."""
+    """Return the schedule of fast critical path."""
     partial = Partial(problem)
     idle = Idle(problem.m)
     for t in by_rank(problem, upward(problem)):
@@ -26,7 +26,7 @@ def fcp(problem: Problem) -> Placed:
 
 
 def place_fast(partial: Partial, idle: Idle, t: int) -> None:
-    """Places a task on its enabling device or on an idle one, where it ends first.
+    """Place a task on its enabling device or on an idle one, where it ends first.
 
     Where it can run on neither, all its devices are compared.
     """
@@ -43,7 +43,7 @@ def place_fast(partial: Partial, idle: Idle, t: int) -> None:
 
 
 def enabling(partial: Partial, t: int) -> int:
-    """Returns the device that the last data of a task comes from; -1 if it needs none."""
+    """Return the device that the last data of a task comes from; -1 if it needs none."""
     latency, each = partial.problem.mean_link
     last, found = -1.0, -1
     for p, size in partial.problem.before[t]:
@@ -54,7 +54,7 @@ def enabling(partial: Partial, t: int) -> int:
 
 
 def start_on(partial: Partial, t: int, d: int) -> float:
-    """Returns when a task could start on one device, without transfers waiting for each other."""
+    """Return when a task could start on one device, without transfers waiting for each other."""
     problem, ready = partial.problem, partial.free[d]
     for p, size in problem.before[t]:
         s = partial.device[p]

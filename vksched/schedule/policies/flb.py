@@ -23,7 +23,7 @@ from .idle import Idle
 
 
 def flb(problem: Problem) -> Placed:
-    """Returns the schedule of fast load balancing."""
+    """Return the schedule of fast load balancing."""
     partial, idle = Partial(problem), Idle(problem.m)
     level = levels(problem)
     latency, each = problem.mean_link

@@ -18,7 +18,7 @@ OTHER_RANKS = ("fastest", "all links", "half links", "no links")
 
 
 def heft(problem: Problem, by: str = "means") -> Placed:
-    """Returns the schedule of HEFT with insertion.
+    """Return the schedule of HEFT with insertion.
 
     by: "means", as in the paper, or one of `OTHER_RANKS`.
     """
@@ -26,7 +26,7 @@ def heft(problem: Problem, by: str = "means") -> Placed:
 
 
 def rank_of(problem: Problem, by: str) -> list[float]:
-    """Returns the upward rank of each task in seconds.
+    """Return the upward rank of each task in seconds.
 
     by: "means" of devices and links; "fastest" takes each task on its fastest device; "all links"
     takes the mean over all pairs, with those of a device to itself, which cost nothing; "half

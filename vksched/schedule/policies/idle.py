@@ -16,7 +16,7 @@ class Idle:
         self._heap = [(0.0, d) for d in range(devices)]
 
     def first(self) -> int:
-        """Returns the device that becomes free first."""
+        """Return the device that becomes free first."""
         while self._heap[0][0] != self._free[self._heap[0][1]]:
             heapq.heappop(self._heap)
         return self._heap[0][1]

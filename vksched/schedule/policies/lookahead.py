@@ -20,7 +20,7 @@ DEVICES = 16
 
 
 def lookahead(problem: Problem) -> Placed:
-    """Returns the schedule of HEFT with lookahead by one step."""
+    """Return the schedule of HEFT with lookahead by one step."""
     rank = upward(problem)
     partial = Partial(problem, insertion=True)
     for t in by_rank(problem, rank):
@@ -41,7 +41,7 @@ def lookahead(problem: Problem) -> Placed:
 
 
 def _known(partial: Partial, task: int) -> list[float]:
-    """Returns when the data of producers that are placed is there, by device."""
+    """Return when the data of producers that are placed is there, by device."""
     problem = partial.problem
     ready = [0.0] * problem.m
     for p, size in problem.before[task]:
@@ -58,7 +58,7 @@ def _known(partial: Partial, task: int) -> list[float]:
 def _least_end(
     partial: Partial, task: int, size: float, ready: list[float], source: int, end: float
 ) -> float:
-    """Returns how early a consumer could end if its producer ends on `source` at `end`."""
+    """Return how early a consumer could end if its producer ends on `source` at `end`."""
     problem, best = partial.problem, INFINITY
     late, each, cost = problem.latency[source], problem.inverse[source], problem.cost[task]
     for e in problem.candidate_devices[task]:

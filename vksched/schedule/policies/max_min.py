@@ -13,11 +13,11 @@ from .ready import Step, place_ready
 
 
 def max_min(problem: Problem) -> Placed:
-    """Returns the schedule of max-min."""
+    """Return the schedule of max-min."""
     return place_ready(problem, pick)
 
 
 def pick(step: Step) -> int:
-    """Returns the cell of the task that ends last at best."""
+    """Return the cell of the task that ends last at best."""
     at = int(step.finish.min(axis=1).argmax())
     return at * int(step.finish.shape[1]) + int(step.finish[at].argmin())

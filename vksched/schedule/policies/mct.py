@@ -13,5 +13,5 @@ from ..model.simulate_tasks import Placed
 
 
 def mct(problem: Problem) -> Placed:
-    """Returns the schedule of minimum completion time, in the order of the graph."""
+    """Return the schedule of minimum completion time, in the order of the graph."""
     return place_in_order(problem, problem.order, insertion=False)

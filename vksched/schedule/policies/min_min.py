@@ -13,10 +13,10 @@ from .ready import Step, place_ready
 
 
 def min_min(problem: Problem) -> Placed:
-    """Returns the schedule of min-min."""
+    """Return the schedule of min-min."""
     return place_ready(problem, pick)
 
 
 def pick(step: Step) -> int:
-    """Returns the cell with the earliest end."""
+    """Return the cell with the earliest end."""
     return int(step.finish.argmin())

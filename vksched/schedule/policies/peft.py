@@ -21,7 +21,7 @@ from ..model.simulate_tasks import Placed
 
 
 def peft(problem: Problem) -> Placed:
-    """Returns the schedule of PEFT with insertion."""
+    """Return the schedule of PEFT with insertion."""
     table = optimistic(problem)
     rank: list[float] = table.mean(axis=1).tolist() if problem.n else []
     follow: list[list[float]] = table.tolist()
@@ -29,7 +29,7 @@ def peft(problem: Problem) -> Placed:
 
 
 def optimistic(problem: Problem) -> NDArray[np.float64]:
-    """Returns the optimistic cost table: seconds that must follow, (tasks, devices)."""
+    """Return the optimistic cost table: seconds that must follow, (tasks, devices)."""
     latency, each = problem.mean_link
     table = np.zeros((problem.n, problem.m))
     whole = np.zeros((problem.n, problem.m))

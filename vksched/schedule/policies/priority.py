@@ -13,7 +13,7 @@ from ..model.simulate_tasks import Placed
 
 
 def priority(problem: Problem) -> Placed:
-    """Returns the schedule that fills devices in their order."""
+    """Return the schedule that fills devices in their order."""
     partial = Partial(problem)
     for t in problem.order:
         partial.put(t, partial.devices(t)[0])

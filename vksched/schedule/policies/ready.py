@@ -50,7 +50,7 @@ Pick = Callable[[Step], int]
 
 
 def place_ready(problem: Problem, pick: Pick) -> Placed:
-    """Returns the schedule that a policy makes by picking cell after cell."""
+    """Return the schedule that a policy makes by picking cell after cell."""
     partial = Partial(problem)
     m = problem.m
     many = WINDOW if m < 64 else WIDE_WINDOW
@@ -94,7 +94,7 @@ def place_ready(problem: Problem, pick: Pick) -> Placed:
 
 
 def _close(partial: Partial, rows: list[int], finish: Cells) -> None:
-    """Closes the cells of devices whose memory is full.
+    """Close the cells of devices whose memory is full.
 
     Raises:
         DeadEnd: a task has no device left.

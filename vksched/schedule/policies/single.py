@@ -13,7 +13,7 @@ from ..model.simulate_tasks import Placed
 
 
 def single(problem: Problem, device: int) -> Placed:
-    """Returns the schedule with everything on one device."""
+    """Return the schedule with everything on one device."""
     partial = Partial(problem)
     for t in by_rank(problem, upward(problem)):
         if device in partial.devices(t):
@@ -24,7 +24,7 @@ def single(problem: Problem, device: int) -> Placed:
 
 
 def fastest(problem: Problem) -> list[int]:
-    """Returns all devices: those that run most tasks first, of these those with the least work."""
+    """Return all devices: those that run most tasks first, of these those with the least work."""
     can, work = [0] * problem.m, [0.0] * problem.m
     for t, devices in enumerate(problem.candidate_devices):
         cost = problem.cost[t]

@@ -15,12 +15,12 @@ from .ready import Step, place_ready
 
 
 def sufferage(problem: Problem) -> Placed:
-    """Returns the schedule of sufferage."""
+    """Return the schedule of sufferage."""
     return place_ready(problem, pick)
 
 
 def pick(step: Step) -> int:
-    """Returns the best cell of the task with the largest loss; a single device is a loss without
+    """Return the best cell of the task with the largest loss; a single device is a loss without
     end.
     """
     m = int(step.finish.shape[1])

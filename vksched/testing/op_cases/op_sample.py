@@ -129,7 +129,7 @@ class FunctionSample:
         return build_graph([made] if isinstance(made, Tensor) else list(made))[0]
 
     def run(self, run_node: Callable[[OpSample], NDArray]) -> tuple[NDArray, ...]:
-        """Returns the results, every node computed by `run_node`."""
+        """Return the results, every node computed by `run_node`."""
         values = self.graph.arrays()
         for node in self.graph.nodes:
             if node.op == "input":

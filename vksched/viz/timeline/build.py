@@ -69,7 +69,7 @@ def run_timeline(
 
 
 def _side_by_side(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]:
-    """Returns the runs whose predictions are drawn: at most BESIDE of them at any moment."""
+    """Return the runs whose predictions are drawn: at most BESIDE of them at any moment."""
     shown: list[Span] = []
     ends_s: list[float] = []
     for run in sorted(runs, key=lambda run: run.start_s):
@@ -93,13 +93,13 @@ def _told(spans: Sequence[Span], lanes: Sequence[Lane]) -> str:
 
 
 def _shown(spans: Sequence[Span]) -> tuple[float, float]:
-    """Returns when the first run begins and the last one ends; of all spans without runs."""
+    """Return when the first run begins and the last one ends; of all spans without runs."""
     runs = [span for span in spans if span.row == "run"] or spans
     return min((s.start_s for s in runs), default=0.0), max((s.end_s for s in runs), default=0.0)
 
 
 def _busy(spans: Sequence[Span], lanes: Sequence[Lane], row: str, whole_s: float) -> str:
-    """Returns in words which part of the time each device works, those with work."""
+    """Return in words which part of the time each device works, those with work."""
     busy_s: dict[int, float] = defaultdict(float)
     done_s: dict[int, float] = defaultdict(lambda: -math.inf)
     for span in sorted(spans, key=lambda span: span.start_s):

@@ -28,7 +28,7 @@ QUEUES = frozenset(("split", "transfer_queue"))
 
 
 def critical_spans(spans: Sequence[Span]) -> frozenset[int]:
-    """Returns the numbers of the spans on the critical path of each run, measured and predicted
+    """Return the numbers of the spans on the critical path of each run, measured and predicted
     ones for themselves.
     """
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
@@ -64,7 +64,7 @@ class _Walk:
                 self._asides[spans[number].split, comes] = number
 
     def path(self) -> list[int]:
-        """Returns the numbers of the spans on the path, the last one first."""
+        """Return the numbers of the spans on the path, the last one first."""
         at = max(
             (line.numbers[-1] for line in self._lines.values()),
             key=lambda n: (self._spans[n].end_s, self._spans[n].lane == HOST),
@@ -132,7 +132,7 @@ class _Walk:
         return self._spans[number].end_s
 
     def _last(self, lane: int, time_s: float, aside: bool = False) -> int | None:
-        """Returns the last span of a lane that is over by a time, of those not seen."""
+        """Return the last span of a lane that is over by a time, of those not seen."""
         line = self._lines.get((lane, aside))
         return line.until(time_s, self._seen) if line is not None else None
 
@@ -148,7 +148,7 @@ class _Line:
         self.ends_s, self.numbers = ends_s, numbers
 
     def until(self, time_s: float, seen: Collection[int]) -> int | None:
-        """Returns the last span that is over by a time, of those not seen."""
+        """Return the last span that is over by a time, of those not seen."""
         at = bisect_right(self.ends_s, time_s + MIN_S)
         while at and self.numbers[at - 1] in seen:
             at -= 1

@@ -21,7 +21,7 @@ SCRIPTS = ("model", "look", "canvas", "shapes", "panel", "keys", "main")
 
 
 def as_page(timeline: TimelineValue) -> str:
-    """Returns a timeline as the text of an HTML file."""
+    """Return a timeline as the text of an HTML file."""
     parts = {
         "title": html.escape(clean(timeline.title)),
         "style": _read("page.css"),
@@ -32,7 +32,7 @@ def as_page(timeline: TimelineValue) -> str:
 
 
 def as_frame(timeline: TimelineValue, height: int = 480) -> str:
-    """Returns a timeline as an element for a notebook: the whole page in a frame of its own.
+    """Return a timeline as an element for a notebook: the whole page in a frame of its own.
 
     height: in pixels.
     """

@@ -26,7 +26,7 @@ KNOWN = frozenset(("ops", "stats", "split", "node", "bytes", "op", "way", "neede
 def measured_spans(
     events: Iterable[Event], plans: Sequence[PlanView], lanes: list[Lane]
 ) -> list[Span]:
-    """Returns a span for each event; adds lanes for devices that are not among them."""
+    """Return a span for each event; adds lanes for devices that are not among them."""
     maker = _TimelineBuilder(plans, lanes)
     spans = [maker.span(event) for event in events]
     first_s = min((span.start_s for span in spans), default=0.0)
@@ -118,7 +118,7 @@ class _TimelineBuilder:
 
 
 def _expected(view: PlanView) -> dict[tuple[int, object], float]:
-    """Returns seconds by split: of its work, and of the copies beside it, "in" and "out"."""
+    """Return seconds by split: of its work, and of the copies beside it, "in" and "out"."""
     splits = {part.split: part for part in view.predicted if part.kind == "split"}
     out: dict[tuple[int, object], float] = {}
     for part in view.predicted:

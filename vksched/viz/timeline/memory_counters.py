@@ -13,7 +13,7 @@ from .timeline_types import Counter, PlanView, Span
 
 
 def memory_counters(spans: Sequence[Span], plans: Sequence[PlanView]) -> Iterator[Counter]:
-    """Yields a counter for each device with a split: of measured splits, where there are some."""
+    """Yield a counter for each device with a split: of measured splits, where there are some."""
     splits = [s for s in spans if s.kind == "split" and s.plan >= 0 and s.split >= 0]
     row = "work" if any(s.row == "work" for s in splits) else "predicted"
     by_lane: dict[int, list[Span]] = defaultdict(list)

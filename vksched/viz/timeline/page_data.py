@@ -88,7 +88,7 @@ def _columns(spans: Sequence[Span], ticks: float, texts: _Texts) -> dict[str, An
 
 
 def _column(values: Iterable[int]) -> int | list[int]:
-    """Returns values, or the one that they all are."""
+    """Return values, or the one that they all are."""
     column = list(values)
     return column[0] if column and column.count(column[0]) == len(column) else column
 
@@ -114,6 +114,6 @@ def _plan(view: PlanView, texts: _Texts) -> dict[str, Any]:
 
 
 def as_script(data: object) -> str:
-    """Returns data as JSON that may stand inside a script element, whatever its texts hold."""
+    """Return data as JSON that may stand inside a script element, whatever its texts hold."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace("&", "\\u0026")

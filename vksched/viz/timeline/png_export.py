@@ -25,7 +25,7 @@ CHAR = 0.075
 
 
 def save_png(timeline: TimelineValue, path: Path) -> None:
-    """Writes the picture.
+    """Write the picture.
 
     Raises:
         VkschedError: there is no matplotlib.
@@ -59,7 +59,7 @@ def save_png(timeline: TimelineValue, path: Path) -> None:
 
 
 def _draw_row(axes: Any, at: int, row: Row, inches: float) -> None:
-    """Draws a row. inches: that a second has."""
+    """Draw a row. inches: that a second has."""
     light, dark = colours_of(row.colour or 0)
     bars = list(joined(row.bars, inches * DPI, "span"))
     places = [(bar.start_s, bar.finish_s - bar.start_s) for bar in bars]

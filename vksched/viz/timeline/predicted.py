@@ -34,7 +34,7 @@ def _span(view: PlanView, plan: int, run: int, start_s: float, part: PredictedSp
 def _ops(
     view: PlanView, plan: int, run: int, start_s: float, part: PredictedSpan
 ) -> Iterator[Span]:
-    """Yields the ops of a split, at its end: what a split takes beside them comes first."""
+    """Yield the ops of a split, at its end: what a split takes beside them comes first."""
     nodes = view.splits[part.split].nodes
     taken_s = sum(view.nodes[n].seconds for n in nodes)
     at_s = start_s + max(part.start_s, part.end_s - taken_s)

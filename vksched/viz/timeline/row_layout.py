@@ -42,7 +42,7 @@ class Track:
 
 
 def lay_out(lanes: Sequence[Lane], spans: Sequence[Span]) -> list[Track]:
-    """Returns all tracks from top to bottom; a lane without spans has one empty track."""
+    """Return all tracks from top to bottom; a lane without spans has one empty track."""
     by_row: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
         by_row[span.lane, span.row].append(number)

@@ -18,7 +18,7 @@ KINDS = ("split", "transfer_queue", "copy", "wait", "submit", "send", "recv")
 
 
 def find_links(spans: Sequence[Span], plans: Sequence[PlanView]) -> list[Link]:
-    """Returns the links within each run, of measured and of predicted spans for themselves."""
+    """Return the links within each run, of measured and of predicted spans for themselves."""
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
         if span.run >= 0 and span.kind in KINDS:

@@ -15,7 +15,7 @@ KEY = "band and diamond: critical path; dashed: predicted"
 
 
 def as_svg(timeline: TimelineValue) -> str:
-    """Returns the picture of what is shown at first as SVG text; the same for the same timeline."""
+    """Return the picture of what is shown at first as SVG text; the same for the same timeline."""
     timeline = shown_part(timeline)
     tracks = [track for track in lay_out(timeline.lanes, timeline.spans) if track.spans]
     place = {number: at for at, track in enumerate(tracks) for number in track.spans}
@@ -62,7 +62,7 @@ def _lanes(timeline: TimelineValue, *numbers: int) -> list[int]:
 
 
 def row_of(timeline: TimelineValue, track: Track) -> Row:
-    """Returns a track as a row of bars."""
+    """Return a track as a row of bars."""
     bars = [
         Bar(s.start_s, s.end_s, s.name, None, n in timeline.critical, tip_of(timeline, s))
         for n, s in ((n, timeline.spans[n]) for n in track.spans)

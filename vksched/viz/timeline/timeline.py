@@ -26,7 +26,7 @@ class Timeline(TimelineValue):
     __slots__ = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it as a page (.html), which opens without a network, or as a picture (.svg; .png,
+        """Write it as a page (.html), which opens without a network, or as a picture (.svg; .png,
         which needs matplotlib).
 
         Raises:

@@ -16,7 +16,7 @@ WIDER = 4
 
 
 def widened(q: Tensor, k: Tensor, sinks: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Returns queries and keys with room for sinks. q: (b, heads, n, d), k: (b, kv_heads, n, d),
+    """Return queries and keys with room for sinks. q: (b, heads, n, d), k: (b, kv_heads, n, d),
     sinks: (heads,), scale: of scores.
     """
     b, heads, n, _ = q.shape
@@ -26,7 +26,7 @@ def widened(q: Tensor, k: Tensor, sinks: Tensor, scale: float) -> tuple[Tensor, 
 
 
 def after_sink(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns keys and values behind those of the sinks. k: widened."""
+    """Return keys and values behind those of the sinks. k: widened."""
     key = np.zeros((*k.shape[:2], 1, k.shape[3]), np.float32)
     key[..., -WIDER] = 1
     none = zeros((*v.shape[:2], 1, v.shape[3]))

@@ -15,7 +15,7 @@ GELU_TANH: Activation = partial(gelu, approximate="tanh")
 
 
 def squared_relu(x: Tensor) -> Tensor:
-    """Returns the square of what is over 0."""
+    """Return the square of what is over 0."""
     return square(relu(x))
 
 

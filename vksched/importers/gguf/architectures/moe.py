@@ -41,7 +41,7 @@ class Experts:
     shifts: Sequence[Tensor] = ()
 
     def mix(self, x: Tensor, scores: Tensor) -> Tensor:
-        """Returns the weighted sum of what the chosen experts make of each token.
+        """Return the weighted sum of what the chosen experts make of each token.
 
         x: (b, n, width), scores: (b, n, experts) -> (b, n, width).
         """

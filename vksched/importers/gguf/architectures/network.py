@@ -56,7 +56,7 @@ class Network:
         return Positions(self.family, self.hyper, self.weights, self.text, self.tables)
 
     def logits(self, ids: Tensor) -> Tensor:
-        """Returns the logits of what follows each token, or the last one.
+        """Return the logits of what follows each token, or the last one.
 
         ids: (b, n) int32 -> (b, n, vocabulary) or (b, vocabulary).
 
@@ -123,7 +123,7 @@ class Network:
         return self._norm(x, family.embedding_norm)
 
     def _positions(self, tokens: int) -> Tensor:
-        """Returns the vectors of the tokens' positions, (tokens, width)."""
+        """Return the vectors of the tokens' positions, (tokens, width)."""
         hyper, at = self.hyper, self.text.positions
         table = self.weights.take("position_embd.weight", (hyper.context, hyper.width))
         return table[:tokens] if at is None else gather(table, at)
@@ -165,13 +165,13 @@ class Network:
         return self._product(joined, f"blk.{layer}.attn_output", hyper.width)
 
     def _window(self, layer: int) -> int:
-        """Returns so many keys a token sees in a layer, 0 where it sees all."""
+        """Return so many keys a token sees in a layer, 0 where it sees all."""
         told, every = self.hyper.windowed, self.family.full_every
         windowed = told[layer] if told else not every or (layer + 1) % every > 0
         return self.hyper.window if windowed else 0
 
     def _turns(self, layer: int) -> bool:
-        """Returns whether a layer turns queries and keys by their positions."""
+        """Return whether a layer turns queries and keys by their positions."""
         family = self.family
         if (
             family.learned_positions
@@ -188,7 +188,7 @@ class Network:
         return hyper.scale or 1 / math.sqrt(size)
 
     def _queries_keys_values(self, layer: int, x: Tensor) -> tuple[Tensor, ...]:
-        """Returns each as (b, heads, n, size)."""
+        """Return each as (b, heads, n, size)."""
         hyper, name = self.hyper, f"blk.{layer}.attn_"
         heads, shared = hyper.heads[layer], hyper.kv_heads[layer]
         shapes = {
@@ -280,17 +280,17 @@ class Network:
         return made * sigmoid(linear(x, reshape(opened, (1, width))))
 
     def _product(self, x: Tensor, name: str, size: int) -> Tensor:
-        """Returns x times a weight, plus its bias where the file has one or must."""
+        """Return x times a weight, plus its bias where the file has one or must."""
         weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
         return linear(x, weight, self._shift(name, size))
 
     def _shift(self, name: str, size: int) -> Tensor | None:
-        """Returns the bias of a product, None where the file has none and need not."""
+        """Return the bias of a product, None where the file has none and need not."""
         biased = name.rpartition(".")[2] in self.family.biases or f"{name}.bias" in self.weights
         return self.weights.take(f"{name}.bias", (size,)) if biased else None
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        """Returns x by a norm of the file, or as it is where the norm has no name."""
+        """Return x by a norm of the file, or as it is where the norm has no name."""
         if not name:
             return x
         size, eps = x.shape[-1:], self.hyper.eps

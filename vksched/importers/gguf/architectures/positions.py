@@ -40,7 +40,7 @@ class Positions:
     """Those of the tokens."""
 
     def turned(self, x: Tensor, windowed: bool) -> Tensor:
-        """Returns queries or keys (b, heads, n, size), turned. windowed: in a layer with a window,
+        """Return queries or keys (b, heads, n, size), turned. windowed: in a layer with a window,
         which may turn them by another base.
         """
         rope = self.hyper.rope
@@ -54,7 +54,7 @@ class Positions:
         )
 
     def tempered(self, q: Tensor) -> Tensor:
-        """Returns queries (b, heads, n, size), which grow with the position."""
+        """Return queries (b, heads, n, size), which grow with the position."""
         if self.text.length + self.family.tempered_from <= self.hyper.temperature_length:
             return q
         return q * self._rows_of(None)[0]
@@ -85,7 +85,7 @@ class Positions:
         return (1 + hyper.temperature_scale * np.log1p(passed)[:, None],)
 
     def _angles(self, rope: Rope) -> tuple[NDArray, NDArray]:
-        """Returns cos and sin of the angles at positions 0, 1, ..., each (length, dims / 2)."""
+        """Return cos and sin of the angles at positions 0, 1, ..., each (length, dims / 2)."""
         if rope.scaling not in SCALINGS or rope.dims % 2:
             raise ModelFormatError(
                 f"[gguf] key '{self.hyper.architecture}.rope.scaling.type': expected one of "
@@ -115,7 +115,7 @@ class Positions:
 
 
 def _rates(rope: Rope, slowed: NDArray | float, rounded: bool) -> NDArray:
-    """Returns the angle of each pair at position 1. slowed: what it is divided by. rounded: as
+    """Return the angle of each pair at position 1. slowed: what it is divided by. rounded: as
     `Family.yarn_rounded`.
     """
     rates = rope.base ** (-np.arange(0, rope.dims, 2, dtype=np.float64) / rope.dims) / slowed
@@ -128,7 +128,7 @@ def _rates(rope: Rope, slowed: NDArray | float, rounded: bool) -> NDArray:
 
 
 def _kept(rope: Rope, rounded: bool) -> NDArray:
-    """Returns for each pair how much of its speed it keeps: 1 where it turns fast, then less and
+    """Return for each pair how much of its speed it keeps: 1 where it turns fast, then less and
     less, then 0.
 
     Source: https://arxiv.org/abs/2309.00071

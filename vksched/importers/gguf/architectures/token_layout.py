@@ -46,7 +46,7 @@ class AttentionMask:
         used: Tensor | None = None,
         new: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Returns attention to the keys up to a token and `left` of those before it, or to those
+        """Return attention to the keys up to a token and `left` of those before it, or to those
         that are seen; else as `vs.attention`.
         """
         return attention(
@@ -81,7 +81,7 @@ class Text(Protocol):
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
     ) -> Tensor:
-        """Returns the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
+        """Return the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
         by position -> (b, heads, n, d). attention_mask: what each token sees, and how.
         """
 
@@ -114,7 +114,7 @@ class FullSequence:
 
 
 def _in_pieces(qkv: tuple[Tensor, ...], attention_mask: AttentionMask) -> Tensor:
-    """Returns the attention of a text (b, heads, n, d) within pieces of as many tokens as the
+    """Return the attention of a text (b, heads, n, d) within pieces of as many tokens as the
     window, or within one of fewer.
     """
     b, heads, n, _ = qkv[0].shape

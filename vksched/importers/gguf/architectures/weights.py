@@ -48,7 +48,7 @@ class Weights:
         return name in self._tensors
 
     def take(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
-        """Returns a weight, with the name that it has in the file in whatever scope it is made.
+        """Return a weight, with the name that it has in the file in whatever scope it is made.
 
         parts: the names under which files have the entries of its first axis, if not all as one.
 
@@ -76,7 +76,7 @@ class Weights:
             return Context().run(self._pack_u32, tensor, kind)
 
     def leaves(self) -> dict[Tensor, Asked]:
-        """Returns all that were taken, as `leaf` returns them, with its operands."""
+        """Return all that were taken, as `leaf` returns them, with its operands."""
         with self._making:
             return {_leaf(self._made[name]): asked for name, asked in self._asked.items()}
 
@@ -113,12 +113,12 @@ class Weights:
         return self._held[tensor.name]
 
     def held(self) -> list[ArrayLike]:
-        """Returns the words of all matrices, as the weights of graphs will have them."""
+        """Return the words of all matrices, as the weights of graphs will have them."""
         with self._making:
             return [self._held_of(tensor, kind) for tensor, kind in self._matrices()]
 
     def words(self) -> dict[Tensor, ArrayLike]:
-        """Returns the same by these weights."""
+        """Return the same by these weights."""
         return Context().run(self._all_words)
 
     def _all_words(self) -> dict[Tensor, ArrayLike]:
@@ -133,7 +133,7 @@ class Weights:
                 yield tensor, kind
 
     def require_all(self, architecture: str, besides: Sequence[str] = ()) -> None:
-        """Raises ModelFormatError where a tensor of the file was never taken, besides some: what is
+        """Raise ModelFormatError where a tensor of the file was never taken, besides some: what is
         not known would be left out of the computation.
         """
         left = [name for name in self._tensors if name not in (*self._made, *besides)]
@@ -161,7 +161,7 @@ class MetaWeights(Weights):
 
 
 def _vector(tensor: GgufTensor, blocks: FileSlice, name: str) -> Tensor:
-    """Returns floats of a file in memory of their own, as a change of the file is told late."""
+    """Return floats of a file in memory of their own, as a change of the file is told late."""
     made = weight(_floats(tensor), name)
     origin = blocks.origin(made.shape, made.dtype)
     if origin is not None:
@@ -170,7 +170,7 @@ def _vector(tensor: GgufTensor, blocks: FileSlice, name: str) -> Tensor:
 
 
 def _floats(tensor: GgufTensor) -> NDArray:
-    """Returns the values of a tensor, of bytes that stay as they are."""
+    """Return the values of a tensor, of bytes that stay as they are."""
     return dequantize(tensor.name, tensor.type, tensor.shape, copied(tensor.blocks))
 
 
@@ -179,7 +179,7 @@ def _leaf(taken: Tensor) -> Tensor:
 
 
 def _joined(blocks: Sequence[memoryview | FileSlice]) -> memoryview | FileSlice:
-    """Returns the bytes of tensors one behind the other."""
+    """Return the bytes of tensors one behind the other."""
     if len(blocks) == 1:
         return blocks[0]
     apart = [each for each in blocks if isinstance(each, FileSlice)]
@@ -187,14 +187,14 @@ def _joined(blocks: Sequence[memoryview | FileSlice]) -> memoryview | FileSlice:
 
 
 def device_bytes_of(tensor: GgufTensor) -> int:
-    """Returns the bytes that a tensor takes on a device."""
+    """Return the bytes that a tensor takes on a device."""
     kind, shape = _packed_as([tensor]), tensor.shape
     words = tensor.size if kind is None else math.prod(shape[:-1]) * kind.row_words(shape[-1])
     return WORD_BYTES * words
 
 
 def _packed_as(tensors: Sequence[GgufTensor]) -> Format | None:
-    """Returns the format in which tensors are held; None where they become float32, as they do
+    """Return the format in which tensors are held; None where they become float32, as they do
     where they are of several.
     """
     types = {tensor.type for tensor in tensors}

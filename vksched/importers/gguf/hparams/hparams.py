@@ -83,7 +83,7 @@ def architecture_of(file: GgufFile) -> str:
 
 
 def read_hyper(file: GgufFile) -> Hyper:
-    """Returns the hyperparameters of a file.
+    """Return the hyperparameters of a file.
 
     Raises:
         ModelFormatError: a key is missing, or no model has such a value.
@@ -134,7 +134,7 @@ def read_hyper(file: GgufFile) -> Hyper:
 
 
 def _read_shared(keys: Keys, heads: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns for each layer the heads of keys and values, which heads of queries share evenly."""
+    """Return for each layer the heads of keys and values, which heads of queries share evenly."""
     shared = keys.per_layer("attention.head_count_kv", len(heads), heads)
     for layer, (of_queries, of_keys) in enumerate(zip(heads, shared, strict=True)):
         if of_keys and of_queries % of_keys:
@@ -146,7 +146,7 @@ def _read_shared(keys: Keys, heads: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _vocabulary(file: GgufFile, keys: Keys) -> int:
-    """Returns the number of tokens; without a tokenizer what the file says, or what it embeds."""
+    """Return the number of tokens; without a tokenizer what the file says, or what it embeds."""
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, (tuple, Texts)) and tokens:
         return len(tokens)

@@ -53,14 +53,14 @@ class Keys:
     def whole(
         self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE
     ) -> int:
-        """Returns a whole number."""
+        """Return a whole number."""
         value = self._get(name, default)
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
         raise self._wrong(name, f"a whole number of {least} to {most}", value)
 
     def real(self, name: str, default: float | None = None) -> float:
-        """Returns a number over 0 that float32 holds with some to spare; also 0 where that is the
+        """Return a number over 0 that float32 holds with some to spare; also 0 where that is the
         default.
         """
         value = self._get(name, default)
@@ -72,14 +72,14 @@ class Keys:
         raise self._wrong(name, f"a float32 over 0, at most {MAX_REAL:g}", value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Returns whether something is so."""
+        """Return whether something is so."""
         value = self._get(name, default)
         if isinstance(value, bool):
             return value
         raise self._wrong(name, "true or false", value)
 
     def text(self, name: str, default: str) -> str:
-        """Returns a word."""
+        """Return a word."""
         value = self._get(name, default)
         if isinstance(value, str):
             return value
@@ -88,7 +88,7 @@ class Keys:
     def per_layer(
         self, name: str, layers: int, default: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
-        """Returns a number for each layer; one in the file stands for all."""
+        """Return a number for each layer; one in the file stands for all."""
         if default is not None and not self.has(name):
             return default
         value = self._get(name, None)
@@ -101,7 +101,7 @@ class Keys:
         raise self._wrong(name, f"{layers} whole numbers of 0 to {MAX_SIZE}", found)
 
     def flags(self, name: str, layers: int) -> tuple[bool, ...]:
-        """Returns true or false for each layer; () where the file has no such key. A number p in
+        """Return true or false for each layer; () where the file has no such key. A number p in
         the file stands for p layers in turn of which the last one is false, and 0 for true.
         """
         if not self.has(name):

@@ -52,7 +52,7 @@ def read_rope(keys: Keys, key_length: int, context: int) -> Rope:
 
 
 def _attention_factor(keys: Keys, scaling: str, factor: float, longer: float) -> float:
-    """Returns the factor of cosines and sines. longer: the context by that of training."""
+    """Return the factor of cosines and sines. longer: the context by that of training."""
     usual, key = 1.0, "rope.scaling.attn_factor"
     if scaling == "longrope" and longer > 1:
         original = keys.whole("rope.scaling.original_context_length", 2)

@@ -32,7 +32,7 @@ class Cursor:
         return len(self.data) - self.at
 
     def take(self, size: int, what: str) -> memoryview:
-        """Returns the next bytes.
+        """Return the next bytes.
 
         Raises:
             ModelFormatError: the file ends before.
@@ -46,11 +46,11 @@ class Cursor:
         return self.data[self.at - size : self.at]
 
     def number(self, code: str, what: str) -> Any:
-        """Returns a number. code: as in Python's struct: "I", "Q", "f"."""
+        """Return a number. code: as in Python's struct: "I", "Q", "f"."""
         return self.fields(code, what)[0]
 
     def fields(self, codes: str, what: str) -> tuple[Any, ...]:
-        """Returns numbers of several kinds, one behind the other."""
+        """Return numbers of several kinds, one behind the other."""
         layout = _layout(codes)
         if layout.size > self.left:
             self.take(layout.size, what)  # which says so
@@ -58,12 +58,12 @@ class Cursor:
         return layout.unpack_from(self.data, self.at - layout.size)
 
     def numbers(self, dtype: str, count: int, what: str) -> NDArray:
-        """Returns numbers as a read-only view of the file."""
+        """Return numbers as a read-only view of the file."""
         wanted = np.dtype(dtype).newbyteorder("<")
         return np.frombuffer(self.take(count * wanted.itemsize, what), wanted)
 
     def count(self, least_bytes: int, most: int, what: str) -> int:
-        """Returns a number of things that follow.
+        """Return a number of things that follow.
 
         least_bytes: each of them takes so many bytes at least. most: so many are taken.
 
@@ -79,7 +79,7 @@ class Cursor:
         return found
 
     def name(self, most_bytes: int, what: str) -> str:
-        """Returns a string of UTF-8.
+        """Return a string of UTF-8.
 
         Raises:
             ModelFormatError: it is empty, longer, or no UTF-8.
@@ -95,7 +95,7 @@ class Cursor:
         return text
 
     def texts(self, count: int, what: str) -> list[str]:
-        """Returns strings. Bytes that are no UTF-8 come as `surrogateescape` makes them: pieces of
+        """Return strings. Bytes that are no UTF-8 come as `surrogateescape` makes them: pieces of
         a vocabulary may be parts of a letter.
         """
         out, at = native_kernels.gguf_strings(self.data, self.at, count) or _texts(

@@ -14,7 +14,7 @@ step is a short call of numpy."""
 
 
 def dequantize(name: str, kind: str, shape: Shape, data: memoryview) -> NDArray:
-    """Returns elements as float32: a view where they are that already.
+    """Return elements as float32: a view where they are that already.
 
     Raises:
         ModelFormatError: the type is none that becomes float32.

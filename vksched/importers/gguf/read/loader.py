@@ -147,7 +147,7 @@ def _read_version(cursor: Cursor) -> int:
 
 
 def _split_number(part: _Part, key: str, default: int) -> int:
-    """Returns a number of a model in parts, `default` of another one."""
+    """Return a number of a model in parts, `default` of another one."""
     value = part.metadata.get(key, default)
     if not _is_whole(value, MAX_TENSORS):
         raise ModelFormatError(
@@ -169,7 +169,7 @@ def _paths_of_parts(path: Path, count: int) -> list[Path]:
 
 
 def _check_part(part: _Part, name: str, number: int, count: int) -> None:
-    """Raises ModelFormatError where a file is another part than its name says."""
+    """Raise ModelFormatError where a file is another part than its name says."""
     for key, wanted in (
         (Keys.Split.LLM_KV_SPLIT_NO, number),
         (Keys.Split.LLM_KV_SPLIT_COUNT, count),

@@ -44,7 +44,7 @@ _ARRAY_HEAD_BYTES = 4 + 8
 
 
 def read_metadata(cursor: Cursor, count: int, file: ModelFile) -> dict[str, Value]:
-    """Returns the values that come next, by key. file: the one that the cursor reads.
+    """Return the values that come next, by key. file: the one that the cursor reads.
 
     Raises:
         ModelFormatError: a key comes twice, a type is unknown, or a value is not whole.
@@ -70,7 +70,7 @@ class _ValueReader:
         self._nested = MAX_NESTED
 
     def read(self, what: str) -> Value:
-        """Returns the next value, before which its type stands."""
+        """Return the next value, before which its type stands."""
         return self._value(self._type(what), what)
 
     def _type(self, what: str) -> GGUFValueType:

@@ -56,7 +56,7 @@ class GgufTensor:
         return f"<GgufTensor {self.name}: {self.type} {self.shape}, {self.nbytes} bytes>"
 
     def to_numpy(self) -> NDArray:
-        """Returns the elements as float32: a view of the file where they are that, else new.
+        """Return the elements as float32: a view of the file where they are that, else new.
 
         Raises:
             ModelFormatError: the type is none of weights.
@@ -80,7 +80,7 @@ class _Info(NamedTuple):
 def read_tensors(
     cursor: Cursor, count: int, alignment: int, file: ModelFile
 ) -> dict[str, GgufTensor]:
-    """Returns the tensors of a file by name. cursor: on the file, where it tells of them.
+    """Return the tensors of a file by name. cursor: on the file, where it tells of them.
 
     Raises:
         ModelFormatError: a name comes twice, a type is unknown, sizes are no blocks, or data is not
@@ -141,7 +141,7 @@ def _type(number: int, what: str) -> GGMLQuantizationType:
 
 
 def _check_places(infos: list[_Info], data_bytes: int) -> None:
-    """Raises ModelFormatError where tensors lie outside the file or on each other."""
+    """Raise ModelFormatError where tensors lie outside the file or on each other."""
     before: _Info | None = None
     for info in sorted(infos, key=lambda info: info.start):
         if info.end > data_bytes:

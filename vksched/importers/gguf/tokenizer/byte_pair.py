@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _letters() -> dict[str, int]:
-    """Returns the byte that each letter of a byte-level token stands for."""
+    """Return the byte that each letter of a byte-level token stands for."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [each for each in range(256) if each not in plain]
     return {chr(each): each for each in plain} | {
@@ -31,7 +31,7 @@ LETTERS = _letters()
 
 
 def find_pre(fields: Fields, model: str) -> Pre:
-    """Returns how texts are cut; without a name in the file, the default, with a warning."""
+    """Return how texts are cut; without a name in the file, the default, with a warning."""
     if model == "gemma4":
         return PRE["gemma4"]
     name = fields.text("pre")
@@ -77,14 +77,14 @@ class BytePair:
 
 
 def _pairs(lines: list[str]) -> list[tuple[str, str]] | None:
-    """Returns the pairs of lines that are each there once; None where that takes a closer look."""
+    """Return the pairs of lines that are each there once; None where that takes a closer look."""
     cut = [line.partition(" ") for line in lines]
     pairs = [(left, right) for left, _, right in cut if left]
     return pairs if len(pairs) == len(set(lines)) == len(lines) else None
 
 
 def _checked_pairs(lines: list[str], ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Returns the pairs of lines, each once.
+    """Return the pairs of lines, each once.
 
     Raises:
         ModelFormatError: a line is no merge of tokens.

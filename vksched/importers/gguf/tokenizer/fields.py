@@ -38,7 +38,7 @@ class Fields:
         raise self._wrong(key, "true or false", value)
 
     def index(self, key: str, size: int) -> int | None:
-        """Returns a token's number; None where the file has none, or says -1."""
+        """Return a token's number; None where the file has none, or says -1."""
         value = self._metadata.get(PREFIX + key)
         if value is None:
             return None
@@ -66,7 +66,7 @@ class Fields:
         return list(value)
 
     def numbers(self, key: str, at_least: int) -> list[float] | None:
-        """Returns finite numbers, as many as asked for; None where the file has none."""
+        """Return finite numbers, as many as asked for; None where the file has none."""
         found = self._array(key, at_least)
         if found is None:
             return None

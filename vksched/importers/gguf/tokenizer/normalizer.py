@@ -34,7 +34,7 @@ class CharacterMap:
         self._texts = data[4 + size :]
 
     def replace(self, text: str) -> str:
-        """Returns the normal form of a text.
+        """Return the normal form of a text.
 
         Raises:
             ModelFormatError: the table is damaged, or makes far more of the text than a table does.
@@ -61,7 +61,7 @@ class CharacterMap:
         return b"".join(out).decode("utf-8", "replace")
 
     def _find(self, data: bytes, start: int) -> tuple[int, bytes]:
-        """Returns the length of the longest match, 0 for none, and what replaces it."""
+        """Return the length of the longest match, 0 for none, and what replaces it."""
         trie = self._trie
         length = value = 0
         try:

@@ -35,7 +35,7 @@ _CASED = (
 
 
 def _words(digits: str, marks: str = "", suffix: str = _SUFFIX + "|") -> str:
-    """Returns the pattern of llama 3 and of what came after it."""
+    """Return the pattern of llama 3 and of what came after it."""
     return (
         rf"{suffix}[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}{marks}]+|{digits}"
         rf"| ?[^\s\p{{L}}{marks}\p{{N}}]+[\r\n]*|{_SPACES}"
@@ -43,7 +43,7 @@ def _words(digits: str, marks: str = "", suffix: str = _SUFFIX + "|") -> str:
 
 
 def _cased(digits: str, suffix: str = "") -> str:
-    """Returns the pattern that cuts before capitals within words."""
+    """Return the pattern that cuts before capitals within words."""
     start = r"[^\r\n\p{L}\p{N}]?"
     return (
         f"{start}[{_UPPER}]*[{_LOWER}]+{suffix}|{start}[{_UPPER}]+[{_LOWER}]*{suffix}|{digits}"

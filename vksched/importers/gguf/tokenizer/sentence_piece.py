@@ -82,7 +82,7 @@ class SentencePiece:
         return out
 
     def _fall_back(self, piece: str) -> list[int]:
-        """Returns the tokens of a character's bytes; unknown where a byte has none."""
+        """Return the tokens of a character's bytes; unknown where a byte has none."""
         found = [self._bytes.get(each) for each in piece.encode()]
         known = [each for each in found if each is not None]
         if len(known) == len(found):

@@ -36,7 +36,7 @@ class Specials:
             self._left = {vocabulary.ids[each] for each in ("[MASK]",) if each in vocabulary.ids}
 
     def split(self, text: str, control: bool) -> list[str | int]:
-        """Returns pieces of text, and numbers of the tokens between them."""
+        """Return pieces of text, and numbers of the tokens between them."""
         pieces: list[str | int] = [text] if text else []
         for token, name, always in self._listed:
             if (always or control) and name in text:

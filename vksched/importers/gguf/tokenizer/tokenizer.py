@@ -84,11 +84,11 @@ class Tokenizer:
         return self.vocabulary.ends
 
     def role(self, name: str) -> int | None:
-        """Returns the token of a role: "bos", "eos", "eot", "unknown", "padding", "mask"."""
+        """Return the token of a role: "bos", "eos", "eot", "unknown", "padding", "mask"."""
         return self.vocabulary.roles.get(name)
 
     def encode(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
-        """Returns the tokens of a text.
+        """Return the tokens of a text.
 
         special: names of control tokens in the text mean these tokens; give it for the text of a
             chat template, not for what a user wrote. bos: adds what the model wants to see at the
@@ -107,7 +107,7 @@ class Tokenizer:
         return out + self._behind if bos else out
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """Returns the text of tokens; special: with the names of control tokens."""
+        """Return the text of tokens; special: with the names of control tokens."""
         decoder = StreamDecoder(self, special=special)
         return "".join(map(decoder.add, ids)) + decoder.end()
 
@@ -123,7 +123,7 @@ class Tokenizer:
         return self._algorithm.bytes_of(token)
 
     def strips_first_space(self) -> bool:
-        """Returns whether encoding puts a space before a text."""
+        """Return whether encoding puts a space before a text."""
         return self._strip
 
 
@@ -137,7 +137,7 @@ class StreamDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        """Returns the characters that are complete with this token, often none."""
+        """Return the characters that are complete with this token, often none."""
         data = self._tokenizer.bytes_of(token, special=self._special)
         if self._strip and data:
             data, self._strip = data.removeprefix(b" "), False

@@ -75,7 +75,7 @@ class Vocabulary:
         return [each for each, kind in enumerate(self.types) if kind in types]
 
     def bytes_of(self, token: int) -> int:
-        """Returns the value of a token such as <0x0A>."""
+        """Return the value of a token such as <0x0A>."""
         text = self.tokens[token]
         try:
             if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
@@ -87,13 +87,13 @@ class Vocabulary:
         )
 
     def byte_ids(self) -> dict[int, int]:
-        """Returns the token of each byte that has one."""
+        """Return the token of each byte that has one."""
         named = ((value, self.ids.get(f"<0x{value:02X}>")) for value in range(256))
         return {value: token for value, token in named if token is not None}
 
 
 def read_vocabulary(fields: Fields, model: str) -> Vocabulary:
-    """Raises ModelFormatError where tokens, types, scores or roles do not fit each other."""
+    """Raise ModelFormatError where tokens, types, scores or roles do not fit each other."""
     tokens = fields.texts("tokens")
     if not tokens:
         raise ModelFormatError(f"[gguf] expected a list of tokens in {PREFIX}tokens, got none")

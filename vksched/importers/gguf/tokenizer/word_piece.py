@@ -50,7 +50,7 @@ class WordPiece:
         return text.encode("utf-8", "replace")
 
     def _cut(self, word: str) -> list[int]:
-        """Returns the tokens of a word; none where a part of it is no token."""
+        """Return the tokens of a word; none where a part of it is no token."""
         ids = self._vocabulary.ids
         out: list[int] = []
         at = 0

@@ -56,7 +56,7 @@ ByRule = Callable[[NodeContext], Results | None]
 
 
 def is_fixed(n: NodeContext) -> bool:
-    """Returns whether a node gives the same in every run, and is to be made before. The floats of a
+    """Return whether a node gives the same in every run, and is to be made before. The floats of a
     weight of narrow integers are not: they would take four times its memory.
     """
     if not all(v is None or v.is_known for v in n.inputs):
@@ -69,7 +69,7 @@ def is_fixed(n: NodeContext) -> bool:
 
 
 def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
-    """Returns a node's results as known values; None where they are not the same in every run, or
+    """Return a node's results as known values; None where they are not the same in every run, or
     too large. by_rule: what the node's rule makes of it.
     """
     if not is_fixed(n) or n.op_type in HANDED_ON | BY_PATTERN:
@@ -127,7 +127,7 @@ def _size(inferred: Inferred) -> int:
 
 
 def _held(value: Value) -> Value:
-    """Returns a known value with a Tensor of its own."""
+    """Return a known value with a Tensor of its own."""
     if value.array is None:
         return value
     try:
@@ -138,7 +138,7 @@ def _held(value: Value) -> Value:
 
 
 def evaluated(n: NodeContext, value: Value | None, most: int = FOLD_ELEMENTS) -> Value | None:
-    """Returns a result of known operands as a known value, unless it has more elements than `most`
+    """Return a result of known operands as a known value, unless it has more elements than `most`
     or the budget is spent: what follows may need it as a shape.
     """
     if value is None or value.tensor is None or value.array is not None:

@@ -11,7 +11,7 @@ from ....ir.tensor import Tensor
 
 
 def evaluate(tensor: Tensor) -> NDArray:
-    """Returns the elements of a Tensor that reads no input, by the ops' references."""
+    """Return the elements of a Tensor that reads no input, by the ops' references."""
     graph, _ = build_graph(tensor)
     values = graph.arrays()
     with np.errstate(all="ignore"):

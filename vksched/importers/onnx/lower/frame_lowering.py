@@ -81,7 +81,7 @@ class FrameLowering:
         self.todo = deque(self.frame.nodes)
 
     def _expand(self, value: Value) -> Value:
-        """Returns a slot with what is known of it."""
+        """Return a slot with what is known of it."""
         if value.items is not None:
             return replace(value, items=tuple(self._expand(item) for item in value.items))
         if value.slot is None:
@@ -99,7 +99,7 @@ class FrameLowering:
         return Value(0, items=items)
 
     def run(self) -> Lowered:
-        """Lowers nodes up to the end, or to the first that needs what is not computed yet.
+        """Lower nodes up to the end, or to the first that needs what is not computed yet.
 
         Raises:
             ModelFormatError: a node is wrong. NeedsInputs: elements of inputs are needed.
@@ -121,7 +121,7 @@ class FrameLowering:
     # -- for rules -----------------------------------------------------------------------------
 
     def tensor(self, value: Value) -> Tensor:
-        """Returns the Tensor that holds a value.
+        """Return the Tensor that holds a value.
 
         Raises:
             UnsupportedOp: only the host can hold it.
@@ -146,7 +146,7 @@ class FrameLowering:
         return self.inputs[value.slot]
 
     def demand(self, value: Value) -> NDArray:
-        """Returns the elements of a value, which become a guard where runs may differ in them.
+        """Return the elements of a value, which become a guard where runs may differ in them.
 
         Raises:
             NeedsValue: they are not computed yet.
@@ -160,14 +160,14 @@ class FrameLowering:
         return self.guards[value.slot]
 
     def splice(self, nodes: Iterable[NodeProto], env: Mapping[str, Value]) -> None:
-        """Puts nodes before all that are still to be lowered. env: what else they may read."""
+        """Put nodes before all that are still to be lowered. env: what else they may read."""
         self.env.update(env)
         self.todo.extendleft(reversed(list(nodes)))
 
     # -- one node ------------------------------------------------------------------------------
 
     def _lower(self, node: NodeProto) -> CpuStep | None:
-        """Lowers one node into the environment, or returns it as a step of the host."""
+        """Lower one node into the environment, or returns it as a step of the host."""
         inputs = tuple(self._read(node, name) for name in node.input)
         made = self.context.constant_node(node)
         if made is not None:
@@ -204,7 +204,7 @@ class FrameLowering:
         return self.env[name]
 
     def _by_rule(self, n: NodeContext) -> list[Value | None] | None:
-        """Returns the results of a node's rule; None when it was replaced by other nodes.
+        """Return the results of a node's rule; None when it was replaced by other nodes.
 
         Raises:
             UnsupportedOp: no rule expresses it.
@@ -277,7 +277,7 @@ class FrameLowering:
         inferred: Sequence[Inferred | None],
         reason: str,
     ) -> CpuStep | None:
-        """Makes a node one of the graph that the host computes, or a step between two stages where
+        """Make a node one of the graph that the host computes, or a step between two stages where
         its results' shapes are not known.
         """
         if not has_subgraphs(node):
@@ -322,7 +322,7 @@ class FrameLowering:
     # -- the end of a stage --------------------------------------------------------------------
 
     def _cut(self, step: CpuStep | None) -> Lowered:
-        """Ends the stage: what is still read is handed on in slots."""
+        """End the stage: what is still read is handed on in slots."""
         handing = _Handing(
             self.inputs, {(t, self._slots[s].elem_type): s for s, t in self.inputs.items()}
         )
@@ -363,7 +363,7 @@ class _Handing:
     elem_types: dict[str, int] = field(default_factory=dict)
 
     def hand_on(self, name: str, value: Value) -> Value:
-        """Returns a value as what follows finds it."""
+        """Return a value as what follows finds it."""
         if value.items is not None:
             items = [self.hand_on(item_slot(name, i), v) for i, v in enumerate(value.items)]
             return replace(value, items=tuple(items))
@@ -380,7 +380,7 @@ class _Handing:
 
 
 def scope_name(node: NodeProto) -> str:
-    """Returns the name under which the ops of a node stand in the graph."""
+    """Return the name under which the ops of a node stand in the graph."""
     return str(node.name or next((o for o in node.output if o), node.op_type))
 
 
@@ -399,5 +399,5 @@ def _elem_type_like(result: Tensor, inputs: Sequence[Value | None]) -> int:
 
 
 def known_elem_type(dtype: str) -> int:
-    """Returns the ONNX element type that a Tensor of some dtype holds as it is."""
+    """Return the ONNX element type that a Tensor of some dtype holds as it is."""
     return next(e for e, held in SAME.items() if held == dtype)

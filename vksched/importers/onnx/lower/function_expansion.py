@@ -49,7 +49,7 @@ def expand(
 def _function(
     context: ModelContext, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
 ) -> FunctionProto | None:
-    """Returns the body of the newest version that the model's opset may mean."""
+    """Return the body of the newest version that the model's opset may mean."""
     if schema is None:
         return None
     asked = context.version(node.domain)
@@ -77,7 +77,7 @@ def _function(
 
 
 def _holds(context: ModelContext, function: FunctionProto, nodes: Iterable[NodeProto]) -> bool:
-    """Returns whether the ops of a body are, at the model's opsets, those it was written for."""
+    """Return whether the ops of a body are, at the model's opsets, those it was written for."""
     versions = {o.domain: o.version for o in function.opset_import}
     for node in nodes:
         meant = context.schema(node)
@@ -91,7 +91,7 @@ def _holds(context: ModelContext, function: FunctionProto, nodes: Iterable[NodeP
 
 
 def _is_form_of(old: OpSchema, new: OpSchema) -> bool:
-    """Returns whether calls of one version of an op mean the same of another: it differs in types
+    """Return whether calls of one version of an op mean the same of another: it differs in types
     alone, or in what such calls leave out.
     """
     if old.since_version == new.since_version:
@@ -109,7 +109,7 @@ def _is_form_of(old: OpSchema, new: OpSchema) -> bool:
 
 
 def _is_expressed(context: ModelContext, nodes: Iterable[NodeProto]) -> bool:
-    """Returns whether there is a rule, or a function, for each op."""
+    """Return whether there is a rule, or a function, for each op."""
     for node in nodes:
         schema = context.schema(node)
         known = node.op_type == "Constant" or find_rule(node.domain, node.op_type) is not None
@@ -125,7 +125,7 @@ def _has_function(schema: OpSchema) -> bool:
 
 
 def _bound(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
-    """Returns a node of a function with the attributes of the call."""
+    """Return a node of a function with the attributes of the call."""
     out = NodeProto()
     out.CopyFrom(node)
     _bind(out, attributes)

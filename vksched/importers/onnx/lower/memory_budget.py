@@ -37,7 +37,7 @@ class Budget:
         self._held.update(id(_owner(each)) for each in arrays)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Returns whether a result of so many bytes may be made; the first that may not is told."""
+        """Return whether a result of so many bytes may be made; the first that may not is told."""
         if size_bytes <= SMALL_BYTES or self._used_bytes + size_bytes <= self._most_bytes:
             return True
         if not self._has_warned:
@@ -50,7 +50,7 @@ class Budget:
         return False
 
     def hold(self, array: NDArray) -> None:
-        """Counts the memory of an array until it is freed."""
+        """Count the memory of an array until it is freed."""
         owner = _owner(array)
         size_bytes = bytes_of(owner)
         if size_bytes <= SMALL_BYTES or id(owner) in self._held:
@@ -65,7 +65,7 @@ class Budget:
 
 
 def _owner(array: NDArray) -> NDArray:
-    """Returns the array whose memory one shows."""
+    """Return the array whose memory one shows."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

@@ -74,13 +74,13 @@ class ModelContext:
         self.host_node = lru_cache(maxsize=4096)(self._host_node)
 
     def initializers(self, arrays: Mapping[str, NDArray]) -> dict[str, Value]:
-        """Returns arrays as values, which keep their names, by their identity, as weights."""
+        """Return arrays as values, which keep their names, by their identity, as weights."""
         self.budget.leave_out(arrays.values())
         self._names.update({id(a): name for name, a in arrays.items()})
         return {name: self._keep(known(array)) for name, array in arrays.items()}
 
     def _keep_constant(self, array: NDArray) -> Value:
-        """Returns the value of an array that is a copy of one in the file."""
+        """Return the value of an array that is a copy of one in the file."""
         self.budget.leave_out([array])
         return self._keep(known(array))
 
@@ -91,7 +91,7 @@ class ModelContext:
         return value
 
     def graph_initializers(self, graph: GraphProto) -> dict[str, Value]:
-        """Returns the initializers of a subgraph as values, the same ones every time."""
+        """Return the initializers of a subgraph as values, the same ones every time."""
         out: dict[str, Value] = {}
         for tensor in graph.initializer:
             key = hashlib.blake2b(tensor.SerializeToString(deterministic=True)).digest()
@@ -106,7 +106,7 @@ class ModelContext:
         return out
 
     def constant_node(self, node: NodeProto) -> Value | None:
-        """Returns the value of a Constant node, the same one every time; None for other forms, and
+        """Return the value of a Constant node, the same one every time; None for other forms, and
         for other nodes.
         """
         if node.op_type != "Constant" or node.domain:
@@ -123,7 +123,7 @@ class ModelContext:
         return self._constants[key]
 
     def tensor(self, array: NDArray) -> Tensor:
-        """Returns the weight or constant that holds an array, one for all graphs where the array is
+        """Return the weight or constant that holds an array, one for all graphs where the array is
         the same one in all.
 
         Raises:
@@ -159,11 +159,11 @@ class ModelContext:
     # -- one node ------------------------------------------------------------------------------
 
     def version(self, domain: str) -> int:
-        """Returns the opset of a domain that the model asks for, 1 where it does not say."""
+        """Return the opset of a domain that the model asks for, 1 where it does not say."""
         return self.opsets.get(canonical_domain(domain), 1)
 
     def schema(self, node: NodeProto, version: int | None = None) -> OpSchema | None:
-        """Returns the declaration of a node's op, at the model's opset or another; None where the
+        """Return the declaration of a node's op, at the model's opset or another; None where the
         onnx package has none.
         """
         return find_schema(node.op_type, version or self.version(node.domain), node.domain)
@@ -172,7 +172,7 @@ class ModelContext:
         return CpuNode(NodeProto.FromString(serialized), self.opsets, self._functions)
 
     def check_host(self, node: NodeProto, reason: str) -> None:
-        """Raises ModelFormatError for a node that the evaluator is not to compute. reason: why it
+        """Raise ModelFormatError for a node that the evaluator is not to compute. reason: why it
         would have to.
         """
         with naming(reason):
@@ -206,7 +206,7 @@ class ModelContext:
         operands: Sequence[Value | None],
         make: Callable[[], list[Value | None] | None],
     ) -> list[Value | None] | None:
-        """Returns the values that are made of known operands; None where there can be none.
+        """Return the values that are made of known operands; None where there can be none.
         Operands that every lowering shares, such as weights, give the same values each time.
         """
         arrays = [None if v is None else v.array for v in operands]
@@ -222,7 +222,7 @@ class ModelContext:
 
 
 def narrow_weight(array: NDArray) -> NDArray | None:
-    """Returns narrow integers as a weight holds them; None of other elements, and of a few, which
+    """Return narrow integers as a weight holds them; None of other elements, and of a few, which
     are a constant. VKSCHED_NARROW=0: all are widened once, for four times the memory.
     """
     if array.size * WORD_BYTES <= INLINE_BYTES or not is_on("VKSCHED_NARROW", True):
@@ -231,7 +231,7 @@ def narrow_weight(array: NDArray) -> NDArray | None:
 
 
 def type_proto(value: Value) -> TypeProto:
-    """Returns the ONNX type of a value."""
+    """Return the ONNX type of a value."""
     if value.is_tensor:
         return make_tensor_type_proto(value.elem_type, value.shape)
     item = type_proto(value.items[0]) if value.items else make_tensor_type_proto(1, None)
@@ -239,7 +239,7 @@ def type_proto(value: Value) -> TypeProto:
 
 
 def _in_full(node: NodeProto) -> NodeProto:
-    """Returns a node with the attributes named that onnx's inference takes for something else where
+    """Return a node with the attributes named that onnx's inference takes for something else where
     they are not (onnx 1.23).
     """
     if node.op_type != "STFT" or any(a.name == "onesided" for a in node.attribute):

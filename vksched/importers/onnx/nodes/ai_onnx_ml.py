@@ -45,7 +45,7 @@ _NAN = "not a number"
 
 
 def _key(value: Any) -> Any:
-    """Returns a value as tables have it: all NaN are one."""
+    """Return a value as tables have it: all NaN are one."""
     value = value.item() if isinstance(value, np.generic) else value
     return (_NAN,) if isinstance(value, float) and math.isnan(value) else value
 
@@ -83,7 +83,7 @@ _KINDS: dict[str, tuple[str, Any, Any]] = {
 
 
 def _column(given: Mapping[str, Any], name: str) -> tuple[Sequence[Any], Any, Any]:
-    """Returns keys or values, the default of values, and their element type."""
+    """Return keys or values, the default of values, and their element type."""
     tensor, default = given.get(f"{name}_tensor"), given.get("default_tensor")
     if tensor is not None:
         letter = tensor.dtype.kind
@@ -240,7 +240,7 @@ _LEAST = np.float32(1e-7)
 
 
 def couple(pairs: NDArray) -> NDArray:
-    """Returns the probabilities of classes: (rows, pairs) -> (rows, classes). pairs: how likely the
+    """Return the probabilities of classes: (rows, pairs) -> (rows, classes). pairs: how likely the
     first of two classes is, (0, 1), (0, 2), ... (1, 2), ...
     """
     rows, count = pairs.shape

@@ -90,7 +90,7 @@ OF_RULES = frozenset(((COUPLING.op_domain, COUPLING.__name__), ("", "RandomUnifo
 
 
 def is_compared(node: NodeProto) -> bool:
-    """Returns whether the evaluator was compared for a node's op."""
+    """Return whether the evaluator was compared for a node's op."""
     domain = canonical_domain(node.domain)
     own = (domain, node.op_type) in OF_RULES
     return own or any(node.op_type in table.get(domain, ()) for table in (COMPARED, BY_DATA))
@@ -99,7 +99,7 @@ def is_compared(node: NodeProto) -> bool:
 def find_uncompared(
     nodes: Iterable[NodeProto], functions: Sequence[FunctionProto] = ()
 ) -> NodeProto | None:
-    """Returns the first node that the evaluator is not to compute, of functions and subgraphs too;
+    """Return the first node that the evaluator is not to compute, of functions and subgraphs too;
     None where there is none such.
     """
     bodies = {(canonical_domain(f.domain), f.name): f.node for f in functions}
@@ -117,5 +117,5 @@ def find_uncompared(
 
 
 def is_doubted(node: NodeProto) -> bool:
-    """Returns whether the evaluator may compute a node wrongly."""
+    """Return whether the evaluator may compute a node wrongly."""
     return node.op_type in DOUBTED.get(canonical_domain(node.domain), ())

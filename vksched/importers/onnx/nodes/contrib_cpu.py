@@ -138,5 +138,5 @@ HOST_OPS: tuple[type[Any], ...] = (
 
 
 def has_host_op(op_type: str, domain: str) -> bool:
-    """Returns whether the host computes an op of onnxruntime's own."""
+    """Return whether the host computes an op of onnxruntime's own."""
     return domain == MICROSOFT and any(op.__name__ == op_type for op in HOST_OPS)

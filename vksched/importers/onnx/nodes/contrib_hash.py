@@ -13,7 +13,7 @@ def _rotated(x: NDArray, bits: int) -> NDArray:
 
 
 def murmur3(keys: NDArray, size: int, seed: int) -> NDArray:
-    """Returns MurmurHash3_x86_32 of keys of `size` bytes each: (count, words), the last one filled
+    """Return MurmurHash3_x86_32 of keys of `size` bytes each: (count, words), the last one filled
     up with zeros.
     """
     out = np.full(len(keys), seed, np.uint32)
@@ -55,7 +55,7 @@ def _ngrams(
     filler: int,
     segments: NDArray | None,
 ) -> NDArray:
-    """Returns hashes of the words before each place of one sequence: (length, hashes).
+    """Return hashes of the words before each place of one sequence: (length, hashes).
 
     ids: (length,). past: the words before these. sizes: of the tables of all hashes, those of two
     words first. end: a word behind which nothing of what was before counts; filler: what stands

@@ -17,7 +17,7 @@ from .contrib_base import ContribOp, Results
 
 @lru_cache(maxsize=32)
 def _characters(category: str) -> str:
-    """Returns the characters of a category of Unicode, as they stand within brackets."""
+    """Return the characters of a category of Unicode, as they stand within brackets."""
     held = [unicodedata.category(chr(c)).startswith(category) for c in range(sys.maxunicode + 1)]
     ends = np.flatnonzero(np.diff(np.array([False, *held, False], np.int8)))
     if not ends.size:
@@ -30,7 +30,7 @@ def _characters(category: str) -> str:
 
 @lru_cache(maxsize=256)
 def _pattern(source: str) -> re.Pattern[str]:
-    """Returns a pattern in RE2's syntax as one of Python's."""
+    """Return a pattern in RE2's syntax as one of Python's."""
 
     def category(found: re.Match[str]) -> str:
         kind = _characters(found[2].strip("{}"))
@@ -51,7 +51,7 @@ def _pattern(source: str) -> re.Pattern[str]:
 
 
 def _longest(pattern: re.Pattern[str], text: str, start: int) -> tuple[int, int] | None:
-    """Returns where the first match begins, and the end of the longest one from there."""
+    """Return where the first match begins, and the end of the longest one from there."""
     found = pattern.search(text, start)
     if found is None:
         return None
@@ -62,7 +62,7 @@ def _longest(pattern: re.Pattern[str], text: str, start: int) -> tuple[int, int]
 
 
 def _separated(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
-    """Yields what lies between matches; a match of nothing takes a character all the same."""
+    """Yield what lies between matches; a match of nothing takes a character all the same."""
     start = 0
     while start <= len(text):
         found = _longest(pattern, text, start)
@@ -74,7 +74,7 @@ def _separated(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
 
 
 def _matches(text: str, pattern: re.Pattern[str], least: int) -> Iterator[str]:
-    """Yields matches of some characters or more; of a shorter one, the first is passed over."""
+    """Yield matches of some characters or more; of a shorter one, the first is passed over."""
     start = 0
     while start <= len(text):
         found = _longest(pattern, text, start)

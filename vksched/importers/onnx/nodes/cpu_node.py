@@ -41,7 +41,7 @@ _ALIGN_BYTES = 8
 
 
 def describe(node: NodeProto) -> str:
-    """Returns how messages name a node."""
+    """Return how messages name a node."""
     name = node.name or next((o for o in node.output if o), "without a name")
     return f"{node.domain + '.' if node.domain else ''}{node.op_type} node {name!r}"
 
@@ -56,7 +56,7 @@ class Refused(ModelFormatError):
 
 @contextmanager
 def naming(reason: str) -> Iterator[None]:
-    """Puts why the host has a node before what the evaluator has against it."""
+    """Put why the host has a node before what the evaluator has against it."""
     try:
         yield
     except Refused as error:
@@ -66,7 +66,7 @@ def naming(reason: str) -> Iterator[None]:
 
 
 def require_compared(node: NodeProto, functions: Sequence[FunctionProto] = ()) -> None:
-    """Raises Refused for a node that the evaluator is not to compute: it was not compared with
+    """Raise Refused for a node that the evaluator is not to compute: it was not compared with
     onnxruntime, or gives something else.
     """
     found = find_uncompared([node], functions)
@@ -103,7 +103,7 @@ class CpuNode:
             raise Refused(node, _format_error(error)) from error
 
     def __call__(self, inputs: Sequence[CpuValue]) -> list[CpuValue]:
-        """Returns the results by position, None where one has no name.
+        """Return the results by position, None where one has no name.
 
         Raises:
             Refused: the evaluator refuses the node or its operands.
@@ -121,7 +121,7 @@ class CpuNode:
 
 
 def _as_function(node: NodeProto, opsets: Mapping[str, int]) -> FunctionProto:
-    """Returns a function of one node: of a node alone the evaluator takes the newest version."""
+    """Return a function of one node: of a node alone the evaluator takes the newest version."""
     imports = {canonical_domain(node.domain): 1, "": 1, **opsets}
     return make_function(
         "vksched",
@@ -157,7 +157,7 @@ def add_host_node(
     outputs: Sequence[CpuValueType | None],
     reason: str,
 ) -> list[Tensor | None]:
-    """Adds a node to the graph that the reference evaluator computes.
+    """Add a node to the graph that the reference evaluator computes.
 
     inputs: one per input of the node, None where it is left out. elem_types: of these. outputs:
     element types and shapes of the results, None for those without a name. reason: why no vksched
@@ -190,12 +190,12 @@ def add_host_node(
 
 
 def _host_op(node: NodeProto) -> str:
-    """Returns the name of the op for nodes of this kind, declared at first sight."""
+    """Return the name of the op for nodes of this kind, declared at first sight."""
     return declare(f"onnx.{node.domain + '.' if node.domain else ''}{node.op_type}")
 
 
 def declare(name: str) -> str:
-    """Declares the op of a kind of nodes, where it is not yet; returns its name."""
+    """Declare the op of a kind of nodes, where it is not yet; returns its name."""
     if name not in all_ops():
         kernel = Kernel((), _refuse)
         register(
@@ -225,7 +225,7 @@ def _host_types(attrs: Attrs) -> list[CpuValueType]:
 
 
 def _starts(types: Sequence[CpuValueType]) -> list[int]:
-    """Returns the byte at which each packed result starts, and the end of the last."""
+    """Return the byte at which each packed result starts, and the end of the last."""
     sizes = [math.prod(t.shape) * numpy_dtype(storage(t.elem_type)).itemsize for t in types]
     return list(
         itertools.accumulate((-(-n // _ALIGN_BYTES) * _ALIGN_BYTES for n in sizes), initial=0)

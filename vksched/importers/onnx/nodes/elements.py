@@ -78,7 +78,7 @@ INTS = frozenset((T.INT32, T.INT64, T.UINT32, T.UINT64, *NARROW_INTS))
 
 
 def element_name(elem_type: int) -> str:
-    """Returns the name of an element type as ONNX writes it, in lower case."""
+    """Return the name of an element type as ONNX writes it, in lower case."""
     try:
         return str(T.DataType.Name(elem_type)).lower()
     except ValueError:
@@ -86,7 +86,7 @@ def element_name(elem_type: int) -> str:
 
 
 def storage(elem_type: int) -> str:
-    """Returns the element type of the Tensor that holds an ONNX element type.
+    """Return the element type of the Tensor that holds an ONNX element type.
 
     Raises:
         UnsupportedOp: only the host can hold it.
@@ -98,7 +98,7 @@ def storage(elem_type: int) -> str:
 
 @cache
 def numpy_of(elem_type: int) -> np.dtype[np.generic]:
-    """Returns the numpy dtype, which may be one of ml_dtypes, of an ONNX element type."""
+    """Return the numpy dtype, which may be one of ml_dtypes, of an ONNX element type."""
     try:
         return np.dtype(tensor_dtype_to_np_dtype(elem_type))
     except (KeyError, ValueError, TypeError):
@@ -109,7 +109,7 @@ _ELEMENTS: dict[np.dtype[np.generic], int] = {numpy_of(e): e for e in STORAGE}
 
 
 def element_of(array: NDArray) -> int:
-    """Returns the ONNX element type of an array; what numpy holds as objects or text is STRING.
+    """Return the ONNX element type of an array; what numpy holds as objects or text is STRING.
 
     Raises:
         ModelFormatError: ONNX has no such type.
@@ -133,7 +133,7 @@ def element_of_dtype(dtype: np.dtype[Any]) -> int:
 
 
 def to_storage(array: NDArray) -> NDArray:
-    """Returns an array as the Tensor for its element type holds it; a copy only where it differs.
+    """Return an array as the Tensor for its element type holds it; a copy only where it differs.
 
     Raises:
         UnsupportedOp: only the host can hold it.
@@ -150,7 +150,7 @@ def _storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def as_narrow(array: NDArray) -> NDArray | None:
-    """Returns narrow integers as a weight holds them, in 8 or 16 bits; None of other elements."""
+    """Return narrow integers as a weight holds them, in 8 or 16 bits; None of other elements."""
     elem_type = element_of(array)
     if elem_type not in NARROW_INTS:
         return None

@@ -20,7 +20,7 @@ FunctionKey = tuple[str, str, str]
 
 
 def canonical_domain(domain: str) -> str:
-    """Returns a domain by its one name; the default one has two."""
+    """Return a domain by its one name; the default one has two."""
     return "" if domain == "ai.onnx" else domain
 
 
@@ -33,7 +33,7 @@ def function_key(item: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
 def expanded_nodes(
     graph: onnx.GraphProto, functions: Mapping[FunctionKey, onnx.FunctionProto]
 ) -> int:
-    """Returns the number of nodes as if each call were replaced by the function's body.
+    """Return the number of nodes as if each call were replaced by the function's body.
 
     Raises:
         ModelFormatError: functions that call each other in a circle, or too many nodes.

@@ -34,7 +34,7 @@ def copy_body(
     arguments: Mapping[str, str],
     initializers: Mapping[str, Value] | None = None,
 ) -> Copy:
-    """Returns a body with other names. arguments: for its inputs, names around it; "" for none."""
+    """Return a body with other names. arguments: for its inputs, names around it; "" for none."""
     names = dict(arguments)
     env: dict[str, Value] = {}
     for name, value in (initializers or {}).items():
@@ -54,7 +54,7 @@ def copy_body(
 
 
 def rename_inputs(node: NodeProto, names: Mapping[str, str]) -> None:
-    """Gives other names to what a node and its subgraphs read of the graph around it."""
+    """Give other names to what a node and its subgraphs read of the graph around it."""
     node.input[:] = [names.get(name, name) for name in node.input]
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
@@ -80,13 +80,13 @@ def _sparse_name(sparse: SparseTensorProto) -> str:
 
 
 def hand_over(sources: Sequence[str], targets: Sequence[str]) -> list[NodeProto]:
-    """Returns nodes that give values their names in the graph around."""
+    """Return nodes that give values their names in the graph around."""
     pairs = zip(sources, targets, strict=False)
     return [make_node("Identity", [source], [target]) for source, target in pairs if target]
 
 
 def node_count(nodes: Iterable[NodeProto]) -> int:
-    """Returns how many nodes there are, those of subgraphs too."""
+    """Return how many nodes there are, those of subgraphs too."""
     count = 0
     for node in nodes:
         count += 1

@@ -41,12 +41,12 @@ JOINT = "%"
 
 
 def item_slot(slot: str, index: int) -> str:
-    """Returns the slot of an item of a sequence."""
+    """Return the slot of an item of a sequence."""
     return f"{slot}{JOINT}[{index}]"
 
 
 def joined_names(graph: GraphProto) -> frozenset[str]:
-    """Returns the names of values of a graph that look as if lowering had made them."""
+    """Return the names of values of a graph that look as if lowering had made them."""
     out = {i.name for i in (*graph.input, *graph.initializer) if JOINT in i.name}
     for node in graph.node:
         out.update(name for name in node.output if JOINT in name)
@@ -56,19 +56,19 @@ def joined_names(graph: GraphProto) -> frozenset[str]:
 
 
 def slots_of(value: Value) -> tuple[str, ...]:
-    """Returns the slots that a value is in: of a sequence those of its items."""
+    """Return the slots that a value is in: of a sequence those of its items."""
     if value.items is not None:
         return tuple(slot for item in value.items for slot in slots_of(item))
     return (value.slot,) if value.slot is not None else ()
 
 
 def subgraphs(node: NodeProto) -> list[GraphProto]:
-    """Returns the graphs among a node's attributes."""
+    """Return the graphs among a node's attributes."""
     return [graph for _, graph in named_subgraphs(node)]
 
 
 def has_subgraphs(node: NodeProto) -> bool:
-    """Returns whether a node holds graphs: If, Loop, Scan, SequenceMap."""
+    """Return whether a node holds graphs: If, Loop, Scan, SequenceMap."""
     return any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute)
 
 
@@ -85,5 +85,5 @@ def free_names(node: NodeProto) -> tuple[str, ...]:
 
 
 def names_read(node: NodeProto) -> tuple[str, ...]:
-    """Returns all that a node reads, its subgraphs too."""
+    """Return all that a node reads, its subgraphs too."""
     return (*(name for name in node.input if name), *free_names(node))

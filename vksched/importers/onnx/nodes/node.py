@@ -53,11 +53,11 @@ class NodeContext:
         return tuple(self.node.output)
 
     def wants(self, index: int) -> bool:
-        """Returns whether somebody may read a result."""
+        """Return whether somebody may read a result."""
         return index < len(self.node.output) and bool(self.node.output[index])
 
     def with_input(self, index: int, value: Value) -> NodeContext:
-        """Returns the same node with another operand."""
+        """Return the same node with another operand."""
         inputs = (*self.inputs[:index], value, *self.inputs[index + 1 :])
         context = self.lowering, self.node, inputs, self.schema, self.inferred, self.version
         return NodeContext(*context)
@@ -65,26 +65,26 @@ class NodeContext:
     # -- operands ------------------------------------------------------------------------------
 
     def has(self, index: int) -> bool:
-        """Returns whether an operand is given."""
+        """Return whether an operand is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> Value:
-        """Returns an operand as it is: for sequences and optionals."""
+        """Return an operand as it is: for sequences and optionals."""
         found = self.inputs[index] if self.has(index) else None
         if found is None:
             raise UnsupportedOp(f"{self.op_type} without operand {index}")
         return found
 
     def tensor(self, index: int) -> Tensor:
-        """Returns an operand as a Tensor in its storage."""
+        """Return an operand as a Tensor in its storage."""
         return self.lowering.tensor(self.value(index))
 
     def optional(self, index: int) -> Tensor | None:
-        """Returns an operand as a Tensor, or None where it is left out."""
+        """Return an operand as a Tensor, or None where it is left out."""
         return self.tensor(index) if self.has(index) else None
 
     def tensors(self) -> list[Tensor]:
-        """Returns all operands, of which none may be left out."""
+        """Return all operands, of which none may be left out."""
         return [self.tensor(i) for i in range(len(self.inputs))]
 
     def shape(self, index: int) -> Shape:
@@ -94,7 +94,7 @@ class NodeContext:
         return self.value(index).elem_type
 
     def known(self, index: int) -> NDArray:
-        """Returns the elements of an operand, as a numpy array of its ONNX type.
+        """Return the elements of an operand, as a numpy array of its ONNX type.
 
         They become part of what is lowered: for other elements the model is lowered again. Where
         they are not known yet, the model is cut here.
@@ -102,11 +102,11 @@ class NodeContext:
         return self.lowering.demand(self.value(index))
 
     def ints(self, index: int) -> tuple[int, ...]:
-        """Returns the elements of an integer operand; as `known`."""
+        """Return the elements of an integer operand; as `known`."""
         return tuple(int(v) for v in np.ravel(self.known(index)))
 
     def number(self, index: int, default: float | None = None) -> Any:
-        """Returns the one element of an operand as a Python number; as `known`."""
+        """Return the one element of an operand as a Python number; as `known`."""
         if not self.has(index) and default is not None:
             return default
         array = self.known(index)
@@ -117,7 +117,7 @@ class NodeContext:
     # -- attributes and results ----------------------------------------------------------------
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """Returns an attribute: a number, text, a tuple of these, a tensor as an array, a graph;
+        """Return an attribute: a number, text, a tuple of these, a tensor as an array, a graph;
         where it is not given the default of the op's schema, or `default`.
         """
         found = self._attributes.get(name)
@@ -127,28 +127,28 @@ class NodeContext:
         return default if found is None else attribute_value(found)
 
     def has_attr(self, name: str) -> bool:
-        """Returns whether the node itself gives an attribute."""
+        """Return whether the node itself gives an attribute."""
         return name in self._attributes
 
     def require(self, holds: bool, reason: str) -> None:
-        """Raises UnsupportedOp with a reason unless something holds."""
+        """Raise UnsupportedOp with a reason unless something holds."""
         if not holds:
             raise UnsupportedOp(f"{self.op_type} with {reason}")
 
     def require_room(self, shape: Iterable[int], dtype: str) -> None:
-        """Raises UnsupportedOp unless the model's budget has room for a constant of this kind."""
+        """Raise UnsupportedOp unless the model's budget has room for a constant of this kind."""
         size = math.prod(shape)
         fits = self.lowering.context.budget.has_room(size * numpy_dtype(dtype).itemsize)
         self.require(fits, f"{size} numbers that are made before")
 
     def require_type(self, index: int, *elem_types: int) -> None:
-        """Raises UnsupportedOp unless an operand has one of these element types."""
+        """Raise UnsupportedOp unless an operand has one of these element types."""
         if self.elem_type(index) not in elem_types:
             raise UnsupportedOp(f"{self.op_type} of {element_name(self.elem_type(index))}")
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
-    """Returns an attribute as Python holds it."""
+    """Return an attribute as Python holds it."""
     value = get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
@@ -162,7 +162,7 @@ def attribute_value(attribute: AttributeProto) -> Any:
 
 
 def attribute_array(tensor: TensorProto) -> NDArray:
-    """Returns a tensor of the file as a read-only array."""
+    """Return a tensor of the file as a read-only array."""
     from onnx.numpy_helper import to_array
 
     array = to_array(tensor)

@@ -18,7 +18,7 @@ _LEFT_OUT: dict[str, dict[int, NDArray]] = {
 
 
 def as_was_meant(node: NodeProto, opsets: Mapping[str, int]) -> NodeProto:
-    """Returns a node with what the evaluator takes from a later version of its op spelled out, and
+    """Return a node with what the evaluator takes from a later version of its op spelled out, and
     a sparse constant as a dense one.
     """
     given = {a.name: a for a in node.attribute}
@@ -33,7 +33,7 @@ def as_was_meant(node: NodeProto, opsets: Mapping[str, int]) -> NodeProto:
 
 
 def _dense(sparse: SparseTensorProto) -> NDArray:
-    """Returns a sparse tensor with its zeros; its indices have been checked."""
+    """Return a sparse tensor with its zeros; its indices have been checked."""
     values, places = to_array(sparse.values), to_array(sparse.indices)
     shape = tuple(sparse.dims)
     out = np.zeros(shape, values.dtype)
@@ -44,7 +44,7 @@ def _dense(sparse: SparseTensorProto) -> NDArray:
 
 
 def with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
-    """Returns a node that leaves out no input which the evaluator asks for, and their values."""
+    """Return a node that leaves out no input which the evaluator asks for, and their values."""
     defaults: dict[str, NDArray] = {}
     given = list(node.input)
     for at, value in _LEFT_OUT.get(node.op_type if not node.domain else "", {}).items():

@@ -46,7 +46,7 @@ def make_evaluator(
     proto: ModelProto | FunctionProto,
     functions: list[ReferenceEvaluator | FunctionProto] | None = None,
 ) -> ReferenceEvaluator:
-    """Returns an evaluator of a model or function, with mended ops and those of onnxruntime.
+    """Return an evaluator of a model or function, with mended ops and those of onnxruntime.
     functions: as the class takes them.
     """
     opset = max(
@@ -172,7 +172,7 @@ class MaxRoiPool(OpRun):
 
 
 def _cells(start: int, end: int, count: int, size: int) -> list[slice]:
-    """Returns the cells of a region along one axis, as far as they lie in the image."""
+    """Return the cells of a region along one axis, as far as they lie in the image."""
     step = np.float32(max(end - start + 1, 1)) / np.float32(count)
     lows = [int(np.floor(np.float32(i) * step)) + start for i in range(count)]
     highs = [int(np.ceil(np.float32(i + 1) * step)) + start for i in range(count)]
@@ -246,5 +246,5 @@ _MENDED: tuple[tuple[int, int, type[OpRun]], ...] = (
 
 
 def mended_names() -> frozenset[str]:
-    """Returns the ops of ONNX that are written anew."""
+    """Return the ops of ONNX that are written anew."""
     return frozenset(op.__name__ for _, _, op in _MENDED if op.op_domain != "vksched")

@@ -39,7 +39,7 @@ CONTRIB_OPS = frozenset(
 
 @lru_cache(maxsize=4096)
 def find_schema(op_type: str, version: int, domain: str) -> OpSchema | None:
-    """Returns the declaration of an op at an opset; None where the onnx package has none."""
+    """Return the declaration of an op at an opset; None where the onnx package has none."""
     domain = canonical_domain(domain)
     if not domain:
         version = max(version, EARLIER.get(op_type, 0))
@@ -50,7 +50,7 @@ def find_schema(op_type: str, version: int, domain: str) -> OpSchema | None:
 
 
 def is_contrib(op_type: str, domain: str, schema: OpSchema | None) -> bool:
-    """Returns whether an op is onnxruntime's own."""
+    """Return whether an op is onnxruntime's own."""
     if domain in CONTRIB_DOMAINS:
         return True
     return schema is None and not canonical_domain(domain) and op_type in CONTRIB_OPS

@@ -17,7 +17,7 @@ class Room(Protocol):
     """What all values take that are made while a model is lowered."""
 
     def has_room(self, size_bytes: int) -> bool:
-        """Returns whether a result of so many bytes may be made."""
+        """Return whether a result of so many bytes may be made."""
 
 
 class ModelScope(Protocol):
@@ -35,10 +35,10 @@ class ModelScope(Protocol):
         """Returns what evaluates a node on the host."""
 
     def prefix(self, node: NodeProto) -> str:
-        """Returns the beginning of the names of what is made of a node."""
+        """Return the beginning of the names of what is made of a node."""
 
     def graph_initializers(self, graph: GraphProto) -> dict[str, Value]:
-        """Returns the initializers of a subgraph as values, the same ones every time."""
+        """Return the initializers of a subgraph as values, the same ones every time."""
 
     def fold(
         self,
@@ -58,10 +58,10 @@ class NodeScope(Protocol):
     def context(self) -> ModelScope: ...
 
     def tensor(self, value: Value) -> Tensor:
-        """Returns a value as a Tensor in its storage."""
+        """Return a value as a Tensor in its storage."""
 
     def demand(self, value: Value) -> NDArray:
-        """Returns the elements of a value; where they are not known yet, the model is cut here."""
+        """Return the elements of a value; where they are not known yet, the model is cut here."""
 
     def splice(self, nodes: Iterable[NodeProto], env: Mapping[str, Value]) -> None:
-        """Puts nodes in the place of one, with values that they read."""
+        """Put nodes in the place of one, with values that they read."""

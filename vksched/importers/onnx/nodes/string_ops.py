@@ -33,12 +33,12 @@ _WHOLE = re.compile(r"\s*[+-]?\d+")
 
 
 def number_of(text: str) -> float:
-    """Returns the number that a text begins with."""
+    """Return the number that a text begins with."""
     return float(_beginning(_NUMBER, text))
 
 
 def whole_of(text: str) -> int:
-    """Returns the integer that a text begins with."""
+    """Return the integer that a text begins with."""
     return int(_beginning(_WHOLE, text))
 
 
@@ -50,7 +50,7 @@ def _beginning(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _text_of(value: float | int | str) -> str:
-    """Returns a number with 8 digits, as onnxruntime writes it."""
+    """Return a number with 8 digits, as onnxruntime writes it."""
     if not isinstance(value, float):
         return str(int(value)) if isinstance(value, bool) else str(value)
     if value != value:
@@ -59,7 +59,7 @@ def _text_of(value: float | int | str) -> str:
 
 
 def convert_texts(x: NDArray, elem_type: int) -> NDArray:
-    """Returns texts as another element type, or numbers as texts."""
+    """Return texts as another element type, or numbers as texts."""
     items = np.asarray(x).reshape(-1)
     if elem_type == TensorProto.STRING:
         wide = items.astype(np.float32) if items.dtype.name in _SMALL else items
@@ -187,7 +187,7 @@ class TfIdfVectorizer(OpRun):
         return getattr(self, name)
 
     def _grams(self) -> Iterator[tuple[Any, ...]]:
-        """Yields the n-grams of the pool in their order."""
+        """Yield the n-grams of the pool in their order."""
         pool = self._attribute("pool_strings") or self._attribute("pool_int64s")
         starts = self._attribute("ngram_counts")
         for length, (start, end) in enumerate(

@@ -50,7 +50,7 @@ class LocalFunction:
 
 
 def find_bodies(nodes: Iterable[NodeProto], depth: int = 0) -> Iterator[Body]:
-    """Returns the graphs inside nodes, each before those inside it."""
+    """Return the graphs inside nodes, each before those inside it."""
     for node in nodes:
         name = str(node.name or next((o for o in node.output if o), ""))
         for attribute, graph in subgraphs(node):
@@ -59,7 +59,7 @@ def find_bodies(nodes: Iterable[NodeProto], depth: int = 0) -> Iterator[Body]:
 
 
 def find_functions(model: ModelProto) -> tuple[LocalFunction, ...]:
-    """Returns the functions of a model whose calls still stand in it."""
+    """Return the functions of a model whose calls still stand in it."""
     callers = (model.graph.node, *(f.node for f in model.functions))
     calls = Counter(function_key(node) for nodes in callers for node in all_nodes(nodes))
     return tuple(
@@ -73,7 +73,7 @@ def _function_name(function: FunctionProto) -> str:
 
 
 def op_name(node: NodeProto) -> str:
-    """Returns an op as tables show it, with its domain unless that is the default one."""
+    """Return an op as tables show it, with its domain unless that is the default one."""
     return f"{node.domain}.{node.op_type}" if node.domain else str(node.op_type)
 
 
@@ -82,7 +82,7 @@ def _ops(nodes: Iterable[NodeProto]) -> dict[str, int]:
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Returns nodes, and those of the graphs inside them."""
+    """Return nodes, and those of the graphs inside them."""
     for node in nodes:
         yield node
         for _, graph in subgraphs(node):
@@ -90,7 +90,7 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def count_embedded(model: ModelProto) -> tuple[int, int]:
-    """Returns the elements and bytes of all constants that stand in nodes, or in graphs inside
+    """Return the elements and bytes of all constants that stand in nodes, or in graphs inside
     nodes. Equal ones count once, as one array is held for them.
     """
     found: dict[bytes, tuple[int, int]] = {}
@@ -107,7 +107,7 @@ def count_embedded(model: ModelProto) -> tuple[int, int]:
 
 
 def _constant(node: NodeProto) -> dict[bytes, tuple[int, int]]:
-    """Returns by a digest of its content how large a Constant is."""
+    """Return by a digest of its content how large a Constant is."""
     for attribute in node.attribute:
         if attribute.name == "value":
             return _tensor(attribute.t)
@@ -132,7 +132,7 @@ def _tensor(tensor: TensorProto) -> dict[bytes, tuple[int, int]]:
 
 
 def _data(tensor: TensorProto) -> bytes:
-    """Returns the data of a tensor that has no raw data, without its name."""
+    """Return the data of a tensor that has no raw data, without its name."""
     nameless = TensorProto()
     nameless.CopyFrom(tensor)
     nameless.ClearField("name")

@@ -18,7 +18,7 @@ from ....common.errors import ModelFormatError
 
 
 def label(node: onnx.NodeProto) -> str:
-    """Returns how messages name a node: by its name, or else by its first result."""
+    """Return how messages name a node: by its name, or else by its first result."""
     if node.name:
         return f"node {node.name!r} ({node.op_type})"
     first = next((o for o in node.output if o), "")
@@ -26,7 +26,7 @@ def label(node: onnx.NodeProto) -> str:
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """Returns the graphs among a node's attributes, with the attribute's name."""
+    """Return the graphs among a node's attributes, with the attribute's name."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.name, attribute.g
@@ -35,7 +35,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 
 def used_names(node: onnx.NodeProto) -> set[str]:
-    """Returns the names a node takes from its graph, for itself and for its subgraphs."""
+    """Return the names a node takes from its graph, for itself and for its subgraphs."""
     names = {name for name in node.input if name}
     for _, graph in subgraphs(node):
         inside = {i.name for i in graph.input} | {i.name for i in graph.initializer}
@@ -51,7 +51,7 @@ def used_names(node: onnx.NodeProto) -> set[str]:
 def order(
     nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int], where: str
 ) -> list[int] | None:
-    """Returns the positions of the nodes in an order that works, None if it is the one they have.
+    """Return the positions of the nodes in an order that works, None if it is the one they have.
 
     producers: the position of the node that gives a name.
 

@@ -68,7 +68,7 @@ class Branches:
     children: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(self, feature: int, threshold: float, children: Sequence[int]) -> int:
-        """Adds a node; returns its number."""
+        """Add a node; returns its number."""
         self.features.append(feature)
         self.thresholds.append(threshold)
         self.children.append(tuple(children))
@@ -76,7 +76,7 @@ class Branches:
 
 
 def ways(mode: str, threshold: float, missing: bool, yes: int, no: int) -> tuple[int, ...]:
-    """Returns the children of a node by how its feature compares. missing: NaN goes to `yes`."""
+    """Return the children of a node by how its feature compares. missing: NaN goes to `yes`."""
     holds = MODES[mode]
     if threshold != threshold:  # nothing compares with NaN: what is no NaN goes one way
         holds = (holds[UNORDERED],) * 4
@@ -84,7 +84,7 @@ def ways(mode: str, threshold: float, missing: bool, yes: int, no: int) -> tuple
 
 
 def from_columns(columns: dict[str, Sequence[object]], weighted: Iterable[NDArray]) -> Forest:
-    """Returns the forest of a TreeEnsembleClassifier or TreeEnsembleRegressor.
+    """Return the forest of a TreeEnsembleClassifier or TreeEnsembleRegressor.
 
     columns: its attributes that have an element for each node, by name without "nodes_".
     weighted: trees, nodes, targets and weights of what leaves add.
@@ -161,7 +161,7 @@ def from_tensors(
     weights: NDArray,
     members: NDArray,
 ) -> Forest:
-    """Returns the forest of a TreeEnsemble. columns: its lists of integers, by name.
+    """Return the forest of a TreeEnsemble. columns: its lists of integers, by name.
 
     Raises:
         ValueError: the attributes describe no trees.
@@ -211,7 +211,7 @@ def _add_set(
     children: tuple[int, int],
     missing: bool,
 ) -> None:
-    """Makes node `at` the root of a search for a feature among sorted values."""
+    """Make node `at` the root of a search for a feature among sorted values."""
     yes, no = children
     none = yes if missing else no
     made.features[at] = feature
@@ -242,7 +242,7 @@ def _finish(
     weights: NDArray,
     dtype: np.dtype[np.generic],
 ) -> Forest:
-    """Returns branches and leaves as tables, with leaves behind the branches."""
+    """Return branches and leaves as tables, with leaves behind the branches."""
     branches = len(made.features)
     inner = np.array(made.children, np.int64).reshape(branches, 4)
     own = np.repeat(np.arange(branches, branches + leaf_count)[:, None], 4, axis=1)
@@ -265,7 +265,7 @@ def _finish(
 
 
 def _depth(children: NDArray, roots: NDArray, branches: int) -> int:
-    """Returns how many steps lead from the roots to the furthest leaf.
+    """Return how many steps lead from the roots to the furthest leaf.
 
     Raises:
         ValueError: they lead further than MAX_DEPTH, as in a circle.

@@ -60,7 +60,7 @@ class Map(dict[Any, Any]):
 
 
 def has_maps(value: CpuValue) -> bool:
-    """Returns whether a value is a map, or a sequence of maps."""
+    """Return whether a value is a map, or a sequence of maps."""
     if isinstance(value, (list, tuple)):
         return bool(value) and isinstance(value[0], dict)
     return isinstance(value, dict)
@@ -134,14 +134,14 @@ EMPTY = Value(0)
 
 
 def known(array: NDArray) -> Value:
-    """Returns the value of an array that is the same in every run, which nobody may write to."""
+    """Return the value of an array that is the same in every run, which nobody may write to."""
     array = np.asarray(array)
     array.flags.writeable = False
     return Value(element_of(array), array=array)
 
 
 def arrays_of(values: Iterable[Value | None]) -> Iterator[NDArray]:
-    """Yields the arrays of known values, also those in sequences."""
+    """Yield the arrays of known values, also those in sequences."""
     for value in values:
         if value is not None and value.items is not None:
             yield from arrays_of(value.items)
@@ -150,7 +150,7 @@ def arrays_of(values: Iterable[Value | None]) -> Iterator[NDArray]:
 
 
 def known_host(value: Value) -> CpuValue:
-    """Returns a known value as the host holds it."""
+    """Return a known value as the host holds it."""
     if value.items is not None:
         return [known_host(item) for item in value.items]
     return value.array

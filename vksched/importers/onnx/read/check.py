@@ -70,7 +70,7 @@ class _Scope:
 
 
 def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
-    """Checks a model; returns the number of its nodes with all functions expanded.
+    """Check a model; returns the number of its nodes with all functions expanded.
 
     Nodes are sorted, the default domain gets the one name "", and functions the model's opsets.
 
@@ -108,7 +108,7 @@ def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
 
 
 def _embed_hidden(model: onnx.ModelProto, reader: TensorReader) -> None:
-    """Brings external data inside that the checks do not come to, in whatever field: defaults of
+    """Bring external data inside that the checks do not come to, in whatever field: defaults of
     functions, graphs of training. Nothing that reads the model later opens a file that it names.
 
     The initializers of the main graph are left to `TensorReader.array`.
@@ -138,7 +138,7 @@ class _Checker:
     def graph(
         self, graph: onnx.GraphProto, outer: _Scope, depth: int, prefix: str, main: bool = False
     ) -> None:
-        """Checks a graph and what is in it."""
+        """Check a graph and what is in it."""
         if depth > MAX_DEPTH:
             raise ModelFormatError(
                 f"[onnx] {prefix}expected at most {MAX_DEPTH} graphs inside each other, got more"
@@ -172,7 +172,7 @@ class _Checker:
             self._names(set(), (o.name for o in graph.output), "output")
 
     def function(self, function: onnx.FunctionProto) -> None:
-        """Checks the body of a function."""
+        """Check the body of a function."""
         scope = _Scope(None)
         self._names(scope.names, function.input, f"{self.prefix}input")
         self.nodes(function, scope, 0, self.prefix)
@@ -305,12 +305,12 @@ class _Checker:
 
 @lru_cache(maxsize=1)
 def _schema_domains() -> frozenset[str]:
-    """Returns the domains of which the onnx package knows ops."""
+    """Return the domains of which the onnx package knows ops."""
     return frozenset(schema.domain for schema in defs.get_all_schemas())
 
 
 def check_type(value: onnx.ValueInfoProto, where: str, required: bool) -> None:
-    """Checks the declared type of an input, output or value. Dimensions below 0 become unknown
+    """Check the declared type of an input, output or value. Dimensions below 0 become unknown
     ones, as in onnxruntime; 0 is a size, there too.
 
     Raises:
@@ -361,7 +361,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str,
 
 
 def _check_call(node: onnx.NodeProto, schema: Any, where: str) -> None:
-    """Checks the number of inputs and outputs and the attributes against those of the op."""
+    """Check the number of inputs and outputs and the attributes against those of the op."""
     for what, count, least, most in (
         ("inputs", len(node.input), schema.min_input, schema.max_input),
         ("outputs", len(node.output), schema.min_output, schema.max_output),

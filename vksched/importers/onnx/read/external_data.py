@@ -31,7 +31,7 @@ class Folder:
         return sum(len(data) for data in self._files.values())
 
     def read(self, location: str, offset: int, length: int, where: str) -> memoryview:
-        """Returns bytes of a file.
+        """Return bytes of a file.
 
         Raises:
             ModelFormatError: no such file in the folder, or it ends before.

@@ -154,7 +154,7 @@ def _arrays(
 
 
 def _check_defaults(graph: onnx.GraphProto, arrays: Mapping[str, NDArray]) -> None:
-    """Compares each initializer that is also an input with the input's declared type."""
+    """Compare each initializer that is also an input with the input's declared type."""
     types = {t.name: t.data_type for t in graph.initializer}
     types |= {s.values.name: s.values.data_type for s in graph.sparse_initializer}
     for value in graph.input:

@@ -19,7 +19,7 @@ from ..nodes.names import subgraphs
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
-    """Returns a model without calls of its functions; those that are left it keeps.
+    """Return a model without calls of its functions; those that are left it keeps.
 
     Where a function has the name of an op of its domain, the op is meant, as in onnxruntime.
     """
@@ -56,7 +56,7 @@ def _versions(of: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 def _since(op_type: str, domain: str, versions: Mapping[str, int]) -> int | None:
-    """Returns the opset that has defined an op; None where there is no such op."""
+    """Return the opset that has defined an op; None where there is no such op."""
     canonical = canonical_domain(domain)
     if canonical not in versions:
         return None

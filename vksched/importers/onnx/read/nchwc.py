@@ -28,7 +28,7 @@ SIZES = (8, 16)
 
 
 def mark_blocks(model: onnx.ModelProto) -> None:
-    """Writes the number of channels of a block into the nodes that need it.
+    """Write the number of channels of a block into the nodes that need it.
 
     Raises:
         ModelFormatError: shapes of the model contradict each other.
@@ -75,7 +75,7 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def _channels(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], blocked: Mapping[str, int]
 ) -> int | None:
-    """Returns the channels of results that lie in blocks, 0 where they are not known; None of other
+    """Return the channels of results that lie in blocks, 0 where they are not known; None of other
     results. Ops of the default domain between those of blocks leave them as they are.
     """
     if node.domain == NCHWC and node.op_type in ("ReorderInput", "ReorderOutput"):
@@ -94,7 +94,7 @@ def _channels(
 def _fitting(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], blocked: Mapping[str, int]
 ) -> set[int]:
-    """Returns the sizes of blocks that agree with the shapes at a node."""
+    """Return the sizes of blocks that agree with the shapes at a node."""
     fits = set(SIZES)
     if node.domain != NCHWC or not node.input:
         return fits
@@ -122,7 +122,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
 
 
 def _of_this_machine() -> int:
-    """Returns the channels of the blocks that onnxruntime writes on this machine."""
+    """Return the channels of the blocks that onnxruntime writes on this machine."""
     if platform.machine().lower() not in ("x86_64", "amd64", "i686", "x86"):
         return 16
     try:

@@ -62,7 +62,7 @@ class _Field:
 
 
 def split(data: memoryview) -> tuple[bytes, list[Large | None]]:
-    """Returns the model without large data, and for each initializer its data or None.
+    """Return the model without large data, and for each initializer its data or None.
 
     Raises:
         ModelFormatError: the bytes end too early or are no fields.
@@ -103,7 +103,7 @@ def _graph(data: memoryview, graph: _Field, taken: list[Large | None]) -> list[b
 
 
 def _large(data: memoryview, tensor: _Field) -> _Field | None:
-    """Returns the field with a tensor's data if it is large and the only one."""
+    """Return the field with a tensor's data if it is large and the only one."""
     found: _Field | None = None
     for part in _fields(data, tensor.value, tensor.end):
         if part.number in _DATA:
@@ -114,7 +114,7 @@ def _large(data: memoryview, tensor: _Field) -> _Field | None:
 
 
 def numbers(packed: memoryview, count: int, dtype: DType) -> NDArray:
-    """Returns the low bits of packed numbers of variable length, read in pieces.
+    """Return the low bits of packed numbers of variable length, read in pieces.
 
     Raises:
         ModelFormatError: there are more or fewer of them.
@@ -168,7 +168,7 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[_Field]:
 
 
 def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Returns a number and where it ends."""
+    """Return a number and where it ends."""
     value = 0
     for place in range(10):
         if at + place >= end:

@@ -31,7 +31,7 @@ _ERROR = re.compile(r"\(op_type:[^,]*, node name: (.*?)\): (?:\[\w*Error\] )?(.*
 def check_inference(
     model: onnx.ModelProto, arrays: Mapping[str, NDArray], expanded_nodes: int
 ) -> None:
-    """Infers all shapes from those of the inputs, and forgets them.
+    """Infer all shapes from those of the inputs, and forgets them.
 
     Raises:
         ModelFormatError: two types or shapes contradict each other; names the node.
@@ -81,7 +81,7 @@ def _failure(model: onnx.ModelProto) -> str:
 
 
 def _operands(model: onnx.ModelProto, name: str) -> str:
-    """Returns the types of what a node of the main graph reads, as far as they can be told."""
+    """Return the types of what a node of the main graph reads, as far as they can be told."""
     node = next((n for n in model.graph.node if n.name == name), None)
     if node is None:
         return ""
@@ -106,7 +106,7 @@ def _type_text(tensor: onnx.TypeProto.Tensor) -> str:
 
 
 def _blamed(model: onnx.ModelProto) -> str:
-    """Returns the first node without which shape inference would not fail, found by halving."""
+    """Return the first node without which shape inference would not fail, found by halving."""
     nodes = list(model.graph.node)
     part = onnx.ModelProto()
     part.CopyFrom(model)
@@ -124,7 +124,7 @@ def _blamed(model: onnx.ModelProto) -> str:
 
 
 def _prepare(graph: onnx.GraphProto | onnx.FunctionProto, opsets: Mapping[str, int]) -> None:
-    """Names each node after itself, so that messages can tell which one it was, and hides those
+    """Name each node after itself, so that messages can tell which one it was, and hides those
     that onnx would infer through a body it has for the op: at older opsets these bodies fail
     (MeanVarianceNormalization at 9 in onnx 1.23).
     """

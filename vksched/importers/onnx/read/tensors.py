@@ -29,7 +29,7 @@ _EXTERNAL = ("external_data", "data_location")
 
 
 def text(value: object, where: str) -> str:
-    """Returns a string of the file; those that are no UTF-8 come as bytes.
+    """Return a string of the file; those that are no UTF-8 come as bytes.
 
     Raises:
         ModelFormatError: it is no UTF-8.
@@ -40,7 +40,7 @@ def text(value: object, where: str) -> str:
 
 
 def checked_shape(dims: Sequence[int], where: str) -> Shape:
-    """Returns dimensions as a shape.
+    """Return dimensions as a shape.
 
     Raises:
         ModelFormatError: one is negative, or there are too many, or they are too large.
@@ -61,7 +61,7 @@ def checked_shape(dims: Sequence[int], where: str) -> Shape:
 
 
 def check_element_type(data_type: int, where: str) -> str:
-    """Returns the name of an element type.
+    """Return the name of an element type.
 
     Raises:
         ModelFormatError: there is no such type.
@@ -83,7 +83,7 @@ class TensorReader:
         self._most_bytes = made_limit()
 
     def array(self, tensor: onnx.TensorProto, where: str, large: Large | None = None) -> NDArray:
-        """Returns the value as a read-only array, a view of the file where its bytes are there.
+        """Return the value as a read-only array, a view of the file where its bytes are there.
 
         large: the data, if it was taken out of the tensor.
 
@@ -106,7 +106,7 @@ class TensorReader:
         return array
 
     def dense(self, sparse: onnx.SparseTensorProto, where: str) -> NDArray:
-        """Returns a sparse tensor with its zeros."""
+        """Return a sparse tensor with its zeros."""
         shape = checked_shape(sparse.dims, where)
         values = self.array(sparse.values, f"{where}, values")
         indices = self.array(sparse.indices, f"{where}, indices")
@@ -133,7 +133,7 @@ class TensorReader:
         return array
 
     def embed(self, tensor: onnx.TensorProto, where: str) -> None:
-        """Checks a tensor that stays in the model, and brings external data of it inside: what
+        """Check a tensor that stays in the model, and brings external data of it inside: what
         reads it later does not know where the file was.
         """
         shape, kind = self._described(tensor, where)
@@ -180,7 +180,7 @@ class TensorReader:
     def _unpacked_field(
         self, data_type: int, large: Large, shape: Shape, kind: str, where: str
     ) -> memoryview:
-        """Returns data as it would stand in raw_data."""
+        """Return data as it would stand in raw_data."""
         if large.number == RAW_DATA:
             return large.data
         wanted, field = helper.tensor_dtype_to_field(data_type), FIELDS[large.number]
@@ -273,7 +273,7 @@ def _from_raw(raw: memoryview, data_type: int, shape: Shape, kind: str, where: s
 
 
 def _unpacked(packed: NDArray, bits: int, size: int) -> NDArray:
-    """Returns a byte for each element, lowest bits first."""
+    """Return a byte for each element, lowest bits first."""
     period = math.lcm(bits, 8) // 8
     if period == 1:
         each = 8 // bits

@@ -102,7 +102,7 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
 
 
 def _mask(n: NodeContext, q: Tensor, keys: int) -> Tensor | None:
-    """Returns the mask; keys that a shorter one does not name are hidden."""
+    """Return the mask; keys that a shorter one does not name are hidden."""
     mask = n.optional(3)
     if mask is None:
         return None

@@ -39,7 +39,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def narrow(x: Tensor) -> Tensor:
-    """Returns counts and positions as int32."""
+    """Return counts and positions as int32."""
     return cast(x, INT32) if x.dtype == INT64 else x
 
 
@@ -49,7 +49,7 @@ def scale_of(n: NodeContext, depth: int) -> float:
 
 
 def number_of(value: float, like: Tensor) -> Tensor:
-    """Returns a scalar of the element type of a tensor; as_tensor refuses infinities."""
+    """Return a scalar of the element type of a tensor; as_tensor refuses infinities."""
     return constant(np.array(value, numpy_dtype(like.dtype)))
 
 
@@ -61,7 +61,7 @@ def seen(
     left: int | None,
     right: int | None,
 ) -> Tensor:
-    """Returns which keys each query sees: from `left` before its place to `right` after it.
+    """Return which keys each query sees: from `left` before its place to `right` after it.
 
     offset: the place of the first query, or one for each batch: (batch,) -> (batch, 1, m, n), else
     (m, n). None: no bound.
@@ -83,7 +83,7 @@ def seen(
 
 
 def both(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor | None:
-    """Returns two masks as one: bools that must both hold, or what is added to the scores."""
+    """Return two masks as one: bools that must both hold, or what is added to the scores."""
     if a is None or b is None:
         return b if a is None else a
     if a.dtype == b.dtype == BOOL:
@@ -120,7 +120,7 @@ def scores_of(
     mask: Tensor | None,
     stage: int,
 ) -> Tensor:
-    """Returns the scores (batch, heads, queries, keys): after the product (stage 0), the soft cap
+    """Return the scores (batch, heads, queries, keys): after the product (stage 0), the soft cap
     (1), the mask (2) or softmax (3).
     """
     batch, heads, queries, depth = q.shape

@@ -86,7 +86,7 @@ def _resize(n: NodeContext, mode: str, scales: list[float]) -> Tensor:
 
 
 def _plain(n: NodeContext, mode: str) -> Tensor:
-    """Returns x, whose narrow values only "nearest" leaves as they are."""
+    """Return x, whose narrow values only "nearest" leaves as they are."""
     name = element_name(n.elem_type(0))
     allowed = n.elem_type(0) in PLAIN or n.elem_type(0) == TensorProto.BFLOAT16
     n.require(mode == "nearest" or allowed, f"mode {mode} of {name}")

@@ -75,7 +75,7 @@ def gather_nd_rule(n: NodeContext) -> Tensor:
 
 
 def _reduction(n: NodeContext) -> str:
-    """Returns how updates are combined; only plain types do so as the Tensors that hold them."""
+    """Return how updates are combined; only plain types do so as the Tensors that hold them."""
     how = str(n.attr("reduction", "none"))
     if how != "none":
         n.require_type(0, *PLAIN)

@@ -37,30 +37,30 @@ BYTES = (T.INT8, T.UINT8)
 
 
 def per_row(n: NodeContext, index: int) -> Shape:
-    """Returns how the scale or zero point of a's rows broadcasts with a."""
+    """Return how the scale or zero point of a's rows broadcasts with a."""
     shape = n.shape(index)
     return (*shape, 1) if len(shape) == 1 else shape
 
 
 def per_channel(n: NodeContext, index: int, rank: int, axis: int) -> Shape:
-    """Returns how what is given for each result channel broadcasts, with channels at an axis."""
+    """Return how what is given for each result channel broadcasts, with channels at an axis."""
     shape = [1] * rank
     shape[axis] = int(np.prod(n.shape(index)))
     return tuple(shape)
 
 
 def rows(n: NodeContext, index: int) -> Callable[[Any], Any] | None:
-    """Returns how a zero point of a's rows is placed."""
+    """Return how a zero point of a's rows is placed."""
     return (lambda value: shaped(value, per_row(n, index))) if n.has(index) else None
 
 
 def channels(n: NodeContext, rank: int) -> Callable[[Any], Any]:
-    """Returns how a zero point of a convolution's results is placed beside its weights."""
+    """Return how a zero point of a convolution's results is placed beside its weights."""
     return lambda value: shaped(value, (math.prod(value.shape), *(1,) * (rank - 1)))
 
 
 def zero_point(n: NodeContext, index: int, shift: int = 0) -> Tensor:
-    """Returns a zero point less a shift, as int32: one as a scalar, several in a line."""
+    """Return a zero point less a shift, as int32: one as a scalar, several in a line."""
     shape: Shape = () if not n.has(index) or math.prod(n.shape(index)) == 1 else (-1,)
     array = n.value(index).array if n.has(index) else np.zeros((), np.int32)
     if array is None or array.nbytes > INLINE_BYTES:
@@ -70,7 +70,7 @@ def zero_point(n: NodeContext, index: int, shift: int = 0) -> Tensor:
 
 
 def zero_of_weights(n: NodeContext, weight: int, index: int) -> Tensor:
-    """Returns the zero point of weights as words hold these."""
+    """Return the zero point of weights as words hold these."""
     return zero_point(n, index, SHIFT if n.elem_type(weight) == T.UINT8 else 0)
 
 
@@ -83,7 +83,7 @@ def _has_zeros(n: NodeContext, index: int, *sizes: int) -> bool:
 
 
 def _words(n: NodeContext, index: int, as_rows: Callable[[NDArray], NDArray], kind: str) -> Tensor:
-    """Returns known weights as words, the same ones in every lowering of a model."""
+    """Return known weights as words, the same ones in every lowering of a model."""
     value, signed = n.value(index), n.elem_type(index) == T.INT8
 
     def make() -> list[Value | None]:
@@ -103,7 +103,7 @@ def _words(n: NodeContext, index: int, as_rows: Callable[[NDArray], NDArray], ki
 def integer_product(
     n: NodeContext, a: int, a_zero: int, b: int, b_zero: int, *, turned: bool = False
 ) -> Tensor:
-    """Returns the product of two integer matrices, less their zero points, as int32. turned: b is
+    """Return the product of two integer matrices, less their zero points, as int32. turned: b is
     read the other way round.
     """
     int8_values = byte_product(n, n.tensor(a), n.elem_type(a), b, b_zero, turned=turned)
@@ -117,7 +117,7 @@ def integer_product(
 def byte_product(
     n: NodeContext, a: Tensor, elem_type: int, b: int, b_zero: int, *, turned: bool = False
 ) -> Callable[[Tensor], Tensor] | None:
-    """Returns the product of int8 values, by their zero point; None of others."""
+    """Return the product of int8 values, by their zero point; None of others."""
     shape = n.shape(b)
     if elem_type not in BYTES or n.elem_type(b) not in BYTES or min(a.rank, len(shape)) < 2:
         return None
@@ -138,7 +138,7 @@ def byte_product(
 
 
 def _convolution(n: NodeContext, x: int, x_zero: int, w: int, w_zero: int) -> Tensor:
-    """Returns a convolution of integers, less their zero points, as int32."""
+    """Return a convolution of integers, less their zero points, as int32."""
     axes, groups, shape = spatial_axes(n), n.attr("group", 1), n.shape(w)
     window: dict[str, Any] = {
         "stride": ints(n, "strides", axes),
@@ -176,7 +176,7 @@ def conv_integer(n: NodeContext) -> Value:
 def _requantized(
     n: NodeContext, sums: Tensor, scale: Tensor, bias: Tensor | None, axis: int
 ) -> Value:
-    """Returns sums as quantized values of the zero point at index 7. axis: of scales and biases."""
+    """Return sums as quantized values of the zero point at index 7. axis: of scales and biases."""
     target = n.elem_type(7)
     zero = n.value(7).array
     along = scale.size == 1 or scale.size == scale.shape[axis] == sums.shape[axis]

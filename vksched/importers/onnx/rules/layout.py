@@ -27,7 +27,7 @@ from .registry import rule
 
 
 def axes_of(n: NodeContext, index: int) -> tuple[int, ...] | None:
-    """Returns the axes of a node, which moved from an attribute to an operand; None where it gives
+    """Return the axes of a node, which moved from an attribute to an operand; None where it gives
     none.
     """
     if n.has_attr("axes"):

@@ -187,7 +187,7 @@ def clip(n: NodeContext) -> Tensor:
 
 
 def _end(n: NodeContext, index: int) -> TensorLike | None:
-    """Returns an end of a clip, as a number where it is known."""
+    """Return an end of a clip, as a number where it is known."""
     if not n.has(index):
         return None
     array = n.value(index).array

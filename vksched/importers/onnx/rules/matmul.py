@@ -25,7 +25,7 @@ def gemm_rule(n: NodeContext) -> Tensor:
 
 
 def gemm_of(n: NodeContext) -> Tensor:
-    """Returns alpha * a @ b + beta * c of operands 0 to 2."""
+    """Return alpha * a @ b + beta * c of operands 0 to 2."""
     return gemm(
         n.tensor(0),
         n.tensor(1),

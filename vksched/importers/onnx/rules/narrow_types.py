@@ -24,7 +24,7 @@ _BITS = {e: int("".join(c for c in element_name(e) if c.isdigit())) for e in INT
 
 
 def limits(elem_type: int) -> tuple[int, int]:
-    """Returns the least and the largest value of an integer type other than UINT64."""
+    """Return the least and the largest value of an integer type other than UINT64."""
     bits = _BITS[elem_type]
     if element_name(elem_type).startswith("u"):
         return 0, 2**bits - 1
@@ -41,7 +41,7 @@ def fit(x: Tensor, elem_type: int) -> Tensor:
 
 
 def wrap(x: Tensor, elem_type: int) -> Tensor:
-    """Returns int32 wrapped to the range of a narrower integer."""
+    """Return int32 wrapped to the range of a narrower integer."""
     low, high = limits(elem_type)
     if low == 0:
         return ops.bitwise_and(x, high)
@@ -63,7 +63,7 @@ _WITHOUT_MINUS_ZERO = (T.FLOAT8E4M3FNUZ, T.FLOAT8E5M2FNUZ)
 
 
 def round_float(x: Tensor, elem_type: int, saturate: bool = False) -> Tensor:
-    """Returns float32 rounded to a narrower float. saturate: as an attribute of ONNX Cast.
+    """Return float32 rounded to a narrower float. saturate: as an attribute of ONNX Cast.
 
     Raises:
         UnsupportedOp: no vksched op rounds to it.
@@ -81,7 +81,7 @@ def cast(x: Tensor, dtype: str) -> Tensor:
 
 
 def convert(x: Tensor, source: int, target: int, saturate: bool = True) -> Tensor:
-    """Returns values of one element type as another, as ONNX Cast does.
+    """Return values of one element type as another, as ONNX Cast does.
 
     saturate: what is beyond the range of a FLOAT8 becomes its largest value.
 
@@ -104,7 +104,7 @@ def convert(x: Tensor, source: int, target: int, saturate: bool = True) -> Tenso
 
 
 def _within(source: int, target: int) -> bool:
-    """Returns whether all values of one type are integers in the range of another."""
+    """Return whether all values of one type are integers in the range of another."""
     if source not in _BITS:
         return source == T.BOOL
     (low, high), (least, most) = limits(source), limits(target)
@@ -112,5 +112,5 @@ def _within(source: int, target: int) -> bool:
 
 
 def is_float(elem_type: int) -> bool:
-    """Returns whether the storage of an element type is one of floats."""
+    """Return whether the storage of an element type is one of floats."""
     return storage(elem_type) in FLOATS

@@ -26,7 +26,7 @@ from .window import ints, padding, spatial_axes
 
 
 def convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
-    """Returns the convolution of operands 0 and 1, and 2 as a bias. weights: in place of 1."""
+    """Return the convolution of operands 0 and 1, and 2 as a bias. weights: in place of 1."""
     axes = spatial_axes(n)
     return conv(
         n.tensor(0),
@@ -52,7 +52,7 @@ def conv_transpose_rule(n: NodeContext) -> Tensor:
 def transposed_convolution(
     n: NodeContext, pads: tuple[int, ...] | None, bias: Tensor | None
 ) -> Tensor:
-    """Returns the transposed convolution of operands 0 and 1. pads: in place of the attribute."""
+    """Return the transposed convolution of operands 0 and 1. pads: in place of the attribute."""
     axes = spatial_axes(n)
     x, w = n.tensor(0), n.tensor(1)
     strides, dilations = ints(n, "strides", axes), ints(n, "dilations", axes)
@@ -148,7 +148,7 @@ def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
 def causal_convolution(
     n: NodeContext, x: Tensor, before: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Returns x (batch, channels, length) convolved with operand 1 behind what came before, and the
+    """Return x (batch, channels, length) convolved with operand 1 behind what came before, and the
     end of it.
     """
     w, dilation = n.tensor(1), n.attr("dilation", 1)

@@ -110,7 +110,7 @@ def normalized(
     axis: int,
     eps: float,
 ) -> Tensor:
-    """Returns layer_norm or rms_norm of x, whose scale and shift may broadcast to x."""
+    """Return layer_norm or rms_norm of x, whose scale and shift may broadcast to x."""
     row = x.shape[normalize_axis("norm", axis, x.rank) :]
     given = [t for t in (scale, shift) if t is not None]
     if all(t.rank <= len(row) or t.shape[: t.rank - len(row)].count(1) == t.rank - len(row)
@@ -134,7 +134,7 @@ def layer_norm_results(
     axis: int,
     eps: float,
 ) -> list[Tensor | None]:
-    """Returns the normalised x, and its mean and inverse deviation where they are wanted."""
+    """Return the normalised x, and its mean and inverse deviation where they are wanted."""
     out: list[Tensor | None] = [normalized(layer_norm, x, scale, shift, axis, eps), None, None]
     if n.wants(1) or n.wants(2):
         axes = tuple(range(normalize_axis("norm", axis, x.rank), x.rank))
@@ -184,7 +184,7 @@ def simplified_rule(n: NodeContext) -> list[Tensor | None]:
 
 
 def rms_deviation(n: NodeContext, index: int, x: Tensor, axis: int, eps: float) -> Tensor | None:
-    """Returns the inverse root of the mean square as result `index`, where it is wanted."""
+    """Return the inverse root of the mean square as result `index`, where it is wanted."""
     if not n.wants(index):
         return None
     axes = tuple(range(normalize_axis("norm", axis, x.rank), x.rank))

@@ -28,7 +28,7 @@ from .window import ints, padding, spatial_axes
 
 
 def window_of(n: NodeContext) -> dict[str, object]:
-    """Returns the attributes of a pool's window as vksched's ops take them."""
+    """Return the attributes of a pool's window as vksched's ops take them."""
     axes = spatial_axes(n)
     return {
         "kernel": tuple(n.attr("kernel_shape")),
@@ -40,7 +40,7 @@ def window_of(n: NodeContext) -> dict[str, object]:
 
 
 def _pooled(n: NodeContext, made: Tensor) -> Tensor | Value:
-    """Returns a result whose last window starts within the input: shape inference counts one in the
+    """Return a result whose last window starts within the input: shape inference counts one in the
     padding, too, of some opsets.
     """
     is_plain = n.attr("ceil_mode", 0) and n.elem_type(0) != TensorProto.BFLOAT16
@@ -48,7 +48,7 @@ def _pooled(n: NodeContext, made: Tensor) -> Tensor | Value:
 
 
 def averages(n: NodeContext, x: Tensor) -> Tensor:
-    """Returns the means of the windows of x, as the node's attributes say."""
+    """Return the means of the windows of x, as the node's attributes say."""
     count = bool(n.attr("count_include_pad", 0))
     return average_pool(x, count_include_pad=count, **window_of(n))  # type: ignore[arg-type]
 

@@ -30,7 +30,7 @@ Rounded = TypeVar("Rounded", Tensor, NDArray)
 
 
 def shaped(value: Rounded, shape: Shape) -> Rounded:
-    """Returns a scale or zero point that broadcasts: of one element as a scalar."""
+    """Return a scale or zero point that broadcasts: of one element as a scalar."""
     wanted = () if value.shape in ((), (1,)) else shape
     return value if value.shape == wanted else value.reshape(wanted)
 
@@ -38,7 +38,7 @@ def shaped(value: Rounded, shape: Shape) -> Rounded:
 def parameter(
     n: NodeContext, index: int, dtype: str, place: Callable[[Any], Any] | None = None
 ) -> Tensor:
-    """Returns a scale or zero point in an element type, placed so that it broadcasts; of what is
+    """Return a scale or zero point in an element type, placed so that it broadcasts; of what is
     known this makes no nodes.
     """
     put = place or (lambda value: shaped(value, value.shape))
@@ -50,7 +50,7 @@ def parameter(
 
 
 def is_zero(n: NodeContext, index: int) -> bool:
-    """Returns whether a zero point is left out, or is known to be 0."""
+    """Return whether a zero point is left out, or is known to be 0."""
     array = n.value(index).array if n.has(index) else np.zeros(())
     return array is not None and not array.astype(np.float32).any()
 
@@ -58,7 +58,7 @@ def is_zero(n: NodeContext, index: int) -> bool:
 def centred(
     n: NodeContext, index: int, zero: int, place: Callable[[Any], Any] | None = None
 ) -> Tensor:
-    """Returns an integer operand less its zero point."""
+    """Return an integer operand less its zero point."""
     x = n.tensor(index)
     if is_zero(n, zero):
         return x
@@ -68,7 +68,7 @@ def centred(
 
 
 def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | None:
-    """Returns (x - zero) * scale in the pass that widens a weight; None where x is none, or where
+    """Return (x - zero) * scale in the pass that widens a weight; None where x is none, or where
     there is not one zero point and scale for each position along an axis.
     """
     if x.op != "dequantize_linear" or len(x.inputs) > 1:
@@ -86,7 +86,7 @@ def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | No
 
 
 def flat(part: Tensor) -> Tensor:
-    """Returns a scale or zero point as one, or as a line."""
+    """Return a scale or zero point as one, or as a line."""
     shape = () if part.size == 1 else (part.size,)
     if part.data is not None and part.op == "constant":
         return constant(part.data.reshape(shape))
@@ -96,7 +96,7 @@ def flat(part: Tensor) -> Tensor:
 def real(
     n: NodeContext, index: int, zero: int, scale: Tensor, place: Callable[[Any], Any] | None = None
 ) -> Tensor:
-    """Returns the floats that an operand stands for. Those of narrow integers, which float32 holds,
+    """Return the floats that an operand stands for. Those of narrow integers, which float32 holds,
     are computed in it from end to end.
     """
     if n.elem_type(index) not in NARROW_INTS or n.tensor(index).op == "dequantize_linear":
@@ -106,12 +106,12 @@ def real(
 
 
 def zero_of(n: NodeContext, index: int, place: Callable[[Any], Any] | None = None) -> Tensor | None:
-    """Returns the zero point of a result as float32, None where it is 0."""
+    """Return the zero point of a result as float32, None where it is 0."""
     return None if is_zero(n, index) else parameter(n, index, FLOAT32, place)
 
 
 def factor(n: NodeContext, first: int, second: int, target: int | None, *shapes: Shape) -> Tensor:
-    """Returns scale * scale, divided by that of the result, in their own type, as float32.
+    """Return scale * scale, divided by that of the result, in their own type, as float32.
 
     shapes: of the first two, to broadcast.
     """
@@ -131,7 +131,7 @@ def factor(n: NodeContext, first: int, second: int, target: int | None, *shapes:
 
 
 def quantized(x: Tensor, scale: Tensor, zero: Tensor, elem_type: int, axis: int = 0) -> Value:
-    """Returns round(x / scale) + zero, cut to the range of an integer type. axis: of several scales
+    """Return round(x / scale) + zero, cut to the range of an integer type. axis: of several scales
     and zero points.
     """
     low, high = limits(elem_type)
@@ -140,7 +140,7 @@ def quantized(x: Tensor, scale: Tensor, zero: Tensor, elem_type: int, axis: int 
 
 
 def saturated(x: Tensor, zero: Tensor | None, elem_type: int) -> Value:
-    """Returns round(x) + zero, cut to the range of an integer type."""
+    """Return round(x) + zero, cut to the range of an integer type."""
     low, high = limits(elem_type)
     whole = ops.round(x) if zero is None else ops.round(x) + zero
     return Value(elem_type, tensor=cast(ops.clip(whole, low, high), INT32))
@@ -150,7 +150,7 @@ def saturated(x: Tensor, zero: Tensor | None, elem_type: int) -> Value:
 
 
 def _along(n: NodeContext) -> Callable[[Any], Any]:
-    """Returns how a scale or zero point is placed to broadcast with operand 0: there is one for
+    """Return how a scale or zero point is placed to broadcast with operand 0: there is one for
     each position along an axis, or for each block of these.
     """
     shape, axis, block = n.shape(0), n.attr("axis", 1), n.attr("block_size", 0)
@@ -210,7 +210,7 @@ def dequantize_linear(n: NodeContext) -> Value:
 
 
 def quantize_dynamically(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns float32 as uint8, its scale, and its zero point, by its least and largest value."""
+    """Return float32 as uint8, its scale, and its zero point, by its least and largest value."""
     least = ops.minimum(ops.reduce_min(x), 0.0)
     span = ops.maximum(ops.reduce_max(x), 0.0) - least
     scale = ops.where(span > 0, span / 255.0, 1.0)

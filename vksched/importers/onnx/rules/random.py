@@ -33,7 +33,7 @@ def dropout(n: NodeContext) -> tuple[Value, Value | Tensor | None]:
 
 
 def _seed(n: NodeContext) -> int | Tensor:
-    """Returns the bits of the seed, which is a float. Without one the host draws one in every run,
+    """Return the bits of the seed, which is a float. Without one the host draws one in every run,
     so that runs differ.
     """
     if n.has_attr("seed"):

@@ -70,7 +70,7 @@ def _activation(name: str, *numbers: float) -> Activation:
 
 
 def _activations(n: NodeContext) -> list[Activation] | None:
-    """Returns the activations; alphas and betas are used up by those that have them, in turn."""
+    """Return the activations; alphas and betas are used up by those that have them, in turn."""
     names = n.attr("activations", ())
     if not names or not n.has_attr("activations"):
         return None

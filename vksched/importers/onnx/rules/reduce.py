@@ -39,7 +39,7 @@ _REDUCTIONS: dict[str, tuple[Reduce, Callable[[Tensor], Tensor]]] = {
 
 
 def reduced_axes(n: NodeContext) -> tuple[int, ...]:
-    """Returns the axes of a reduction: an attribute, later an operand; all where none is given."""
+    """Return the axes of a reduction: an attribute, later an operand; all where none is given."""
     rank = len(n.shape(0))
     given = n.ints(1) if n.has(1) else n.attr("axes") or ()
     if not given and n.attr("noop_with_empty_axes", 0):
@@ -115,7 +115,7 @@ def topk(n: NodeContext) -> tuple[Tensor, Tensor]:
 
 
 def _along(n: NodeContext, build: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Applies a function along an axis; before opset 13 along that and all after it as one."""
+    """Apply a function along an axis; before opset 13 along that and all after it as one."""
     x = n.tensor(0)
     axis = n.attr("axis", -1 if n.version >= 13 else 1)
     if n.version >= 13:
@@ -133,7 +133,7 @@ def softmax(n: NodeContext) -> Tensor:
 
 
 def _softmax_in_steps(x: Tensor, axis: int) -> Tensor:
-    """Computes as the op's function body does: each step rounds. Tests expect that in float16."""
+    """Compute as the op's function body does: each step rounds. Tests expect that in float16."""
     powers = ops.exp(x - ops.reduce_max(x, axis, True))
     return powers / ops.reduce_sum(powers, axis, True)
 

@@ -37,7 +37,7 @@ class Rule:
     rounds: bool = False
 
     def __call__(self, n: NodeContext) -> list[Tensor | Value | None]:
-        """Returns the results by position.
+        """Return the results by position.
 
         Raises:
             UnsupportedOp: it cannot express this call.
@@ -56,7 +56,7 @@ class Rule:
 
 
 def _rounded(n: NodeContext, index: int, result: Tensor | Value | None) -> Tensor | Value | None:
-    """Returns a result rounded where it is bfloat16, or shape inference does not say what it is."""
+    """Return a result rounded where it is bfloat16, or shape inference does not say what it is."""
     inferred = n.inferred[index] if index < len(n.inferred) else None
     if not isinstance(result, Tensor) or result.dtype != FLOAT32:
         return result
@@ -72,7 +72,7 @@ def rule(
     domain: str = "",
     rounds: bool | None = None,
 ) -> Callable[[_Build], _Build]:
-    """Registers a function as the rule of one op or several.
+    """Register a function as the rule of one op or several.
 
     types: the element types that all operands may have: by default those whose arithmetic is that
         of the Tensor that holds them. rounds: whether bfloat16 is taken too, and the results are
@@ -93,10 +93,10 @@ def rule(
 
 
 def find_rule(domain: str, op_type: str) -> Rule | None:
-    """Returns the rule of an op, or None where it has none."""
+    """Return the rule of an op, or None where it has none."""
     return _RULES.get((canonical_domain(domain), op_type))
 
 
 def rules() -> tuple[Rule, ...]:
-    """Returns all rules, sorted by domain and op type."""
+    """Return all rules, sorted by domain and op type."""
     return tuple(_RULES[key] for key in sorted(_RULES))

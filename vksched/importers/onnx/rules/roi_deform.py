@@ -62,7 +62,7 @@ def roi_align(n: NodeContext) -> Tensor:
 def _weights(
     start: Tensor, end: Tensor, size: int, count: int, samples: int, least_one: bool
 ) -> Tensor:
-    """Returns the weight of each place of an axis in each part of a region, (regions, count, size).
+    """Return the weight of each place of an axis in each part of a region, (regions, count, size).
 
     start, end: (regions, 1). Beyond one place outside nothing is sampled.
     """

@@ -23,7 +23,7 @@ MAX_ELEMENTS = 1 << 23
 
 @lru_cache(maxsize=8)
 def _matrix(given: int, parts: int, length: int, results: int, dtype: str) -> NDArray:
-    """Returns the transform of `given` places of `parts` numbers, real and perhaps imaginary, as
+    """Return the transform of `given` places of `parts` numbers, real and perhaps imaginary, as
     (given * parts, results * 2).
     """
     cos, sin = _waves(given, length, results)
@@ -33,7 +33,7 @@ def _matrix(given: int, parts: int, length: int, results: int, dtype: str) -> ND
 
 @lru_cache(maxsize=8)
 def _inverse_matrix(given: int, parts: int, length: int, dtype: str) -> NDArray:
-    """Returns the transform back to real values, (given * parts, length): the other half of what is
+    """Return the transform back to real values, (given * parts, length): the other half of what is
     given is the conjugate of this one.
     """
     cos, sin = _waves(given, length, length)
@@ -53,7 +53,7 @@ def _waves(given: int, length: int, results: int) -> tuple[NDArray, NDArray]:
 def transformed(
     n: NodeContext, x: Tensor, axis: int, length: int, onesided: bool, inverse: bool = False
 ) -> Tensor:
-    """Returns the transform of x (..., parts) along an axis, or from one half of it back."""
+    """Return the transform of x (..., parts) along an axis, or from one half of it back."""
     parts, dtype = x.shape[-1], x.dtype
     n.require(parts in (1, 2), f"{parts} numbers for each value")
     n.require(length > 0, "a transform of no values")

@@ -31,7 +31,7 @@ STEEP = {"attention_backward": 4.0}
 
 
 def with_precision(case: OpSample, word: str) -> OpSample:
-    """Returns a case with a precision, and the error that it allows."""
+    """Return a case with a precision, and the error that it allows."""
     return replace(
         case,
         attrs={**case.attrs, PRECISION: word},
@@ -43,7 +43,7 @@ def with_precision(case: OpSample, word: str) -> OpSample:
 
 
 def precise(cases: Iterable[OpSample]) -> list[OpSample]:
-    """Returns cases with each precision, some of each op that has factors."""
+    """Return cases with each precision, some of each op that has factors."""
     able: dict[str, list[OpSample]] = {}
     for case in cases:
         if case.declaration.roundable_operands and not case.large and _in_range(case):

@@ -67,7 +67,7 @@ ATTRS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def attrs(op: str, dtype: str = "float32", which: int = 0) -> dict[str, Any]:
-    """Returns the attributes of a row; those of uint32 have no signs."""
+    """Return the attributes of a row; those of uint32 have no signs."""
     given = ATTRS.get(op, ({},))[which]
     if dtype != "uint32":
         return given

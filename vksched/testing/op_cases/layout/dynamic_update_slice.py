@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 def write(
     data: NDArray, many: int, start: int | tuple[int, ...], axis: int = 0, name: str = ""
 ) -> OpSample:
-    """Writes `many` rows from a start on, or from one of each batch."""
+    """Write `many` rows from a start on, or from one of each batch."""
     shape = (*data.shape[:axis], many, *data.shape[axis + 1 :])
     rows = (bools if data.dtype.kind == "b" else ints if data.dtype.kind in "iu" else floats)(
         *shape, seed=3

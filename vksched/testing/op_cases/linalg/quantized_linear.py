@@ -43,7 +43,7 @@ def blocks(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
 
 
 def words_of(name: str, made: NDArray) -> NDArray:
-    """Returns blocks as words, and keeps them for the oracle."""
+    """Return blocks as words, and keeps them for the oracle."""
     kind = FORMATS[name]
     words = repack(name, made, (len(made), made.shape[1] * kind.values))
     BLOCKS[name, words.tobytes()] = made

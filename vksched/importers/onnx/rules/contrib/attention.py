@@ -44,13 +44,13 @@ from .group_query_attention import put_rows
 
 
 def _filtered(n: NodeContext, valid: Tensor, like: Tensor) -> Tensor:
-    """Returns the numbers to add to scores. They push hidden keys far down, but not to -inf."""
+    """Return the numbers to add to scores. They push hidden keys far down, but not to -inf."""
     low = number_of(n.attr("mask_filter_value", -10000.0), like)
     return where(valid, number_of(0.0, like), low)
 
 
 def _padding_mask(n: NodeContext, index: int, like: Tensor, keys: int) -> Tensor | None:
-    """Returns the mask of keys that are padding: (batch,) lengths, (2 * batch,) ends and starts,
+    """Return the mask of keys that are padding: (batch,) lengths, (2 * batch,) ends and starts,
     (batch, keys) or (batch, queries, keys) with 0 where hidden.
     """
     if not n.has(index):
@@ -88,7 +88,7 @@ def quantized_attention(n: NodeContext) -> list[Tensor | None]:
 
 
 def _attended(n: NodeContext, made: Tensor, operands: tuple[int, int, int]) -> list[Tensor | None]:
-    """Returns the attention of queries, keys and values in one, and the new past.
+    """Return the attention of queries, keys and values in one, and the new past.
 
     operands: positions of the padding mask, of the past (k and v), of the bias of scores.
     """
@@ -136,7 +136,7 @@ def multi_head(n: NodeContext) -> list[Tensor | None]:
 
 
 def _multi_head_operands(n: NodeContext, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns q, k and v as (batch, heads, length, size), which may come packed in one another."""
+    """Return q, k and v as (batch, heads, length, size), which may come packed in one another."""
     query = n.tensor(0)
     if query.rank == 5:  # (batch, length, heads, 3, size)
         q, k, v = (transpose(query[:, :, :, i], (0, 2, 1, 3)) for i in range(3))
@@ -186,7 +186,7 @@ def decoder_attention(n: NodeContext) -> list[Tensor | None]:
 
 
 def _of_beams(n: NodeContext, rows: Tensor, past: int) -> Tensor:
-    """Returns keys or values (batch, heads, past + 1, size), each past one from its beam."""
+    """Return keys or values (batch, heads, past + 1, size), each past one from its beam."""
     width, batch = int(n.number(8)), rows.shape[0]
     first = np.arange(batch, dtype=np.int32).reshape(batch, 1) // width * width
     beams = reshape(slice_(narrow(n.tensor(9)), 0, past, 2), (batch, past)) + constant(first)
@@ -200,7 +200,7 @@ def _sum(x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _biases(n: NodeContext, index: int, wide: int) -> list[Tensor | None]:
-    """Returns the biases of q, k and v, which are one operand."""
+    """Return the biases of q, k and v, which are one operand."""
     if not n.has(index):
         return [None] * 3
     bias = n.tensor(index)

@@ -109,7 +109,7 @@ _FUSED: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
 
 
 def _activated(n: NodeContext, x: Tensor) -> Tensor:
-    """Applies the activation that a product or a convolution was fused with. A product has each of
+    """Apply the activation that a product or a convolution was fused with. A product has each of
     its numbers as an attribute, a convolution all as one.
     """
     kind = n.attr("activation", "")
@@ -173,7 +173,7 @@ def quantized_embed_layer_norm(n: NodeContext) -> list[Tensor | Value | None]:
 def _embedded(
     n: NodeContext, table: Callable[[int], Tensor | None], at: Tensor | None
 ) -> list[Tensor | Value | None]:
-    """Returns the norm of the sums of rows of tables, the lengths by the mask, and the sums. table:
+    """Return the norm of the sums of rows of tables, the lengths by the mask, and the sums. table:
     operands 2 to 6. at: positions, by default one after the other.
     """
     ids = n.tensor(0)
@@ -224,7 +224,7 @@ def fused_conv(n: NodeContext) -> Tensor:
 
 
 def fused_convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
-    """Returns a convolution, what is added to it, and an activation. weights: as `convolution`."""
+    """Return a convolution, what is added to it, and an activation. weights: as `convolution`."""
     made = convolution(n, weights)
     if n.has(3):
         made = made + n.tensor(3)

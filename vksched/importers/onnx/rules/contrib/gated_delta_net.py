@@ -75,7 +75,7 @@ def _part(x: Tensor, start: int, end: int) -> Tensor:
 
 
 def _operands(n: NodeContext) -> list[Tensor]:
-    """Returns queries, keys and values as (rows, heads, size); they may come in one."""
+    """Return queries, keys and values as (rows, heads, size); they may come in one."""
     if n.has(1):
         given = [wide(n, i) for i in range(3)]
         return [reshape(t, (-1, *t.shape[-2:])) for t in given]
@@ -89,7 +89,7 @@ def _operands(n: NodeContext) -> list[Tensor]:
 
 
 def _decay(n: NodeContext, rows: int, heads: int) -> Tensor:
-    """Returns the logarithms of decays: (rows, heads, 1), or one for each place of a key."""
+    """Return the logarithms of decays: (rows, heads, 1), or one for each place of a key."""
     given = reshape(wide(n, 4), (rows, heads, -1))
     kind = n.attr("gate_activation", "none")
     if kind == "none":
@@ -104,7 +104,7 @@ def _decay(n: NodeContext, rows: int, heads: int) -> Tensor:
 
 
 def _sequences(n: NodeContext, rows: int) -> Sequence[tuple[int, int]]:
-    """Returns the first row of each sequence and that behind it."""
+    """Return the first row of each sequence and that behind it."""
     if n.has(3):
         ends: Sequence[int] = n.ints(3)
     else:

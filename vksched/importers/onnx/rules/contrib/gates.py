@@ -32,7 +32,7 @@ from ..registry import rule
 
 
 def wide(n: NodeContext, index: int) -> Tensor:
-    """Returns an operand of float16 as float32."""
+    """Return an operand of float16 as float32."""
     x = n.tensor(index)
     return cast(x, FLOAT32) if x.dtype == FLOAT16 else x
 
@@ -79,7 +79,7 @@ def gated_rms_norm(n: NodeContext) -> Tensor:
 
 
 def _branches(n: NodeContext, index: int = 0) -> Tensor:
-    """Returns an operand as (..., branches, size)."""
+    """Return an operand as (..., branches, size)."""
     x, count = wide(n, index), n.attr("num_branches", 0)
     return reshape(x, (*x.shape[:-1], count, x.shape[-1] // count)) if count else x
 
@@ -115,7 +115,7 @@ def engram_gate(n: NodeContext) -> list[Tensor | None]:
 
 
 def _mix(n: NodeContext, index: int, branches: Shape) -> Tensor:
-    """Returns gates for each branch, or each of its features, as they broadcast with branches."""
+    """Return gates for each branch, or each of its features, as they broadcast with branches."""
     gates = wide(n, index)
     *before, count, _ = branches
     return reshape(gates, (*before, count, gates.size // (math.prod(before) * count)))

@@ -113,7 +113,7 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
 
 
 def _scores(n: NodeContext, q: Tensor, keys: Tensor, mask: Tensor | None, inside: Tensor) -> Tensor:
-    """Returns the scores before softmax, 0 where a key is hidden, or behind it."""
+    """Return the scores before softmax, 0 where a key is hidden, or behind it."""
     given = scale_of(n, q.shape[3]), n.attr("softcap", 0.0)
     if n.attr("qk_output", 0) == 2:
         return scores_of(q, keys, *given, both(mask, inside, q), 3)
@@ -137,7 +137,7 @@ class _Cache:
             self.scale = shaped(n.tensor(scale), n.shape(scale))
 
     def put(self, new: Tensor, at: int | Tensor, total: int, counts: Tensor | None) -> Tensor:
-        """Returns the buffer with new rows from a place on; as `put_rows`."""
+        """Return the buffer with new rows from a place on; as `put_rows`."""
         if self.scale is not None:
             new = cast(clip(round(new / self.scale), -128, 127), INT32)
         return put_rows(self.past, new, at, total, counts)
@@ -174,7 +174,7 @@ def _turned(
     caches: int,
     positions: tuple[int, bool] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns q and k turned by their positions: those of an operand, of a prompt only its first
+    """Return q and k turned by their positions: those of an operand, of a prompt only its first
     one, else those behind the past. caches: the operand of cos; sin comes next.
     """
     (batch, _, queries, _), cos, sin = q.shape, n.tensor(caches), n.tensor(caches + 1)
@@ -221,7 +221,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
 
 
 def _blocks(rows: NDArray, columns: NDArray) -> NDArray:
-    """Returns which blocks of keys blocks of queries see: (layouts, blocks, blocks)."""
+    """Return which blocks of keys blocks of queries see: (layouts, blocks, blocks)."""
     count = rows.shape[1] - 1
     out = np.zeros((len(rows), count, count), bool)
     for layout, ends, found in zip(out, rows, columns, strict=True):
@@ -237,7 +237,7 @@ def put_rows(
     total: int,
     counts: Tensor | None = None,
 ) -> Tensor:
-    """Returns a buffer of `total` keys or more with new ones from a place on, or from one for each
+    """Return a buffer of `total` keys or more with new ones from a place on, or from one for each
     batch. counts: how many of these are new, by default all.
     """
     batch, shared, count, size = new.shape
@@ -263,7 +263,7 @@ def put_rows(
 def _with_sinks(
     keys: Tensor, values: Tensor, mask: Tensor | None, sinks: Tensor, q: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Adds a key of nothing that takes a part of each head's weights."""
+    """Add a key of nothing that takes a part of each head's weights."""
     batch, heads, queries, _ = q.shape
     total = keys.shape[2]
     more = [(0, 0), (0, 0), (0, 1), (0, 0)]

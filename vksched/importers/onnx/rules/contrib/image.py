@@ -88,7 +88,7 @@ def crop_and_resize(n: NodeContext) -> Tensor:
 
 
 def _places(start: Tensor, end: Tensor, size: int, count: int) -> Tensor:
-    """Returns where a region's lines of samples lie on an axis: (regions, count)."""
+    """Return where a region's lines of samples lie on an axis: (regions, count)."""
     start, end = (reshape(t, (-1, 1)) * (size - 1.0) for t in (start, end))
     if count == 1:
         return (start + end) * 0.5

@@ -23,14 +23,14 @@ from ..registry import rule
 
 
 def unpack(array: NDArray, bits: int) -> NDArray:
-    """Returns bytes as the numbers of some bits in them along the last axis, lowest bits first."""
+    """Return bytes as the numbers of some bits in them along the last axis, lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = (array[..., None] >> shifts) & np.uint8((1 << bits) - 1)
     return np.asarray(parts.reshape(*array.shape[:-1], -1))
 
 
 def once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
-    """Returns a weight made of known operands. The same operands give the same weight."""
+    """Return a weight made of known operands. The same operands give the same weight."""
     given = [n.value(i) if n.has(i) else None for i in operands]
     arrays = [n.known(i) if n.has(i) else None for i in operands]
     node = n.node.SerializeToString(deterministic=True)
@@ -161,5 +161,5 @@ def gather_blocks(n: NodeContext) -> Tensor:
 
 
 def _spread(values: NDArray, block: int, axis: int, shape: tuple[int, ...]) -> NDArray:
-    """Returns one value per block as one for each of its elements."""
+    """Return one value per block as one for each of its elements."""
     return np.repeat(values, min(block, shape[axis]), axis)[tuple(map(slice, shape))]

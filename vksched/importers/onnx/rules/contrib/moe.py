@@ -80,7 +80,7 @@ def quantized_experts(n: NodeContext) -> Tensor:
 
 
 def _dequantized(n: NodeContext, at: int, zeros: int) -> Tensor:
-    """Returns weights of operands `at` (matrices, rows, bytes), scales (matrices, rows[, blocks])
+    """Return weights of operands `at` (matrices, rows, bytes), scales (matrices, rows[, blocks])
     and zero points, as floats.
     """
     bits = n.attr("expert_weight_bits", 4)
@@ -102,7 +102,7 @@ def _dequantized(n: NodeContext, at: int, zeros: int) -> Tensor:
 
 
 def _routed(n: NodeContext, normalize: bool) -> tuple[Tensor, Tensor]:
-    """Returns the weights of the experts that each row chose, and these: (rows, used). Among equal
+    """Return the weights of the experts that each row chose, and these: (rows, used). Among equal
     ones onnxruntime takes the last.
     """
     weights, behind = topk(flip(softmax(n.tensor(1), -1), -1), n.attr("k", 1))
@@ -119,7 +119,7 @@ def _mixed(
     first: tuple[Tensor, Tensor | None],
     second: tuple[Tensor, Tensor | None],
 ) -> Tensor:
-    """Returns the weighted sum of what two layers of the experts make of each row."""
+    """Return the weighted sum of what two layers of the experts make of each row."""
     x = n.tensor(0)
 
     def layer(rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
@@ -132,7 +132,7 @@ def _mixed(
 
 
 def _activated(n: NodeContext, x: Tensor) -> Tensor:
-    """Applies the activation. Of SwiGLU gates and values take turns along the rows."""
+    """Apply the activation. Of SwiGLU gates and values take turns along the rows."""
     kind = n.attr("activation_type", "relu")
     if kind != "swiglu":
         n.require(kind in _ACTIVATIONS, f"the activation {kind}")

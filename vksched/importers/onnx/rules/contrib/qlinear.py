@@ -43,12 +43,12 @@ quantised("QLinearConv")(either_layout(qlinear_conv))
 
 
 def _real(n: NodeContext, index: int) -> Tensor:
-    """Returns the floats that an operand stands for; its scale and zero point come next."""
+    """Return the floats that an operand stands for; its scale and zero point come next."""
     return real(n, index, index + 2, parameter(n, index + 1, FLOAT32))
 
 
 def _result(n: NodeContext, x: Tensor, index: int, elem_type: int) -> Value:
-    """Returns floats as integers of the scale and zero point at an index and the next."""
+    """Return floats as integers of the scale and zero point at an index and the next."""
     return quantized(x, parameter(n, index, FLOAT32), zero_point(n, index + 1), elem_type)
 
 

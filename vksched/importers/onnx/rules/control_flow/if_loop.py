@@ -38,7 +38,7 @@ MAX_BYTES = 1 << 26
 
 
 def body_of(n: NodeContext, name: str, inputs: int, outputs: int) -> GraphProto:
-    """Returns a subgraph that takes so many values and gives at least so many.
+    """Return a subgraph that takes so many values and gives at least so many.
 
     Raises:
         ModelFormatError: it does not.
@@ -108,7 +108,7 @@ def _turn(
     carried: list[str],
     made: list[str],
 ) -> Sequence[Tensor | Value | None]:
-    """Copies one turn and what follows it, or ends the loop."""
+    """Copy one turn and what follows it, or ends the loop."""
     if turn == count or not n.lowering.demand(keep).reshape(-1)[0]:
         return _loop_results(n, body, carried, made)
     require_small(body, turn + 1)
@@ -211,7 +211,7 @@ def no_turns(body: GraphProto, index: int) -> Value:
 
 
 def stacked(n: NodeContext, turns: Sequence[Value], axis: int) -> Value:
-    """Returns the values of all turns along a new axis."""
+    """Return the values of all turns along a new axis."""
     arrays = [v.array for v in turns if v.array is not None]
     if len(arrays) == len(turns) and all(a.shape == arrays[0].shape for a in arrays):
         n.require_room((len(arrays), *arrays[0].shape), arrays[0].dtype.name)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _directions(n: NodeContext, name: str, count: int) -> tuple[int, ...]:
-    """Returns an attribute with a number for each of some values, by default 0."""
+    """Return an attribute with a number for each of some values, by default 0."""
     given = tuple(n.attr(name) or (0,) * count)
     if len(given) != count:
         raise ModelFormatError(
@@ -127,7 +127,7 @@ def _turns(
     states: list[str],
     lines: Sequence[Sequence[Value]],
 ) -> tuple[list[NodeProto], dict[str, Value], list[str], list[list[str]]]:
-    """Returns the nodes of all turns, their env, the states at the end, and the names that each
+    """Return the nodes of all turns, their env, the states at the end, and the names that each
     turn gives its scan outputs.
     """
     nodes: list[NodeProto] = []
@@ -148,7 +148,7 @@ def _turns(
 
 
 def _parts(n: NodeContext, value: Value, axis: int, backward: bool) -> list[Value]:
-    """Returns the slices of a value along an axis, without it."""
+    """Return the slices of a value along an axis, without it."""
     at = normalize_axis("scan", axis, len(value.shape))
     order = range(value.shape[at])[:: -1 if backward else 1]
     if value.array is not None:

@@ -18,7 +18,7 @@ from ..registry import rule
 
 
 def sequence_of(items: tuple[Value, ...] | list[Value]) -> Value:
-    """Returns values as a sequence."""
+    """Return values as a sequence."""
     return Value(0, items=tuple(items))
 
 
@@ -30,7 +30,7 @@ def _items(n: NodeContext, index: int = 0) -> tuple[Value, ...]:
 
 
 def _position(n: NodeContext, index: int, count: int) -> int:
-    """Returns a position below count, which may be given from the end."""
+    """Return a position below count, which may be given from the end."""
     if not n.value(index).is_known:
         raise UnsupportedOp(f"{n.op_type} at a position that runs may differ in")
     at = int(n.number(index))

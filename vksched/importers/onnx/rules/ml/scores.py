@@ -29,14 +29,14 @@ _PI = 3.14159
 
 
 def rows_of(n: NodeContext, index: int = 0) -> Tensor:
-    """Returns an operand as (rows, features): of one axis it is one row."""
+    """Return an operand as (rows, features): of one axis it is one row."""
     x = n.tensor(index)
     n.require(1 <= x.rank <= 2, f"an operand of {x.rank} axes")
     return x if x.rank == 2 else ops.reshape(x, (1, x.shape[0]))
 
 
 def transformed(n: NodeContext, scores: Tensor, how: str) -> Tensor:
-    """Returns scores (rows, classes) as `post_transform` makes them."""
+    """Return scores (rows, classes) as `post_transform` makes them."""
     n.require(how in TRANSFORMS, f"post_transform {how!r}")
     if how == "NONE":
         return scores
@@ -67,12 +67,12 @@ def _softmax_zero(scores: Tensor) -> Tensor:
 
 
 def two_columns(first: Tensor, second: Tensor) -> Tensor:
-    """Returns columns (rows, 1) side by side."""
+    """Return columns (rows, 1) side by side."""
     return ops.concat([first, second], 1)
 
 
 def both(score: Tensor, how: str, shares: bool) -> Tensor:
-    """Returns the scores of two classes, given that of the second (rows, 1). shares: they add up to
+    """Return the scores of two classes, given that of the second (rows, 1). shares: they add up to
     1, else to 0. Of all transforms only LOGISTIC is taken.
     """
     if how == "LOGISTIC":
@@ -85,7 +85,7 @@ def both(score: Tensor, how: str, shares: bool) -> Tensor:
 
 
 def labelled(index: Tensor, labels: Sequence[int]) -> Value:
-    """Returns the labels of classes, by their index (rows)."""
+    """Return the labels of classes, by their index (rows)."""
     table = np.array(labels, np.int64)
     if np.array_equal(table, np.arange(len(table))):
         return Value(T.INT64, tensor=cast(index, "int64"))
@@ -93,12 +93,12 @@ def labelled(index: Tensor, labels: Sequence[int]) -> Value:
 
 
 def chosen(condition: Tensor, labels: Sequence[int]) -> Value:
-    """Returns labels[1] where a condition (rows) holds, else labels[0]."""
+    """Return labels[1] where a condition (rows) holds, else labels[0]."""
     return labelled(ops.cast(condition, INT32), labels)
 
 
 def with_numbers(n: NodeContext, names: Sequence[str], attribute: str) -> bool:
-    """Puts two nodes in the place of a classifier whose labels are texts: one with their numbers,
+    """Put two nodes in the place of a classifier whose labels are texts: one with their numbers,
     and one that looks the texts up. Returns whether it did.
 
     names: of the classes. attribute: that of labels which are integers.
@@ -118,7 +118,7 @@ def with_numbers(n: NodeContext, names: Sequence[str], attribute: str) -> bool:
 
 
 def _names_of(number: str, label: str, names: Sequence[str], n: NodeContext) -> NodeProto:
-    """Returns a node that gives the name of each number."""
+    """Return a node that gives the name of each number."""
     if n.version < 2:
         attrs: dict[str, Any] = {"classes_strings": list(names)}
     else:
@@ -127,7 +127,7 @@ def _names_of(number: str, label: str, names: Sequence[str], n: NodeContext) -> 
 
 
 def shared(n: NodeContext, name: str, array: np.ndarray) -> Tensor:
-    """Returns an attribute as a Tensor: the same one in all lowerings of a model."""
+    """Return an attribute as a Tensor: the same one in all lowerings of a model."""
     key = name.encode() + n.node.SerializeToString(deterministic=True)
     values = n.lowering.context.fold(key, (), lambda: [known(array)])
     assert values is not None and values[0] is not None

@@ -49,7 +49,7 @@ MAX_PIECES = 64
 
 
 def _operand(n: NodeContext, features: int) -> Tensor:
-    """Returns the rows of a node as float32."""
+    """Return the rows of a node as float32."""
     x = cast(rows_of(n), FLOAT32)
     n.require(x.shape[1] == features, f"{x.shape[1]} features, expected {features}")
     return x
@@ -60,7 +60,7 @@ def _floats(n: NodeContext, name: str) -> NDArray:
 
 
 def _planes(n: NodeContext, weights: NDArray, count: int) -> Tensor:
-    """Returns weights (planes * features) as (features, planes)."""
+    """Return weights (planes * features) as (features, planes)."""
     return shared(n, "coefficients", np.ascontiguousarray(weights.reshape(count, -1).T))
 
 
@@ -72,7 +72,7 @@ def _score(x: Tensor) -> Value:
 
 
 def _kernel(n: NodeContext, x: Tensor, vectors: NDArray) -> Tensor:
-    """Returns the kernel of rows with support vectors: (rows, features) -> (rows, vectors)."""
+    """Return the kernel of rows with support vectors: (rows, features) -> (rows, vectors)."""
     kind = n.attr("kernel_type", "LINEAR")
     params = [*n.attr("kernel_params", ()), 0.0, 0.0, 0.0]
     gamma, coef0, degree = params[:3]
@@ -93,7 +93,7 @@ def _power(x: Tensor, degree: float) -> Tensor:
 
 
 def _distances(n: NodeContext, x: Tensor, vectors: NDArray) -> Tensor:
-    """Returns squared distances by their differences, in pieces: of products the difference of two
+    """Return squared distances by their differences, in pieces: of products the difference of two
     large numbers would be left.
     """
     rows, features = x.shape
@@ -172,7 +172,7 @@ def _by_vectors(n: NodeContext, labels: Sequence[int]) -> Results:
 def _pair_weights(
     n: NodeContext, pairs: Sequence[tuple[int, int]], per_class: Sequence[int]
 ) -> NDArray:
-    """Returns the weight of each support vector in the score of each pair: (vectors, pairs). A
+    """Return the weight of each support vector in the score of each pair: (vectors, pairs). A
     vector of class i has classes - 1 coefficients, one for each other class.
     """
     classes, count = len(per_class), sum(per_class)
@@ -191,7 +191,7 @@ def _pair_weights(
 
 
 def _votes(scores: Tensor, pairs: Sequence[tuple[int, int]], classes: int) -> Tensor:
-    """Returns how many pairs each class wins: (rows, pairs) -> (rows, classes)."""
+    """Return how many pairs each class wins: (rows, pairs) -> (rows, classes)."""
     change = np.zeros((len(pairs), classes), np.float32)
     losses = np.zeros(classes, np.float32)
     for k, (i, j) in enumerate(pairs):
@@ -202,7 +202,7 @@ def _votes(scores: Tensor, pairs: Sequence[tuple[int, int]], classes: int) -> Te
 
 
 def _probabilities(n: NodeContext, scores: Tensor, classes: int) -> Tensor:
-    """Returns the probabilities of classes: (rows, pairs) -> (rows, classes)."""
+    """Return the probabilities of classes: (rows, pairs) -> (rows, classes)."""
     pairs = scores.shape[1]
     slope, start = _floats(n, "prob_a"), _floats(n, "prob_b")
     n.require(pairs <= slope.size == start.size, "prob_a and prob_b not of all pairs of classes")

@@ -80,14 +80,14 @@ class Scores:
     given: Tensor | None
 
     def all(self, targets: int) -> Tensor:
-        """Returns (rows, targets), 0 where no leaf adds anything."""
+        """Return (rows, targets), 0 where no leaf adds anything."""
         values = self.values
         if self.given is not None:
             values = ops.where(self.given, values, ops.zeros(values.shape, values.dtype))
         return self._spread(values, targets)
 
     def all_given(self, targets: int) -> Tensor | None:
-        """Returns whether a leaf adds to each target (rows, targets); None where always to all."""
+        """Return whether a leaf adds to each target (rows, targets); None where always to all."""
         if self.given is None and len(self.used) == targets:
             return None
         given = self.given
@@ -96,7 +96,7 @@ class Scores:
         return self._spread(given, targets)
 
     def _spread(self, x: Tensor, targets: int) -> Tensor:
-        """Returns (rows, used) as (rows, targets), 0 for those that are not used."""
+        """Return (rows, used) as (rows, targets), 0 for those that are not used."""
         if len(self.used) == targets:
             return x
         places = np.full(targets, len(self.used), np.int32)
@@ -105,18 +105,18 @@ class Scores:
         return ops.gather(ops.concat([x, empty], 1), places, 1)
 
     def column(self, target: int) -> Tensor:
-        """Returns (rows, 1), 0 where no leaf adds anything."""
+        """Return (rows, 1), 0 where no leaf adds anything."""
         return self.masked(target, self._column(self.values, target))
 
     def masked(self, target: int, x: Tensor) -> Tensor:
-        """Returns x (rows, 1), 0 where no leaf adds to a target."""
+        """Return x (rows, 1), 0 where no leaf adds to a target."""
         zero = ops.zeros(x.shape, x.dtype)
         if target not in self.used:
             return zero
         return x if self.given is None else ops.where(self.given_to(target), x, zero)
 
     def given_to(self, target: int) -> Tensor:
-        """Returns whether a leaf adds to a target that is used (rows, 1)."""
+        """Return whether a leaf adds to a target that is used (rows, 1)."""
         assert self.given is not None
         return self._column(self.given, target)
 
@@ -125,7 +125,7 @@ class Scores:
         return ops.slice(x, at, at + 1, 1) if x.shape[1] > 1 else x
 
     def plus(self, base: NDArray) -> Scores:
-        """Returns the same with a value for each target, which counts where a leaf adds to it."""
+        """Return the same with a value for each target, which counts where a leaf adds to it."""
         more = base[list(self.used)].astype(numpy_dtype(self.values.dtype))
         return Scores(self.values + more, self.used, self.given)
 
@@ -154,7 +154,7 @@ def aggregate(n: NodeContext, targets: int, how: str) -> Scores:
 
 
 def _walk(x: Tensor, tables: _Tables) -> Tensor:
-    """Returns the leaf of each row in each walk: (rows, features) -> (rows, walks)."""
+    """Return the leaf of each row in each walk: (rows, features) -> (rows, walks)."""
     first = ops.reshape(tables.roots, (1, -1))
     rows, features = x.shape
     node = ops.expand(first, (rows, first.shape[1]))
@@ -168,12 +168,12 @@ def _walk(x: Tensor, tables: _Tables) -> Tensor:
 
 
 def _row_starts(rows: int, features: int) -> NDArray:
-    """Returns where each row starts among all elements: (rows, 1)."""
+    """Return where each row starts among all elements: (rows, 1)."""
     return np.asarray(np.arange(rows, dtype=np.int32) * np.int32(features)).reshape(-1, 1)
 
 
 def _way(value: Tensor, split: Tensor, ways: int) -> Tensor:
-    """Returns which child follows. ways: 2 where it is only asked whether a feature is at most the
+    """Return which child follows. ways: 2 where it is only asked whether a feature is at most the
     threshold.
     """
     if ways == 2:
@@ -184,7 +184,7 @@ def _way(value: Tensor, split: Tensor, ways: int) -> Tensor:
 
 
 def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
-    """Returns the tables of a node, which are the same ones in all lowerings of the model."""
+    """Return the tables of a node, which are the same ones in all lowerings of the model."""
 
     def make() -> list[Value | None]:
         try:
@@ -219,7 +219,7 @@ def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
 
 
 def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]:
-    """Returns the tables of a forest: numbers, used targets, roots, features, thresholds, children,
+    """Return the tables of a forest: numbers, used targets, roots, features, thresholds, children,
     weights by leaf, and whether each gives a weight, where not all do.
 
     Where each tree adds to one target alone, walks are sorted by it, and filled up with walks that
@@ -269,7 +269,7 @@ def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]
 def _walks_of_targets(
     forest: Forest, leaves: NDArray, column: NDArray, used: int, count: int
 ) -> NDArray | None:
-    """Returns the trees that add to each used target (used, width), -1 where there are no more;
+    """Return the trees that add to each used target (used, width), -1 where there are no more;
     None where a tree adds to several, some leaf to none, or there would be far more walks.
     """
     if len(leaves) != count or len(np.unique(leaves)) != count:
@@ -303,7 +303,7 @@ def _walks_of_targets(
 
 
 def _forest(n: NodeContext) -> Forest:
-    """Returns the trees of a node.
+    """Return the trees of a node.
 
     Raises:
         ValueError: its attributes describe none.
@@ -325,7 +325,7 @@ def _forest(n: NodeContext) -> Forest:
 
 
 def floats_of(n: NodeContext, name: str) -> NDArray:
-    """Returns an attribute of floats, which may be a tensor since version 3."""
+    """Return an attribute of floats, which may be a tensor since version 3."""
     tensor = n.attr(f"{name}_as_tensor")
     if tensor is not None and tensor.size:
         return np.asarray(tensor).reshape(-1)

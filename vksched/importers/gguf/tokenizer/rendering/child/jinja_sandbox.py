@@ -94,7 +94,7 @@ _budget = _Budget()
 
 
 def _size(value: object) -> int:
-    """Returns characters and elements of a value, inner ones included, within the limits."""
+    """Return characters and elements of a value, inner ones included, within the limits."""
     total, elements, rest = 0, 0, [value]
     while rest:
         each = rest.pop()
