@@ -105,4 +105,4 @@ def test_guards_and_loops_are_explained() -> None:
         run(x=MANY[:3], n=np.array(2))
         text = run.explain()
         assert "the host goes through Loop node 's', as" in text
-        assert "s, segment 1, for" in text and "\nstage 2, for " in text
+        assert "s, segment 1, for" in text and "\nsegment 2, for " in text

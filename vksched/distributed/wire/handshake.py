@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from functools import cache
 
+from ... import ops as ops
 from ...common.errors import DeviceError, ShaderError
 from ...common.formatting import printable
 from ...common.schema import Wrong, check

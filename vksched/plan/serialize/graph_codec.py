@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import ops as ops
 from ...common.dtypes import INT64, NDArray, TensorType, numpy_dtype
 from ...common.errors import PlanError, UnsupportedOp, VkschedError
 from ...common.op_loaders import find_op_loader
