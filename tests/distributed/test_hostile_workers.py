@@ -277,7 +277,7 @@ def test_a_node_of_a_name_that_is_none_is_refused(
     nodes: list[ClusterWorker], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(nodes[0]._server._listener._mine, "name", name)  # type: ignore[arg-type]
-    with pytest.raises(DeviceError, match="expected a node with a name"):
+    with pytest.raises(DeviceError, match="expected a worker with a name"):
         vs.Cluster([nodes[0].address], clusters.made(), "plain").join()
 
 

@@ -11,7 +11,7 @@ both in logarithms. Beyond the last one it stays.
       2 |      *---                            2**-10 s: 2
          -20  -14  log2 of estimated seconds
 
-A kind is an op and a bound, as "matmul/flops". "products/flops" stands for its family, "*/flops"
+A kind is an op and a bound, as "matmul/flops". "linalg/flops" stands for its family, "*/flops"
 for every op. The first one that was measured counts. Complexity: O(log points) each. Examples:
 tests/plan/test_costs.py.
 """

@@ -38,7 +38,7 @@ MAX_S = 5.0
 """For all devices of a scheduler that is told to measure all that is missing."""
 MAX_OPS = 10_000
 """Of a larger graph a plan takes long: there runs tell the costs of calls."""
-LIGHT = ("elementwise", "moves")
+LIGHT = ("elementwise", "layout")
 """The families of ops whose kernels software drivers translate in some hundredths of a second."""
 
 

@@ -225,7 +225,7 @@ def family_of(op: Op) -> str:
     for rule in (op.work, op.reference):
         room, _, rest = rule.__module__.partition(".ops.")
         family = rest.partition(".")[0]
-        if room and family not in ("", "core"):
+        if room and family not in ("", "lowering"):
             return family
     return ""
 
