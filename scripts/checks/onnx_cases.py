@@ -313,7 +313,9 @@ def _look_at_plan(plan: Plan, outcome: Outcome) -> None:
         name = devices[placement.device].name
         outcome.ran[name] = outcome.ran.get(name, 0) + 1
         if name == "cpu":
-            reason = node.attrs.get("reason") or support.why_not(node, 0) or placement.rule
+            reason = (
+                node.attrs.get("reason") or support.unsupported_reason(node, 0) or placement.reason
+            )
             outcome.why.setdefault(node.op.removeprefix("onnx."), str(reason))
 
 

@@ -25,7 +25,7 @@ from onnx import TensorProto, ValueInfoProto, helper  # noqa: E402
 from vksched import onnx_backend  # noqa: E402
 from vksched.importers.onnx.nodes.ai_onnx_ml import couple  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::vksched.common.user_warning.VkschedWarning")
 ML = "ai.onnx.ml"
 T = TensorProto
 DEVICES = ["cpu", "vulkan:0"]

@@ -242,7 +242,7 @@ def test_hosts_that_wait_in_a_circle_are_refused() -> None:
     caller, one, two = parts_of([A, B, A])
     takes_first = replace(one, steps={1: one.steps[1][::-1], 2: one.steps[2]})
     assert verify_host_plan(takes_first) is takes_first
-    with pytest.raises(vs.PlanError, match="wait for what nobody sends before: .*node1 at Take"):
+    with pytest.raises(vs.PlanError, match="wait for what nobody sends before: .*node1 at Recv"):
         verify_host_plans([caller, takes_first, two])
 
 
