@@ -100,8 +100,7 @@ class OutOfMemory(DeviceError):
     ----------
     holder
         Name of the device that holds a state and has no memory left for its graph; "" if the graph
-        may
-        run on another device, or on none.
+        may run on another device, or on none.
     """
 
     holder: str = ""

@@ -69,8 +69,7 @@ def keep_for_ever(thing: object) -> None:
     """Leak an object of the parent in a forked child, so that it is never destroyed there.
 
     A thread of the parent may have been waiting inside the object; its destructor would wait for
-    that
-    thread forever.
+    that thread forever.
     """
     import ctypes  # lazy import: not needed at startup
 

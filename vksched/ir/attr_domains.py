@@ -6,8 +6,7 @@
 pass, a file or another host. A domain covers one attribute and may depend on the operands.
 Relations between attributes are checked by the op's type rule. Kernels, native programs and
 references assume valid attributes. Domains describe the canonical form that builders create:
-sorted,
-non-negative axes, and one number per spatial axis. Examples: tests/ir/test_attr_domains.py.
+sorted, non-negative axes, and one number per spatial axis. Examples: tests/ir/test_attr_domains.py.
 """
 
 from __future__ import annotations

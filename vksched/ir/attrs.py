@@ -25,8 +25,7 @@ class Attrs(Mapping[str, AttrValue]):
     """Frozen, hashable mapping of attributes, sorted by name.
 
     Two mappings are equal if their text is equal, and are then one object. Thus 0.0 and -0.0, or 1
-    and
-    True, differ.
+    and True, differ.
 
     Raises
     ------

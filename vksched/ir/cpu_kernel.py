@@ -81,9 +81,8 @@ class CpuKernel:
         Number of elements, of the largest operand or the result, up to which a call is not split.
     fused
         As `compute`, with the epilogue in the attributes, whose residual is the last operand.
-        Returns
-        False, without any write, if the epilogue must run separately. `cut` then also splits calls
-        with an epilogue. None: not available.
+        Returns False, without any write, if the epilogue must run separately. `cut` then also
+        splits calls with an epilogue. None: not available.
     """
 
     compute: Compute

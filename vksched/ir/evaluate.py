@@ -25,10 +25,8 @@ def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     """Return the result type of a call, after a check of its operands and attributes.
 
     Repeated layers make equal calls, so recent results are cached. Type rules are written for
-    float32
-    and int32. Other widths are derived: float16 and float64 if all float operands have that type,
-    int64
-    if all integer operands except indices do.
+    float32 and int32. Other widths are derived: float16 and float64 if all float operands have that
+    type, int64 if all integer operands except indices do.
 
     Raises
     ------

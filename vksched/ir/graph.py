@@ -122,8 +122,7 @@ class Graph:
         """Return the signature number of each node.
 
         Nodes with equal op, operand types, attributes and result type share a number, so that type
-        checks
-        and cost estimates are done once per signature.
+        checks and cost estimates are done once per signature.
         """
         types: dict[TensorType, int] = {}
         kinds = [types.setdefault(node.type, len(types)) for node in self.nodes]

@@ -1,8 +1,7 @@
 """GraphBuilder: builds a graph that replaces another graph.
 
 Passes traverse the old graph and emit nodes here. A new node may have a pinned device and a
-pipeline
-position. Names of old nodes are preserved if one new node has their value.
+pipeline position. Names of old nodes are preserved if one new node has their value.
 """
 
 from __future__ import annotations

@@ -77,15 +77,13 @@ class signal(name_scope):
     """Name scope that a config may refer to (docs/guides/sharding-and-pipelines.md).
 
     Without a config it is a plain name scope. `with vs.signal("encoder.0"):` names a value "h"
-    created
-    inside "encoder.0.h". Signals nest, and may decorate a function.
+    created inside "encoder.0.h". Signals nest, and may decorate a function.
 
     Raises
     ------
     VkschedError
         The name is ambiguous in a config: it is empty, contains *, ? or [, starts or ends with a
-        dot,
-        is "pipeline", or has "backward" as a component.
+        dot, is "pipeline", or has "backward" as a component.
     """
 
     def __init__(self, name: str) -> None:

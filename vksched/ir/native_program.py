@@ -5,8 +5,7 @@ one call from Python.
 
 A loop reads and writes contiguous values, of float32 unless its op specifies another type. An op
 defines a native program if its loops compute the result of its CPU kernel. Without the native
-module
-there are no native programs. Examples: tests/ops/native/test_native_programs.py.
+module there are no native programs. Examples: tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations

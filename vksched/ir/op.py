@@ -34,8 +34,7 @@ class ShaderProgram:
     ----------
     calls
         For each step its shader function and operand registers: inputs from 0 on, words from
-        REGISTERS
-        on, then the results of the steps.
+        REGISTERS on, then the results of the steps.
     words
         Constants and parameters.
     """
@@ -58,8 +57,7 @@ class Dispatch:
         The tensor of each shader binding 0..n-1: an input's index, OUTPUT, STATUS or SCRATCH - i.
     push
         Push constants by the names in the shader's push block, arrays as tuples. The runtime
-        prepends
-        the word offsets of the operands, in binding order.
+        prepends the word offsets of the operands, in binding order.
     constants
         Specialization constants by name; others have their defaults.
     shifts
@@ -158,20 +156,17 @@ class Kernel:
         device does not support the call.
     scratch
         Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): uninitialized
-        memory
-        that is private to the dispatches of this call.
+        memory that is private to the dispatches of this call.
     as_u32
         A call that moves float16 -> an equivalent call on 32-bit words, or None if it splits a
         word.
     takes_fp16
         Call -> the subset of `fp16_operands` that the kernel reads or writes packed. lower and
-        scratch
-        see these as float16, the others as float32.
+        scratch see these as float16, the others as float32.
     variants
         Call -> names of the algorithms that support this call on this device, the best guess first;
         empty if there is no choice. The other rules read `call.variant`. This rule gets the
-        original
-        types; the others get the types after float16 conversion.
+        original types; the others get the types after float16 conversion.
     """
 
     shaders: tuple[str, ...]
@@ -212,8 +207,7 @@ class InPlace:
     kept
         The operand that the op updates partially; no other operand can be overwritten. None: any
         operand of the result's shape, because each result element only depends on the operand
-        elements
-        at its position, which kernels read before they write.
+        elements at its position, which kernels read before they write.
     write
         (operands, attrs, array) -> None: writes the result into an array that holds operand `kept`,
         without an allocation. None: not supported by numpy.
@@ -231,18 +225,15 @@ class Op:
     ----------
     infer
         (input types, attrs) -> result type. Raises ShapeError or DTypeError. The operand count and
-        the
-        domains of attributes were checked before; this rule checks relations between them.
+        the domains of attributes were checked before; this rule checks relations between them.
     reference
         (input arrays, attrs) -> array, in numpy: the CPU fallback and the oracle of the tests. It
-        may
-        return a view of an input, and must not write to one.
+        may return a view of an input, and must not write to one.
     kernel
         Device implementation; None for an op that only the CPU supports.
     view
         (input types, attrs) -> offset of the result in input 0 in elements, if the result is a view
-        of
-        it, else None. An op whose calls are always views needs no kernel.
+        of it, else None. An op whose calls are always views needs no kernel.
     """
 
     name: str
@@ -267,8 +258,7 @@ class Op:
     """True if the op only moves elements or computes its own result type.
 
     Rule and reference then get the original dtypes. For other ops float16 is converted to float32,
-    and
-    the rule sees float64 as float32 and int64 as int32.
+    and the rule sees float64 as float32 and int64 as int32.
     """
     accepts_int8_weights: bool = False
     """True if the op accepts weights of 8 and 16 bits."""

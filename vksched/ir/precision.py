@@ -9,9 +9,8 @@
               8 bits in blocks of 32 (vksched/ops/quantized/q8_activations.py)
 
 The precision is an attribute of a node, set by a pass (vksched/passes/set_precision.py); the
-default
-is float32. `Op.roundable_operands` names the affected operands. A mode is a permission: a device
-without float16 computes in float32, which is more accurate. Types of values do not change.
+default is float32. `Op.roundable_operands` names the affected operands. A mode is a permission: a
+device without float16 computes in float32, which is more accurate. Types of values do not change.
 
 The numpy backend emulates each mode exactly: it rounds operands to nearest even, accumulates in
 float32, and rounds the result for "float16". The op itself implements "int8", because it knows the

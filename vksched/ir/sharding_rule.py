@@ -70,8 +70,7 @@ class Factor:
         The sharded axis or form of the result.
     units
         Maximum number of equal shards; a shard is a range of units. An axis may be a multiple of
-        it,
-        e.g. if one unit is a head of several columns. 0 without a sharded axis: any number of
+        it, e.g. if one unit is a head of several columns. 0 without a sharded axis: any number of
         shards.
     attrs
         (first unit, units) of a shard -> the attributes in which it differs from the call.
