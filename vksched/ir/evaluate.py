@@ -57,14 +57,14 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     data = {t.dtype for i, t in enumerate(inputs) if i not in op.indices}
     wide: dict[str, str] = {}
     for known, widths in ((FLOAT32, {FLOAT16, FLOAT64}), (INT32, {INT64})):
-        given = data & {known, *widths}
-        if len(given) > 1:
+        dtypes = data & {known, *widths}
+        if len(dtypes) > 1:
             raise DTypeError(
-                f"[{op.name}] expected operands of one type, got {' and '.join(sorted(given))}; "
+                f"[{op.name}] expected operands of one type, got {' and '.join(sorted(dtypes))}; "
                 "try vs.cast"
             )
-        if given & widths:
-            wide[known] = given.pop()
+        if dtypes & widths:
+            wide[known] = dtypes.pop()
     narrow = {dtype: known for known, dtype in wide.items()}
     positions = {INT64: INT32}
     seen = tuple(

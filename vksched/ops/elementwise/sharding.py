@@ -1,4 +1,4 @@
-"""Sharding rules of elementwise ops: every axis can be cut. Examples:
+"""Sharding rules of elementwise ops: every axis can be sharded. Examples:
 tests/ir/test_sharding_rules.py.
 """
 
@@ -67,7 +67,7 @@ def _where(call: Sharded) -> Iterable[Factor]:
 
 @sharding("dequantize_linear")
 def _dequantize_linear(call: Sharded) -> Iterable[Factor]:
-    """The scales, and what is added, belong to one axis, or to none."""
+    """Yield factors; scales and zero points have one axis, or none."""
     own, scales = call.attrs.get("axis"), call.inputs[1:]
     for axis, size in enumerate(call.output.shape):
         form = 0 if axis == own else REPLICATE

@@ -22,11 +22,11 @@ with contextlib.suppress(ImportError, OSError):
     native = importlib.import_module("vksched_native.cpu_kernels")
 
 QUANT_LAYOUT_VERSION = 2
-"""Version of the layout of quantized weights (ops/quantized/quant_layout.py); equal to that of
-native/cpu_kernels/quantized/quant_matmul.hpp. A change of the layout raises both.
+"""Version of the layout of quantized weights (ops/quantized/quant_layout.py); equal to the version
+in native/cpu_kernels/quantized/quant_matmul.hpp. Increase both if the layout changes.
 """
 PROGRAM_VERSION = 3
-"""Version of the loops of native programs and of their parameters; equal to that of
+"""Version of the loops of native programs and of their parameters; equal to the version in
 native/cpu_kernels/program/program.cpp.
 """
 
@@ -85,7 +85,16 @@ def quantized_linear(
 ) -> bool:
     """Compute x @ w.T (+ bias) with a quantized weight.
 
-    x: (m, k), words: (n, words of a row), bias: (n,), out: (m, n), whose rows may have a stride.
+    Shapes
+    ------
+    x
+        (m, k)
+    words
+        (n, words of a row)
+    bias
+        (n,)
+    out
+        (m, n), whose rows may have a stride.
     """
     if not (
         has_quantized(format) and _are_contiguous(words) and x.dtype == out.dtype == np.float32
@@ -111,9 +120,9 @@ def quantize_rows_q8(format: str, x: NDArray) -> NDArray | None:
     """Return rows, (m, k), quantized to Q8 for weights of a format, or None if numpy has to."""
     if not has_q8(format) or x.dtype != np.float32:
         return None
-    made: NDArray = np.empty((len(x), q8_row_words(x.shape[1])), np.uint32)
-    native.quantize_rows_q8(format, _contiguous(x), made)
-    return made
+    words: NDArray = np.empty((len(x), q8_row_words(x.shape[1])), np.uint32)
+    native.quantize_rows_q8(format, _contiguous(x), words)
+    return words
 
 
 def quantized_linear_q8(
@@ -151,12 +160,12 @@ def rnn_scan(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) -> 
     lengths = operands[4]
     whole = None if lengths is None else np.ascontiguousarray(lengths, np.int64)
     gates, r, *others = operands[:4]
-    given = (
+    arrays = (
         _non_negative_strides(gates),
         _non_negative_strides(r, contiguous_rows=False),
         *map(_non_negative_strides, others),
     )
-    native.rnn_scan(*layer, *given, whole, out)
+    native.rnn_scan(*layer, *arrays, whole, out)
     return True
 
 
@@ -194,8 +203,8 @@ def repack_file(parts: Sequence[FilePart]) -> int:
     """Repack weights of one file without the interpreter lock. Return how many parts the file
     contained.
     """
-    made: int = native.repack_file(parts[0][0], [part[1:] for part in parts]) if parts else 0
-    return made
+    count: int = native.repack_file(parts[0][0], [part[1:] for part in parts]) if parts else 0
+    return count
 
 
 def repack_job(parts: Sequence[FilePart]) -> Any:
@@ -315,12 +324,15 @@ def conv(
 
     sliding, steps: native.SlidingWindow and native.FusedProgram. residual: shape of the result.
     """
-    operands = [given for given in (x, w, bias, residual) if given is not None]
+    operands = [t for t in (x, w, bias, residual) if t is not None]
     if not (_supports(x, out) and all(g.dtype == np.float32 and g.size for g in operands)):
         return False
-    given = [None if values is None else _contiguous(values) for values in (bias, residual)]
-    weights = w if w.flags.c_contiguous else _contiguous(w)  # they may lie at any byte
-    native.conv(_contiguous(x), weights, *given, out, sliding, steps)
+    epilogue_operands = [
+        None if values is None else _contiguous(values) for values in (bias, residual)
+    ]
+    # memory-mapped weights may be unaligned
+    weights = w if w.flags.c_contiguous else _contiguous(w)
+    native.conv(_contiguous(x), weights, *epilogue_operands, out, sliding, steps)
     return True
 
 
@@ -334,7 +346,7 @@ def pool(
 ) -> bool:
     """Compute max or mean pooling.
 
-    sliding: creates native.SlidingWindow. counts: of a mean the divisors for each axis.
+    sliding: creates native.SlidingWindow. counts: divisors of a mean, for each axis.
     """
     if not (conv_epilogue_ops() and _supports(x, out) and x.size):
         return False
