@@ -1,4 +1,4 @@
-"""Slices: what each axis has between two positions, every so many; `layout.slice_` makes them."""
+"""The slice op: a range with a step along each axis; `reshape.slice_` is its builder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from .strided_copy import COPIES, copy_strided
 
 
 def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
-    """The indices taken of each axis; stop None is kept apart, as -1 would mean another thing."""
+    """Return the index range of each axis; a stop of None is special, because -1 has another
+    meaning.
+    """
     out = [range(size) for size in shape]
     stops = cast(tuple[int | None, ...], attrs.as_tuple("stops"))
     for axis, start, stop, step in zip(
@@ -51,7 +53,7 @@ def _cut(x: NDArray, axis: int, taken: range) -> NDArray:
 
 
 def _view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
-    """A slice is a view when the elements taken lie behind each other."""
+    """Return the offset of a slice that is a view, i.e. whose elements are contiguous."""
     shape = inputs[0].shape
     ranges = slice_ranges(shape, attrs)
     offset, whole = 0, True
@@ -65,7 +67,7 @@ def _view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
 
 
 def _sliced(x: TensorType, attrs: Attrs) -> Lie:
-    """Return how what is taken lies in x."""
+    """Return the layout of the sliced elements in x."""
     ranges, strides = slice_ranges(x.shape, attrs), contiguous_strides(x.shape)
     start = sum(r.start * s for r, s in zip(ranges, strides, strict=True) if len(r))
     steps = (r.step if len(r) > 1 else 1 for r in ranges)

@@ -62,7 +62,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Along the axes before."""
+    """Split along the axes before the resampled one."""
     x, *taps = inputs
     axes = attrs.as_int("axis")
     if axes == 0 or 0 in x.shape:
@@ -114,10 +114,10 @@ register(
 def resample(
     x: Tensor, indices: NDArray, weights: NDArray, axis: int, name: str | None = None
 ) -> Tensor:
-    """result[o, i, n] = sum over t of weights[i, t] * x[o, indices[i, t], n]; taps of weight 0 are
-    not read. Indices are clamped to the axis.
+    """Return result[o, i, n] = sum over t of weights[i, t] * x[o, indices[i, t], n].
 
-    x: (..., size, ...), indices and weights: (out, taps) -> (..., out, ...).
+    x: (..., size, ...), indices and weights: (out, taps) -> (..., out, ...). Indices are clamped to
+    the axis; taps with weight 0 are not read.
     """
     taps = constant(np.asarray(indices, np.int32)), constant(np.asarray(weights, x.dtype))
     return apply("resample", (x, *taps), {"axis": axis}, name)
@@ -126,10 +126,11 @@ def resample(
 def resample_transposed(
     g: Tensor, indices: NDArray, weights: NDArray, axis: int, size: int
 ) -> Tensor:
-    """result[o, j, n] = sum over all i, t with indices[i, t] = j of weights[i, t] * g[o, i, n]:
-    the transpose of `resample`, which is another one. Pairs of weight 0 may lie anywhere.
+    """Return the transpose of `resample`, which is a resampling too.
 
-    g: (..., out, ...), indices and weights: (out, taps) -> (..., size, ...).
+    result[o, j, n] = sum over all i, t with indices[i, t] = j of weights[i, t] * g[o, i, n]. Pairs
+    with weight 0 may have any index. g: (..., out, ...), indices and weights: (out, taps) -> (...,
+    size, ...).
     """
     shape = (*g.shape[:axis], size, *g.shape[axis + 1 :])
     if math.prod(g.shape) == 0 or size == 0:
@@ -140,10 +141,10 @@ def resample_transposed(
 
 
 def _pairs_of_places(indices: NDArray, counts: NDArray, size: int) -> tuple[NDArray, NDArray]:
-    """Return for each of `size` places the pairs (result, tap) that read it, by their numbers, and
-    which of these there are: (size, most) both.
+    """Return the pairs (result, tap) that read each of `size` positions, by number, and a mask of
+    existing pairs: (size, most) both.
 
-    counts: the pairs that read at all.
+    counts: mask of the pairs that read.
     """
     pairs = np.flatnonzero(counts)
     places = indices.reshape(-1)[pairs]
@@ -170,8 +171,8 @@ def _pull(call: VjpContext) -> VjpResult:
     else:
         pairs, there = _pairs_of_places(places, np.ones(places.shape, bool), size)
         found = gather(reshape(weights, (weights.size,)), constant(pairs.astype(np.int32)))
-        turned = constant((pairs // taps).astype(np.int32)), where(constant(there), found, 0.0)
-        by_x = apply("resample", (g, *turned), {"axis": axis})
+        transposed = constant((pairs // taps).astype(np.int32)), where(constant(there), found, 0.0)
+        by_x = apply("resample", (g, *transposed), {"axis": axis})
     lead, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     taken = gather(x, constant(places.reshape(-1).astype(np.int32)), axis)
     products = mul(
