@@ -60,7 +60,7 @@ class OfProcess:
 
     def __reduce__(self) -> NoReturn:
         raise NotPicklable(
-            f"[pickle] expected an object of data alone, got {type(self).__name__}, which holds "
+            f"[pickle] expected a picklable object, got {type(self).__name__}, which holds "
             f"devices, threads and memory of this process ({os.getpid()}); try {self._INSTEAD}"
         )
 

@@ -59,7 +59,7 @@ def count_of(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
-_ORDERS = re.compile(
+_CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ud800-\udfff\ufff9-\ufffb]"
 )
 """Control characters except newline and tab, and characters that change text direction."""
@@ -67,14 +67,14 @@ _SPACES = str.maketrans({"\n": "\\u000a", "\t": "\\u0009"})
 
 
 def printable(text: str, *, one_line: bool = False) -> str:
-    """Return a text of somebody else with what is an order to a terminal as escapes.
+    """Escape the control characters of an untrusted text.
 
     Parameters
     ----------
     text
-        Any text, as `"a\\x1b[2J"`; the result is `"a\\\\u001b[2J"`.
+        Any text, e.g. `"a\\x1b[2J"`; the result is `"a\\\\u001b[2J"`.
     one_line
-        Whether newlines and tabs are escapes, too, as in a name.
+        Escape newlines and tabs too, e.g. in a name.
     """
-    text = _ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return text.translate(_SPACES) if one_line else text

@@ -1,7 +1,7 @@
 """Pause of Python's cyclic garbage collector while large graphs and plans are built.
 
 A plan of 100,000 nodes consists of millions of small live objects. Scanning them repeatedly takes a
-sixth of the planning time and frees nothing; the same holds while graphs are built and rewritten.
+sixth of the planning time and frees nothing, as does scanning while graphs are built and rewritten.
 Garbage of other threads is collected afterwards.
 """
 

@@ -1,11 +1,11 @@
-"""Terminal: the way out of commands, on which no text of a file or a node gives orders.
+"""Terminal output of commands, with control characters of untrusted text escaped.
 
     click.echo, print, warnings, tracebacks --> PrintableStream --> stdout, stderr
     tables and bars of console.py -----------------------------------^
 
-A name in a file may hold what moves the cursor, sets the window's title, or turns letters around.
-Such characters are written as escapes, `\\u001b`, so that a person sees them, and JSON stays JSON.
-Newlines and tabs pass. Examples: tests/cli/test_cli_printable.py.
+A name in a file may contain characters that move the cursor, set the window's title, or change the
+text direction. They are written as escapes, `\\u001b`, which are visible and valid in JSON. Newlines
+and tabs are unchanged. Examples: tests/cli/test_cli_printable.py.
 """
 
 from __future__ import annotations

@@ -54,20 +54,14 @@ class Graph:
 
     Attributes
     ----------
-    nodes
-        Nodes, operands before users.
-    outputs
-        (name, node id), in the caller's order.
-    data
-        Arrays of weights and constants by node id.
-    initial
-        Initial values of states by node id.
+    nodes, outputs
+        Nodes, operands before users; (name, node id) in the caller's order.
+    data, initial
+        Arrays of weights and constants; initial values of states. By node id.
     keys
         Identity of each array; equal in two graphs that share the array.
-    backed_up_states
-        Next values of states that are also copied to the CPU.
-    aliases
-        Names of nodes that a pass merged into others, with the node that replaced each.
+    backed_up_states, aliases
+        Next values of states that are also copied to the CPU; nodes that replace merged names.
     """
 
     nodes: tuple[Node, ...]
@@ -119,10 +113,9 @@ class Graph:
 
     @cached_property
     def signatures(self) -> tuple[int, ...]:
-        """Return the signature number of each node.
+        """Return the signature number of each node; calls with equal types and attributes share one.
 
-        Nodes with equal op, operand types, attributes and result type share a number, so that type
-        checks and cost estimates are done once per signature.
+        Type checks and cost estimates are done once per signature.
         """
         types: dict[TensorType, int] = {}
         kinds = [types.setdefault(node.type, len(types)) for node in self.nodes]

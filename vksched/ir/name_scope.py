@@ -14,7 +14,7 @@ from ..common.errors import VkschedError
 BACKWARD = "backward"
 """Innermost name scope of the nodes that `grad` creates."""
 
-RESERVED = {"pipeline": "is a key of configs", BACKWARD: "is what grad makes"}
+RESERVED = {"pipeline": "is a key of configs", BACKWARD: "is the scope of gradients"}
 """Names that are not allowed for signals, with the reason."""
 
 _scopes: ContextVar[tuple[str, ...]] = ContextVar("vksched_scopes", default=())

@@ -352,7 +352,7 @@ def leaf_infer(_inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     """Raise an error: leaves are not computed."""
-    raise VkschedError("[leaf] what comes from outside has no rule of its own")
+    raise VkschedError("[leaf] leaves have no reference")
 
 
 for _name in ("input", "weight", "constant"):

@@ -186,7 +186,7 @@ _register(
     *("linspace", _ramp_reference, ("iota_float32",), _ramp_lower),
     {**_RAMP, "stop": Value(), "dtype": dtype_of(*FLOATS)},
 )
-no_gradient("is made of nothing", "full", "eye", "arange", "linspace")
+no_gradient("has no operands", "full", "eye", "arange", "linspace")
 
 
 # -- builders ----------------------------------------------------------------------------------

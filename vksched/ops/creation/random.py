@@ -90,7 +90,7 @@ def _check_seed(op: str, seed: TensorType) -> None:
     if seed.dtype != INT32:
         raise DTypeError(f"[{op}] expected an int32 seed, got {seed.dtype}; try vs.cast")
     if seed.size not in (1, 2):
-        raise ShapeError(f"[{op}] expected a seed of one word or two, got {seed.shape}")
+        raise ShapeError(f"[{op}] expected a seed of one or two elements, got {seed.shape}")
 
 
 def _common(call: Call) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:

@@ -120,7 +120,7 @@ def shader_program_of(result: TensorType, attrs: Attrs) -> ShaderProgram:
     names = [name for name, _ in steps.calls]
     if len(names) > MAX_STEPS or not FUNCTIONS.issuperset(names):
         raise UnsupportedOp(
-            f"an epilogue holds {MAX_STEPS} steps of {', '.join(sorted(FUNCTIONS))}, "
+            f"an epilogue supports {MAX_STEPS} steps of {', '.join(sorted(FUNCTIONS))}, "
             f"this one has {', '.join(names)}"
         )
     return steps
@@ -280,7 +280,7 @@ def _lower(kernel: Kernel, call: Call) -> tuple[Dispatch, ...]:
     residual = (len(call.inputs) - 1,) * (program[0] - 1)
     if residual and call.limits.storage_buffers < BUFFERS:
         raise UnsupportedOp(
-            f"a residual takes a kernel of {BUFFERS} buffers, the device allows "
+            f"a residual needs a kernel with {BUFFERS} buffers, the device allows "
             f"{call.limits.storage_buffers}"
         )
 

@@ -420,5 +420,5 @@ register(
         in_place=InPlace(),
     )
 )
-no_gradient("is made by passes, behind gradients", "fused_elementwise")
-no_sharding("is made by passes, of ops that were cut before", "fused_elementwise")
+no_gradient("is created by passes, after differentiation", "fused_elementwise")
+no_sharding("is created by passes, after sharding", "fused_elementwise")

@@ -112,8 +112,8 @@ def _tail(x: NDArray) -> NDArray:
 
 
 # -- float32 at speed --------------------------------------------------------------------------
-# In place, on pieces that lie in a cache, to a few units in the last place: what native_kernels.py
-# takes where the native loops, which have the same formulas, are not built.
+# In place, on cache-sized pieces, to a few units in the last place. native_kernels.py uses these
+# functions if the native loops, which use equal formulas, are not built.
 
 _ERF_ABOVE = (
     1.1283791461606922,

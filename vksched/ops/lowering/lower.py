@@ -230,6 +230,6 @@ def _check(lowering: Lowering, limits: Limits) -> None:
     needed = lowering.scratch_words * 4
     if needed > limits.max_buffer_bytes:
         raise UnsupportedOp(
-            f"it needs {needed} bytes beside its result, over the largest buffer of "
+            f"it needs {needed} bytes in addition to its result, over the largest buffer of "
             f"{limits.max_buffer_bytes}"
         )

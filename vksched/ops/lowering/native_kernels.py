@@ -106,7 +106,7 @@ def quantized_linear(
 
 
 def has_q8(format: str) -> bool:
-    """Return whether a format has native kernels for Q8 activations."""
+    """Return True if a format has native kernels for Q8 activations."""
     return _has_current_layout() and format in native.q8_formats
 
 
@@ -195,22 +195,21 @@ FilePart: TypeAlias = tuple[int, int, str, int, NDArray]
 
 
 def has_repack_file() -> bool:
-    """Return whether `repack_file` and `repack_job` are available."""
+    """Return True if `repack_file` and `repack_job` are available."""
     return _has_current_layout() and hasattr(native, "RepackJob")
 
 
 def repack_file(parts: Sequence[FilePart]) -> int:
-    """Repack weights of one file without the interpreter lock. Return how many parts the file
-    contained.
-    """
+    """Repack weights of one file without the interpreter lock; return the number of parts read."""
     count: int = native.repack_file(parts[0][0], [part[1:] for part in parts]) if parts else 0
     return count
 
 
 def repack_job(parts: Sequence[FilePart]) -> Any:
-    """Return a job that repacks parts of several files in all threads that call it: `work(bytes)`
-    repacks up to this size and returns whether parts are left; `end()` begins no more parts, waits
-    for other threads, and returns whether all parts were complete.
+    """Return a job that repacks parts of several files in all threads that call it.
+
+    `work(bytes)` repacks up to this size and returns True if parts remain. `end()` starts no more
+    parts, waits for other threads, and returns True if all parts were complete.
     """
     return native.RepackJob(parts)
 
@@ -300,7 +299,7 @@ def requantize(
 
 
 def has_int8() -> bool:
-    """Return whether there are native int8 kernels."""
+    """Return True if there are native int8 kernels."""
     return hasattr(native, "int8_targets")
 
 
@@ -366,12 +365,12 @@ def resample(x: NDArray, indices: NDArray, weights: NDArray, out: NDArray, axis:
 
 
 def has_quantized(format: str) -> bool:
-    """Return whether a format of quantized weights has native kernels."""
+    """Return True if a format of quantized weights has native kernels."""
     return _has_current_layout() and format in native.quant_formats
 
 
 def has_programs() -> bool:
-    """Return whether native programs of this version are available."""
+    """Return True if native programs of this version are available."""
     return getattr(native, "program_version", 0) == PROGRAM_VERSION
 
 
@@ -384,7 +383,7 @@ def about() -> str:
 
 
 def _has_current_layout() -> bool:
-    """Return whether the module has the same layout of quantized weights."""
+    """Return True if the module uses QUANT_LAYOUT_VERSION."""
     return getattr(native, "quant_layout_version", 0) == QUANT_LAYOUT_VERSION
 
 
