@@ -4,8 +4,8 @@
     tables and bars of console.py -----------------------------------^
 
 A name in a file may contain characters that move the cursor, set the window's title, or change the
-text direction. They are written as escapes, `\\u001b`, which are visible and valid in JSON. Newlines
-and tabs are unchanged. Examples: tests/cli/test_cli_printable.py.
+text direction. They are written as escapes, `\\u001b`, which are visible and valid in JSON.
+Newlines and tabs are unchanged. Examples: tests/cli/test_cli_printable.py.
 """
 
 from __future__ import annotations

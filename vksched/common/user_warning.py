@@ -26,7 +26,8 @@ def warn(text: str) -> None:
 def warn_user(text: str) -> None:
     """Warn at the innermost stack frame outside of this package.
 
-    A worker thread has no frame outside; the warning then points to the line that calls this function.
+    A worker thread has no frame outside; the warning then points to the line that calls this
+    function.
     """
     modules: list[str] = []
     frame: FrameType | None = sys._getframe()

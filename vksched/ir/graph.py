@@ -113,7 +113,8 @@ class Graph:
 
     @cached_property
     def signatures(self) -> tuple[int, ...]:
-        """Return the signature number of each node; calls with equal types and attributes share one.
+        """Return the signature number of each node; calls with equal types and attributes share
+        one.
 
         Type checks and cost estimates are done once per signature.
         """
@@ -128,9 +129,7 @@ class Graph:
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
-        """Return the nodes that partially update a state and are only used as its next value; they
-        need no copy if they run on the device of the state.
-        """
+        """Return nodes that partially update a state, in place if they run on its device."""
         reads = Counter(i for node in self.nodes for i in node.inputs)
         reads.update((*self.backed_up_states, *(i for _, i in self.outputs)))
         found = set[int]()
@@ -171,9 +170,7 @@ class Graph:
 
     @cached_property
     def view_bases(self) -> tuple[int, ...]:
-        """Return for each node the node that owns its memory; the node itself if it is not a
-        view.
-        """
+        """Return for each node the base of a view, or the node itself."""
         views = self.views
         return tuple(views[i][0] if i in views else i for i in range(len(self.nodes)))
 
@@ -233,7 +230,7 @@ class Graph:
         return MappingProxyType({node_id: tuple(names) for node_id, names in out.items()})
 
     def view_base(self, node_id: int) -> int:
-        """Return the node that owns the memory of a node; the node itself if it is not a view."""
+        """Return the base of a view, or the node itself."""
         return self.view_bases[node_id]
 
     def leaves_read(self, node: Node) -> tuple[int, ...]:
