@@ -65,9 +65,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def is_uniform(array: NDArray) -> bool:
-    """Return True if all elements of an array share one value in memory, as in
-    `np.broadcast_to`.
-    """
+    """Return True if all elements of an array share memory, as in `np.broadcast_to`."""
     return array.size > 1 and not any(array.strides)
 
 

@@ -22,9 +22,7 @@ def domains_of(op: Op) -> Mapping[str, Domain]:
 
 
 def check_call(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
-    """Raise ShapeError or DTypeError if a call has a wrong number of operands, or an unknown,
-    missing or invalid attribute.
-    """
+    """Raise ShapeError or DTypeError if the operand count or an attribute is invalid."""
     least, most = op.operands
     if not least <= len(inputs) <= most:
         number = str(least) if least == most else f"{least} to {most}"

@@ -1,6 +1,4 @@
-"""CPU kernels: numpy implementations that write into preallocated memory, split into cache-sized
-pieces for several threads.
-"""
+"""CPU kernels: numpy implementations that write preallocated memory in cache-sized pieces."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ def is_small(inputs: tuple[NDArray, ...], out: NDArray) -> bool:
 
 
 def rows_of_piece(rows: int, elements: int) -> int:
-    """Return the number of rows per piece. All pieces have equal sizes, so that threads finish
-    together.
-    """
+    """Return the number of rows per piece; pieces have equal sizes, so threads finish together."""
     pieces = -(-elements // BLOCK)
     return max(1, -(-rows // max(1, pieces)))
 

@@ -113,8 +113,7 @@ class Graph:
 
     @cached_property
     def signatures(self) -> tuple[int, ...]:
-        """Return the signature number of each node; calls with equal types and attributes share
-        one.
+        """Return the signature number of each node; equal calls share one.
 
         Type checks and cost estimates are done once per signature.
         """
@@ -254,8 +253,7 @@ class Graph:
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
-        """Return the kind of each node. A device supports all nodes of a kind or none, for one
-        reason.
+        """Return the kind of each node: a device supports all nodes of a kind or none.
 
         Nodes of a kind have equal signatures, equal leaf types, and equal results of the 32-bit
         check.

@@ -98,8 +98,10 @@ def one_loop(
 def with_native_epilogue(
     first: NativeProgram, epilogue: NativeProgram, own: int, count: int
 ) -> NativeProgram:
-    """Concatenate two native programs: one on the first `own` operands, and an epilogue on its
-    result and the other operands.
+    """Concatenate two native programs.
+
+    The epilogue reads the result of the first program, which has `own` operands, and the other
+    ones.
     """
     result = count + len(first.loops) - 1
     of_first = [*range(own), *range(count, result)]

@@ -1,6 +1,4 @@
-"""Op: the declaration of an operation with its type rule, numpy reference, kernel and cost, and the
-registry of all ops.
-"""
+"""Op: declaration of type rule, numpy reference, kernel and cost, and the registry of ops."""
 
 from __future__ import annotations
 
@@ -18,17 +16,14 @@ from .native_program import NativeProgramRule
 OUTPUT = -1
 """Operand index of the node's result in `Dispatch.operands`."""
 STATUS = -2
-"""Operand index of the submission's status word, which a kernel sets on invalid data (see
-`IndexOutOfRange`).
-"""
+"""Operand index of the submission's status word, set on invalid data (see `IndexOutOfRange`)."""
 SCRATCH = -3
 """Operand index of a kernel's first scratch buffer; buffer i has the index SCRATCH - i."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShaderProgram:
-    """Program that the runtime inserts into the module of a fused elementwise op or an epilogue
-    (runtime/vulkan/spirv_patch.py).
+    """Program that the runtime inserts into a fused elementwise op or an epilogue (spirv_patch.py).
 
     Parameters
     ----------
@@ -311,9 +306,7 @@ def all_ops() -> dict[str, Op]:
 
 
 def view_offset(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
-    """Return the word offset of a view's result within input 0, or None if the call is not a
-    view.
-    """
+    """Return the word offset of a view's result within input 0, or None for other calls."""
     offset = op.view(inputs, attrs) if op.view is not None else None
     if offset is None:
         return None

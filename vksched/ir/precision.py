@@ -63,17 +63,16 @@ def rounds_operands(attrs: Attrs) -> bool:
 
 
 def may_round(call: Call) -> bool:
-    """Return True if the precision and the device permit a kernel to multiply in float16; float16
-    variants are offered only then.
+    """Return True if a kernel may multiply in float16: the precision and the device permit it.
+
+    float16 variants are offered only then.
     """
     allowed = call.limits.float16 and allows_half(call.attrs)
     return allowed and call.output.dtype == FLOAT32
 
 
 def as_half(array: NDArray) -> NDArray:
-    """Round floats to float16 and return them in their original type; return other arrays
-    unchanged.
-    """
+    """Round floats to float16, in their original type; return other arrays unchanged."""
     if array.dtype.kind != "f" or array.dtype.itemsize <= 2:
         return array
     with np.errstate(all="ignore"):
@@ -91,9 +90,7 @@ def bfloat16_bits(array: NDArray) -> NDArray:
 
 
 def as_bfloat16(array: NDArray) -> NDArray:
-    """Round floats to bfloat16 and return them in their original type; return other arrays
-    unchanged.
-    """
+    """Round floats to bfloat16, in their original type; return other arrays unchanged."""
     if array.dtype.kind != "f" or array.dtype.itemsize <= 2:
         return array
     with np.errstate(all="ignore"):

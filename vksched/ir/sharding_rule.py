@@ -138,9 +138,7 @@ def why_no_sharding(op: str) -> str:
 
 
 def broadcast_factors(call: Sharded) -> Iterable[Factor]:
-    """Yield a factor for each axis of an elementwise result; operands that broadcast along it are
-    replicated.
-    """
+    """Yield a factor for each axis of an elementwise result; broadcast operands are replicated."""
     for axis, size in enumerate(call.output.shape):
         yield Factor(tuple(aligned(t, call.output, axis) for t in call.inputs), axis, size)
 
@@ -162,15 +160,14 @@ def linear_factors(call: Sharded, *operands: int) -> Iterable[Factor]:
 
 
 def all_partial_sums(call: Sharded) -> Factor:
-    """Return the factor in which all operands are partial sums: the op is linear in all of them
-    jointly.
-    """
+    """Return the factor in which all operands are partial sums: the op is jointly linear."""
     return Factor((PARTIAL_SUM,) * len(call.inputs), PARTIAL_SUM)
 
 
 def row_factors(call: Sharded, axes: Iterable[int]) -> Iterable[Factor]:
-    """Yield a factor for each axis that the first operand and the result share; other operands are
-    replicated.
+    """Yield a factor for each axis that the first operand and the result share.
+
+    The other operands are replicated.
     """
     rest = (REPLICATE,) * (len(call.inputs) - 1)
     for axis in axes:

@@ -418,8 +418,7 @@ def bounds_attrs(
 
 
 def weight(array: Any, name: str | None = None) -> Tensor:
-    """Create a weight: a constant array that is uploaded once and shared by all graphs with this
-    Tensor.
+    """Create a weight: a constant array that is uploaded once and shared by all graphs.
 
     A C-contiguous array is not copied; do not change it afterwards. Integers of 8 and 16 bits are
     stored unchanged, for `vs.dequantize_linear` only.
@@ -430,9 +429,7 @@ def weight(array: Any, name: str | None = None) -> Tensor:
 
 
 def constant(value: Any, name: str | None = None) -> Tensor:
-    """Create a small constant, copied to every device that uses it; Python floats become float32,
-    ints int32.
-    """
+    """Create a small constant; Python floats become float32, ints int32."""
     return from_array("constant", value, name)
 
 

@@ -74,9 +74,7 @@ def _moved(op: Op) -> Rule:
 
 
 def _corners(compute: Callable[[int, int], int]) -> Rule:
-    """Return the rule of a function that is monotonic in both operands: its extremes are at the
-    corners.
-    """
+    """Return the rule of a function that is monotonic in both operands: extremes are at corners."""
 
     def rule(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
         a, b = known[0], known[1]
@@ -128,8 +126,9 @@ def _found(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds
 
 
 def _pooled(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
-    """Return None if a window may contain padding only: its result is the minimum integer, which
-    differs in 32 bits.
+    """Return None for windows of padding only, whose result is the minimum integer.
+
+    The minimum differs in 32 bits.
     """
     padded = any((*attrs.as_ints("begin"), *attrs.as_ints("end")))
     return None if padded else known[0]
@@ -172,9 +171,7 @@ def _with_zero(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bo
 
 
 def _scattered(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
-    """Return the bounds of a scatter: for "add" as if all updates hit one element, for "mul"
-    None.
-    """
+    """Return the bounds of a scatter: "add" as if all updates hit one element, "mul" None."""
     data, updates = known[0], known[2]
     if data is None or updates is None or attrs["reduction"] == "mul":
         return None

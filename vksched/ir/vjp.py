@@ -47,9 +47,7 @@ class VjpContext:
 
 
 VjpResult = tuple[Tensor | None, ...]
-"""Gradient of the loss for each operand, in its type; None if the result is not differentiable in
-it, e.g. for indices and masks.
-"""
+"""Gradient of the loss for each operand, in its type; None if it is not differentiable."""
 Rule = Callable[[VjpContext], VjpResult]
 
 _RULES: dict[str, Rule] = {}
@@ -88,9 +86,7 @@ def rule_of(op: str) -> Rule | None:
 
 
 def why_no_gradient(op: str) -> str:
-    """Return the reason why a gradient stops at an op; "" if it has a rule or no reason is
-    declared.
-    """
+    """Return the reason why a gradient stops at an op; "" if it has a rule or no reason."""
     return _REASONS.get(op, "")
 
 

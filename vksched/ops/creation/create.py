@@ -94,9 +94,7 @@ def _eye_lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _full_words(call: Call) -> Call:
-    """Return the call for a float16 result as packed words; an odd last value has a separate
-    word.
-    """
+    """Return the call for a float16 result as packed words; an odd last value has its own word."""
     half = int(np.float16(call.attrs.as_float("value")).view(np.uint16))
     word = int(np.uint32(half << 16 | half).view(np.int32))
     type_ = TensorType((call.output.words,), INT32)
@@ -114,9 +112,7 @@ def _ramp(attrs: Attrs) -> tuple[int, int]:
 
 
 def _ramp_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Return start + i * step, from the middle on stop - i * step, in the result's own
-    arithmetic.
-    """
+    """Return start + i * step, from the middle on stop - i * step, in the result's arithmetic."""
     dtype = _dtype(attrs)
     wide = np.dtype(np.float32) if dtype == np.float16 else dtype
     count, middle = _ramp(attrs)
@@ -195,8 +191,9 @@ no_gradient("has no operands", "full", "eye", "arange", "linspace")
 def full(
     shape: int | Sequence[int], value: Number, dtype: object = None, *, name: str | None = None
 ) -> Tensor:
-    """Return a tensor filled with a value, as numpy.full; the default dtype is bool, int32 or
-    float32.
+    """Return a tensor filled with a value, as numpy.full.
+
+    The default dtype is bool, int32 or float32.
     """
     if dtype is None:
         dtype = BOOL if isinstance(value, (bool, np.bool_)) else _number_dtype(value)
@@ -314,9 +311,7 @@ def linspace(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Return `count` evenly spaced values from start to stop, with exact ends, as
-    numpy.linspace.
-    """
+    """Return `count` evenly spaced values with exact ends, as numpy.linspace."""
     known = canonical_dtype(dtype)
     if known not in FLOATS:
         raise DTypeError(f"[linspace] expected a float dtype, got {known}; try vs.cast")

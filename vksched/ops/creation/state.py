@@ -82,8 +82,7 @@ def state(
     bounds: tuple[int, int] | None = None,
     backup: bool | None = None,
 ) -> Tensor:
-    """Create a value that persists on a device across runs, e.g. a cache, a counter, optimizer
-    state.
+    """Create a value that persists on a device across runs, e.g. a cache or optimizer state.
 
     A run reads the value at its start. `sched.compile(..., updates={state: next_value})` updates it
     at the end of each run; `sched.read` and `sched.write` access it between runs. All graphs of a

@@ -1,5 +1,6 @@
-"""Elementwise functions of two operands, with numpy broadcasting up to rank 8. Tensors of different
-types are not promoted.
+"""Elementwise functions of two operands, with numpy broadcasting up to rank 8.
+
+Tensors of different types are not promoted.
 """
 
 from __future__ import annotations
@@ -84,8 +85,9 @@ def mul(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
 
 
 def div(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
-    """Return a / b, as numpy.divide for floats, and truncated as ONNX Div for integers; an integer
-    divided by 0 gives 0.
+    """Return a / b, as numpy.divide for floats and ONNX Div for integers.
+
+    Integer quotients are truncated; an integer divided by 0 gives 0.
     """
     return binary("div", a, b, name)
 
@@ -96,26 +98,25 @@ def floor_divide(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Te
 
 
 def remainder(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
-    """Return a - b * floor(a / b) with the sign of b, as numpy.remainder; an integer divided by 0
-    gives 0.
+    """Return a - b * floor(a / b) with the sign of b, as numpy.remainder.
 
-    The result is exact for floats with any quotient.
+    An integer divided by 0 gives 0. The result is exact for floats with any quotient.
     """
     return binary("remainder", a, b, name)
 
 
 def fmod(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
-    """Return a - b * trunc(a / b) with the sign of a, as numpy.fmod and ONNX Mod with fmod 1; an
-    integer divided by 0 gives 0.
+    """Return a - b * trunc(a / b) with the sign of a, as numpy.fmod and ONNX Mod with fmod 1.
 
-    The result is exact for floats with any quotient.
+    An integer divided by 0 gives 0. The result is exact for floats with any quotient.
     """
     return binary("fmod", a, b, name)
 
 
 def pow(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
-    """Return a ** b, as numpy.power; int32 with a negative exponent gives the truncated quotient 1
-    / a**-b.
+    """Return a ** b, as numpy.power.
+
+    int32 with a negative exponent gives the truncated quotient 1 / a**-b.
     """
     return binary("pow", a, b, name)
 
@@ -221,9 +222,7 @@ def bitwise_left_shift(a: TensorLike, b: TensorLike, *, name: str | None = None)
 
 
 def bitwise_right_shift(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
-    """Return a >> b, rounded down, as numpy.right_shift; shifts of more than 31 give 0, or -1 for a
-    < 0.
-    """
+    """Return a >> b, as numpy.right_shift; shifts of more than 31 give 0, or -1 for a < 0."""
     return binary("bitwise_right_shift", a, b, name)
 
 

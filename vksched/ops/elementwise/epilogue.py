@@ -85,9 +85,7 @@ def program_of(attrs: Attrs) -> EpilogueProgram | None:
 
 
 def attrs_text(attrs: Attrs) -> str:
-    """Format attributes; fused elementwise ops and epilogues are shown as their ops, or the first
-    of them.
-    """
+    """Format attributes; the program of a fused elementwise op or epilogue is shown as its ops."""
     if attrs.keys() == program_attrs((), ()).keys():
         return f"steps {_ops_text(attrs['steps'])}"
     if EPILOGUE not in attrs:
@@ -127,9 +125,7 @@ def shader_program_of(result: TensorType, attrs: Attrs) -> ShaderProgram:
 
 
 def accepts_residual(op: str, result: TensorType) -> bool:
-    """Return True if kernels can read a residual as vec4s, in rows of matrices or planes of
-    images.
-    """
+    """Return True if kernels can load a residual as vec4s, in matrix rows or image planes."""
     row = result.shape[-1] if op in OF_MATRICES else math.prod(result.shape[2:])
     return row % 4 == 0
 
@@ -270,9 +266,7 @@ def _work(op: Op, inputs: tuple[TensorType, ...], output: TensorType, attrs: Att
 
 
 def _lower(kernel: Kernel, call: Call) -> tuple[Dispatch, ...]:
-    """Add the steps to the dispatches that write results; the residual has the layout of the
-    result.
-    """
+    """Add the steps to the dispatches that write results; the residual has the result's layout."""
     dispatches, program = kernel.lower(call.without_epilogue), program_of(call.attrs)
     if program is None:
         return dispatches

@@ -22,8 +22,7 @@ def all_computed_wide(
 def computed_wide(
     build: Callable[..., Tensor], operands: Sequence[Tensor], name: str | None
 ) -> Tensor:
-    """Return build(*operands, name=name), computed in float32 for float16 operands and rounded
-    once.
+    """Return build(*operands, name=name); float16 is computed in float32 and rounded once.
 
     Intermediate float16 values would overflow, e.g. 256 * 256.
     """

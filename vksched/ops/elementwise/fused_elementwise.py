@@ -63,8 +63,7 @@ from .program_domains import PROGRAM
 MAX_INPUTS, MAX_AXES = REGISTERS, 4
 """Limits of the shaders."""
 MAX_COST = 200
-"""Maximum total cost of the steps: SwiftShader compiles such a program in one to two seconds, and
-the time grows quadratically.
+"""Maximum cost of all steps: SwiftShader needs one to two seconds, and compile time is quadratic.
 """
 SHADER_INPUTS = (1, 2, 3, 6)
 """Operand counts of the shaders; surplus operands are bound to the first operand."""
@@ -262,9 +261,7 @@ def native_program_of(
 def loop_steps(
     inputs: Sequence[TensorType], attrs: Attrs
 ) -> tuple[tuple[float, ...], tuple[LoopInstr, ...]] | None:
-    """Return the constants and instructions for a native loop, or None if a step is not
-    supported.
-    """
+    """Return constants and instructions for a native loop, or None if a step is not supported."""
     program, types = program_of(attrs), _types(inputs, attrs)
     results = types[-len(program.steps) :]
     steps = tuple(

@@ -31,9 +31,7 @@ def _broadcast(call: VjpContext, *grads: Tensor | None) -> VjpResult:
 
 
 def _wide(build: Callable[..., tuple[Tensor, ...]], call: VjpContext) -> tuple[Tensor, ...]:
-    """Return build(operands, result, gradient), with float16 computed in float32 and rounded
-    once.
-    """
+    """Return build(operands, result, gradient); float16 is computed in float32 and rounded once."""
     return all_computed_wide(
         lambda *args, name: build(*args), (*call.inputs, call.output, call.grad), None
     )
@@ -183,9 +181,7 @@ BELOW_ROOTS = {FLOAT16: 2e-4, FLOAT32: 1e-23, FLOAT64: 1e-23}
 
 @gradient("sqrt")
 def _sqrt(call: VjpContext) -> VjpResult:
-    """Return 0 where g is 0 at x = 0, and finite values elsewhere: the gradient of a norm at 0 is
-    0.
-    """
+    """Return 0 where g is 0 at x = 0, else finite values: the gradient of a norm at 0 is 0."""
     least = BELOW_ROOTS[call.output.dtype]
     return _wide(lambda x, y, g: (g * 0.5 / maximum(y, least),), call)
 
@@ -232,9 +228,7 @@ def _div(call: VjpContext) -> VjpResult:
 
 
 def _pow_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return b a^(b-1) and y log a, without NaN from 0 * inf at a = 0, also in second
-    derivatives.
-    """
+    """Return b a^(b-1) and y log a without NaN at a = 0, also in second derivatives."""
     zero = equal(a, 0.0)
     lower = b - 1.0
     if b.op != "constant" or b.data is None or not b.data.all():  # 0^0 is constant in a
@@ -253,9 +247,7 @@ def _fmod_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Te
 
 
 def _atan2_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return b / (a^2 + b^2) and -a / (a^2 + b^2), with two divisions that do not overflow; 0 at
-    (0, 0).
-    """
+    """Return b / (a^2 + b^2) and -a / (a^2 + b^2), by divisions without overflow; 0 at (0, 0)."""
     length = maximum(hypot(a, b), MIN_NORMAL)
     return g * (b / length) / length, neg(g * (a / length) / length)
 
@@ -302,7 +294,7 @@ def _copysign(call: VjpContext) -> VjpResult:
 def _shared(call: VjpContext, over: Tensor, under: Tensor) -> VjpResult:
     """Return gradients of maximum or minimum; equal operands get half each.
 
-    over, under: ops that select where a is not chosen, and where b is not chosen.
+    over, under: comparisons that are True where b, or a, is selected.
     """
     (a, b), g = call.inputs, call.grad
     half = where(equal(a, b), g * 0.5, g)

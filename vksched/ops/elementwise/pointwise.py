@@ -1,6 +1,4 @@
-"""Declaration of elementwise ops: type rules, kernels and tables for functions of one and two
-operands.
-"""
+"""Declaration of elementwise ops: type rules, kernels and tables."""
 
 from __future__ import annotations
 
@@ -107,8 +105,9 @@ def _native_program(
 
 
 def _cpu(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> CpuKernel:
-    """Return a CPU kernel: numpy functions write results directly, others are copied from small
-    pieces.
+    """Return a CPU kernel.
+
+    numpy functions write results directly; other results are copied in small pieces.
     """
 
     def into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
@@ -291,7 +290,12 @@ def declare_binary(
 ) -> None:
     """Declare an op with two operands of one type, with numpy broadcasting.
 
-    compute: numpy function. result: element type of the result; None: the operands'.
+    Parameters
+    ----------
+    compute
+        numpy function.
+    result
+        Element type of the result; None: the operands'.
     """
     allowed = tuple(dtypes)
     binary_types.extend((op, dtype) for dtype in allowed if dtype in ALL)

@@ -200,13 +200,12 @@ def requantize(
     axis: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """Return clip(round((x + bias) * scale) + zero, low, high): quantizes int32 accumulators, as
-    ONNX QLinearConv.
+    """Return clip(round((x + bias) * scale) + zero, low, high), as ONNX QLinearConv.
 
     Shapes
     ------
     x
-        Any shape; int32.
+        Any shape; int32 accumulators.
     scale, bias
         () or, per position along `axis`, (n,); float32 and int32.
     result

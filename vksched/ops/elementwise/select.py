@@ -274,7 +274,10 @@ def clip(
 ) -> Tensor:
     """Return min(max(x, low), high), as numpy.clip; None disables a bound. NaN propagates.
 
-    low, high: numbers, or tensors that broadcast with x.
+    Parameters
+    ----------
+    low, high
+        Numbers, or tensors that broadcast with x.
     """
     x = as_tensor(x)
     if any(isinstance(v, (Tensor, np.ndarray, Sequence)) for v in (low, high)):

@@ -1,5 +1,6 @@
-"""Sharding rules of elementwise ops: every axis can be sharded. Examples:
-tests/ir/test_sharding_rules.py.
+"""Sharding rules of elementwise ops: every axis can be sharded.
+
+Examples: tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations

@@ -60,9 +60,7 @@ def erf_reference(x: NDArray) -> NDArray:
 
 
 def erfc_reference(x: NDArray) -> NDArray:
-    """Return 1 - erf(x) to the precision of its argument, without cancellation for small
-    results.
-    """
+    """Return 1 - erf(x) to the precision of its argument, without cancellation."""
     if x.dtype == np.float64:
         return np.asarray(_erfc(x))
     wide = x.astype(np.float64)
@@ -79,9 +77,7 @@ def gelu_reference(x: NDArray) -> NDArray:
 
 
 def gelu_tanh_reference(x: NDArray) -> NDArray:
-    """Return x * (1 + tanh(u)) / 2, as x / (1 + exp(-2 u)), which does not cancel for negative
-    x.
-    """
+    """Return x * (1 + tanh(u)) / 2, as x / (1 + exp(-2 u)) to avoid cancellation."""
     wide = x.astype(np.float64)
     u = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
     return np.asarray(wide / (1 + np.exp(-2 * u)), x.dtype)
@@ -96,9 +92,7 @@ def gelu_backward_reference(x: NDArray) -> NDArray:
 
 
 def gelu_tanh_backward_reference(x: NDArray) -> NDArray:
-    """Return s + s (1 - s) x u' with s = sigmoid(u) = gelu_tanh(x) / x; constant beyond 20 in
-    float64.
-    """
+    """Return s + s (1 - s) x u' with s = sigmoid(u) = gelu_tanh(x) / x; constant beyond 20."""
     wide = np.clip(x.astype(np.float64), -20, 20)
     k, q = 2 * np.sqrt(2 / np.pi), wide * wide
     s = 1 / (1 + np.exp(-k * wide * (1 + 0.044715 * q)))
@@ -206,8 +200,9 @@ def gelu_backward_into(x: NDArray, out: NDArray) -> None:
 
 
 def gelu_tanh_backward_into(x: NDArray, out: NDArray) -> None:
-    """Write s + s (1 - s) x u' of float32 with s at |x|, because 1 - s has few digits near s =
-    1.
+    """Write s + s (1 - s) x u' of float32.
+
+    s is evaluated at |x|, because 1 - s has few digits near s = 1.
     """
     k, z = 2 * math.sqrt(2 / math.pi), np.minimum(np.abs(x), 20)
     q = z * z

@@ -24,8 +24,18 @@ def depth_to_space(
 ) -> Tensor:
     """Rearrange channels into blocks of height and width, as ONNX DepthToSpace.
 
-    x: (batch, c * block * block, h, w) -> (batch, c, h * block, w * block). mode: order of x's
-    channels, "DCR" with the position in the block first, "CRD" with the channel first.
+    Parameters
+    ----------
+    mode
+        Order of x's channels: "DCR" with the position in the block first, "CRD" with the channel
+        first.
+
+    Shapes
+    ------
+    x
+        (batch, c * block * block, h, w)
+    result
+        (batch, c, h * block, w * block)
     """
     tensor = as_tensor(x)
     b = _check("depth_to_space", tensor, block)
@@ -49,7 +59,12 @@ def depth_to_space(
 def space_to_depth(x: TensorLike, block: int, *, name: str | None = None) -> Tensor:
     """Rearrange blocks of height and width into channels, as ONNX SpaceToDepth.
 
-    x: (batch, c, h * block, w * block) -> (batch, block * block * c, h, w).
+    Shapes
+    ------
+    x
+        (batch, c, h * block, w * block)
+    result
+        (batch, block * block * c, h, w)
     """
     tensor = as_tensor(x)
     b = _check("space_to_depth", tensor, block)

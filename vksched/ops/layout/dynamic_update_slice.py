@@ -127,7 +127,7 @@ def _words(call: Call) -> Call | None:
 
 
 def _fp16(call: Call) -> tuple[int, ...]:
-    """Return the packed operands: float16 rows of whole words are written as words, others by
+    """Return the float16 operands to write as words; rows without whole words are written by
     halves.
     """
     return () if _words(call) else fp16_operands(call)
@@ -169,9 +169,16 @@ def dynamic_update_slice(
 ) -> Tensor:
     """Return `data` with rows replaced from `start` on, as ONNX TensorScatter.
 
-    data: (..., n, ...) with n on the axis. rows: as data, with any size on the axis. start: an int,
-    or one per index of axis 0, (b,), if the rows are on another axis. Rows outside are dropped. As
-    the next value of a state it is written in place.
+    Rows outside of the data are dropped. As the next value of a state it is written in place.
+
+    Shapes
+    ------
+    data
+        (..., n, ...), with n on the axis.
+    rows
+        As data, with any size on the axis.
+    start
+        () or, if `axis` is not 0, one per index of axis 0, (b,).
     """
     target = as_tensor(data)
     if target.rank == 0:

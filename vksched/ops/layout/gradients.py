@@ -232,8 +232,14 @@ def _scatter_nd(call: VjpContext) -> VjpResult:
 def _scattered(call: VjpContext, put: Put, take: Take, indexed: int) -> VjpResult:
     """Return the gradients of a scatter.
 
-    put: scatters updates; take: gathers the updated elements. indexed: the axes of the data before
-    those of whole slices.
+    Parameters
+    ----------
+    put
+        Scatters updates.
+    take
+        Gathers the updated elements.
+    indexed
+        Axes of the data before those of whole slices.
     """
     (data, _, updates), g = call.inputs, call.grad
     reduction = call.attrs.as_str("reduction")
@@ -275,9 +281,7 @@ def _by_factors(call: VjpContext, put: Put, take: Take) -> Tensor:
 
 
 def _by_ties(call: VjpContext, put: Put, take: Take) -> VjpResult:
-    """Share the gradient of a maximum or minimum evenly among equal values, as
-    torch.scatter_reduce.
-    """
+    """Share the gradient of a maximum or minimum among equal values, as torch.scatter_reduce."""
     (data, _, updates), g = call.inputs, call.grad
     zero = as_tensor(0.0, like=g)
     own, from_updates = equal(data, call.output), equal(updates, take(call.output))

@@ -1,5 +1,6 @@
-"""Indexing ops: gather, gather_elements, gather_nd, one_hot. An index outside of its axis is an
-error on every device.
+"""Indexing ops: gather, gather_elements, gather_nd, one_hot.
+
+An index outside of its axis is an error on every device.
 """
 
 from __future__ import annotations
@@ -446,10 +447,10 @@ def one_hot(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Return `on_value` where a new axis of size `depth` equals the index, else `off_value`, as
-    ONNX OneHot.
+    """Return `on_value` where a new axis equals the index, else `off_value`, as ONNX OneHot.
 
-    Negative indices count from the end; an index outside -depth..depth-1 gives a line of off_value.
+    The axis has the size `depth`. Negative indices count from the end; an index outside
+    -depth..depth-1 gives a line of off_value.
     """
     where = as_tensor(indices)
     at = normalize_axis("one_hot", axis, where.rank + 1)

@@ -34,7 +34,10 @@ def copy_program(
 ) -> NativeProgram | None:
     """Return the loop that copies elements of a shape from an operand to a result.
 
-    fill: the word for the other elements of the result.
+    Parameters
+    ----------
+    fill
+        Word for the other elements of the result.
     """
     sizes, (of_x, of_result) = collapse(shape, (x[1], result[1]))
     if not moves_words((operand, output)) or len(sizes) > AXES:

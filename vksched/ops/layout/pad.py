@@ -33,9 +33,7 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """The copied range of an axis: `count` elements from `start`, at `at` of the result's
-    `size`.
-    """
+    """The copied range of an axis: `count` elements from `start`, at `at` in a result of `size`."""
 
     start: int
     at: int

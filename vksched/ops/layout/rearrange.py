@@ -234,6 +234,7 @@ def repeat(
     name: str | None = None,
 ) -> Tensor:
     """Repeat each element along an axis, by one count or a count per element, as numpy.repeat.
+
     Without an axis x is flattened.
     """
     x = as_tensor(x)
@@ -258,10 +259,16 @@ def repeat(
 def split(
     x: TensorLike, parts: int | Sequence[int], axis: int = 0, *, name: str | None = None
 ) -> tuple[Tensor, ...]:
-    """Split x along an axis into a number of equal parts, or into parts of several sizes, as
-    numpy.split or torch.split.
+    """Split x along an axis into equal parts, or into parts of several sizes, as torch.split.
 
-    name: prefix of the parts' names, followed by their numbers. Contiguous parts are views.
+    Parameters
+    ----------
+    parts
+        The number of equal parts, or the size of each part.
+    name
+        Prefix of the parts' names, followed by their numbers.
+
+    Contiguous parts are views.
     """
     x = as_tensor(x)
     if x.rank == 0:
@@ -315,9 +322,7 @@ def unstack(x: TensorLike, axis: int = 0, *, name: str | None = None) -> tuple[T
 def flatten(
     x: TensorLike, start_axis: int = 0, end_axis: int = -1, *, name: str | None = None
 ) -> Tensor:
-    """Merge the axes from start_axis to end_axis, by default all, as torch.flatten. Returns a
-    view.
-    """
+    """Merge axes from start_axis to end_axis, by default all, as torch.flatten. Returns a view."""
     x = as_tensor(x)
     if x.rank == 0:
         return reshape(x, (1,), name=name)

@@ -1,5 +1,6 @@
-"""Layout ops: reshape, transpose, slice, concat, expand. Views cost nothing; all others are one
-strided copy.
+"""Layout ops: reshape, transpose, slice, concat, expand.
+
+Views cost nothing; all others are one strided copy.
 """
 
 from __future__ import annotations
@@ -249,9 +250,7 @@ register(
 
 
 def reshape(x: TensorLike, shape: int | Sequence[int], *, name: str | None = None) -> Tensor:
-    """Return the elements in another shape, as numpy.reshape; one size may be -1. Returns a
-    view.
-    """
+    """Reshape to another shape, as numpy.reshape; one size may be -1. Returns a view."""
     return apply("reshape", (as_tensor(x),), {"shape": as_shape(shape)}, name)
 
 
@@ -274,9 +273,14 @@ def slice_(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Return x[start:stop:step] along axes, with Python's slice semantics.
+    """Return x[start:stop:step] along axes, with Python's slice semantics; `vs.slice`.
 
-    axes: None selects the first axes. stops: None extends to the end. Exported as `vs.slice`.
+    Parameters
+    ----------
+    axes
+        None selects the first axes.
+    stops
+        None extends to the end.
     """
     x = as_tensor(x)
     first = as_ints("slice", "starts", starts)

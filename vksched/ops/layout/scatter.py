@@ -150,9 +150,7 @@ def _parts(
 
 
 def _at_once(call: Call, lines: int, updates: int) -> bool:
-    """Return True if all updates run in parallel: on a GPU, for few lines, if order is
-    irrelevant.
-    """
+    """Return True for parallel updates: on a GPU, with few lines, if order is irrelevant."""
     if call.limits.software or lines >= FEW_LINES or updates < MANY_UPDATES:
         return False
     reduction = call.attrs.as_str("reduction")

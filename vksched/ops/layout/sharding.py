@@ -1,5 +1,6 @@
-"""Sharding rules of data movement ops: axes along which nothing moves can be sharded. All ops are
-linear in the moved operands. Examples: tests/ir/test_sharding_rules.py.
+"""Sharding rules of data movement ops: axes along which nothing moves can be sharded.
+
+All ops are linear in the moved operands. Examples: tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations
@@ -74,9 +75,7 @@ Axes = tuple[int, int]
 
 
 def groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[Axes, Axes]]:
-    """Yield the shortest ranges of axes, as (begin, end), with equal element counts in both
-    shapes.
-    """
+    """Yield the shortest axis ranges (begin, end) with equal element counts in both shapes."""
     if 0 in before:
         return
     i = j = 0
@@ -93,7 +92,7 @@ def groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[Ax
 
 
 def _major(shape: tuple[int, ...], begin: int, end: int) -> tuple[int | None, int]:
-    """Return the first axis of a range whose size exceeds 1, and the number of elements per
+    """Return the first axis of a range with a size above 1, and its number of elements per
     index.
     """
     axis = next((a for a in range(begin, end) if shape[a] > 1), None)

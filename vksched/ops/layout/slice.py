@@ -18,9 +18,7 @@ from .strided_copy import COPIES, copy_strided
 
 
 def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
-    """Return the index range of each axis; a stop of None is special, because -1 has another
-    meaning.
-    """
+    """Return the index range of each axis; a stop of None differs from -1."""
     out = [range(size) for size in shape]
     stops = cast(tuple[int | None, ...], attrs.as_tuple("stops"))
     for axis, start, stop, step in zip(

@@ -1,6 +1,4 @@
-"""Kernels of most layout ops: the strided copy (strided_copy.comp), a fill, and a contiguous
-copy.
-"""
+"""Kernels of layout ops: the strided copy (strided_copy.comp), a fill, and a contiguous copy."""
 
 from __future__ import annotations
 
@@ -30,8 +28,9 @@ def copy_strided(
     x: tuple[int, tuple[int, ...]],
     result: tuple[int, tuple[int, ...]],
 ) -> tuple[Dispatch, ...]:
-    """Copy elements of a shape; x and result: (first word, strides) in the operand and the
-    result.
+    """Copy elements of a shape.
+
+    x, result: (first word, strides) in the operand and in the result.
     """
     count = math.prod(shape)
     if count == 0:

@@ -22,15 +22,11 @@ RUN = 64
 
 
 Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Sizes, strides of x, strides of the result; each: the result's last axis, x's last axis, the
-others.
-"""
+"""Sizes, strides of x, strides of the result: the result's last axis, x's last axis, the others."""
 
 
 def _axes(call: Call) -> Axes | None:
-    """Return the axes of a transpose, or None if the last axis is not moved or the result is
-    empty.
-    """
+    """Return the axes of a transpose, or None if it keeps the last axis or the result is empty."""
     strides, shape = contiguous_strides(call.inputs[0].shape), call.output.shape
     moved = tuple(strides[axis] for axis in call.attrs.as_ints("axes"))
     sizes, both = collapse(shape, [moved, contiguous_strides(shape)])

@@ -35,16 +35,18 @@ function that a library has is used.
 
 
 def is_chosen() -> bool:
-    """Return True if the number of BLAS threads must not be changed: the user set it, or the
-    library has no global setting.
+    """Return True if the number of BLAS threads must not be changed.
+
+    Either the user set it, or the library has no global setting.
     """
     return any(os.environ.get(name) for name in CHOSEN_BY) or _is_bound_to_callers()
 
 
 @cache
 def _is_bound_to_callers() -> bool:
-    """Return True if OpenBLAS was built with OpenMP, which has a thread count per caller, or
-    without threads and locks.
+    """Return True if OpenBLAS has no global thread count.
+
+    It was built with OpenMP, which has a count per caller, or without threads and locks.
     """
     return any(
         pool.internal_api == "openblas" and pool.threading_layer in ("openmp", "disabled")
@@ -54,8 +56,9 @@ def _is_bound_to_callers() -> bool:
 
 @cache
 def libraries() -> list[Any]:
-    """Return the BLAS libraries of numpy that have a setting for threads; an empty list if the
-    system cannot list the loaded libraries.
+    """Return the BLAS libraries of numpy that have a setting for threads.
+
+    The list is empty if the system cannot list the loaded libraries.
     """
     try:
         pools = ThreadpoolController().select(user_api="blas").lib_controllers

@@ -1,6 +1,4 @@
-"""Chunking of kernels that loop per element, if one dispatch would take too long or exceed the loop
-limit of a CPU driver.
-"""
+"""Chunking of kernels that loop per element, to respect time and loop limits of drivers."""
 
 from __future__ import annotations
 

@@ -79,8 +79,9 @@ def elementwise_program(
     constants: Sequence[float],
     steps: Sequence[LoopInstr],
 ) -> NativeProgram | None:
-    """Return the native program of instructions on float32 or int32 operands that broadcast to a
-    shape, or None.
+    """Return the native program of instructions on operands that broadcast to a shape, or None.
+
+    Operands are float32 or int32.
     """
     known = all(t.dtype in (FLOAT32, INT32) for t in inputs)
     if not known or not has_steps([name for name, *_ in steps]):

@@ -187,8 +187,9 @@ def cache_key(op: Op, call: Call) -> str:
 
 
 def variants_of(op: Op, call: Call) -> tuple[str, ...]:
-    """Return the variants that support a call, the best guess first; ("",) if there is no choice or
-    only the CPU supports the call.
+    """Return the variants that support a call, the best guess first.
+
+    The result is ("",) if there is no choice or only the CPU supports the call.
     """
     try:
         return choice_of(op, replace(call, variant="")).of or ("",)

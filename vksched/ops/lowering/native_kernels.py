@@ -128,8 +128,9 @@ def quantize_rows_q8(format: str, x: NDArray) -> NDArray | None:
 def quantized_linear_q8(
     format: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray
 ) -> bool:
-    """Compute `quantized_linear` with Q8 activations. x: (m, k), or a result of
-    `quantize_rows_q8`.
+    """Compute `quantized_linear` with Q8 activations.
+
+    x: (m, k), or a result of `quantize_rows_q8`.
     """
     if not (has_q8(format) and _are_contiguous(words) and out.dtype == np.float32):
         return False
@@ -151,8 +152,11 @@ direction; clip, coupled and linear as in `Cell` (vksched/ops/rnn/cell.py).
 def rnn_scan(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) -> bool:
     """Compute all time steps of a recurrent layer.
 
-    operands: gates, r, state, own and lengths; the last two may be None. Operands and out may be
-    views of larger arrays.
+    Parameters
+    ----------
+    operands
+        Gates, r, state, own and lengths; the last two may be None. Operands and out may be views of
+        larger arrays.
     """
     floats = [x for x in (*operands[:4], out) if x is not None]
     if not hasattr(native, "rnn_scan") or any(x.dtype != np.float32 for x in floats):
@@ -237,8 +241,9 @@ def skip_gguf_strings(data: memoryview, at: int, count: int) -> tuple[int, int] 
 def int8_matmul(
     a: NDArray, words: NDArray, a_zero: int, b_zero: NDArray, out: NDArray, signed: bool
 ) -> bool:
-    """Compute the matmul of int8 values, (m, k), and packed weights into out, (m, n), whose rows
-    may have a stride.
+    """Compute an int8 matmul with packed weights.
+
+    a: (m, k), out: (m, n), whose rows may have a stride.
     """
     if not (has_int8() and _are_contiguous(words, b_zero)):
         return False
@@ -255,10 +260,14 @@ def int8_conv(
     window: tuple[tuple[int, ...], ...],
     signed: bool,
 ) -> bool:
-    """Compute the convolution of an int8 image, (channels, positions), and packed weights into out,
-    (channels, positions).
+    """Compute an int8 convolution of one image with packed weights.
 
-    window: sizes, kernel, stride, dilation, pad_begin and output sizes of three axes each.
+    Parameters
+    ----------
+    x, out
+        (channels, positions).
+    window
+        Sizes, kernel, stride, dilation, pad_begin and output sizes, for three axes each.
     """
     if not (has_int8() and x.size and _are_contiguous(words, w_zero)):
         return False
@@ -304,9 +313,7 @@ def has_int8() -> bool:
 
 
 def conv_epilogue_ops() -> frozenset[str]:
-    """Return the elementwise ops that a convolution supports as epilogue; empty without native
-    convolutions.
-    """
+    """Return the elementwise ops that a convolution supports as epilogue."""
     return frozenset(getattr(native, "conv_epilogue_ops", ()))
 
 

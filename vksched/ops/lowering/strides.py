@@ -29,8 +29,7 @@ def broadcast_strides(shape: Shape, target: Shape) -> tuple[int, ...]:
 def collapse(
     shape: Shape, operands: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return sizes and strides without axes of size 1 and with adjacent axes merged, innermost
-    first.
+    """Drop axes of size 1 and merge adjacent axes; return sizes and strides, innermost first.
 
     At least one axis remains. operands: the strides of each operand, outermost first, as in shape.
     """
@@ -75,10 +74,13 @@ def peel(
 
 
 def as_u32(call: Call, keeps_rows: bool) -> Call | None:
-    """Return a call that moves float16, or 8- and 16-bit integers, as whole words; None if rows are
-    not whole words.
+    """Return a call that moves float16, or 8- and 16-bit integers, as whole words, or None.
 
-    keeps_rows: operands and result have an equal last axis, and nothing moves along it.
+    Parameters
+    ----------
+    keeps_rows
+        True if operands and result have an equal last axis and the op does not move elements along
+        it.
     """
 
     def each(type_: TensorType) -> int:
@@ -115,8 +117,7 @@ LOOP_STEPS = 32768
 silently leaves all loops of an invocation after 65,535 iterations in total.
 """
 SERIAL_STEPS = 1 << 20
-"""Maximum loop iterations of an invocation on a GPU, about half a second; drivers kill a dispatch
-after two.
+"""Maximum loop iterations of an invocation on a GPU, about 0.5 s; drivers kill dispatches at 2 s.
 """
 MAX_ROUNDS = 1 << 32
 """Maximum loop iterations of all invocations of one dispatch on a GPU, for the same limit of time.

@@ -19,9 +19,7 @@ _SOFTWARE_LOCAL_SIZE = 8
 range of the group, which defeats caches and prefetching.
 """
 _SOFTWARE_ROUNDS, _ROUNDS = 128, 4
-"""Vec4s per invocation: the minimum on a CPU driver, which has an overhead per group, and the
-maximum on a GPU.
-"""
+"""Vec4s per invocation: minimum on a CPU driver, which has overhead per group; maximum on a GPU."""
 _LINE_ROUNDS = 256
 """Vec4s per invocation in a line on a CPU driver with small vectors (SwiftShader). The start of a
 line costs it more than strided lanes; for llvmpipe it is the other way round.
@@ -92,9 +90,7 @@ def launch_lines(
 
 
 def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Constants]:
-    """Return groups and constants of a kernel whose groups process ranges of `steps` iterations in
-    total.
-    """
+    """Return groups and constants of a kernel whose groups split `steps` iterations."""
     local_size = _local_size(limits)
     groups = max(1, -(-steps // local_size))
     groups = min(-(-groups // _rounds(groups, limits)), limits.max_groups[0])
@@ -124,7 +120,10 @@ def row_variants(
 ) -> tuple[str, ...]:
     """Return the variants for rows of `columns` columns, the best guess first.
 
-    items: number of rows or, if `across`, of vec4s that span four adjacent rows.
+    Parameters
+    ----------
+    items
+        Number of rows or, if `across`, of vec4s that span four adjacent rows.
     """
     if limits.software:
         rounds = passes * (columns if across or columns % 4 else columns // 4)
@@ -161,8 +160,9 @@ def reads_64(limits: Limits) -> bool:
 
 
 def has_subgroup_kernels(limits: Limits, sizes: Container[int]) -> bool:
-    """Return True if a CPU driver runs subgroup kernels, which exist for these sizes; large
-    subgroups load 64-bit words.
+    """Return True if a CPU driver runs subgroup kernels, which exist for these subgroup sizes.
+
+    Kernels for large subgroups load 64-bit words.
     """
     lanes = limits.subgroup_size
     reads = lanes < _SOFTWARE_LOCAL_SIZE or reads_64(limits)

@@ -169,8 +169,14 @@ def nonzero(
 ) -> Tensor:
     """Return the indices of nonzero values, as numpy.nonzero, with a static result shape.
 
-    x: any shape -> (rank, size), one column per value, in row-major order. As in JAX, values beyond
-    `size` are dropped, and unused columns hold `fill_value`. size None: x.size.
+    As in JAX, values beyond `size` are dropped, and unused columns hold `fill_value`.
+
+    Shapes
+    ------
+    x
+        Any shape.
+    result
+        (rank, size), one column per value, in row-major order; the default size is x.size.
     """
     tensor = as_tensor(x)
     wanted = tensor.size if size is None else size

@@ -1,6 +1,4 @@
-"""Norms of convolutional networks as compositions of ops: group, instance, batch, local response
-norm.
-"""
+"""Group, instance, batch and local response norm, as compositions of ops."""
 
 from __future__ import annotations
 
@@ -96,10 +94,16 @@ def group_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Return (x - mean) / sqrt(variance + eps) * gamma + beta per group of channels, as ONNX
-    GroupNormalization.
+    """Normalize over each group of channels, as ONNX GroupNormalization.
 
-    x: (batch, channels, ...); gamma, beta: (channels,).
+    The result is (x - mean) / sqrt(variance + eps) * gamma + beta.
+
+    Shapes
+    ------
+    x
+        (batch, channels, ...)
+    gamma, beta
+        (channels,)
     """
     tensor = _with_channels("group_norm", x)
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or groups < 1:
@@ -119,10 +123,16 @@ def instance_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Return (x - mean) / sqrt(variance + eps) * gamma + beta per channel and instance, as ONNX
-    InstanceNormalization.
+    """Normalize each channel of each instance, as ONNX InstanceNormalization.
 
-    x: (batch, channels, ...); gamma, beta: (channels,).
+    The result is (x - mean) / sqrt(variance + eps) * gamma + beta.
+
+    Shapes
+    ------
+    x
+        (batch, channels, ...)
+    gamma, beta
+        (channels,)
     """
     tensor = _with_channels("instance_norm", x)
     return _grouped("instance_norm", tensor, tensor.shape[1], gamma, beta, eps, name)
@@ -143,11 +153,17 @@ def batch_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Return (x - mean) / sqrt(variance + eps) * gamma + beta with running statistics, as ONNX
-    BatchNormalization.
+    """Normalize with running statistics, as ONNX BatchNormalization.
 
-    x: (batch, channels, ...); the others: (channels,). Computed as x * s + t with channel-wise s
-    and t.
+    The result is (x - mean) / sqrt(variance + eps) * gamma + beta, computed as x * s + t with
+    channel-wise s and t.
+
+    Shapes
+    ------
+    x
+        (batch, channels, ...)
+    gamma, beta, mean, variance
+        (channels,)
     """
     op = "batch_norm"
     tensor, parameters = _with_channels(op, x), (gamma, beta, mean, variance)
@@ -173,11 +189,20 @@ def batch_norm_training(
     *,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalize with the batch's statistics and update the running ones, as ONNX BatchNormalization
-    with training_mode 1.
+    """Normalize with the batch's statistics, as ONNX BatchNormalization with training_mode 1.
 
-    x: (batch, channels, ...); the others: (channels,) -> (normalized x, mean * momentum + the
-    batch's mean * (1 - momentum), the variance by the same formula).
+    Returns
+    -------
+    tuple
+        Normalized x, and the updated running mean and variance: running * momentum + batch *
+        (1 - momentum).
+
+    Shapes
+    ------
+    x
+        (batch, channels, ...)
+    gamma, beta, mean, variance
+        (channels,)
     """
     op = "batch_norm_training"
     tensor = _with_channels(op, x)
@@ -204,10 +229,12 @@ def batch_norm_training(
 
 
 def lp_normalize(x: TensorLike, axis: int = -1, p: int = 2, *, name: str | None = None) -> Tensor:
-    """Divide x by its norm along an axis, as ONNX LpNormalization; the result is 0 if the norm is
-    0.
+    """Divide x by its norm along an axis, as ONNX LpNormalization; 0 if the norm is 0.
 
-    p: 1, the sum of absolute values, or 2, the Euclidean norm.
+    Parameters
+    ----------
+    p
+        1, the sum of absolute values, or 2, the Euclidean norm.
     """
     op = "lp_normalize"
     tensor = _float_tensor(op, x, 1, "a tensor with axes")
@@ -260,10 +287,10 @@ def local_response_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Return x / (bias + alpha / size * s) ** beta, as ONNX LRN, with s the sum of the squares of
-    `size` adjacent channels.
+    """Normalize over adjacent channels, as ONNX LRN.
 
-    x: (batch, channels, ...).
+    The result is x / (bias + alpha / size * s) ** beta, with s the sum of the squares of `size`
+    adjacent channels. x: (batch, channels, ...).
     """
     op = "local_response_norm"
     tensor = _with_channels(op, x)

@@ -175,8 +175,8 @@ def _softmax(call: VjpContext) -> VjpResult:
 
 @gradient("log_softmax")
 def _log_softmax(call: VjpContext) -> VjpResult:
-    """Return gradients that are 0 where a bool mask is False: the result is -infinity for any x
-    there.
+    """Return gradients; x has none where a bool mask is False: the result is -infinity for any
+    x.
     """
     g = call.grad
     if len(call.inputs) == 2 and call.inputs[1].dtype == BOOL:
@@ -189,8 +189,9 @@ def _log_softmax(call: VjpContext) -> VjpResult:
 
 @gradient("layer_norm", "rms_norm")
 def _norm(call: VjpContext) -> VjpResult:
-    """Return gradients: an op of its own for the rows, g times the normalized row for the scale,
-    and g for the shift.
+    """Return gradients: layer_norm_backward for the rows, g times the normalized row for the scale.
+
+    The gradient of the shift is g.
     """
     attrs, operands = call.attrs, (call.grad, *call.inputs)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")

@@ -30,9 +30,7 @@ from ..lowering.vec4 import (
 NORM_PASSES = 3
 """Passes of the kernel over each row."""
 TILED = "tiled"
-"""Variant for CPU drivers: each row is read twice, and several rows are processed together
-(norm_tiled.comp).
-"""
+"""Variant for CPU drivers: reads each row twice, several rows at once (norm_tiled.comp)."""
 ROWS_TOGETHER = 4
 MIN_ROWS = 128
 """Minimum number of rows for the tiled variant; fewer rows leave threads of a CPU driver idle."""
@@ -111,9 +109,7 @@ def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArra
 MIN_SPREAD = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
 """Minimum mean of squares plus eps, by type; below it squares lose digits to underflow."""
 MAX_SCALE_UP = 40
-"""Maximum power of two by which rows are scaled up if eps is not 0, because eps is then
-significant.
-"""
+"""Maximum power of two by which rows are scaled up; an eps above 0 is significant beyond it."""
 
 
 def _lost(spread: NDArray) -> NDArray:
@@ -122,9 +118,7 @@ def _lost(spread: NDArray) -> NDArray:
 
 
 def _powers(rows: NDArray, eps: float) -> NDArray:
-    """Return the power of two that scales each row's maximum magnitude near 1; 1 if it is 0 or not
-    finite.
-    """
+    """Return the power of two that scales each row's maximum near 1; 1 if it is 0 or not finite."""
     largest = np.abs(rows).max(axis=1, keepdims=True)
     known = np.isfinite(largest) & (largest > 0)
     exponents = np.frexp(np.where(known, largest, 1))[1] - 1
@@ -144,8 +138,7 @@ def _normed(rows: NDArray, eps: NDArray, centered: bool) -> tuple[NDArray, NDArr
 
 
 def _norm_again(rows: NDArray, eps: float, centered: bool) -> tuple[NDArray, NDArray]:
-    """Return normalized rows whose squares overflow or underflow, and the factor of their
-    deviations from the mean.
+    """Return normalized rows, and the factor of their deviations, if squares over- or underflow.
 
     Rows are first scaled by powers of two.
     """

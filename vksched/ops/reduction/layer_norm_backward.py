@@ -120,9 +120,7 @@ register(
 
 
 def layer_norm_backward(g: Tensor, x: Tensor, scale: Tensor | None, attrs: Attrs) -> Tensor:
-    """Return the gradient of a norm with respect to its rows x; attrs: the norm's axis, eps and
-    kind.
-    """
+    """Return the gradient of a norm for its rows x; attrs: the norm's axis, eps and kind."""
     norm_attrs = {name: attrs[name] for name in ("axis", "eps", "kind")}
     operands = (g, x) if scale is None else (g, x, scale)
     return apply(OP, operands, {**norm_attrs, "scaled": scale is not None})

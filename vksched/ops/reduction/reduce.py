@@ -102,9 +102,7 @@ Along = tuple[int, ...]
 
 
 def wide(x: NDArray) -> NDArray:
-    """Convert float32 to float64, so that the result is rounded once; return other arrays
-    unchanged.
-    """
+    """Convert float32 to float64 to round the result once; return other arrays unchanged."""
     return x.astype(np.float64) if x.dtype == np.float32 else x
 
 
@@ -364,9 +362,7 @@ def reduce_mean(
 def reduce_prod(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Multiply over one, several or all axes, as numpy.prod; integers wrap; an empty product is
-    1.
-    """
+    """Multiply over axes, by default all, as numpy.prod; integers wrap; an empty product is 1."""
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
 
@@ -387,18 +383,14 @@ def reduce_min(
 def reduce_any(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Return True if any bool over one, several or all axes is True, as numpy.any; False if
-    empty.
-    """
+    """Return True if any bool over axes, by default all, is True, as numpy.any; False if empty."""
     return _reduce("reduce_any", x, axis, keepdims, name)
 
 
 def reduce_all(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Return True if all bools over one, several or all axes are True, as numpy.all; True if
-    empty.
-    """
+    """Return True if all bools over axes, by default all, are True, as numpy.all; True if empty."""
     return _reduce("reduce_all", x, axis, keepdims, name)
 
 

@@ -67,7 +67,10 @@ class Launch:
 def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) -> Launch:
     """Return parts and columns per part for `rows` results of `columns` values each.
 
-    side_by_side: number of adjacent rows in memory.
+    Parameters
+    ----------
+    side_by_side
+        Number of adjacent rows in memory.
     """
     if limits.software:
         parts = max(1, -(-columns // SOFTWARE_CHUNK))
@@ -83,8 +86,12 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
 def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK) -> Launch:
     """Return parts and columns per part if a CPU driver reads vec4s.
 
-    across: True if a vec4 spans four rows. most: maximum columns per part, with at most MAX_PARTS
-    parts.
+    Parameters
+    ----------
+    across
+        True if a vec4 spans four rows.
+    most
+        Maximum columns per part, with at most MAX_PARTS parts.
     """
     lines, least = (-(-rows // 4), MIN_ACROSS_CHUNK) if across else (rows, MIN_VEC4_CHUNK)
     busy = min(-(-BUSY_LANES // lines), columns // least)
@@ -103,9 +110,7 @@ def choose_last_launch(rows: int, columns: int, limits: Limits) -> Launch:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of a reduction. Sizes and strides of outer and reduced axes are merged, innermost
-    first.
-    """
+    """Rows of a reduction, with merged outer and reduced axes, innermost first."""
 
     rows: int
     columns: int

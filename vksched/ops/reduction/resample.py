@@ -116,8 +116,16 @@ def resample(
 ) -> Tensor:
     """Return result[o, i, n] = sum over t of weights[i, t] * x[o, indices[i, t], n].
 
-    x: (..., size, ...), indices and weights: (out, taps) -> (..., out, ...). Indices are clamped to
-    the axis; taps with weight 0 are not read.
+    Indices are clamped to the axis; taps with weight 0 are not read.
+
+    Shapes
+    ------
+    x
+        (..., size, ...)
+    indices, weights
+        (out, taps)
+    result
+        (..., out, ...)
     """
     taps = constant(np.asarray(indices, np.int32)), constant(np.asarray(weights, x.dtype))
     return apply("resample", (x, *taps), {"axis": axis}, name)
@@ -129,8 +137,16 @@ def resample_transposed(
     """Return the transpose of `resample`, which is a resampling too.
 
     result[o, j, n] = sum over all i, t with indices[i, t] = j of weights[i, t] * g[o, i, n]. Pairs
-    with weight 0 may have any index. g: (..., out, ...), indices and weights: (out, taps) -> (...,
-    size, ...).
+    with weight 0 may have any index.
+
+    Shapes
+    ------
+    g
+        (..., out, ...)
+    indices, weights
+        (out, taps)
+    result
+        (..., size, ...)
     """
     shape = (*g.shape[:axis], size, *g.shape[axis + 1 :])
     if math.prod(g.shape) == 0 or size == 0:
@@ -141,10 +157,9 @@ def resample_transposed(
 
 
 def _pairs_of_places(indices: NDArray, counts: NDArray, size: int) -> tuple[NDArray, NDArray]:
-    """Return the pairs (result, tap) that read each of `size` positions, by number, and a mask of
-    existing pairs: (size, most) both.
+    """Return the pairs (result, tap) that read each position, by number, and a mask of valid pairs.
 
-    counts: mask of the pairs that read.
+    Both are (size, most). counts: mask of the pairs that read.
     """
     pairs = np.flatnonzero(counts)
     places = indices.reshape(-1)[pairs]

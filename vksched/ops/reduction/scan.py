@@ -165,10 +165,16 @@ def cumsum(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Return cumulative sums along an axis, or of the flattened tensor, as numpy.cumsum; integers
-    wrap.
+    """Return cumulative sums along an axis, by default of the flattened tensor, as numpy.cumsum.
 
-    exclusive: exclude each element from its own sum. reverse: sum from the end, as in ONNX CumSum.
+    Integers wrap.
+
+    Parameters
+    ----------
+    exclusive
+        Exclude each element from its own sum, as in ONNX CumSum.
+    reverse
+        Sum from the end, as in ONNX CumSum.
     """
     return _scan("cumsum", x, axis, exclusive, reverse, name)
 
@@ -181,9 +187,15 @@ def cumprod(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Return cumulative products along an axis, or of the flattened tensor, as numpy.cumprod;
-    integers wrap.
+    """Return cumulative products along an axis, by default of the flattened tensor.
 
-    exclusive: exclude each element from its own product. reverse: multiply from the end.
+    As numpy.cumprod; integers wrap.
+
+    Parameters
+    ----------
+    exclusive
+        Exclude each element from its own product.
+    reverse
+        Multiply from the end.
     """
     return _scan("cumprod", x, axis, exclusive, reverse, name)

@@ -1,5 +1,6 @@
-"""Sharding rules of ops along axes: all other axes can be sharded, and the axes of sums. Examples:
-tests/ir/test_sharding_rules.py.
+"""Sharding rules of ops along axes: all other axes can be sharded, and the axes of sums.
+
+Examples: tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations

@@ -86,9 +86,7 @@ def _log_softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray
 
 
 def _sizes(call: Call) -> tuple[int, int, bool, int]:
-    """Return columns, adjacent rows, True if four of these are processed together, and the number
-    of items.
-    """
+    """Return columns, adjacent rows, True if vec4s span four of them, and the number of items."""
     shape, axis = call.output.shape, call.attrs.as_int("axis")
     columns, inner = shape[axis], math.prod(shape[axis + 1 :])
     across = inner > 1 and inner % 4 == 0 and len(call.inputs) == 1
@@ -104,9 +102,7 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 
 def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...], bool]:
-    """Return the push constants that locate the mask of a row, and True if masks are loaded as
-    vec4s.
-    """
+    """Return the push constants for the mask of a row, and True if masks are loaded as vec4s."""
     shape, axis = call.output.shape, call.attrs.as_int("axis")
     strides = broadcast_strides(call.inputs[1].shape, shape)
     outer_shape = shape[:axis] + shape[axis + 1 :]
@@ -237,9 +233,7 @@ register(
 
 
 def as_mask(mask: TensorLike, like: Tensor) -> Tensor:
-    """Return a mask as a tensor; Python floats get the element type of `like`, bools are
-    unchanged.
-    """
+    """Return a mask as a tensor; Python floats get the dtype of `like`, bools are unchanged."""
     tensor = as_tensor(mask)
     if isinstance(mask, (Tensor, np.ndarray)) or tensor.dtype not in FLOATS:
         return tensor
@@ -260,8 +254,11 @@ def softmax(
 ) -> Tensor:
     """Return exp(x) / sum(exp(x)) along an axis, as scipy.special.softmax, without overflow.
 
-    mask: broadcasts to x; bool excludes elements that are False, float32 is added to x. Fully
-    masked rows are NaN.
+    Parameters
+    ----------
+    mask
+        Broadcasts to x. bool excludes elements that are False, float32 is added to x. Fully masked
+        rows are NaN.
     """
     return _apply("softmax", x, axis, mask, name)
 
@@ -271,6 +268,9 @@ def log_softmax(
 ) -> Tensor:
     """Return x - log(sum(exp(x))) along an axis, as ONNX LogSoftmax, exact for values of any size.
 
-    mask: as in `softmax`; masked elements are -infinity.
+    Parameters
+    ----------
+    mask
+        As in `softmax`; masked elements are -infinity.
     """
     return _apply("log_softmax", x, axis, mask, name)

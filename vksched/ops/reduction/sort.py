@@ -199,8 +199,7 @@ def _sort(
 def sort(
     x: TensorLike, axis: int = -1, descending: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Sort the values along an axis in ascending or descending order, as numpy.sort with
-    kind="stable".
+    """Sort the values along an axis, as numpy.sort with kind="stable".
 
     NaN counts as largest; equal values, such as -0 and 0, are stable.
     """
@@ -220,11 +219,16 @@ def argsort(
 def topk(
     x: TensorLike, k: int, axis: int = -1, largest: bool = True, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the k largest or smallest values along an axis, sorted, and their indices, as ONNX
-    TopK.
+    """Return the k largest or smallest values along an axis, and their indices, as ONNX TopK.
 
-    x: (..., n, ...) -> two of (..., k, ...). Among equal values the lower index comes first; NaN
-    counts as largest.
+    Values are sorted. Among equal values the lower index comes first; NaN counts as largest.
+
+    Shapes
+    ------
+    x
+        (..., n, ...)
+    result
+        Two tensors (..., k, ...).
     """
     tensor = as_tensor(x)
     if not isinstance(k, (int, np.integer)) or isinstance(k, bool):
