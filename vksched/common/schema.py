@@ -83,8 +83,8 @@ def _all_hold(data: Sequence[Any], schema: object) -> bool:
     assert isinstance(schema, dict)
     for key, of in schema.items():
         name = key.removesuffix("?")
-        found = [each[name] for each in data if name in each]
-        if (name == key and len(found) < len(data)) or not _all_hold(found, of):
+        values = [each[name] for each in data if name in each]
+        if (name == key and len(values) < len(data)) or not _all_hold(values, of):
             return False
     return True
 

@@ -41,8 +41,8 @@ def float_of(value: object) -> float | None:
 
 def number_of(value: Any) -> Any:
     """Decode a number or None that `plain` encoded."""
-    found = float_of(value)
-    return value if found is None else found
+    result = float_of(value)
+    return value if result is None else result
 
 
 _WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}

@@ -247,11 +247,11 @@ class Each(Domain):
     most: int = MAX_RANK
 
     def expected(self, value: AttrValue, call: Asked) -> str:
-        least, most = self.least, self.most
+        minimum, maximum = self.least, self.most
         if self.count is not None:
-            least = most = self.count if isinstance(self.count, int) else self.count(call)
-        if not isinstance(value, tuple) or not least <= len(value) <= most:
-            number = str(least) if least == most else f"{least} to {most}"
+            minimum = maximum = self.count if isinstance(self.count, int) else self.count(call)
+        if not isinstance(value, tuple) or not minimum <= len(value) <= maximum:
+            number = str(minimum) if minimum == maximum else f"{minimum} to {maximum}"
             return f"a tuple of {number} values"
         wrong = next(filter(None, (self.of.expected(each, call) for each in value)), "")
         return wrong and f"{wrong} each"

@@ -89,25 +89,25 @@ def _name_outputs(outputs: Outputs) -> list[tuple[str, Tensor]]:
 
 def _unique_names(order: Sequence[Tensor]) -> dict[Tensor, str]:
     names: dict[Tensor, str] = {}
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for tensor in order:
         if tensor.named:
-            if tensor.name in taken:
+            if tensor.name in used_names:
                 more = ", or another name= for one of two optimizers"
                 raise GraphError(
                     f"[graph] two tensors are named {tensor.name!r}; try another name"
                     + more * (tensor.op == "state")
                 )
-            taken.add(tensor.name)
+            used_names.add(tensor.name)
             names[tensor] = tensor.name
     counters: dict[str, int] = {}
     for tensor in order:
         if not tensor.named:
             name = tensor.name
-            while name in taken:
+            while name in used_names:
                 counters[tensor.name] = counters.get(tensor.name, 0) + 1
                 name = f"{tensor.name}_{counters[tensor.name]}"
-            taken.add(name)
+            used_names.add(name)
             names[tensor] = name
     return names
 

@@ -23,9 +23,9 @@ def domains_of(op: Op) -> Mapping[str, Domain]:
 
 def check_call(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
     """Raise ShapeError or DTypeError if the operand count or an attribute is invalid."""
-    least, most = op.operands
-    if not least <= len(inputs) <= most:
-        number = str(least) if least == most else f"{least} to {most}"
+    minimum, maximum = op.operands
+    if not minimum <= len(inputs) <= maximum:
+        number = str(minimum) if minimum == maximum else f"{minimum} to {maximum}"
         raise ShapeError(f"[{op.name}] expected {number} operands, got {len(inputs)}")
     if op.attrs is None:
         return

@@ -26,7 +26,7 @@ LONG = 1 << 23
 SHARES = 2 * usable_cores() if usable_cores() > 1 else 1
 """Maximum number of pieces of a call if each piece reads a whole operand again."""
 
-LONG_ROW = 1 << 12
+MIN_PAIRWISE_ROW = 1 << 12
 """Row length above which naive float32 summation loses digits that pairwise summation keeps."""
 
 Piece = tuple[tuple[NDArray, ...], NDArray]
@@ -52,7 +52,7 @@ def sum_rows(x: NDArray) -> NDArray:
     Short rows use a matmul, which is the fastest but sums sequentially. Long rows use pairwise
     summation.
     """
-    if x.shape[-1] > LONG_ROW:
+    if x.shape[-1] > MIN_PAIRWISE_ROW:
         return np.asarray(np.add.reduce(x, axis=-1, keepdims=True))
     return np.asarray(np.matmul(x, np.ones((x.shape[-1], 1), x.dtype)))
 

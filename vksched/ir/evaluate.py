@@ -67,11 +67,11 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             wide[known] = dtypes.pop()
     narrow = {dtype: known for known, dtype in wide.items()}
     positions = {INT64: INT32}
-    seen = tuple(
+    operand_types = tuple(
         t.as_dtype((positions if i in op.indices else narrow).get(t.dtype, t.dtype))
         for i, t in enumerate(inputs)
     )
-    result = op.infer(seen, attrs)
+    result = op.infer(operand_types, attrs)
     return result.as_dtype(wide.get(result.dtype, result.dtype))
 
 

@@ -120,18 +120,18 @@ class Graph:
         types: dict[TensorType, int] = {}
         kinds = [types.setdefault(node.type, len(types)) for node in self.nodes]
         over, calls = self.overwritten, dict[tuple[object, ...], int]()
-        asked = (
+        call_keys = (
             (n.op, n.attrs, n.id in over, kinds[n.id], *[kinds[i] for i in n.inputs])
             for n in self.nodes
         )
-        return tuple(calls.setdefault(each, len(calls)) for each in asked)
+        return tuple(calls.setdefault(each, len(calls)) for each in call_keys)
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
         """Return nodes that partially update a state, in place if they run on its device."""
         reads = Counter(i for node in self.nodes for i in node.inputs)
         reads.update((*self.backed_up_states, *(i for _, i in self.outputs)))
-        found = set[int]()
+        result = set[int]()
         for node_id, state in self.states.items():
             if node_id == state:
                 continue
@@ -139,8 +139,8 @@ class Graph:
             how = value.declaration.in_place
             positions = [position for position, i in enumerate(value.inputs) if i == state]
             if how is not None and positions == [how.kept] and reads[value.id] == 1:
-                found.add(value.id)
-        return frozenset(found)
+                result.add(value.id)
+        return frozenset(result)
 
     @cached_property
     def calls(self) -> tuple[Node, ...]:
@@ -185,9 +185,9 @@ class Graph:
         out: list[Bounds | None] = []
         for node in self.nodes:
             if node.id in self.data:
-                wanted = node.type.dtype == INT64 or node.type.size <= FEW
-                found = bounds_of_data(as_array(self.data[node.id])) if wanted else None
-                out.append(found or OF_DTYPE.get(node.type.dtype))
+                is_scanned = node.type.dtype == INT64 or node.type.size <= FEW
+                scanned = bounds_of_data(as_array(self.data[node.id])) if is_scanned else None
+                out.append(scanned or OF_DTYPE.get(node.type.dtype))
             elif node.declaration.leaf or node.op == "state":
                 low, high = node.attrs.get("low"), node.attrs.get("high")
                 is_bounded = isinstance(low, int) and isinstance(high, int)
@@ -239,12 +239,12 @@ class Graph:
 
     def transitive_leaves(self, node: Node) -> tuple[int, ...]:
         """Return the leaves and states that a node reads, including through dequantize nodes."""
-        found: list[int] = []
+        result: list[int] = []
         for operand in node.inputs:
             root = self.nodes[self.view_bases[operand]]
             read = root.inputs if root.declaration.is_dequantize else (root.id,)
-            found += [self.view_bases[i] for i in read]
-        return tuple([i for i in found if i in self._leaves or self.states.get(i) == i])
+            result += [self.view_bases[i] for i in read]
+        return tuple([i for i in result if i in self._leaves or self.states.get(i) == i])
 
     @cached_property
     def _leaves(self) -> frozenset[int]:
@@ -285,7 +285,7 @@ class Graph:
             for i in node.inputs:
                 if not 0 <= i < position:
                     raise GraphError(f"[graph] {node.name} reads a value that comes later")
-        _verify_held(self)
+        _verify_arrays(self)
         for node in self.calls:
             try:
                 inferred = infer(node.declaration, self.input_types(node), node.attrs)
@@ -350,7 +350,7 @@ class Graph:
         return {"nodes": nodes, "outputs": [list(o) for o in self.outputs]}
 
 
-def _verify_held(graph: Graph) -> None:
+def _verify_arrays(graph: Graph) -> None:
     """Check that exactly the leaves and states have arrays."""
     others = (*graph.backed_up_states, *graph.aliases.values())
     if others and not 0 <= min(others) <= max(others) < len(graph.nodes):

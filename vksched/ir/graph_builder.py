@@ -143,8 +143,8 @@ class GraphBuilder:
         old
             For each name of the old graph the nodes that hold a part of its value, the best first.
         """
-        wanted = [*outputs.values(), *shown]
-        ids = {i: at for at, i in enumerate(self._living(wanted))}
+        roots = [*outputs.values(), *shown]
+        ids = {i: at for at, i in enumerate(self._reachable(roots))}
         nodes = tuple(
             replace(self._nodes[i], id=at, inputs=tuple(ids[n] for n in self._nodes[i].inputs))
             for i, at in ids.items()
@@ -153,7 +153,9 @@ class GraphBuilder:
             n.inputs[1] for n in nodes if n.op == "assign" and nodes[n.inputs[0]].attrs["backup"]
         )
         there = {node.name for node in nodes}
-        found = {name: next((ids[i] for i in some if i in ids), None) for name, some in old.items()}
+        result = {
+            name: next((ids[i] for i in some if i in ids), None) for name, some in old.items()
+        }
         graph = Graph(
             nodes,
             tuple((name, ids[i]) for name, i in outputs.items()),
@@ -161,7 +163,7 @@ class GraphBuilder:
             MappingProxyType({ids[i]: v for i, v in self._keys.items() if i in ids}),
             MappingProxyType({ids[i]: v for i, v in self._initial.items() if i in ids}),
             backed_up,
-            {n: at for n, at in found.items() if at is not None and n not in there},
+            {n: at for n, at in result.items() if at is not None and n not in there},
         )
         # a view is on the device of its base
         pinned_devices = {ids[i]: d for i, d in self._pinned_devices.items() if i in ids}
@@ -174,7 +176,7 @@ class GraphBuilder:
         )
         return BuildResult(graph.verify(), pinned_devices, pipeline_order, all_reduce_nodes)
 
-    def _living(self, wanted: Iterable[int]) -> list[int]:
+    def _reachable(self, wanted: Iterable[int]) -> list[int]:
         """Return in order the ancestors of the wanted nodes, and the nodes to retain."""
         alive = set(wanted)
         for node in reversed(self._nodes):

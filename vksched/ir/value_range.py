@@ -94,15 +94,15 @@ def _each(compute: Callable[[int, int], Bounds]) -> Rule:
 def _divided(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     if known[0] is None:
         return None
-    most = max(abs(v) for v in known[0])
-    return -most, most
+    maximum = max(abs(v) for v in known[0])
+    return -maximum, maximum
 
 
 def _remainder(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     if known[1] is None:
         return None
-    most = max(abs(v) for v in known[1])
-    return -most, most
+    maximum = max(abs(v) for v in known[1])
+    return -maximum, maximum
 
 
 def _positions(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
@@ -139,8 +139,8 @@ def _absolute(low: int, high: int) -> Bounds:
 
 
 def _square(low: int, high: int) -> Bounds:
-    least, most = _absolute(low, high)
-    return least**2, most**2
+    minimum, maximum = _absolute(low, high)
+    return minimum**2, maximum**2
 
 
 def _bitwise(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
@@ -148,8 +148,8 @@ def _bitwise(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Boun
     ends = [v for bounds in known[:2] if bounds is not None for v in bounds]
     if len(ends) < 4:
         return None
-    most = (1 << max((v if v >= 0 else ~v).bit_length() for v in ends)) - 1
-    return (0 if min(ends) >= 0 else -1 - most), most
+    maximum = (1 << max((v if v >= 0 else ~v).bit_length() for v in ends)) - 1
+    return (0 if min(ends) >= 0 else -1 - maximum), maximum
 
 
 def _clipped(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
@@ -213,8 +213,8 @@ def _products(known: Known, terms: int) -> Bounds | None:
     if any(bounds is None for bounds in known):
         return None
     sizes = [_size(bounds) for bounds in known if bounds is not None]
-    most = terms * sizes[0] * sizes[1] + sum(sizes[2:])
-    return -most, most
+    maximum = terms * sizes[0] * sizes[1] + sum(sizes[2:])
+    return -maximum, maximum
 
 
 def _multiplied(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
@@ -234,8 +234,8 @@ def _power(base: Bounds | None, exponent: int) -> Bounds | None:
     """Return the bounds of a power, or None beyond 64 bits."""
     if base is None or exponent * max(_size(base), 2).bit_length() > 4096:
         return None
-    most = max(1, _size(base)) ** max(0, exponent)
-    return (0 if base[0] >= 0 else -most), most
+    maximum = max(1, _size(base)) ** max(0, exponent)
+    return (0 if base[0] >= 0 else -maximum), maximum
 
 
 def _raised(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
@@ -251,8 +251,8 @@ def _factors(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Boun
 def _shifted(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     if known[0] is None or known[1] is None:
         return None
-    most = _size(known[0]) << min(63, max(0, known[1][1]))
-    return (0 if known[0][0] >= 0 else -most), most
+    maximum = _size(known[0]) << min(63, max(0, known[1][1]))
+    return (0 if known[0][0] >= 0 else -maximum), maximum
 
 
 RULES: dict[str, Rule] = {

@@ -35,7 +35,7 @@ from ..lowering.strides import spread
 from ..lowering.vec4 import launch_run
 
 Number = bool | int | float
-FARTHEST = 1 << 30
+MAX_DIAGONAL = 1 << 30
 """Limit of a diagonal's number, beyond all diagonals of matrices."""
 
 
@@ -171,7 +171,7 @@ _register(
 )
 _register(
     *("eye", _eye_reference, ("eye",), _eye_lower),
-    {"shape": Dims(2), "diagonal": Whole(-FARTHEST, FARTHEST), "dtype": dtype_of()},
+    {"shape": Dims(2), "diagonal": Whole(-MAX_DIAGONAL, MAX_DIAGONAL), "dtype": dtype_of()},
 )
 _RAMP: Domains = {"shape": Dims(1), "start": Value(), "step": Value()}
 _register(
@@ -259,7 +259,7 @@ def eye(
     diagonal = as_int("eye", "k", k)
     attrs: dict[str, AttrValue] = {
         "shape": shape,
-        "diagonal": max(-FARTHEST, min(FARTHEST, diagonal)),
+        "diagonal": max(-MAX_DIAGONAL, min(MAX_DIAGONAL, diagonal)),
         "dtype": canonical_dtype(dtype),
     }
     return apply("eye", (), attrs, name)

@@ -140,11 +140,11 @@ def with_epilogue(op: Op) -> Op:
     def work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
         return _work(op, inputs, output, attrs)
 
-    least, most = op.operands
+    minimum, maximum = op.operands
     return replace(
         op,
         attrs={**(op.attrs or {}), EPILOGUE: Epilogue()},
-        operands=(least, most + 1),
+        operands=(minimum, maximum + 1),
         infer=lambda inputs, attrs: _infer(op, inputs, attrs),
         reference=lambda inputs, attrs: _reference(op, inputs, attrs),
         work=work,

@@ -154,7 +154,7 @@ def program_of(attrs: Attrs) -> FusedProgram:
     """Return the program of a fused elementwise op."""
     steps = cast(tuple[Instr, ...], attrs["steps"])
     constants = cast(tuple[tuple[str, int], ...], attrs["constants"])
-    taken = tuple(
+    instrs = tuple(
         (get_op(op), tuple(at), Attrs(dict(attrs_items))) for op, at, attrs_items in steps
     )
     last = {at: number for number, (_, read, _) in enumerate(steps) for at in read}
@@ -162,7 +162,7 @@ def program_of(attrs: Attrs) -> FusedProgram:
     for at, number in last.items():
         dead[number].append(at)
     values = tuple(_value_of(dtype, at) for dtype, at in constants)
-    return FusedProgram(taken, constants, values, tuple(map(tuple, dead)))
+    return FusedProgram(instrs, constants, values, tuple(map(tuple, dead)))
 
 
 def _value_of(dtype: str, at: int) -> NDArray:

@@ -215,7 +215,7 @@ def declare_unary(
     if parameters:
         PARAMETERS[op] = values_of
     cpu = CpuKernel(run, cut_elements)
-    seen = view if same else None
+    view_rule = view if same else None
     native_program = partial(_native_program, op) if FLOAT32 in allowed and result is None else None
     register(
         Op(
@@ -225,7 +225,7 @@ def declare_unary(
             kernel,
             attrs=parameters,
             operands=(1, 1),
-            view=seen,
+            view=view_rule,
             cpu=cpu,
             native_program=native_program,
             in_place=InPlace(),

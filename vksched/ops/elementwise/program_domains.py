@@ -43,8 +43,8 @@ def _is_constant(value: AttrValue) -> bool:
     if not isinstance(value, tuple) or len(value) != 2:
         return False
     dtype, word = value
-    most = 1 if dtype == BOOL else 2**32 - 1
-    return dtype in _WORDS and type(word) is int and 0 <= word <= most
+    maximum = 1 if dtype == BOOL else 2**32 - 1
+    return dtype in _WORDS and type(word) is int and 0 <= word <= maximum
 
 
 @dataclass(frozen=True)

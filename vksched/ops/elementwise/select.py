@@ -172,9 +172,11 @@ def _reduce_precision_reference(
 
 def _reduce_precision_words(call: Call) -> tuple[int, ...]:
     attrs = call.attrs
-    least = attrs.as_int("min_exponent") + _BIAS
+    minimum = attrs.as_int("min_exponent") + _BIAS
     how = (
-        attrs.as_int("mantissa_bits") | least << 8 | OVERFLOW.index(attrs.as_str("overflow")) << 16
+        attrs.as_int("mantissa_bits")
+        | minimum << 8
+        | OVERFLOW.index(attrs.as_str("overflow")) << 16
     )
     return how, word(attrs["max_finite"], FLOAT32)
 
@@ -219,25 +221,25 @@ def reduce_precision(
         Result for larger values: "saturate" (max_finite), "inf" or "nan".
     """
     op = "reduce_precision"
-    bits, least = (
+    bits, minimum = (
         as_int(op, "mantissa_bits", mantissa_bits),
         as_int(op, "min_exponent", min_exponent),
     )
-    if not 1 <= bits < _DIGITS or not 1 - _BIAS <= least <= _BIAS:
+    if not 1 <= bits < _DIGITS or not 1 - _BIAS <= minimum <= _BIAS:
         raise ShapeError(
             f"[{op}] expected 1 to {_DIGITS - 1} mantissa bits and an exponent in "
             f"{1 - _BIAS}..{_BIAS}, got {mantissa_bits} and {min_exponent}"
         )
-    if 1 - _BIAS < least <= bits - _BIAS:
+    if 1 - _BIAS < minimum <= bits - _BIAS:
         raise ShapeError(
-            f"[{op}] expected steps that float32 holds, got 2**{least - bits}; try a "
+            f"[{op}] expected steps that float32 holds, got 2**{minimum - bits}; try a "
             f"min_exponent of {1 - _BIAS}"
         )
     if overflow not in OVERFLOW:
         raise DTypeError(f"[{op}] expected overflow to be one of {OVERFLOW}, got {overflow!r}")
-    most = number(op, "max_finite", max_finite)
-    attrs: dict[str, AttrValue] = {"mantissa_bits": bits, "min_exponent": least}
-    return unary(op, x, name, **attrs, max_finite=most, overflow=overflow)
+    maximum = number(op, "max_finite", max_finite)
+    attrs: dict[str, AttrValue] = {"mantissa_bits": bits, "min_exponent": minimum}
+    return unary(op, x, name, **attrs, max_finite=maximum, overflow=overflow)
 
 
 # -- clip --------------------------------------------------------------------------------------
@@ -251,12 +253,12 @@ def _clip_reference(x: NDArray, low: float | None, high: float | None) -> NDArra
 def _clip_words(call: Call) -> tuple[int, ...]:
     dtype = call.inputs[0].dtype
     if dtype == FLOAT32:
-        least, most = -math.inf, math.inf
+        minimum, maximum = -math.inf, math.inf
     else:  # bounds of an int64 operand whose values fit 32 bits may exceed 32 bits
-        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        minimum, maximum = np.iinfo(dtype).min, np.iinfo(dtype).max
     low, high = call.attrs["low"], call.attrs["high"]
-    ends: list[AttrValue] = [least if low is None else low, most if high is None else high]
-    return tuple(word(min(max(v, least), most), dtype) for v in ends)  # type: ignore[type-var]
+    ends: list[AttrValue] = [minimum if low is None else low, maximum if high is None else high]
+    return tuple(word(min(max(v, minimum), maximum), dtype) for v in ends)  # type: ignore[type-var]
 
 
 _END = Nullable(Value(has_nan=False))

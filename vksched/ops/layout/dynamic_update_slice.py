@@ -63,12 +63,12 @@ def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
     parts = [(target, rows)] if start.ndim == 0 else zip(target, rows, strict=True)
     along = axis - start.ndim
     for (to, new), first in zip(parts, start.reshape(-1).tolist(), strict=True):
-        size, many = to.shape[along], new.shape[along]
-        begin, end = max(0, -first), min(many, size - first)
+        size, count = to.shape[along], new.shape[along]
+        begin, end = max(0, -first), min(count, size - first)
         if begin < end:
             lead = (slice(None),) * along
-            at, taken = (*lead, slice(first + begin, first + end)), (*lead, slice(begin, end))
-            to[at] = new[taken]
+            at, selected = (*lead, slice(first + begin, first + end)), (*lead, slice(begin, end))
+            to[at] = new[selected]
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:

@@ -59,13 +59,13 @@ def _slice(call: VjpContext) -> VjpResult:
     """Insert zeros between the elements for steps above 1, then pad."""
     x, g = call.inputs[0], call.grad
     ranges = slice_ranges(x.shape, call.attrs)
-    backwards = [a for a, taken in enumerate(ranges) if taken.step < 0 and len(taken) > 1]
+    backwards = [a for a, selected in enumerate(ranges) if selected.step < 0 and len(selected) > 1]
     g = flip(g, backwards) if backwards else g
     around: list[tuple[int, int]] = []
-    for axis, taken in enumerate(ranges):
-        size, count = x.shape[axis], len(taken)
-        first = min(taken[0], taken[-1]) if count else 0
-        step = abs(taken.step) if count > 1 else 1
+    for axis, selected in enumerate(ranges):
+        size, count = x.shape[axis], len(selected)
+        first = min(selected[0], selected[-1]) if count else 0
+        step = abs(selected.step) if count > 1 else 1
         around.append((first, size - first - count * step))
         if step > 1:
             before, after = g.shape[:axis], g.shape[axis + 1 :]
@@ -175,26 +175,26 @@ def _one_hot(call: VjpContext) -> VjpResult:
 def _dynamic_update_slice(call: VjpContext) -> VjpResult:
     """Return gradients; dropped rows have none."""
     (data, rows, start), g, axis = call.inputs, call.grad, call.attrs.as_int("axis")
-    size, many = data.shape[axis], rows.shape[axis]
+    size, count = data.shape[axis], rows.shape[axis]
     g_data = dynamic_update_slice(g, _zeros(rows), start, axis)
-    if not size or not many:
+    if not size or not count:
         return g_data, _zeros(rows), None
     numbers: dict[str, AttrValue] = {"start": 0, "step": 1, "dtype": INT32}
-    steps = apply("arange", (), {"shape": (many,), **numbers})
+    steps = apply("arange", (), {"shape": (count,), **numbers})
     first = cast(start, INT32)
     at = reshape(first, (-1, 1)) + steps
     inside = logical_and(greater_equal(at, 0), less(at, size))
     at = where(inside, at, 0)
     if start.rank:
         lines = gather_nd(moveaxis(g, axis, 1), reshape(at, (*at.shape, 1)), 1)
-        taken = moveaxis(lines, 1, axis)
+        selected = moveaxis(lines, 1, axis)
     else:
-        taken = gather(g, reshape(at, (many,)), axis)
+        selected = gather(g, reshape(at, (count,)), axis)
     shape = [1] * rows.rank
-    shape[axis] = many
+    shape[axis] = count
     if start.rank:
         shape[0] = start.shape[0]
-    return g_data, where(reshape(inside, shape), taken, as_tensor(0.0, like=g)), None
+    return g_data, where(reshape(inside, shape), selected, as_tensor(0.0, like=g)), None
 
 
 # -- scatter -------------------------------------------------------------------------------------

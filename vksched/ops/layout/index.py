@@ -284,11 +284,11 @@ def take_along_axis(
             f"got {data.shape} and {where.shape}"
         )
     sides = [d if w == 1 else w for _, (d, w) in pairs]
-    wanted = [
+    expected = [
         tuple(t.shape[a] if a == at else s for a, s in enumerate(sides)) for t in (data, where)
     ]
-    data = data if data.shape == wanted[0] else expand(data, wanted[0])
-    where = where if where.shape == wanted[1] else expand(where, wanted[1])
+    data = data if data.shape == expected[0] else expand(data, expected[0])
+    where = where if where.shape == expected[1] else expand(where, expected[1])
     return gather_elements(data, where, at, name=name)
 
 

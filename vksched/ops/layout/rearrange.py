@@ -33,7 +33,7 @@ from .index import gather
 from .reshape import concat, expand, expand_dims, reshape, slice_, transpose
 from .strided_copy import COPIES, copy_strided
 
-FARTHEST = 1 << 29
+MAX_DIAGONAL = 1 << 29
 """Limit of a diagonal's number, beyond all diagonals of matrices on devices."""
 
 
@@ -154,7 +154,7 @@ def _triangle(op: str, is_upper: bool, compute: Callable[[NDArray, int], NDArray
             _triangle_infer,
             reference,
             kernel,
-            attrs={"k": Whole(-FARTHEST, FARTHEST)},
+            attrs={"k": Whole(-MAX_DIAGONAL, MAX_DIAGONAL)},
             operands=(1, 1),
             work=_copy_work,
             any_dtype=True,
@@ -168,7 +168,7 @@ _triangle("tril", False, np.tril)
 
 def _diagonal(op: str, k: int) -> int:
     """Return a diagonal's number, clamped beyond the matrices that devices can hold."""
-    return max(-FARTHEST, min(FARTHEST, as_int(op, "k", k)))
+    return max(-MAX_DIAGONAL, min(MAX_DIAGONAL, as_int(op, "k", k)))
 
 
 def triu(x: TensorLike, k: int = 0, *, name: str | None = None) -> Tensor:
@@ -196,7 +196,7 @@ def flip(
     )
 
 
-TILED_AT_ONCE = 3
+MAX_TILED_AXES = 3
 """Axes tiled in one pass: each needs two axes, and one remains for the axes before them."""
 
 
@@ -214,7 +214,7 @@ def tile(x: TensorLike, repeats: int | Sequence[int], *, name: str | None = None
     shape = [1] * (rank - x.rank) + list(x.shape)
     tiled = [a for a in range(rank) if times[a] != 1]
     while tiled:  # start with the last axes, while the data is small
-        axes, tiled = tiled[-TILED_AT_ONCE:], tiled[:-TILED_AT_ONCE]
+        axes, tiled = tiled[-MAX_TILED_AXES:], tiled[:-MAX_TILED_AXES]
         ends = [*axes[1:], rank]
         first = math.prod(shape[: axes[0]])
         blocks = [math.prod(shape[a:end]) for a, end in zip(axes, ends, strict=True)]

@@ -295,18 +295,23 @@ def slice_(
             f"got {len(last)}, {len(which)} and {len(step)}"
         )
     along = tuple(normalize_axis("slice", a, x.rank) for a in which)
-    attrs = {"axes": along, "starts": _held(first), "stops": _held(last), "steps": _held(step)}
+    attrs = {
+        "axes": along,
+        "starts": _clamp_to_int64(first),
+        "stops": _clamp_to_int64(last),
+        "steps": _clamp_to_int64(step),
+    }
     return apply("slice", (x,), attrs, name)
 
 
-def _held(positions: tuple[int | None, ...]) -> tuple[int | None, ...]:
+def _clamp_to_int64(positions: tuple[int | None, ...]) -> tuple[int | None, ...]:
     """Clamp positions and steps to 64 bits."""
     return tuple(p if p is None else max(-LONG, min(LONG, p)) for p in positions)
 
 
 def _stops(stops: object) -> tuple[int | None, ...]:
-    many = stops if isinstance(stops, (Sequence, np.ndarray)) else (stops,)
-    return tuple(None if s is None else as_int("slice", "stops", s) for s in many)
+    items = stops if isinstance(stops, (Sequence, np.ndarray)) else (stops,)
+    return tuple(None if s is None else as_int("slice", "stops", s) for s in items)
 
 
 def _check_slice(key: slice) -> None:
@@ -340,15 +345,15 @@ def getitem(x: Tensor, key: object) -> Tensor:
             )
         if isinstance(k, slice):
             _check_slice(k)
-            taken = range(*k.indices(size))
-            shape.append(len(taken))
-            if taken != range(size):
+            selected = range(*k.indices(size))
+            shape.append(len(selected))
+            if selected != range(size):
                 axes.append(axis)
                 starts.append(
-                    k.start if k.start is not None else (0 if taken.step > 0 else size - 1)
+                    k.start if k.start is not None else (0 if selected.step > 0 else size - 1)
                 )
                 stops.append(k.stop)
-                steps.append(taken.step)
+                steps.append(selected.step)
         else:
             index = int(k)
             if not -size <= index < size:

@@ -66,9 +66,9 @@ from .strided_copy import COPIES, FILLS, copy_strided, fill_words
 SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
 """Values of OP in shaders/layout/scatter.glsl."""
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-FEW_LINES, MANY_UPDATES = 2048, 64
+PARALLEL_MAX_LINES, PARALLEL_MIN_UPDATES = 2048, 64
 """Updates run in parallel below this number of lines and above this number of updates per line."""
-WIDE_ROW, MANY_ROWS = 48, 16
+MIN_ROW_ELEMENTS, MIN_ROWS = 48, 16
 """numpy: minimum elements of a row, and minimum number of rows per call, for calls on rows."""
 MAX_ORDERED_UPDATES = SERIAL_STEPS
 """Maximum updates of one line that a GPU processes in order."""
@@ -100,7 +100,7 @@ def _update(reduction: str, target: NDArray, where: NDArray, updates: NDArray) -
         target[where] = updates
         return
     ufunc = _UFUNCS[reduction]
-    if math.prod(target.shape[1:]) >= WIDE_ROW:
+    if math.prod(target.shape[1:]) >= MIN_ROW_ELEMENTS:
         *rounds, rest = _rounds(where)
         for numbers in rounds:
             at = where[numbers]
@@ -119,7 +119,7 @@ def _rounds(where: NDArray) -> list[NDArray]:
     firsts = np.flatnonzero(np.concatenate([[True], targets[1:] != targets[:-1]]))
     before = np.arange(len(where)) - np.repeat(firsts, np.diff(np.append(firsts, len(where))))
     sizes = np.bincount(before)  # in descending order
-    ends = np.cumsum(sizes[sizes >= MANY_ROWS])
+    ends = np.cumsum(sizes[sizes >= MIN_ROWS])
     *rounds, rest = np.split(order[np.argsort(before, kind="stable")], ends)
     return [*rounds, np.sort(rest)]
 
@@ -149,15 +149,15 @@ def _parts(
     return (groups, 1, 1), [(i, min(i + length, updates)) for i in range(0, updates, length)]
 
 
-def _at_once(call: Call, lines: int, updates: int) -> bool:
+def _is_parallel(call: Call, lines: int, updates: int) -> bool:
     """Return True for parallel updates: on a GPU, with few lines, if order is irrelevant."""
-    if call.limits.software or lines >= FEW_LINES or updates < MANY_UPDATES:
+    if call.limits.software or lines >= PARALLEL_MAX_LINES or updates < PARALLEL_MIN_UPDATES:
         return False
     reduction = call.attrs.as_str("reduction")
     return reduction == "none" or (reduction in _STEPS and call.output.dtype != FLOAT32)
 
 
-def _apply(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
+def _parallel_updates(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
     """Run all updates in parallel; scratch 0 holds the targets, scratch 1 the latest of each."""
     reduction, inner = call.attrs.as_str("reduction"), call.output.size // slices
     rows = call.inputs[2].size // inner
@@ -176,7 +176,7 @@ def _apply(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
 
 
 def _scratch(call: Call, lines: int, updates: int, targets: int, slices: int) -> tuple[int, ...]:
-    if not _at_once(call, lines, updates):
+    if not _is_parallel(call, lines, updates):
         return ()
     return (targets, slices) if call.attrs.as_str("reduction") == "none" else (targets,)
 
@@ -213,7 +213,7 @@ def _work(of: Callable[[Call], tuple[int, int]]) -> Callable[..., Work]:
             computed = replace(output, dtype=FLOAT32) if output.dtype == FLOAT16 else output
             call = Call(inputs, computed, attrs)
             lines, updates = of(call)
-            rounds = 0 if _at_once(call, lines, updates) else updates
+            rounds = 0 if _is_parallel(call, lines, updates) else updates
         return Work(float(inputs[2].size), float(moved), float(rounds))
 
     return work
@@ -290,8 +290,8 @@ def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
         [other_strides(data.shape, axis), other_strides(indices.shape, axis)],
     )
     lines, updates = _elements_lines(call)
-    if _at_once(call, lines, updates):
-        return _apply(call, _elements_targets(call), data.size)
+    if _is_parallel(call, lines, updates):
+        return _parallel_updates(call, _elements_targets(call), data.size)
     groups, parts = _parts(lines, updates, 1, call.limits)
     push = (
         ("lines", lines),
@@ -320,9 +320,9 @@ def _nd_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             f"[scatter_nd] expected tuples of 1 to {data.rank} indices into {data.shape}, "
             f"got {indices.shape}"
         )
-    wanted = indices.shape[:-1] + data.shape[depth:]
-    if updates.shape != wanted:
-        raise ShapeError(f"[scatter_nd] expected updates of shape {wanted}, got {updates.shape}")
+    expected = indices.shape[:-1] + data.shape[depth:]
+    if updates.shape != expected:
+        raise ShapeError(f"[scatter_nd] expected updates of shape {expected}, got {updates.shape}")
     return data
 
 
@@ -370,8 +370,8 @@ def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
         return copy_data(call)
     depth = indices.shape[-1]
     inner, rows = _nd_lines(call)
-    if _at_once(call, inner, rows):
-        return _apply(call, _nd_targets(call), math.prod(data.shape[:depth]))
+    if _is_parallel(call, inner, rows):
+        return _parallel_updates(call, _nd_targets(call), math.prod(data.shape[:depth]))
     groups, parts = _parts(inner, rows, depth + 1, call.limits)
     push = (("inner", inner), ("sizes", pad(data.shape[:depth], 8)))
     constants = (("DEPTH", depth), ("OP", SCATTER_CODES[call.attrs.as_str("reduction")]))

@@ -163,9 +163,9 @@ def _gather_nd(call: Sharded) -> Iterable[Factor]:
     (table, indices), batch = call.inputs, call.attrs.as_int("batch_dims")
     for axis, size in enumerate(indices.shape[:-1]):
         yield Factor((axis if axis < batch else REPLICATE, axis), axis, size)
-    taken = batch + indices.shape[-1]
-    for own in range(taken, table.rank):
-        result = indices.rank - 1 + own - taken
+    indexed = batch + indices.shape[-1]
+    for own in range(indexed, table.rank):
+        result = indices.rank - 1 + own - indexed
         yield Factor((own, REPLICATE), result, table.shape[own])
     yield from linear_factors(call, 0)
 

@@ -36,12 +36,12 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x = inputs[0]
-    for axis, taken in enumerate(slice_ranges(x.shape, attrs)):
-        if len(taken) != x.shape[axis] or taken.step != 1:
+    for axis, selected in enumerate(slice_ranges(x.shape, attrs)):
+        if len(selected) != x.shape[axis] or selected.step != 1:
             x = (
-                np.take(x, np.asarray(taken, np.intp), axis)
-                if taken.step != 1
-                else _cut(x, axis, taken)
+                np.take(x, np.asarray(selected, np.intp), axis)
+                if selected.step != 1
+                else _cut(x, axis, selected)
             )
     return x
 
@@ -56,11 +56,11 @@ def _view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
     ranges = slice_ranges(shape, attrs)
     offset, whole = 0, True
     for axis in range(len(shape) - 1, -1, -1):
-        taken, stride = ranges[axis], contiguous_strides(shape)[axis]
-        if len(taken) > 1 and (taken.step != 1 or not whole):
+        selected, stride = ranges[axis], contiguous_strides(shape)[axis]
+        if len(selected) > 1 and (selected.step != 1 or not whole):
             return None
-        offset += (taken.start if len(taken) else 0) * stride
-        whole = whole and len(taken) == shape[axis]
+        offset += (selected.start if len(selected) else 0) * stride
+        whole = whole and len(selected) == shape[axis]
     return offset
 
 

@@ -34,7 +34,7 @@ def _axes(call: Call) -> Axes | None:
         return None
     along = both[0].index(1)
     order = (0, along, *(axis for axis in range(1, len(sizes)) if axis != along))
-    x_strides, result_strides = (tuple(found[axis] for axis in order) for found in both)
+    x_strides, result_strides = (tuple(result[axis] for axis in order) for result in both)
     return tuple(sizes[axis] for axis in order), x_strides, result_strides
 
 
@@ -62,10 +62,10 @@ def _groups(
     call: Call, sizes: tuple[int, ...], local: tuple[int, int]
 ) -> tuple[tuple[int, int, int], int]:
     """Return the groups, and the loop iterations of an invocation."""
-    most, (columns, width, *lines) = call.limits.max_groups, sizes
-    wanted = -(-width // (4 * local[0])), -(-columns // (4 * RUN)), math.prod(lines)
-    groups = min(wanted[0], most[0]), wanted[1], min(wanted[2], most[2])
-    return groups, -(-wanted[0] // groups[0]) * -(-wanted[2] // groups[2]) * RUN
+    max_groups, (columns, width, *lines) = call.limits.max_groups, sizes
+    needed = -(-width // (4 * local[0])), -(-columns // (4 * RUN)), math.prod(lines)
+    groups = min(needed[0], max_groups[0]), needed[1], min(needed[2], max_groups[2])
+    return groups, -(-needed[0] // groups[0]) * -(-needed[2] // groups[2]) * RUN
 
 
 def lower(call: Call) -> tuple[Dispatch, ...]:

@@ -78,8 +78,8 @@ def is_in_loops() -> bool:
         return False
     for gemm, gemv, wide in _NAMES:
         if hasattr(numpys, gemm) and hasattr(numpys, gemv):
-            found = (getattr(numpys, name) for name in (gemm, gemv))
-            addresses = [ctypes.cast(each, ctypes.c_void_p).value for each in found]
+            functions = (getattr(numpys, name) for name in (gemm, gemv))
+            addresses = [ctypes.cast(each, ctypes.c_void_p).value for each in functions]
             native_kernels.native.use_blas(*addresses, wide)
             return True
     return False

@@ -54,10 +54,10 @@ def element_parts(
     if count == 0:
         return []
     check_serial(op, rounds, limits)
-    most = (LOOP_STEPS if limits.software else SERIAL_STEPS) // rounds
-    per_lane = min(_SOFTWARE_ITEMS if limits.software else _ITEMS, most)
+    maximum = (LOOP_STEPS if limits.software else SERIAL_STEPS) // rounds
+    per_lane = min(_SOFTWARE_ITEMS if limits.software else _ITEMS, maximum)
     groups = min(-(-count // (per_lane * LOCAL_SIZE)), limits.max_groups[0])
-    step = groups * LOCAL_SIZE * most
+    step = groups * LOCAL_SIZE * maximum
     if not limits.software:
         step = min(step, max(1, MAX_ROUNDS // rounds))
     check_dispatches(op, -(-count // step))

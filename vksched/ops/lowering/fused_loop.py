@@ -34,7 +34,7 @@ LONG_STEPS = frozenset(
 )
 LONG = 4
 """Relative cost of a slow instruction, at least."""
-SHORT_LINE, MANY_LINES = 16, 1 << 12
+MIN_LINE_SIZE, MANY_LINES = 16, 1 << 12
 """Numpy is equally fast for at least this many lines of fewer values."""
 
 LoopInstr = tuple[str, tuple[int, ...], tuple[float, float]]
@@ -90,7 +90,7 @@ def elementwise_program(
     operand_strides = [*(broadcast_strides(t.shape, shape) for t in inputs), result]
     sizes, strides = collapse(shape, operand_strides)
     size = TensorType(shape).size
-    if len(sizes) > AXES or (sizes[0] < SHORT_LINE and size // sizes[0] > MANY_LINES):
+    if len(sizes) > AXES or (sizes[0] < MIN_LINE_SIZE and size // sizes[0] > MANY_LINES):
         return None
     codes, float_params = encode_steps(len(inputs), constants, steps)
     lie = chain.from_iterable(pad(s, AXES) for s in strides[:-1])

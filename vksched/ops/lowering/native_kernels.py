@@ -222,20 +222,20 @@ def gguf_strings(data: memoryview, at: int, count: int) -> tuple[list[str], int]
     """Return up to `count` strings of a GGUF file from byte `at` on, and the offset behind them;
     None if Python has to read them. Fewer strings are returned if the file is truncated.
     """
-    found: tuple[list[str], int] | None = None
+    result: tuple[list[str], int] | None = None
     if hasattr(native, "gguf_strings"):
-        found = native.gguf_strings(data, at, count)
-    return found
+        result = native.gguf_strings(data, at, count)
+    return result
 
 
 def skip_gguf_strings(data: memoryview, at: int, count: int) -> tuple[int, int] | None:
     """Return how many of `count` strings a GGUF file has from byte `at` on, and the offset behind
     them; None if only `gguf_strings` is available.
     """
-    found: tuple[int, int] | None = None
+    result: tuple[int, int] | None = None
     if hasattr(native, "skip_gguf_strings"):
-        found = native.skip_gguf_strings(data, at, count)
-    return found
+        result = native.skip_gguf_strings(data, at, count)
+    return result
 
 
 def int8_matmul(
@@ -336,7 +336,7 @@ def conv(
     epilogue_operands = [
         None if values is None else _contiguous(values) for values in (bias, residual)
     ]
-    # memory-mapped weights may be unaligned
+    # the kernel accepts unaligned weights
     weights = w if w.flags.c_contiguous else _contiguous(w)
     native.conv(_contiguous(x), weights, *epilogue_operands, out, sliding, steps)
     return True

@@ -65,9 +65,9 @@ def choose(op: str, variants: Callable[[Call], tuple[str, ...]], call: Call) -> 
     tuned = call.limits.tuned
     if tuned and len(names) > 1:
         key = call_key(op, call)
-        for found, why in ((tuned.get(key), TUNED), (tuned.of_like(key), LIKE)):
-            if found in names:
-                return Choice(found, names, why)
+        for result, why in ((tuned.get(key), TUNED), (tuned.of_like(key), LIKE)):
+            if result in names:
+                return Choice(result, names, why)
         if any(COOPMAT in name for name in names):
             smaller = tuned.of_smaller(key)
             if smaller in names and COOPMAT in smaller:

@@ -143,9 +143,10 @@ def launch_rows(
     lanes = 1
     if variant == WORKGROUP:
         steps = columns if across else -(-columns // 4)
-        most = _MAX_ACROSS_LANES if across else min(_LARGEST_GROUP, limits.max_invocations)
+        maximum = _MAX_ACROSS_LANES if across else min(_LARGEST_GROUP, limits.max_invocations)
         lanes = min(
-            1 << max(0, steps // _MIN_VEC4S_PER_LANE - 1).bit_length(), 1 << most.bit_length() - 1
+            1 << max(0, steps // _MIN_VEC4S_PER_LANE - 1).bit_length(),
+            1 << maximum.bit_length() - 1,
         )
         local_size = max(LOCAL_SIZE, lanes)
     groups = min(-(-items // (local_size // lanes)), limits.max_groups[0])
@@ -198,8 +199,8 @@ def launch_subgroup_rows(
 ) -> tuple[tuple[int, int, int], Constants]:
     """Return groups and constants of a kernel that holds rows in registers."""
     lanes, held = _SOFTWARE_LOCAL_SIZE, vec4s_per_lane(columns, limits)
-    least = -(-rows * held * _SUBGROUP_ROUNDS // LOOP_STEPS)
-    groups = max(min(-(-rows // _SUBGROUP_ROWS), _SOFTWARE_GROUPS), least)
+    minimum = -(-rows * held * _SUBGROUP_ROUNDS // LOOP_STEPS)
+    groups = max(min(-(-rows // _SUBGROUP_ROWS), _SOFTWARE_GROUPS), minimum)
     groups = min(groups, limits.max_groups[0])
     constants = (("LOCAL_X", lanes), ("LANES_PER_ROW", lanes), ("VEC4S_PER_LANE", held))
     return (groups, 1, 1), constants

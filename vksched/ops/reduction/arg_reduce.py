@@ -55,10 +55,10 @@ def _reference(
         # one axis, or all axes flattened
         values, axis = (x, axes[0]) if len(axes) == 1 else (x.reshape(-1), 0)
         if attrs.as_bool("select_last_index"):
-            found = values.shape[axis] - 1 - compute(np.flip(values, axis), axis=axis)
+            result = values.shape[axis] - 1 - compute(np.flip(values, axis), axis=axis)
         else:
-            found = compute(values, axis=axis)
-        out = np.asarray(found).astype(numpy_dtype(INDEX))
+            result = compute(values, axis=axis)
+        out = np.asarray(result).astype(numpy_dtype(INDEX))
         if attrs.as_bool("keepdims"):
             return out.reshape(keepdims_shape)
         return out.reshape(tuple(s for a, s in enumerate(x.shape) if a not in axes))
@@ -146,8 +146,8 @@ def _nonzero_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x, size = inputs[0], attrs.as_int("size")
     out = np.full((x.ndim, size), attrs.as_int("fill_value"), numpy_dtype(INDEX))
     if x.ndim:
-        found = np.stack(np.nonzero(x))[:, :size]
-        out[:, : found.shape[1]] = found
+        result = np.stack(np.nonzero(x))[:, :size]
+        out[:, : result.shape[1]] = result
     return out
 
 
@@ -179,12 +179,12 @@ def nonzero(
         (rank, size), one column per value, in row-major order; the default size is x.size.
     """
     tensor = as_tensor(x)
-    wanted = tensor.size if size is None else size
-    for what, value in (("size", wanted), ("fill_value", fill_value)):
+    columns = tensor.size if size is None else size
+    for what, value in (("size", columns), ("fill_value", fill_value)):
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
             raise ShapeError(f"[nonzero] expected an integer as {what}, got {value!r}")
-    if wanted < 0:
-        raise ShapeError(f"[nonzero] expected a size of 0 or more, got {wanted}")
+    if columns < 0:
+        raise ShapeError(f"[nonzero] expected a size of 0 or more, got {columns}")
     if not -(2**31) <= fill_value < 2**31:
         raise ShapeError(f"[nonzero] expected a fill_value that fits 32 bits, got {fill_value}")
-    return apply("nonzero", (tensor,), {"size": int(wanted), "fill_value": int(fill_value)}, name)
+    return apply("nonzero", (tensor,), {"size": int(columns), "fill_value": int(fill_value)}, name)

@@ -85,9 +85,9 @@ def _var(call: VjpContext) -> VjpResult:
 def _extremum(call: VjpContext) -> VjpResult:
     """Share the gradient evenly among equal values, as torch.amax."""
     (x,), axes = call.inputs, call.attrs.as_ints("axes")
-    found = equal(x, _with_reduced_axes(call, call.output))
-    ties = reduce_sum(cast(found, x.dtype), axes, True)
-    return (where(found, _with_reduced_axes(call, call.grad) / ties, as_tensor(0.0, like=x)),)
+    is_extremum = equal(x, _with_reduced_axes(call, call.output))
+    ties = reduce_sum(cast(is_extremum, x.dtype), axes, True)
+    return (where(is_extremum, _with_reduced_axes(call, call.grad) / ties, as_tensor(0.0, like=x)),)
 
 
 @gradient("reduce_logsumexp")

@@ -38,10 +38,10 @@ MIN_ROWS = 128
 
 def check_row(op: str, columns: int, passes: int, call: Call) -> None:
     """Raise UnsupportedOp if a kernel needs too many loop iterations for a row."""
-    most = LOOP_STEPS * LOCAL_SIZE // passes
-    if call.limits.software and columns > most:
+    maximum = LOOP_STEPS * LOCAL_SIZE // passes
+    if call.limits.software and columns > maximum:
         raise UnsupportedOp(
-            f"[{op}] expected rows of at most {most} on a CPU driver, got {columns}: "
+            f"[{op}] expected rows of at most {maximum} on a CPU driver, got {columns}: "
             "such drivers end long loops early"
         )
 
@@ -74,8 +74,8 @@ def _norm_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if any(t.dtype != FLOAT32 for t in inputs):
         got = " and ".join(t.dtype for t in inputs)
         raise DTypeError(f"[{op}] expected float32, got {got}; try vs.cast")
-    wanted = 1 + attrs.as_bool("scaled") + attrs.as_bool("shifted")
-    if len(inputs) != wanted or (op == "rms_norm" and attrs.as_bool("shifted")):
+    expected = 1 + attrs.as_bool("scaled") + attrs.as_bool("shifted")
+    if len(inputs) != expected or (op == "rms_norm" and attrs.as_bool("shifted")):
         raise ShapeError(
             f"[{op}] expected a scale and a shift where attributes say so, and no shift of "
             f"rms_norm, got {len(inputs)} operands and {attrs}"
@@ -122,9 +122,9 @@ def _powers(rows: NDArray, eps: float) -> NDArray:
     largest = np.abs(rows).max(axis=1, keepdims=True)
     known = np.isfinite(largest) & (largest > 0)
     exponents = np.frexp(np.where(known, largest, 1))[1] - 1
-    least = int(np.finfo(rows.dtype).minexp)
-    most = 0 if eps > MIN_SPREAD[rows.dtype] else MAX_SCALE_UP if eps > 0 else -least
-    powers = np.clip(-exponents, least, most)
+    min_exponent = int(np.finfo(rows.dtype).minexp)
+    max_power = 0 if eps > MIN_SPREAD[rows.dtype] else MAX_SCALE_UP if eps > 0 else -min_exponent
+    powers = np.clip(-exponents, min_exponent, max_power)
     return np.asarray(np.ldexp(rows.dtype.type(1), powers))
 
 

@@ -60,8 +60,12 @@ class Launch:
 
     def at_most(self, chunk: int, columns: int) -> Launch:
         """Return a launch whose invocations process at most `chunk` of the columns."""
-        most = chunk * (LOCAL_SIZE if self.whole_group else 1)
-        return Launch(-(-columns // most), most, self.whole_group) if self.chunk > most else self
+        maximum = chunk * (LOCAL_SIZE if self.whole_group else 1)
+        return (
+            Launch(-(-columns // maximum), maximum, self.whole_group)
+            if self.chunk > maximum
+            else self
+        )
 
 
 def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) -> Launch:
@@ -77,8 +81,8 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
         return Launch(parts, -(-columns // parts), False)
     whole_group = columns >= 32 and side_by_side < COALESCED
     lanes = LOCAL_SIZE if whole_group else 1
-    wanted = BUSY_INVOCATIONS // (rows * lanes)
-    parts = max(1, min(wanted, columns // (lanes * MIN_CHUNK), MAX_PARTS))
+    needed = BUSY_INVOCATIONS // (rows * lanes)
+    parts = max(1, min(needed, columns // (lanes * MIN_CHUNK), MAX_PARTS))
     chunk = -(-columns // parts)
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
 
@@ -93,8 +97,8 @@ def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWA
     most
         Maximum columns per part, with at most MAX_PARTS parts.
     """
-    lines, least = (-(-rows // 4), MIN_ACROSS_CHUNK) if across else (rows, MIN_VEC4_CHUNK)
-    busy = min(-(-BUSY_LANES // lines), columns // least)
+    lines, minimum = (-(-rows // 4), MIN_ACROSS_CHUNK) if across else (rows, MIN_VEC4_CHUNK)
+    busy = min(-(-BUSY_LANES // lines), columns // minimum)
     short = min(-(-columns // most), MAX_PARTS)
     parts = max(1, busy, short, -(-columns // SOFTWARE_CHUNK))
     chunk = -(-columns // parts)
@@ -164,8 +168,8 @@ def _variants(call: Call) -> tuple[str, ...]:
 def _choose(layout: _Rows, call: Call, rounds: bool) -> Launch:
     rows, columns = max(layout.rows, 1), layout.columns
     if call.variant in (VEC4, WORKGROUP):
-        most = WORKGROUP_CHUNK if call.variant == WORKGROUP else SOFTWARE_CHUNK
-        launch = choose_vec4_launch(rows, columns, layout.across, most)
+        maximum = WORKGROUP_CHUNK if call.variant == WORKGROUP else SOFTWARE_CHUNK
+        launch = choose_vec4_launch(rows, columns, layout.across, maximum)
     else:
         launch = choose_launch(rows, columns, layout.side_by_side, call.limits)
     return launch.at_most(ROUNDED_CHUNK, columns) if rounds else launch
@@ -180,9 +184,9 @@ def _vec4_dispatch(
     target = SCRATCH if launch.parts > 1 else OUTPUT
     wide = WORKGROUP_VEC4S if call.variant == WORKGROUP else 1
     lines = -(-layout.rows // (4 * wide)) if layout.across else layout.rows
-    wanted = -(-lines * launch.parts // VEC4_LOCAL_SIZE)
-    most = max(MAX_GROUPS, -(-wanted * (wide * launch.chunk + STEPS_OVERHEAD) // LOOP_STEPS))
-    groups = min(wanted, most, call.limits.max_groups[0])
+    needed = -(-lines * launch.parts // VEC4_LOCAL_SIZE)
+    maximum = max(MAX_GROUPS, -(-needed * (wide * launch.chunk + STEPS_OVERHEAD) // LOOP_STEPS))
+    groups = min(needed, maximum, call.limits.max_groups[0])
     push = (
         *(("rows", layout.rows), ("columns", layout.columns)),
         *(("parts", launch.parts), ("chunk", launch.chunk)),

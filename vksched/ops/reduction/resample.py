@@ -49,8 +49,8 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     wide = np.zeros((*x.shape[:axis], len(indices), *x.shape[axis + 1 :]), np.float64)
     for tap in range(indices.shape[1]):
         weight = weights[:, tap].astype(np.float64).reshape(-1, *(1,) * (x.ndim - axis - 1))
-        taken = np.take(x, indices[:, tap], axis, mode="clip")
-        wide += np.where(weight == 0, 0, taken * weight)  # infinity times 0 would be NaN
+        selected = np.take(x, indices[:, tap], axis, mode="clip")
+        wide += np.where(weight == 0, 0, selected * weight)  # infinity times 0 would be NaN
     with np.errstate(over="ignore"):
         return wide.astype(x.dtype)
 
@@ -152,8 +152,8 @@ def resample_transposed(
     if math.prod(g.shape) == 0 or size == 0:
         return zeros(shape, g.dtype)
     pairs, there = _pairs_of_places(indices, weights != 0, size)
-    found = np.where(there, weights.reshape(-1)[pairs], 0)
-    return resample(g, pairs // indices.shape[1], found, axis)
+    pair_weights = np.where(there, weights.reshape(-1)[pairs], 0)
+    return resample(g, pairs // indices.shape[1], pair_weights, axis)
 
 
 def _pairs_of_places(indices: NDArray, counts: NDArray, size: int) -> tuple[NDArray, NDArray]:
@@ -185,13 +185,16 @@ def _pull(call: VjpContext) -> VjpResult:
         by_x = resample_transposed(g, places, weights.data, axis, size)
     else:
         pairs, there = _pairs_of_places(places, np.ones(places.shape, bool), size)
-        found = gather(reshape(weights, (weights.size,)), constant(pairs.astype(np.int32)))
-        transposed = constant((pairs // taps).astype(np.int32)), where(constant(there), found, 0.0)
+        pair_weights = gather(reshape(weights, (weights.size,)), constant(pairs.astype(np.int32)))
+        transposed = (
+            constant((pairs // taps).astype(np.int32)),
+            where(constant(there), pair_weights, 0.0),
+        )
         by_x = apply("resample", (g, *transposed), {"axis": axis})
     lead, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    taken = gather(x, constant(places.reshape(-1).astype(np.int32)), axis)
+    selected = gather(x, constant(places.reshape(-1).astype(np.int32)), axis)
     products = mul(
-        reshape(taken, (lead, len(places), taps, inner)),
+        reshape(selected, (lead, len(places), taps, inner)),
         reshape(g, (lead, len(places), 1, inner)),
     )
     return by_x, None, reduce_sum(products, (0, 3))
