@@ -41,7 +41,7 @@ class BuildResult:
 
 
 class GraphBuilder:
-    """The nodes that were emitted so far."""
+    """Graph under construction, with the nodes emitted so far."""
 
     def __init__(self, old: Graph) -> None:
         self.old = old

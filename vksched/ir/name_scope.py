@@ -38,7 +38,7 @@ class name_scope:
     Raises
     ------
     VkschedError
-        The name is empty, or the decorated function is a generator or coroutine.
+        The name is empty, or it decorates a class, a generator function or a coroutine function.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,8 +50,7 @@ class name_scope:
         _scopes.set((*_scopes.get(), self.name))
 
     def __exit__(self, *_: object) -> None:
-        # a generator may exit after scopes that were entered later: remove the innermost of this
-        # name
+        # a generator may exit after scopes that were entered later: remove its innermost name
         names = _scopes.get()
         if self.name in names:
             at = len(names) - 1 - names[::-1].index(self.name)
@@ -61,7 +60,7 @@ class name_scope:
         lazy = isgeneratorfunction(function) or isasyncgenfunction(function)
         if isclass(function) or lazy or iscoroutinefunction(function):
             raise VkschedError(
-                f"[name_scope] expected a function that makes values while it is called, got "
+                f"[name_scope] expected a function that creates values when it is called, got "
                 f"{function!r}; try `with` inside it"
             )
 

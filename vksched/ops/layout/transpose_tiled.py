@@ -14,7 +14,7 @@ TILED, LINES = "tiled", "lines"
 """Variants of a transpose on a CPU driver: in tiles, or along lines of the result."""
 LOCAL, LOCAL_APART = (8, 1), (4, 2)
 """Tiles per group, along x's last axis and the result's. The second is used with vectors of eight
-if lines of the result are whole pages apart, which a cache holds few of.
+if lines of the result are whole pages apart, because a cache holds few of them.
 """
 PAGE_WORDS = 1024
 RUN = 64

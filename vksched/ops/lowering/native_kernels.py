@@ -1,7 +1,8 @@
 """Native CPU kernels (native/cpu_kernels/): one pass for ops that take numpy many passes.
 
-Set-up builds the module with Kompute's; it needs neither them nor Vulkan. Without it numpy computes
-the ops. Functions return False if numpy has to. Examples: tests/ops/native/test_loops.py.
+The setup builds this module with those of Kompute; it depends neither on them nor on Vulkan.
+Without it numpy computes the ops. Functions return False if they do not support a call. Examples:
+tests/ops/native/test_loops.py.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def q8_row_words(columns: int) -> int:
 
 
 def quantize_rows_q8(format: str, x: NDArray) -> NDArray | None:
-    """Return rows, (m, k), quantized to Q8 for weights of a format, or None if numpy has to."""
+    """Return rows, (m, k), quantized to Q8 for weights of a format, or None if unsupported."""
     if not has_q8(format) or x.dtype != np.float32:
         return None
     words: NDArray = np.empty((len(x), q8_row_words(x.shape[1])), np.uint32)
@@ -219,8 +220,9 @@ def repack_job(parts: Sequence[FilePart]) -> Any:
 
 
 def gguf_strings(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None:
-    """Return up to `count` strings of a GGUF file from byte `at` on, and the offset behind them;
-    None if Python has to read them. Fewer strings are returned if the file is truncated.
+    """Return up to `count` strings of a GGUF file from byte `at` on, and the offset after them.
+
+    None if Python must read them. Fewer strings are returned if the file is truncated.
     """
     result: tuple[list[str], int] | None = None
     if hasattr(native, "gguf_strings"):
@@ -229,8 +231,9 @@ def gguf_strings(data: memoryview, at: int, count: int) -> tuple[list[str], int]
 
 
 def skip_gguf_strings(data: memoryview, at: int, count: int) -> tuple[int, int] | None:
-    """Return how many of `count` strings a GGUF file has from byte `at` on, and the offset behind
-    them; None if only `gguf_strings` is available.
+    """Return the number of strings, up to `count`, from byte `at` on, and the offset after them.
+
+    None if only `gguf_strings` is available.
     """
     result: tuple[int, int] | None = None
     if hasattr(native, "skip_gguf_strings"):
@@ -328,7 +331,12 @@ def conv(
 ) -> bool:
     """Compute a convolution with its epilogue.
 
-    sliding, steps: native.SlidingWindow and native.FusedProgram. residual: shape of the result.
+    Parameters
+    ----------
+    residual
+        Array with the shape of the result, or None.
+    sliding, steps
+        native.SlidingWindow and native.FusedProgram.
     """
     operands = [t for t in (x, w, bias, residual) if t is not None]
     if not (_supports(x, out) and all(g.dtype == np.float32 and g.size for g in operands)):
@@ -352,7 +360,12 @@ def pool(
 ) -> bool:
     """Compute max or mean pooling.
 
-    sliding: creates native.SlidingWindow. counts: divisors of a mean, for each axis.
+    Parameters
+    ----------
+    sliding
+        Function that creates native.SlidingWindow.
+    counts
+        Divisors of a mean, for each axis.
     """
     if not (conv_epilogue_ops() and _supports(x, out) and x.size):
         return False
@@ -401,7 +414,7 @@ def _supports(x: NDArray, out: NDArray) -> bool:
 def _non_negative_strides(x: NDArray | None, contiguous_rows: bool = True) -> NDArray | None:
     """Return an aligned array with non-negative strides: x itself, or a copy.
 
-    contiguous_rows: the last axis has to be contiguous.
+    contiguous_rows: require a contiguous last axis.
     """
     if x is None:
         return None

@@ -109,7 +109,7 @@ def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArra
 MIN_SPREAD = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
 """Minimum mean of squares plus eps, by type; below it squares lose digits to underflow."""
 MAX_SCALE_UP = 40
-"""Maximum power of two by which rows are scaled up; an eps above 0 is significant beyond it."""
+"""Maximum power of two that scales rows up if eps is above 0, because eps may be significant."""
 
 
 def _lost(spread: NDArray) -> NDArray:
