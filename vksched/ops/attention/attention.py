@@ -200,10 +200,10 @@ def attention(
     if kv_len is not None:
         if mask is not None:
             raise ShapeError("[attention] expected a mask or a number of keys in use, got both")
-        kept, beside = operands[:3], operands[3:]
+        cached, appended = operands[:3], operands[3:]
         if layout == "BSHD":
-            beside = [transpose(t, (0, 2, 1, 3)) for t in beside]
-        return apply("attention_with_kvcache", [*kept, as_tensor(kv_len), *beside], attrs, name)
+            appended = [transpose(t, (0, 2, 1, 3)) for t in appended]
+        return apply("attention_with_kvcache", [*cached, as_tensor(kv_len), *appended], attrs, name)
     if new:
         raise ShapeError(
             "[attention] `k_new` and `v_new` require `kv_len`, the number of cached keys"
@@ -213,13 +213,13 @@ def attention(
     return apply("attention", operands, attrs, name)
 
 
-def _of_one_type(operands: list[Tensor], kept: tuple[int, ...]) -> list[Tensor]:
+def _of_one_type(operands: list[Tensor], unchanged: tuple[int, ...]) -> list[Tensor]:
     """Widens float16 beside float32. kept: operands that are read as they are."""
-    own = {t.dtype for i, t in enumerate(operands) if i not in kept}
+    own = {t.dtype for i, t in enumerate(operands) if i not in unchanged}
     if own != {FLOAT16, FLOAT32}:
         return operands
     return [
-        cast(t, FLOAT32) if t.dtype == FLOAT16 and i not in kept else t
+        cast(t, FLOAT32) if t.dtype == FLOAT16 and i not in unchanged else t
         for i, t in enumerate(operands)
     ]
 

@@ -123,8 +123,8 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     hidden = masked_keys(attrs, inputs[3:], 0, q.shape[2], keys)
     to_weights(scores, hidden, attrs.as_bool("fully_masked_is_nan"))
     # before the product, as values may be as large or small as float32 holds
-    made = np.matmul(scores.reshape(*together, keys), v)
-    _with_layout(out, result_bshd)[...] = made.reshape(*q.shape[:3], v.shape[3])
+    result = np.matmul(scores.reshape(*together, keys), v)
+    _with_layout(out, result_bshd)[...] = result.reshape(*q.shape[:3], v.shape[3])
 
 
 def to_weights(
@@ -177,13 +177,13 @@ def cut_heads(
     """
     *bshd, result_bshd = attrs.as_ints("is_bshd")
     q, k, v = map(_with_layout, inputs, bshd)
-    made, (batch, shared) = _with_layout(out, result_bshd), k.shape[:2]
+    target, (batch, shared) = _with_layout(out, result_bshd), k.shape[:2]
     share = q.shape[1] // shared
     for some, of_k in heads(batch, shared, work):
         of_q = slice(of_k.start * share, of_k.stop * share)
         parts = q[some, of_q], k[some, of_k], v[some, of_k]
         own = tuple(map(_with_layout, parts, bshd))
-        yield own, (some, of_q, of_k), _with_layout(made[some, of_q], result_bshd)
+        yield own, (some, of_q, of_k), _with_layout(target[some, of_q], result_bshd)
 
 
 CPU_KERNEL = CpuKernel(_compute, _cut)

@@ -86,27 +86,27 @@ def _whole(call: Call) -> tuple[_Segment, ...]:
 
 def _cached(call: Call) -> tuple[_Segment, ...]:
     s, bshd = sizes_of(call), call.attrs.as_ints("is_bshd")
-    kept = _Segment(KVCACHE, (0, 1, 2, 3), bshd[1:3], s, launch(call, s))
+    cached = _Segment(KVCACHE, (0, 1, 2, 3), bshd[1:3], s, launch(call, s))
     keys = call.inputs[4].shape[2] if len(call.inputs) > 4 else 0
     if call.limits.storage_buffers < CACHED_BUFFERS:
-        beside = SCRATCH - bool(keys or kept.cut.parts > 1)
+        buffer = SCRATCH - bool(keys or cached.cut.parts > 1)
         behind = max(1, call.inputs[0].size)
-        kept = replace(kept, kind=KVCACHE_GEMV, operands=(beside, 1, 2), kv_len_after_q=behind)
-    kept = replace(kept, kind=kept.kind + KV_SUFFIX[call.inputs[1].dtype])
-    return (kept, _behind(call, kept, keys)) if keys else (kept,)
+        cached = replace(cached, kind=KVCACHE_GEMV, operands=(buffer, 1, 2), kv_len_after_q=behind)
+    cached = replace(cached, kind=cached.kind + KV_SUFFIX[call.inputs[1].dtype])
+    return (cached, _behind(call, cached, keys)) if keys else (cached,)
 
 
-def _behind(call: Call, kept: _Segment, keys: int) -> _Segment:
+def _behind(call: Call, cached: _Segment, keys: int) -> _Segment:
     """Return new keys as a segment, of the shaders of those in use where these are floats, too:
     drivers compile no others then.
     """
-    sizes = replace(kept.sizes, keys=keys)
-    cut, first = launch(call, sizes), kept.cut.parts
+    sizes = replace(cached.sizes, keys=keys)
+    cut, first = launch(call, sizes), cached.cut.parts
     if KV_SUFFIX[call.inputs[1].dtype]:
         return _Segment("", (0, 4, 5), (0, 0), sizes, cut, first)
-    q, _, _, *used = kept.operands
+    q, _, _, *used = cached.operands
     return replace(
-        kept,
+        cached,
         operands=(q, 4, 5, *used),
         bshd=(0, 0),
         sizes=sizes,
@@ -121,14 +121,14 @@ def _parts(segments: tuple[_Segment, ...]) -> int:
     return sum(segment.cut.parts for segment in segments)
 
 
-def _append_kv_len(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
+def _append_kv_len(call: Call, cached: _Segment) -> tuple[Dispatch, ...]:
     """Copies queries and numbers of keys in use into one buffer."""
-    if not kept.kv_len_after_q:
+    if not cached.kv_len_after_q:
         return ()
-    q, used, beside = call.inputs[0], call.inputs[3], kept.operands[0]
+    q, used, buffer = call.inputs[0], call.inputs[3], cached.operands[0]
     return (
-        copy_run(0, beside, q.size, call.limits),
-        copy_run(3, beside, used.size, call.limits, kept.kv_len_after_q),
+        copy_run(0, buffer, q.size, call.limits),
+        copy_run(3, buffer, used.size, call.limits, cached.kv_len_after_q),
     )
 
 
@@ -330,11 +330,11 @@ def _shaders(*kinds: str) -> tuple[str, ...]:
     return ("attention_combine", *of_rows, *of_lanes)
 
 
-_KVCACHE_KINDS = tuple(KVCACHE + kept for kept in KV_SUFFIX.values())
+_KVCACHE_KINDS = tuple(KVCACHE + suffix for suffix in KV_SUFFIX.values())
 _GEMV_SHADERS = tuple(
-    f"attention_{way}{KVCACHE_GEMV}{kept}"
+    f"attention_{way}{KVCACHE_GEMV}{suffix}"
     for way in TILED_SHADERS.values()
-    for kept in KV_SUFFIX.values()
+    for suffix in KV_SUFFIX.values()
 )
 
 

@@ -15,7 +15,7 @@ from ...ir.native_program import Loop, NativeProgram
 from ..lowering.strides import broadcast_strides
 from .attention_kernels import by_heads, visible_range
 
-KEPT, SCORES = 1 << 15, 1 << 16
+MAX_KV_ELEMENTS, MAX_SCORES = 1 << 15, 1 << 16
 """Elements of keys and values, and scores, of a head, which stay in a cache; numpy's products are
 as fast with more.
 """
@@ -32,10 +32,10 @@ def attention_program(
     shared, keys, columns = k.shape[1], k.shape[2], v.shape[3]
     if any(t.dtype != FLOAT32 for t in inputs) or attrs.as_float("softcap") or not output.size:
         return None
-    if not keys or keys * (depth + columns) > KEPT or queries * keys > SCORES:
+    if not keys or keys * (depth + columns) > MAX_KV_ELEMENTS or queries * keys > MAX_SCORES:
         return None
     bshd = attrs.as_ints("is_bshd")
-    *given, result = (
+    *operand_steps, result = (
         head_steps(t.shape, is_bshd) for t, is_bshd in zip((*inputs[:3], output), bshd, strict=True)
     )
     mask: tuple[int, ...] = (0, 0, 0, 0)
@@ -44,7 +44,7 @@ def attention_program(
     numbers = (
         *(batches, heads, shared, queries, keys, depth, columns, *visible_range(attrs)),
         *(int(attrs.as_bool("fully_masked_is_nan")), len(inputs) - 3),
-        *(*chain.from_iterable((*given, result)), *mask),
+        *(*chain.from_iterable((*operand_steps, result)), *mask),
     )
     work = batches * heads * queries * keys * (depth + columns)
     pieces = max(1, min(work // PIECE, batches * heads, 2 * SHARES))

@@ -53,34 +53,34 @@ def _columns(q: tuple[int, ...], attrs: Attrs) -> tuple[int, int]:
 
 def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
     """Return the types of q, k and v, those of words as of the floats that they stand for."""
-    q, *kept = inputs[:3]
-    if q.rank and all(t.dtype == UINT32 for t in kept):
+    q, *cached = inputs[:3]
+    if q.rank and all(t.dtype == UINT32 for t in cached):
         if "columns" not in attrs:
             raise ShapeError(
                 "[attention] expected an attribute columns for rows of words, got none"
             )
         columns = _columns(q.shape, attrs)
-        for words, count in zip(kept, columns, strict=True):
+        for words, count in zip(cached, columns, strict=True):
             check_words("attention", words, count)
-        kept = [
+        cached = [
             TensorType((*words.shape[:-1], count), FLOAT16)
-            for words, count in zip(kept, columns, strict=True)
+            for words, count in zip(cached, columns, strict=True)
         ]
-    return q, *kept
+    return q, *cached
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if len(inputs) == 5:
         raise ShapeError("[attention] expected new keys and values, got one of the two")
     floats, used, new = _as_floats(inputs, attrs), inputs[3], inputs[4:]
-    q, *kept = floats
-    if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, *NARROWER) for t in kept):
+    q, *cached = floats
+    if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, *NARROWER) for t in cached):
         raise DTypeError(
             f"[attention] expected floats, and keys and values of {q.dtype}, float32 or float16, "
             f"got {' and '.join(t.dtype for t in floats)}; try vs.cast"
         )
-    if kept[0].dtype != kept[1].dtype:
-        raise DTypeError(f"[attention] expected keys of {kept[1].dtype}, got {kept[0].dtype}")
+    if cached[0].dtype != cached[1].dtype:
+        raise DTypeError(f"[attention] expected keys of {cached[1].dtype}, got {cached[0].dtype}")
     result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in floats), attrs)
     _, k, v = by_heads(floats, attrs)
     if used.dtype not in (INT32, INT64) or used.shape not in ((), (k.shape[0],)):
@@ -88,16 +88,16 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             f"[attention] expected the number of keys in use as one int32 or as ({k.shape[0]},), "
             f"got {used}"
         )
-    for old, given in zip((k, v), new, strict=False):
-        fits = given.rank == 4 and given.shape[:2] == old.shape[:2]
-        if not fits or given.shape[3] != old.shape[3] or given.shape[2] != new[0].shape[2]:
+    for old, added in zip((k, v), new, strict=False):
+        fits = added.rank == 4 and added.shape[:2] == old.shape[:2]
+        if not fits or added.shape[3] != old.shape[3] or added.shape[2] != new[0].shape[2]:
             raise ShapeError(
                 "[attention] expected new keys and values (b, g, r, d) and (b, g, r, e) beside "
                 f"{k.shape} and {v.shape}, got {' and '.join(str(t.shape) for t in new)}"
             )
-        if given.dtype != q.dtype:
+        if added.dtype != q.dtype:
             raise DTypeError(
-                f"[attention] expected new keys and values of {q.dtype}, got {given.dtype}; "
+                f"[attention] expected new keys and values of {q.dtype}, got {added.dtype}; "
                 "try vs.cast"
             )
     return result.as_dtype(q.dtype)
@@ -108,8 +108,8 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     q, k, _ = (t.shape for t in by_heads(inputs, attrs))
     new = inputs[4].shape[2] if len(inputs) > 4 else 0
     flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
-    kept = sum(t.device_bytes for t in inputs[1:3]) / 2
-    moved = kept + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:], output))
+    cached = sum(t.device_bytes for t in inputs[1:3]) / 2
+    moved = cached + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:], output))
     return Work(flops, float(moved))
 
 
@@ -128,8 +128,8 @@ def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, i
     counts = used.reshape(-1).tolist()
     for number, count in enumerate([min(max(0, count), k.shape[2]) for count in counts]):
         at = slice(None) if used.ndim == 0 else slice(number, number + 1)
-        kept = _wide(k[at, :, :count], depth), _wide(v[at, :, :count], columns)
-        yield at, count, (kept, (_wide(new[0][at]), _wide(new[1][at]))) if new else (kept,)
+        cached = _wide(k[at, :, :count], depth), _wide(v[at, :, :count], columns)
+        yield at, count, (cached, (_wide(new[0][at]), _wide(new[1][at]))) if new else (cached,)
 
 
 def _wide(x: NDArray, columns: int = 0) -> NDArray:
@@ -207,8 +207,8 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     """Some heads of some examples at a time."""
     used, new = inputs[3], inputs[4:]
     _, k_bshd, *_ = attrs.as_ints("is_bshd")
-    kept = min(int(used.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
-    keys = max(0, kept) + (new[0].shape[2] if new else 0)
+    cached = min(int(used.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
+    keys = max(0, cached) + (new[0].shape[2] if new else 0)
     work = (inputs[0].size + out.size) * keys
     for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work):
         counts = used[some] if used.ndim else used
@@ -226,9 +226,9 @@ def _native_program(
 ) -> NativeProgram | None:
     q, k, v, used, *new = inputs
     kinds = {FLOAT32: 0, FLOAT16: 1, UINT32: 2}
-    rows, kept = by_heads(inputs, attrs)[:2]
+    rows, cached = by_heads(inputs, attrs)[:2]
     batches, heads, queries, depth = rows.shape
-    shared, keys = kept.shape[1:3]
+    shared, keys = cached.shape[1:3]
     if any(t.dtype != FLOAT32 for t in (q, output, *new)) or k.dtype not in kinds:
         return None
     if queries > PROGRAM_ROWS or not output.size or not shared or len(new) not in (0, 2):
@@ -236,7 +236,7 @@ def _native_program(
     together = 1 if k.dtype == FLOAT32 else heads // shared  # rows are unpacked once for all
     low, high = visible_range(attrs)
     bshd = attrs.as_ints("is_bshd")
-    *given, result = (
+    *operand_steps, result = (
         head_steps(t.shape, is_bshd) for t, is_bshd in zip((q, k, v, output), bshd, strict=True)
     )
     fresh = [head_steps(t.shape, 0) for t in new] or [(0, 0, 0)] * 2
@@ -245,7 +245,7 @@ def _native_program(
         *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
         *(int(used.dtype == INT64), int(used.rank > 0), low, high),
         int(attrs.as_bool("fully_masked_is_nan")),
-        *chain.from_iterable((*given, *fresh, result)),
+        *chain.from_iterable((*operand_steps, *fresh, result)),
     )
     loop = Loop(
         "attention_with_kvcache",

@@ -73,15 +73,15 @@ def attention_backward(
     before the length. attrs: those of attention.
     """
     masks = () if mask is None else (mask,)
-    made = apply(OP, (q, k, v, g, *masks), {name: attrs[name] for name in ATTRS})
-    return parts_of(made, q, k, v)
+    merged = apply(OP, (q, k, v, g, *masks), {name: attrs[name] for name in ATTRS})
+    return parts_of(merged, q, k, v)
 
 
-def parts_of(made: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def parts_of(merged: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v out of a result of the op."""
     shapes = shapes_of_parts(q.shape, k.shape, v.shape)
     of_q, of_k, of_v = (
-        reshape(slice_(made, (i, 0), (i + 1, math.prod(shape[2:])), axes=(0, 3)), t.shape)
+        reshape(slice_(merged, (i, 0), (i + 1, math.prod(shape[2:])), axes=(0, 3)), t.shape)
         for i, (t, shape) in enumerate(zip((q, k, v), shapes, strict=True))
     )
     return of_q, of_k, of_v

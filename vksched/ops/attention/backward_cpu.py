@@ -98,9 +98,9 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         *of_rows, of_q = (piece.of_q(x) for x in rows_of)
         masked = tuple(piece.of_q(mask) for mask in of_scores)
         of_keys = [piece.of_k(x) for x in (k, v)]
-        made = _of_piece(of_rows, of_keys, masked, piece.queries.start, attrs)
-        of_q[...] = made[0].reshape(of_q.shape)
-        for part, more in zip(parts[1:], made[1:], strict=True):
+        gradients = _of_piece(of_rows, of_keys, masked, piece.queries.start, attrs)
+        of_q[...] = gradients[0].reshape(of_q.shape)
+        for part, more in zip(parts[1:], gradients[1:], strict=True):
             if piece.is_first:
                 piece.of_k(part)[...] = more
             else:

@@ -225,9 +225,9 @@ def _target(call: Call, s: _Sizes, target: int, columns: int) -> Iterator[Dispat
     pairs = ((Q, G), (K, V)) if target in (OF_STATE, OF_Q) else ((K, V), (Q, G))
     own_rows, others = (s.rows, s.keys) if pairs[0] == (Q, G) else (s.keys, s.rows)
     tiles = -(-own_rows // TILE_ROWS) * s.heads
-    made = SCRATCH if target == OF_STATE else OUTPUT
-    operands = (*pairs[0], *pairs[1], SCRATCH, made, *(MASK for _ in masks))
-    shift = (target - OF_Q) * s.heads * size if made == OUTPUT else 0
+    result = SCRATCH if target == OF_STATE else OUTPUT
+    operands = (*pairs[0], *pairs[1], SCRATCH, result, *(MASK for _ in masks))
+    shift = (target - OF_Q) * s.heads * size if result == OUTPUT else 0
     shader = "attention_bwd_tiled" + "_masked" * len(masks)
     for block in range(0, columns, MAX_COLUMNS):
         width = min(MAX_COLUMNS, columns - block)

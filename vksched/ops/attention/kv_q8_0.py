@@ -59,8 +59,8 @@ def pack_q8_0(x: NDArray) -> NDArray:
     words: NDArray = np.empty((rows, tiles, TILE_WORDS), np.uint32)
     words[..., :1] = fp16_scales.view(np.uint32)
     words[..., 1:] = quants.astype(np.int8).reshape(rows, tiles, TILE).view(np.uint32)
-    made = words.reshape(rows, tiles * TILE_WORDS)[:, : row_words(columns)]
-    return np.ascontiguousarray(made).reshape(*lead, row_words(columns))
+    cropped = words.reshape(rows, tiles * TILE_WORDS)[:, : row_words(columns)]
+    return np.ascontiguousarray(cropped).reshape(*lead, row_words(columns))
 
 
 def unpack_q8_0(words: NDArray, columns: int) -> NDArray:

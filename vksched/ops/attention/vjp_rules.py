@@ -50,12 +50,12 @@ def _attention(call: VjpContext) -> VjpResult:
         grad = _with_layout(grad, result_bshd)
         mask = next(iter((*operands[3:], *masks)), None)
         pulled = _built if added and call.wanted[3] else attention_backward
-        made = pulled(q, k, v, grad, mask, call.attrs)
-        back = (_with_layout(t, is_bshd) for t, is_bshd in zip(made[:3], bshd, strict=True))
-        return (*back, *made[3:])
+        gradients = pulled(q, k, v, grad, mask, call.attrs)
+        back = (_with_layout(t, is_bshd) for t, is_bshd in zip(gradients[:3], bshd, strict=True))
+        return (*back, *gradients[3:])
 
-    made = all_computed_wide(build, (*call.inputs[:3], *added, call.grad), None)
-    return (*made, *(None,) * (len(call.inputs) - len(made)))
+    gradients = all_computed_wide(build, (*call.inputs[:3], *added, call.grad), None)
+    return (*gradients, *(None,) * (len(call.inputs) - len(gradients)))
 
 
 def _built(
@@ -82,8 +82,8 @@ def _attention_backward(call: VjpContext) -> VjpResult:
         mask = next(iter((*operands[4:], *masks)), None)
         return _second_order(operands, mask, pulled, call.attrs)
 
-    made = all_computed_wide(build, (*call.inputs[:4], *added, call.grad), None)
-    return (*made, *(None,) * (len(call.inputs) - len(made)))
+    gradients = all_computed_wide(build, (*call.inputs[:4], *added, call.grad), None)
+    return (*gradients, *(None,) * (len(call.inputs) - len(gradients)))
 
 
 def _second_order(
@@ -185,7 +185,7 @@ def _with_layout(x: Tensor, bshd: int) -> Tensor:
 
 
 def _masks(
-    attrs: Attrs, given: tuple[Tensor, ...], queries: int, keys: int
+    attrs: Attrs, masks: tuple[Tensor, ...], queries: int, keys: int
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the mask of a softmax, or None; and which keys are seen, or None where every query
     sees one. A query that sees none gets a row of the mask that hides nothing, as its softmax would
@@ -199,9 +199,9 @@ def _masks(
     ):
         if far:
             sides.append(compare(arange(keys), reshape(arange(bound, bound + queries), (-1, 1))))
-    if not given and high >= 0 and queries - 1 + low < keys:
+    if not masks and high >= 0 and queries - 1 + low < keys:
         return (reduce(logical_and, sides) if sides else None), None
-    mask = reshape(given[0], given[0].shape or (1,)) if given else None
+    mask = reshape(masks[0], masks[0].shape or (1,)) if masks else None
     added = mask if mask is not None and is_smooth(mask) else None
     if mask is not None:
         sides.append(mask if added is None else not_equal(mask, -math.inf))

@@ -52,12 +52,12 @@ def _conv(call: VjpContext) -> VjpResult:
     x, w = call.inputs[:2]
     g, groups = call.grad, call.attrs.as_int("groups")
     window = conv_window((x.type, w.type), call.attrs)
-    made = (
+    gradients = (
         _input_gradient(g, w, window, groups),
         _weight_gradient(x, g, window, groups),
         _bias_gradient(g),
     )
-    return made[: len(call.inputs)]
+    return gradients[: len(call.inputs)]
 
 
 @gradient("conv_transpose")
@@ -74,8 +74,8 @@ def _conv_transpose(call: VjpContext) -> VjpResult:
         padding=(*begin, *end),
         groups=groups,
     )
-    made = by_x, _weight_gradient(g, x, window, groups), _bias_gradient(g)
-    return made[: len(call.inputs)]
+    gradients = by_x, _weight_gradient(g, x, window, groups), _bias_gradient(g)
+    return gradients[: len(call.inputs)]
 
 
 @gradient("depthwise_conv_weight_grad")
@@ -107,9 +107,9 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
         size - n + first for size, n, first in zip(window.sizes, counts, window.begin, strict=True)
     ]
     if max(stride) == 1 and min(*before, *after) >= 0 and 0 not in window.sizes:
-        turned = flip_filters(w, groups)
+        flipped = flip_filters(w, groups)
         padding = (*before, *after)
-        return conv(g, turned, dilation=window.dilation, padding=padding, groups=groups)
+        return conv(g, flipped, dilation=window.dilation, padding=padding, groups=groups)
     behind = tuple(  # places behind the last window; below 0 where it reaches over the end
         size + first - r
         for size, first, r in zip(window.sizes, window.begin, _reached(window, counts), strict=True)
@@ -150,14 +150,15 @@ def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: i
         for place in np.ndindex(*window.kernel)
     ]
     together = max(1, MAX_UNFOLDED_ELEMENTS // max(1, met[0].size))
-    made: list[Tensor] = []
+    products: list[Tensor] = []
     for first in range(0, len(met), together):  # the places of a channel beside each other
         part = met[first : first + together]
         columns = concat(part, 3) if len(part) > 1 else part[0]
         columns = reshape(columns, (images, groups, channels * len(part), places))
-        made.append(reshape(_summed(rows, columns), (g.shape[1], channels, len(part))))
+        products.append(reshape(_summed(rows, columns), (g.shape[1], channels, len(part))))
     return reshape(
-        concat(made, 2) if len(made) > 1 else made[0], (g.shape[1], channels, *window.kernel)
+        concat(products, 2) if len(products) > 1 else products[0],
+        (g.shape[1], channels, *window.kernel),
     )
 
 
@@ -180,11 +181,11 @@ def _summed(rows: Tensor, columns: Tensor) -> Tensor:
     images, groups, _, places = rows.shape
     if rows.size * columns.shape[2] <= places * (rows.size + columns.size):
         return reduce_sum(matmul(rows, columns, transpose_b=True), 0)
-    turned = (
+    flattened = (
         reshape(transpose(t, (1, 2, 0, 3)), (groups, t.shape[2], images * places))
         for t in (rows, columns)
     )
-    return matmul(*turned, transpose_b=True)
+    return matmul(*flattened, transpose_b=True)
 
 
 def _reached(window: Window, counts: Shape) -> Shape:
@@ -203,8 +204,10 @@ def _read_part(x: Tensor, window: Window, counts: Shape) -> tuple[Tensor, Shape,
     """
     reached = _reached(window, counts)
     begin = tuple(min(b, r) for b, r in zip(window.begin, reached, strict=True))
-    kept = tuple(min(size, r - b) for size, r, b in zip(x.shape[2:], reached, begin, strict=True))
-    end = tuple(r - b - k for r, b, k in zip(reached, begin, kept, strict=True))
-    if kept != x.shape[2:]:
-        x = slice_(x, (0,) * len(kept), kept, range(2, x.rank))
+    covered = tuple(
+        min(size, r - b) for size, r, b in zip(x.shape[2:], reached, begin, strict=True)
+    )
+    end = tuple(r - b - k for r, b, k in zip(reached, begin, covered, strict=True))
+    if covered != x.shape[2:]:
+        x = slice_(x, (0,) * len(covered), covered, range(2, x.rank))
     return x, begin, end

@@ -46,9 +46,9 @@ def conv_cpu_kernel(reference: Reference) -> CpuKernel:
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         kind = None if out.dtype.kind == "f" else exact_floats(inputs)
         if kind is not None:
-            made = np.empty(out.shape, kind)
-            compute(tuple(x.astype(kind) for x in inputs), attrs, made)
-            whole = made if kind is np.float32 else made.astype(np.int64)  # modulo 2**32
+            sums = np.empty(out.shape, kind)
+            compute(tuple(x.astype(kind) for x in inputs), attrs, sums)
+            whole = sums if kind is np.float32 else sums.astype(np.int64)  # modulo 2**32
             np.copyto(out, whole, casting="unsafe")
         elif not _by_loops(inputs, attrs, out):
             _by_numpy(reference, inputs, attrs, out)
@@ -73,8 +73,8 @@ def _extent(values: NDArray) -> int:
 def _by_loops(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> bool:
     """Write a call with its epilogue; returns False where numpy has to."""
     steps, (x, w, *rest) = _steps(attrs), inputs
-    bias = next((given for given in rest if given.ndim == 1), None)
-    residual = next((given for given in rest if given.ndim > 1), None)
+    bias = next((extra for extra in rest if extra.ndim == 1), None)
+    residual = next((extra for extra in rest if extra.ndim > 1), None)
     if steps is None:
         return False
     return native_kernels.conv(x, w, bias, residual, out, _sliding(attrs), steps)
@@ -97,7 +97,7 @@ def _steps(attrs: Attrs) -> Any:
         return native_kernels.native.FusedProgram(1, [], [])
     operands, program = found[0], fused_program_of(found[1])
     steps = [
-        (op.name, at[0], at[-1], *parameters_of(op.name, given)) for op, at, given in program.steps
+        (op.name, at[0], at[-1], *parameters_of(op.name, extra)) for op, at, extra in program.steps
     ]
     if any(name not in native_kernels.conv_epilogue_ops() for name, *_ in steps):
         return None

@@ -53,9 +53,9 @@ def as_matrix(w: NDArray) -> NDArray:
     """Return weights (C_out, C, kernel...) as the matrix whose words `conv_integer` reads."""
     outputs, channels = w.shape[:2]
     taps = math.prod(w.shape[2:])
-    made: NDArray = np.zeros((taps, depth_of(channels) * PER_WORD, outputs), w.dtype)
-    made[:, :channels] = w.reshape(outputs, channels, taps).transpose(2, 1, 0)
-    return made.reshape(-1, outputs)
+    padded: NDArray = np.zeros((taps, depth_of(channels) * PER_WORD, outputs), w.dtype)
+    padded[:, :channels] = w.reshape(outputs, channels, taps).transpose(2, 1, 0)
+    return padded.reshape(-1, outputs)
 
 
 def _window(x: Shape, attrs: Attrs) -> Window:
@@ -102,16 +102,19 @@ def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     x, words, x_zero, w_zero = inputs
     window = _window(x.shape, attrs)
     places = math.prod(window.counts())
-    given = (window.sizes, window.kernel, window.stride, window.dilation, window.begin)
-    numbers = (*(three(v, 0 if v is window.begin else 1) for v in given), three(window.counts()))
-    for image, made in zip(x, out, strict=True):
+    window_fields = (window.sizes, window.kernel, window.stride, window.dilation, window.begin)
+    numbers = (
+        *(three(v, 0 if v is window.begin else 1) for v in window_fields),
+        three(window.counts()),
+    )
+    for image, out_image in zip(x, out, strict=True):
         lines = image.reshape(image.shape[0], math.prod(image.shape[1:]))
-        target = made.reshape(made.shape[0], places)
+        target = out_image.reshape(out_image.shape[0], places)
         done = native_kernels.int8_conv(
             lines, words, int(x_zero.reshape(())), w_zero, target, numbers, attrs.as_bool("signed")
         )
         if not done:
-            made[...] = _reference((image[None], *inputs[1:]), attrs)[0, : made.shape[0]]
+            out_image[...] = _reference((image[None], *inputs[1:]), attrs)[0, : out_image.shape[0]]
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:

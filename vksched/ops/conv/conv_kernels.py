@@ -185,8 +185,8 @@ def _linear(call: Call) -> tuple[Dispatch, ...]:
     sums, (x, _, *bias), out = sum_of(call), call.inputs, call.output
     images, rows = (TensorType((n, sums.steps), x.dtype) for n in (out.shape[0], sums.rows))
     result = TensorType((out.shape[0], sums.rows), out.dtype)
-    turned = product_attrs(call, False, True)
-    return matmul.product(Call((images, rows, *bias), result, turned, call.limits))
+    attrs = product_attrs(call, False, True)
+    return matmul.product(Call((images, rows, *bias), result, attrs, call.limits))
 
 
 # -- the choice --------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ def conv_program(
     if not native_kernels.conv_epilogue_ops() or any(t.dtype != FLOAT32 for t in inputs):
         return None
     found = program_of(attrs)
-    told = ((), ()) if found is None else loop_steps((output,) * found[0], found[1])
-    if told is None:
+    epilogue = ((), ()) if found is None else loop_steps((output,) * found[0], found[1])
+    if epilogue is None:
         return None
     groups, (images, channels) = attrs.as_int("groups"), output.shape[:2]
     operands = 1 if found is None else found[0]
@@ -54,9 +54,9 @@ def conv_program(
         spans = _spans(math.prod(output.shape[2:]), work // images)
         each = channels if spans > 1 else each
     has_bias = len(inputs) - operands - 1
-    steps, float_params = encode_steps(operands, *told)
+    steps, float_params = encode_steps(operands, *epilogue)
     sizes = (images, w.shape[1], channels // groups, groups, each, spans, has_bias)
-    numbers = (*sizes, *_told(window, output), *steps)
+    numbers = (*sizes, *_window_params(window, output), *steps)
     pieces = images * math.ceil(channels / each) * spans
     loop = Loop("conv", tuple(range(len(inputs))), output.size, numbers, float_params, pieces, work)
     return NativeProgram((loop,))
@@ -73,7 +73,7 @@ def conv_transpose_program(
     work = x.size * math.prod(w.shape[1:])
     each = math.ceil(channels / max(1, min(work // images // PIECE, SHARES)))
     steps = (attrs.as_ints(name) for name in ("stride", "dilation", "begin", "end"))
-    window = _told(Window(x.shape[2:], w.shape[2:], *steps), output)
+    window = _window_params(Window(x.shape[2:], w.shape[2:], *steps), output)
     numbers = (images, w.shape[0] // groups, w.shape[1], groups, each, len(bias), *window)
     pieces = images * math.ceil(channels / each)
     operands = tuple(range(len(inputs)))
@@ -102,7 +102,7 @@ def _spans(places: int, work: int) -> int:
     return pieces if places >= pieces * SPAN else 1
 
 
-def _told(window: Window, output: TensorType) -> tuple[int, ...]:
+def _window_params(window: Window, output: TensorType) -> tuple[int, ...]:
     """Return a window over three axes as the loops are told it."""
     axes = (window.sizes, window.kernel, output.shape[2:], window.stride, window.dilation)
     return tuple(n for values in axes for n in three(values, 1)) + three(window.begin, 0)
@@ -121,7 +121,11 @@ def pool_program(kind: str) -> NativeProgramRule:
         counts = counts_of(kind, x.shape[2:], attrs)
         missing = 3 - len(counts) if counts else 0
         float_params = (1.0,) * missing + tuple(n for along in counts for n in along)
-        numbers = (planes, int(kind == "mean"), *_told(pool_window(x.shape, attrs), output))
+        numbers = (
+            planes,
+            int(kind == "mean"),
+            *_window_params(pool_window(x.shape, attrs), output),
+        )
         pieces = max(1, min(work // PLANES, planes, SHARES))
         return NativeProgram(
             (Loop("pool", (0,), output.size, numbers, float_params, pieces, work),)

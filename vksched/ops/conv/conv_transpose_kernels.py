@@ -83,10 +83,10 @@ def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
         images = min(most, total - image)
         w = TensorType((1, parts.groups, parts.channels, rows), dtype)
         x = TensorType((images, parts.groups, parts.channels, volume), dtype)
-        made = TensorType((images, parts.groups, rows, volume), dtype)
+        columns = TensorType((images, parts.groups, rows, volume), dtype)
         attrs = product_attrs(call, True, False)
         # the values of the pass before have been read, then those of this one written
-        for number, step in enumerate(matmul.product(Call((w, x), made, attrs, call.limits))):
+        for number, step in enumerate(matmul.product(Call((w, x), columns, attrs, call.limits))):
             at_w, at_x, *rest = step.shifts
             shifts = (at_w, at_x + image * channels * volume, *rest)
             barrier = step.barrier or (number == 0 and image > 0)

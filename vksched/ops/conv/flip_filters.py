@@ -43,8 +43,8 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     (w,), groups = inputs, attrs.as_int("groups")
     rows, channels, *kernel = w.shape
     split = w.reshape(groups, rows // groups, channels, *kernel).swapaxes(1, 2)
-    turned = np.flip(split, tuple(range(3, split.ndim)))
-    return np.ascontiguousarray(turned).reshape(groups * channels, rows // groups, *kernel)
+    flipped = np.flip(split, tuple(range(3, split.ndim)))
+    return np.ascontiguousarray(flipped).reshape(groups * channels, rows // groups, *kernel)
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:

@@ -61,10 +61,10 @@ def _fold(at: NDArray, low: float, high: float) -> NDArray:
     return np.clip(np.where(odd, 2 * low + (times + 1) * size - at, at - times * size), low, high)
 
 
-def _place(given: NDArray, size: int, attrs: Attrs) -> NDArray:
+def _place(coordinates: NDArray, size: int, attrs: Attrs) -> NDArray:
     """Return coordinates of -1..1 as places on an axis, those outside moved by the padding."""
     aligned, padding = attrs.as_bool("align_corners"), attrs.as_str("padding_mode")
-    at = (given + 1) / 2 * (size - 1) if aligned else ((given + 1) * size - 1) / 2
+    at = (coordinates + 1) / 2 * (size - 1) if aligned else ((coordinates + 1) * size - 1) / 2
     if attrs.as_str("mode") == "nearest":
         at = np.rint(at)
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)

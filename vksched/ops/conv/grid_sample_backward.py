@@ -146,15 +146,15 @@ def _axes(x: Tensor, grid: Tensor, attrs: Attrs) -> list[_Axis]:
     return out
 
 
-def _axis(given: Tensor, size: int, attrs: Attrs) -> _Axis:
+def _axis(coordinates: Tensor, size: int, attrs: Attrs) -> _Axis:
     """given: coordinates of -1..1, (images, 1, points)."""
     mode, padding = attrs.as_str("mode"), attrs.as_str("padding_mode")
-    place, slope, defined = _place(given, size, attrs)
+    place, slope, defined = _place(coordinates, size, attrs)
     base = floor(place)
     coefficients = _coefficients(mode)
     first = 1 if mode == "cubic" else 0
     steps = np.arange(TAPS[mode]).reshape(-1, 1) - first
-    tap = base + _constant(steps, given)
+    tap = base + _constant(steps, coordinates)
     if padding == "reflection":
         ends = (0.0, size - 1.0) if attrs.as_bool("align_corners") else (-0.5, size - 0.5)
         inside = equal(clip(tap, 0, size - 1), tap)
@@ -168,10 +168,10 @@ def _axis(given: Tensor, size: int, attrs: Attrs) -> _Axis:
     return _Axis(size, cast(index, INT32), weights, slopes)
 
 
-def _place(given: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tensor]:
+def _place(coordinates: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tensor]:
     """Return places on the axis, how they move with the coordinate, and where there is one."""
     mode, aligned = attrs.as_str("mode"), attrs.as_bool("align_corners")
-    at = (given + 1) / 2 * (size - 1) if aligned else ((given + 1) * size - 1) / 2
+    at = (coordinates + 1) / 2 * (size - 1) if aligned else ((coordinates + 1) * size - 1) / 2
     scale = (size - 1) / 2 if aligned else size / 2
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
     if mode == "nearest":
@@ -179,7 +179,7 @@ def _place(given: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tens
     if attrs.as_str("padding_mode") == "zeros":
         defined = logical_not(isnan(at))
         place = where(defined, clip(at, -3, size + 2), -3.0)  # all taps outside
-        return place, _constant(np.full((1, 1), scale), given), defined
+        return place, _constant(np.full((1, 1), scale), coordinates), defined
     if attrs.as_str("padding_mode") == "reflection":
         place, odd = _fold(at, low, high)
         defined = isfinite(at)
@@ -187,7 +187,7 @@ def _place(given: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tens
     else:
         within = logical_and(greater_equal(at, low), less_equal(at, high))
         place, defined = where(within, at, clip(at, 0, size - 1)), logical_not(isnan(at))
-        slope = scale * cast(within, given.dtype)
+        slope = scale * cast(within, coordinates.dtype)
     place = where(defined, place, 0.0)
     moves = defined
     if mode == "linear":

@@ -304,8 +304,8 @@ def _axis_by_axis(
         if part.extent[axis] == part.taps == rest[axis] and not part.begin[axis] + part.end[axis]:
             x = _whole(op, x, (2 + axis,), more.get("p"))
         else:
-            made = (*rest[:axis], counts[axis], *rest[axis + 1 :])
-            x = apply(op, (x,), {**_attrs(part, made), **more})
+            reduced = (*rest[:axis], counts[axis], *rest[axis + 1 :])
+            x = apply(op, (x,), {**_attrs(part, reduced), **more})
     return reshape(x, x.shape, name=name) if name is not None else x
 
 

@@ -141,23 +141,23 @@ def _resized_axes(
     roi: Sequence[float] | None,
 ) -> list[_Axis]:
     """Returns what becomes of each axis that is named."""
-    given = [shape[a] for a in along]
+    old_sizes = [shape[a] for a in along]
     if sizes is not None:
         outs = list(as_shape(sizes))
         if len(outs) != len(along) or any(out < 0 for out in outs):
             raise ShapeError(f"[resize] expected {len(along)} sizes of 0 or more, got {outs}")
-        factors = [out / size if size else 1.0 for out, size in zip(outs, given, strict=True)]
+        factors = [out / size if size else 1.0 for out, size in zip(outs, old_sizes, strict=True)]
         if policy != "stretch" and factors:
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(along)
-            outs = [int(factor * size + 0.5) for size in given]
+            outs = [int(factor * size + 0.5) for size in old_sizes]
     else:
         assert scales is not None
         factors = list(as_floats("resize", "scales", scales))
         if len(factors) != len(along) or any(f <= 0 for f in factors):
             raise ShapeError(f"[resize] expected {len(along)} scales above 0, got {factors}")
-        outs = [int(factor * size) for factor, size in zip(factors, given, strict=True)]
-    for size, out in zip(given, outs, strict=True):
+        outs = [int(factor * size) for factor, size in zip(factors, old_sizes, strict=True)]
+    for size, out in zip(old_sizes, outs, strict=True):
         if size == 0 and out:
             raise ShapeError(f"[resize] cannot make {out} elements of none, in {shape}")
     windows = [(0.0, 1.0)] * len(along)
@@ -168,7 +168,7 @@ def _resized_axes(
                 f"[resize] expected {len(along)} starts and as many ends as roi, got {ends}"
             )
         windows = list(zip(ends[: len(along)], ends[len(along) :], strict=True))
-    return [_Axis(*a) for a in zip(along, given, outs, factors, windows, strict=True)]
+    return [_Axis(*a) for a in zip(along, old_sizes, outs, factors, windows, strict=True)]
 
 
 def _check_choice(what: str, value: str, known: tuple[str, ...]) -> None:

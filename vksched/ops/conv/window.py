@@ -183,8 +183,8 @@ def per_axis(op: str, what: str, value: PerAxis, axes: int, least: int = 1) -> t
 
 def dilation_of(op: str, value: PerAxis, kernel: Shape) -> tuple[int, ...]:
     """Return the dilation along each axis: 1 where the kernel has one step, so none to spread."""
-    given = per_axis(op, "dilation", value, len(kernel))
-    return tuple(d if k > 1 else 1 for d, k in zip(given, kernel, strict=True))
+    dilations = per_axis(op, "dilation", value, len(kernel))
+    return tuple(d if k > 1 else 1 for d, k in zip(dilations, kernel, strict=True))
 
 
 def stepping(window: Window) -> Window:
@@ -220,9 +220,9 @@ def paddings(
         for size, reach, step in zip(sizes, extent(kernel, dilation), stride, strict=True):
             totals.append(max((-(-size // step) - 1) * step + reach - size, 0))
         return halves(op, padding, tuple(totals))
-    given = _integers(op, "padding", padding)
-    if len(given) == 2 * axes and all(v >= 0 for v in given):
-        return given[:axes], given[axes:]
+    amounts = _integers(op, "padding", padding)
+    if len(amounts) == 2 * axes and all(v >= 0 for v in amounts):
+        return amounts[:axes], amounts[axes:]
     both = per_axis(op, "padding", padding, axes, 0)
     return both, both
 

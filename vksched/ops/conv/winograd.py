@@ -304,13 +304,13 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
     # the wild tiles are found beside the products of the first pass
     between = list(_wild(call, shape)) if first == 0 else []
     yield from between
-    turned = _is_turned(shape, row, call.limits)
-    for number, step in enumerate(_products(call, shape, row, turned)):
+    transpose = _is_transposed(shape, row, call.limits)
+    for number, step in enumerate(_products(call, shape, row, transpose)):
         yield replace(step, barrier=step.barrier or (number == 0 and not between))
     steps: Push = (
         ("step", shape.rows * row),
-        ("row_step", 1 if turned else row),
-        ("tile_step", shape.rows if turned else 1),
+        ("row_step", 1 if transpose else row),
+        ("tile_step", shape.rows if transpose else 1),
     )
     for launch in launches("winograd_conv", shape.rows * tiles, 0, call.limits):
         yield Dispatch(
@@ -323,23 +323,23 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
         )
 
 
-def _products(call: Call, shape: _Shape, row: int, turned: bool) -> Iterator[Dispatch]:
+def _products(call: Call, shape: _Shape, row: int, transpose: bool) -> Iterator[Dispatch]:
     points, values = call.inputs[1], TensorType((shape.points, shape.channels, row))
     inputs, operands, lines = (points, values), (1, _VALUES, 1, _SUMS), (shape.rows, row)
-    if turned:
+    if transpose:
         inputs, operands, lines = (values, points), (_VALUES, 1, 1, _SUMS), (row, shape.rows)
-    attrs = Attrs({"transpose_a": turned, "transpose_b": turned})
+    attrs = Attrs({"transpose_a": transpose, "transpose_b": transpose})
     sums = TensorType((shape.points, *lines))
     for step in matmul.product(Call(inputs, sums, attrs, call.limits)):
         yield replace(step, operands=operands)
 
 
-def _is_turned(shape: _Shape, row: int, limits: Limits) -> bool:
+def _is_transposed(shape: _Shape, row: int, limits: Limits) -> bool:
     """Whether tiles are the rows of the products: few of them fill more of these than columns."""
     if shape.channels % 4:  # products of such operands go by another kernel than costs are known of
         return False
-    turned = matmul.step_cost(row, shape.rows, shape.points, limits)
-    return turned < TURNS_BELOW * matmul.step_cost(shape.rows, row, shape.points, limits)
+    transposed_cost = matmul.step_cost(row, shape.rows, shape.points, limits)
+    return transposed_cost < TURNS_BELOW * matmul.step_cost(shape.rows, row, shape.points, limits)
 
 
 def _bias_of(call: Call) -> int:

@@ -108,10 +108,10 @@ def _sum_out(term: str, x: Tensor, wanted: set[str]) -> tuple[str, Tensor]:
 
 def _drop_ones(term: str, x: Tensor, sizes: dict[str, int]) -> tuple[str, Tensor]:
     """Leaves out axes of size 1 that broadcast against longer ones."""
-    kept = [i for i, c in enumerate(term) if x.shape[i] == sizes[c]]
-    if len(kept) == len(term):
+    axes = [i for i, c in enumerate(term) if x.shape[i] == sizes[c]]
+    if len(axes) == len(term):
         return term, x
-    return "".join(term[i] for i in kept), reshape(x, [x.shape[i] for i in kept])
+    return "".join(term[i] for i in axes), reshape(x, [x.shape[i] for i in axes])
 
 
 def _ordered(term: str, wanted: str, x: Tensor) -> Tensor:
@@ -119,12 +119,12 @@ def _ordered(term: str, wanted: str, x: Tensor) -> Tensor:
 
 
 def _multiply(
-    left: tuple[str, Tensor], right: tuple[str, Tensor], kept: set[str], sizes: dict[str, int]
+    left: tuple[str, Tensor], right: tuple[str, Tensor], needed: set[str], sizes: dict[str, int]
 ) -> tuple[str, Tensor]:
     """Contracts two operands; kept: the letters that are needed afterwards."""
     (a, x), (b, y) = left, right
-    batch = "".join(c for c in a if c in b and c in kept)
-    inner = "".join(c for c in a if c in b and c not in kept)
+    batch = "".join(c for c in a if c in b and c in needed)
+    inner = "".join(c for c in a if c in b and c not in needed)
     rows = "".join(c for c in a if c not in b)
     columns = "".join(c for c in b if c not in a)
     if not inner:

@@ -89,13 +89,13 @@ def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     else:
         a, out = a.reshape(-1, *a.shape[-2:]), out.reshape(-1, *out.shape[-2:])
         words = words.reshape(-1, *words.shape[-3:])
-    for left, right, made in zip(a, words, out, strict=True):
+    for left, right, target in zip(a, words, out, strict=True):
         if not native_kernels.int8_matmul(
-            left, right, int(a_zero.reshape(())), b_zero, made, signed
+            left, right, int(a_zero.reshape(())), b_zero, target, signed
         ):
-            int8_values = unpack_int8(right, left.shape[-1], made.shape[-1]).astype(np.float64)
+            int8_values = unpack_int8(right, left.shape[-1], target.shape[-1]).astype(np.float64)
             sums = subtract_zero_point(left, a_zero, attrs) @ (int8_values - b_zero.reshape(-1))
-            made[...] = wrapped(sums)
+            target[...] = wrapped(sums)
 
 
 def _flat(a: NDArray, out: NDArray) -> tuple[NDArray, NDArray]:
@@ -113,9 +113,9 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     a, words, a_zero, b_zero = inputs
     k, n = a.shape[-1], out.shape[-1]
     if words.ndim > 3:
-        lines, made = a.reshape(-1, *a.shape[-2:]), out.reshape(-1, *out.shape[-2:])
+        lines, matrices = a.reshape(-1, *a.shape[-2:]), out.reshape(-1, *out.shape[-2:])
         for at, right in enumerate(words.reshape(-1, *words.shape[-3:])):
-            yield (lines[at], right, a_zero, b_zero), made[at]
+            yield (lines[at], right, a_zero, b_zero), matrices[at]
         return
     a, out = _flat(a, out)
     rows, tiles = len(a), len(words)

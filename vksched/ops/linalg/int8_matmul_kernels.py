@@ -230,9 +230,9 @@ def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> I
         k = min(PART, steps - part * PART)
         types = TensorType((rows, k)), TensorType((n, k))
         attrs = Attrs({"transpose_a": False, "transpose_b": True})
-        made = product(Call(types, TensorType((rows, n)), attrs, call.limits))
+        dispatches = product(Call(types, TensorType((rows, n)), attrs, call.limits))
         first = part * PART * rows, part * PART * n, 0, part * rows * n
-        for at, one in enumerate(made):
+        for at, one in enumerate(dispatches):
             shifts = tuple(a + b for a, b in zip(one.shifts, first, strict=True))
             barrier = one.barrier or not at
             yield replace(

@@ -66,8 +66,8 @@ def unpack_int8(words: NDArray, k: int, n: int) -> NDArray:
     int8_values = np.ascontiguousarray(words[..., 1:, :, None]).view(np.int8)
     # from (..., tiles, depth, 16, 4)
     lines = np.moveaxis(int8_values.swapaxes(-1, -2), -4, -2)  # (..., depth, 4, tiles, 16)
-    made: NDArray = lines.reshape(*batch, (depth - 1) * PER_WORD, tiles * TILE)
-    return made[..., :k, :n]
+    padded: NDArray = lines.reshape(*batch, (depth - 1) * PER_WORD, tiles * TILE)
+    return padded[..., :k, :n]
 
 
 def check_words(op: str, words: TensorType, k: int, n: int) -> None:

@@ -151,10 +151,10 @@ def tensordot(
 
 
 def _axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    given = as_ints("tensordot", "axes", axes)
-    out = tuple(normalize_axis("tensordot", a, rank) for a in given)
+    numbers = as_ints("tensordot", "axes", axes)
+    out = tuple(normalize_axis("tensordot", a, rank) for a in numbers)
     if len(set(out)) != len(out):
-        raise ShapeError(f"[tensordot] expected distinct axes, got {given}")
+        raise ShapeError(f"[tensordot] expected distinct axes, got {numbers}")
     return out
 
 

@@ -89,8 +89,8 @@ def _matrices(
     """Return the operands and the result of numpy's product: one of matrices where b is one, as
     numpy makes one for each matrix of a batch.
     """
-    a = _turned(inputs[0], attrs, "transpose_a")
-    b = _turned(inputs[1], attrs, "transpose_b")
+    a = _transposed(inputs[0], attrs, "transpose_a")
+    b = _transposed(inputs[1], attrs, "transpose_b")
     if b.ndim > 2 and b.size == math.prod(b.shape[-2:]):
         b = b.reshape(b.shape[-2:])
     if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
@@ -99,23 +99,27 @@ def _matrices(
     return a, b, out
 
 
-def _turned(x: NDArray, attrs: Attrs, name: str) -> NDArray:
+def _transposed(x: NDArray, attrs: Attrs, name: str) -> NDArray:
     return np.swapaxes(x, -1, -2) if attrs.as_bool(name) else x
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     """Blocks of the result, along the longest axis of a batch, rows and columns."""
-    a, b, made = _matrices(inputs, attrs, out)
-    lead, (m, n) = made.shape[:-2], made.shape[-2:]
+    a, b, result = _matrices(inputs, attrs, out)
+    lead, (m, n) = result.shape[:-2], result.shape[-2:]
     axis = max(range(len(lead)), key=lead.__getitem__, default=0)
-    turned, back = attrs.as_bool("transpose_b"), axis - made.ndim
-    parts = divide(math.prod(lead), m, n, a.shape[-1], turned)
+    transpose_b, back = attrs.as_bool("transpose_b"), axis - result.ndim
+    parts = divide(math.prod(lead), m, n, a.shape[-1], transpose_b)
     batch = examples(lead[axis] if lead else 1, parts)
     for some, (rows, columns) in all_of(batch, blocks(m, n, parts)):
         of_a, of_b = _some(a, back, some)[..., rows, :], _some(b, back, some)[..., columns]
         bias = [shift[columns] for shift in inputs[2:]]
-        operands = _turned(of_a, attrs, "transpose_a"), _turned(of_b, attrs, "transpose_b"), *bias
-        yield operands, _some(made, back, some)[..., rows, columns]
+        operands = (
+            _transposed(of_a, attrs, "transpose_a"),
+            _transposed(of_b, attrs, "transpose_b"),
+            *bias,
+        )
+        yield operands, _some(result, back, some)[..., rows, columns]
 
 
 def _some(x: NDArray, axis: int, some: slice) -> NDArray:
@@ -160,42 +164,44 @@ register(
 def _gradient(call: VjpContext) -> VjpResult:
     """of a: grad @ b^T; of b: a^T @ grad; each the other way round where it is read so."""
     (a, b), g = call.inputs[:2], call.grad
-    turned_a, turned_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
-    if turned_a:
-        of_a = _pulled(b, g, turned_b, True, a.shape)
+    transpose_a, transpose_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
+    if transpose_a:
+        of_a = _pulled(b, g, transpose_b, True, a.shape)
     else:
-        of_a = _pulled(g, b, False, not turned_b, a.shape)
-    if turned_b:
-        of_b = _pulled(g, a, True, turned_a, b.shape)
+        of_a = _pulled(g, b, False, not transpose_b, a.shape)
+    if transpose_b:
+        of_b = _pulled(g, a, True, transpose_a, b.shape)
     else:
-        of_b = _pulled(a, g, not turned_a, False, b.shape)
+        of_b = _pulled(a, g, not transpose_a, False, b.shape)
     return (of_a, of_b, *(sum_to(g, bias.shape) for bias in call.inputs[2:]))
 
 
-def _pulled(left: Tensor, right: Tensor, turned_l: bool, turned_r: bool, shape: Shape) -> Tensor:
+def _pulled(
+    left: Tensor, right: Tensor, transpose_l: bool, transpose_r: bool, shape: Shape
+) -> Tensor:
     """Return left @ right, summed over the batch that an operand of a shape was broadcast along.
 
     An operand without a batch, as the weight of a linear layer, gets one product whose inner axis
     holds the batch too, unless that copies more than the products of the batch would write.
     """
     rows, columns = shape[-2:]
-    inner = left.shape[-2] if turned_l else left.shape[-1]
+    inner = left.shape[-2] if transpose_l else left.shape[-1]
     batch = math.prod(broadcast_shapes("matmul", left.shape[:-2], right.shape[:-2]))
-    copied = left.size * (not turned_l) + right.size * turned_r
+    copied = left.size * (not transpose_l) + right.size * transpose_r
     if batch != 1 and math.prod(shape[:-2]) == 1 and copied <= batch * rows * columns:
         lines = (
             reshape(_swap_last(t) if swap else t, (batch * inner, size))
-            for t, swap, size in ((left, not turned_l, rows), (right, turned_r, columns))
+            for t, swap, size in ((left, not transpose_l, rows), (right, transpose_r, columns))
         )
         return reshape(matmul(*lines, transpose_a=True), shape)
     if inner == 1:  # no sum: an elementwise op, which joins others
-        made = mul(
+        product_grad = mul(
             reshape(left, (*left.shape[:-2], rows, 1)),
             reshape(right, (*right.shape[:-2], 1, columns)),
         )
     else:
-        made = matmul(left, right, transpose_a=turned_l, transpose_b=turned_r)
-    return sum_to(made, shape)
+        product_grad = matmul(left, right, transpose_a=transpose_l, transpose_b=transpose_r)
+    return sum_to(product_grad, shape)
 
 
 def _swap_last(x: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class Parts(NamedTuple):
     columns: int = 1
 
 
-def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
+def divide(batches: int, m: int, n: int, k: int, transpose_b: bool = False) -> Parts:
     """Return the parts of so many products of (m, k) and (k, n); one where the library has threads
     that the user has chosen. turned: b lies as (n, k), which takes longer to read.
     """
@@ -54,7 +54,7 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
     most = min(MOST, math.isqrt(work // (MIN_VECTOR if is_vector else LEAST)))
     parts = Parts(max(1, min(batches, most)))
     least_rows, least_columns = (UNITS[1], UNITS[1]) if is_vector else (ROWS, COLUMNS)
-    many = MANY_ROWS * (4 if turned else 1)
+    many = MANY_ROWS * (4 if transpose_b else 1)
     while 2 * math.prod(parts) <= most:
         half_rows = _least(m, UNITS[n == 1], 2 * parts.rows)
         half_columns = _least(n, UNITS[1], 2 * parts.columns)

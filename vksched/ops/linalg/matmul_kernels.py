@@ -230,9 +230,9 @@ def _is_vec4_aligned(call: Call) -> bool:
 def _in_eights(call: Call, coopmats: CoopmatTile) -> bool:
     """Whether both operands are float16, can be read as pairs of vec4, and need not be turned."""
     factors = operands_of(call)[:2]
-    kept = all(each.along_k or coopmats.untransposed for each in factors)
+    oriented = all(each.along_k or coopmats.untransposed for each in factors)
     whole = all(each.along % 8 == 0 for each in factors)
-    return call.output.dtype == FLOAT16 and kept and whole
+    return call.output.dtype == FLOAT16 and oriented and whole
 
 
 def _packs(call: Call) -> tuple[bool, bool]:
@@ -333,11 +333,11 @@ def _product(
     a_row, a_column, a_step = a.strides(packed[0])
     b_column, b_row, b_step = b.strides(packed[1])
     k = round_up_to_vec4(k) if any(packed) else k
-    given = [
+    all_strides = [
         *(batch_strides(o.batch, batch, step) for o, step in ((a, a_step), (b, b_step))),
         tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
     ]
-    sizes, strides = collapse(batch, given)
+    sizes, strides = collapse(batch, all_strides)
     part = _part_of_k(call, m, n, k)
     inner = _inner_axes(sizes, 2.0 * m * n * min(k, part), call.limits)
     shifts = [(at_a, at_b, out) for at_a, at_b, out in peel(sizes, strides, inner)]

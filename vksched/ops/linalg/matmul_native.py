@@ -44,18 +44,18 @@ def matmul_program(
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)
-    turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
+    transpose_a, transpose_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
     most = VECTOR_WORK if batches * m == 1 else PROGRAM_WORK
     if output.size * k > most:
-        gemv = turned_b and not turned_a and not (bias and of_b > 1)
-        made = _gemv_program(inputs, output, k, n) if gemv else None
-        return made or _product(inputs, output, attrs)
+        gemv = transpose_b and not transpose_a and not (bias and of_b > 1)
+        program = _gemv_program(inputs, output, k, n) if gemv else None
+        return program or _product(inputs, output, attrs)
     same = a.shape[:-2] == output.shape[:-2] and of_b in (1, batches)
-    if not same or (turned_a and turned_b):
+    if not same or (transpose_a and transpose_b):
         return None
     numbers = (
-        *(batches, m, n, k, m * k, *((1, m) if turned_a else (k, 1))),
-        *(k * n if of_b > 1 else 0, *((1, k) if turned_b else (n, 1)), len(bias)),
+        *(batches, m, n, k, m * k, *((1, m) if transpose_a else (k, 1))),
+        *(k * n if of_b > 1 else 0, *((1, k) if transpose_b else (n, 1)), len(bias)),
     )
     return one_loop("matmul", inputs, output, numbers)
 
@@ -67,17 +67,17 @@ def _product(
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)
-    turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
+    transpose_a, transpose_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
     if a.shape[:-2] != output.shape[:-2] or of_b not in (1, batches):
         return None
-    if of_b == 1 and not turned_a:
+    if of_b == 1 and not transpose_a:
         batches, m = 1, batches * m
     floats = all(t.dtype == FLOAT32 for t in inputs)
     if not floats or m == n == 1 or not blas.is_in_loops():
         return None
-    parts = divide(batches, m, n, k, turned_b)
-    of_a = (m * k, m if turned_a else k, int(turned_a))
-    by_b = (k * n if of_b > 1 else 0, k if turned_b else n, int(turned_b))
+    parts = divide(batches, m, n, k, transpose_b)
+    of_a = (m * k, m if transpose_a else k, int(transpose_a))
+    by_b = (k * n if of_b > 1 else 0, k if transpose_b else n, int(transpose_b))
     numbers = (batches, m, n, k, *of_a, *by_b, len(bias), *parts)
     operands, pieces = tuple(range(len(inputs))), math.prod(parts)
     return NativeProgram((Loop(GEMM, operands, output.size, numbers, (), pieces, output.size * k),))
@@ -99,8 +99,8 @@ def _gemv_program(
     ones, window = (1, 1, 1), (1, 1, rows)
     steps, float_params = encode_steps(1, (), ())
     numbers = (1, k, columns, 1, each, 1, len(bias), *window, *ones, *window, *ones, *ones, 0, 0, 0)
-    turned, product = TensorType((k, rows)), TensorType((columns, rows))
-    first = copy_program(a, turned, turned.shape, (0, (1, k)), dense(turned.shape))
+    transposed, product = TensorType((k, rows)), TensorType((columns, rows))
+    first = copy_program(a, transposed, transposed.shape, (0, (1, k)), dense(transposed.shape))
     shape = (of_b, rows, n)
     last = copy_program(product, output, shape, (0, (n * rows, 1, rows)), dense(shape))
     if first is None or last is None:

@@ -26,8 +26,8 @@ def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, in
 
 def product_attrs(call: Call, transpose_a: bool, transpose_b: bool) -> Attrs:
     """Return the attributes of a product inside another op's call, of the same precision."""
-    turned = {"transpose_a": transpose_a, "transpose_b": transpose_b}
-    return Attrs({**turned, **kept_precision(call.attrs)})
+    flags = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    return Attrs({**flags, **kept_precision(call.attrs)})
 
 
 def fp16_weights(call: Call) -> str:

@@ -209,13 +209,13 @@ _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def _from_bfloat16(bits: NDArray) -> NDArray:
-    made: NDArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return made
+    values: NDArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values
 
 
 FORMATS: dict[str, Format] = {
-    made.name: made
-    for made in (
+    each.name: each
+    for each in (
         FloatFormat("f16", 1, 1, 2, 16, 0, 0, _wide),
         FloatFormat("bf16", 30, 1, 2, 16, 0, 0, _from_bfloat16),
         BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _of_32(2, 8), _fp16_scales, zero=128),
@@ -330,8 +330,8 @@ class Repacked(LazyArray):
 
 
 def _as_bytes(blocks: Any) -> NDArray:
-    given = blocks if isinstance(blocks, np.ndarray) else np.frombuffer(blocks, np.uint8)
-    return np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+    data = blocks if isinstance(blocks, np.ndarray) else np.frombuffer(blocks, np.uint8)
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
 
 def _make_of_apart(kind: Format, columns: int, blocks: FileSlice, first: int, out: NDArray) -> None:

@@ -73,17 +73,21 @@ def _parted(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[N
     if not attrs.as_bool("normed"):
         return x, tuple(rest)
     scale, *weights = rest
-    told: dict[str, AttrValue] = {"axis": x.ndim - 1, "eps": attrs.as_float("eps"), "kind": NORM}
-    attrs = Attrs({**told, "scaled": True, "shifted": False})
+    norm_attrs: dict[str, AttrValue] = {
+        "axis": x.ndim - 1,
+        "eps": attrs.as_float("eps"),
+        "kind": NORM,
+    }
+    attrs = Attrs({**norm_attrs, "scaled": True, "shifted": False})
     return get_op(NORM).reference((x, scale), attrs), tuple(weights)
 
 
-def _joined(made: list[NDArray], attrs: Attrs) -> NDArray:
+def _joined(products: list[NDArray], attrs: Attrs) -> NDArray:
     """Return the products beside each other, or one times the gate of the other."""
     gate = attrs.as_str("gate")
     if not gate:
-        return np.concatenate(made, axis=-1)
-    return np.asarray(get_op(gate).reference((made[0],), Attrs()) * made[1])
+        return np.concatenate(products, axis=-1)
+    return np.asarray(get_op(gate).reference((products[0],), Attrs()) * products[1])
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -98,7 +102,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     """
     count, rows = 1 + attrs.as_bool("normed"), math.prod(out.shape[:-1])
     (x, *scale), weights = inputs[:count], inputs[count:]
-    x, made = x.reshape(rows, x.shape[-1]), out.reshape(rows, out.shape[-1])
+    x, result = x.reshape(rows, x.shape[-1]), out.reshape(rows, out.shape[-1])
     parts = [weights] if attrs.as_str("gate") else [(words,) for words in weights]
     begin = 0
     for part in parts:
@@ -107,7 +111,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
         for start in range(0, n, step):
             end = min(start + step, n)
             own = (words[start:end] for words in part)
-            yield (x, *scale, *own), made[:, begin + start : begin + end]
+            yield (x, *scale, *own), result[:, begin + start : begin + end]
         begin += n
 
 
@@ -115,10 +119,10 @@ def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """The same, by native loops that read the bits where there are few rows."""
     (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
     flat = np.ascontiguousarray(rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]))
-    made = [np.empty((len(flat), len(words)), np.float32) for words in weights]
-    for words, part in zip(weights, made, strict=True):
+    products = [np.empty((len(flat), len(words)), np.float32) for words in weights]
+    for words, part in zip(weights, products, strict=True):
         row_products(name, flat, words, None, part)
-    out[...] = _joined(made, attrs).reshape(out.shape)
+    out[...] = _joined(products, attrs).reshape(out.shape)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:

@@ -47,22 +47,22 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise DTypeError(
             f"[moe_linear] expected x and weight of float32, got {x.dtype} and {weight.dtype}"
         )
-    made = _result("moe_linear", x, weight, expert_ids)
+    result = _result("moe_linear", x, weight, expert_ids)
     if weight.shape[2] != x.shape[-1]:
         raise ShapeError(
             f"[moe_linear] expected matrices (n, {x.shape[-1]}) for x {x.shape}, got "
             f"{weight.shape[1:]}"
         )
-    return made
+    return result
 
 
 def _packed_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     x, words, expert_ids = inputs
     if x.dtype != FLOAT32:
         raise DTypeError(f"[quantized_moe_linear] expected x of float32, got {x.dtype}")
-    made = _result("quantized_moe_linear", x, words, expert_ids)
+    result = _result("quantized_moe_linear", x, words, expert_ids)
     check_words("quantized_moe_linear", words, format_of(attrs["format"]), x.shape[-1])
-    return made
+    return result
 
 
 def _result(op: str, x: TensorType, weight: TensorType, expert_ids: TensorType) -> TensorType:
@@ -138,15 +138,15 @@ def _packed_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None
     name, quantizes = str(attrs["format"]), quantizes_x(attrs)
 
     def product(rows: NDArray, words: NDArray) -> NDArray:
-        made: NDArray = np.empty((len(rows), len(words)), np.float32)
+        sums: NDArray = np.empty((len(rows), len(words)), np.float32)
         if quantizes:
-            if native_kernels.quantized_linear_q8(name, rows, words, None, made):
-                return made
+            if native_kernels.quantized_linear_q8(name, rows, words, None, sums):
+                return sums
             rows = fake_quantize_q8(rows)
         if len(rows) <= NATIVE_GEMV and native_kernels.quantized_linear(
-            name, rows, words, None, made
+            name, rows, words, None, sums
         ):
-            return made
+            return sums
         values: NDArray = np.empty((len(words), rows.shape[1]), np.float32)
         if not native_kernels.dequantize(name, words, values):
             values = unpacked(name, words, rows.shape[1])
@@ -233,8 +233,8 @@ def _gradient(call: VjpContext) -> VjpResult:
 
 
 def _of_x(grad: Tensor, weight: Tensor, expert_ids: Tensor, x: Tensor) -> Tensor:
-    made = moe_linear(grad, transpose(weight, (0, 2, 1)), expert_ids)
-    return made if x.rank == 3 else reduce_sum(made, 1)
+    x_grad = moe_linear(grad, transpose(weight, (0, 2, 1)), expert_ids)
+    return x_grad if x.rank == 3 else reduce_sum(x_grad, 1)
 
 
 @gradient("quantized_moe_linear")
@@ -255,5 +255,5 @@ def moe_linear(
     n). A number outside -matrices..matrices-1 raises IndexOutOfRange when the graph runs.
     """
     left = as_tensor(x)
-    given = left, as_tensor(weight, like=left), as_tensor(expert_ids)
-    return apply("moe_linear", given, name=name)
+    operands = left, as_tensor(weight, like=left), as_tensor(expert_ids)
+    return apply("moe_linear", operands, name=name)

@@ -33,7 +33,7 @@ from ..linalg.matmul_kernels import (
 from ..lowering.strides import LOOP_STEPS, spread
 from .quantized_linear import GEMV, ROWS, dequantize_rows, has_rows, quant_gemv
 
-PLAN, PICKED, MADE, VALUES = (SCRATCH - i for i in range(4))
+PLAN, PICKED, PRODUCTS, VALUES = (SCRATCH - i for i in range(4))
 """Scratch buffers: the plan, rows in tiles, their products, and values of quantized weights."""
 DEQUANTIZE = "dequantize "
 """How variants begin that unpack quantized weights for an ordinary product."""
@@ -227,9 +227,11 @@ def _by_tile(call: Call, sizes: Sizes) -> Iterator[Dispatch]:
     rows = sizes.rows if sizes.shared else sizes.count
     picked = pick_lines((0, PLAN, PICKED), lines, rows, lines, sizes.k, limits)
     yield replace(picked, shifts=(0, plan.sources, 0, 0))
-    yield from _products(call, sizes, height, PICKED, MADE)
-    made = pick_lines((MADE, PLAN, OUTPUT), sizes.count, lines, sizes.count, sizes.n, limits)
-    yield replace(made, shifts=(0, plan.places, 0, 0))
+    yield from _products(call, sizes, height, PICKED, PRODUCTS)
+    dispatch = pick_lines(
+        (PRODUCTS, PLAN, OUTPUT), sizes.count, lines, sizes.count, sizes.n, limits
+    )
+    yield replace(dispatch, shifts=(0, plan.places, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,14 +252,14 @@ class _Part:
     first_number: int
     shared: bool
 
-    def place(self, made: Dispatch, weight: int, n: int) -> Dispatch:
+    def place(self, dispatch: Dispatch, weight: int, n: int) -> Dispatch:
         """Return the product of x, a weight, numbers and the result, where these are."""
-        a, b, _, out = made.shifts or (0,) * 4
+        a, b, _, out = dispatch.shifts or (0,) * 4
         return replace(
-            made,
+            dispatch,
             operands=(self.source, weight, PLAN, self.target),
             shifts=(a + self.first_row, b, self.first_number, out + self.first * self.height * n),
-            push=tuple((dict(made.push) | {"has_bias": NUMBERS}).items()),
+            push=tuple((dict(dispatch.push) | {"has_bias": NUMBERS}).items()),
         )
 
 
@@ -303,21 +305,23 @@ def _by_floats(
     if variant in in_place_variants(ordinary):  # the last columns may be too few for it
         ordinary = replace(ordinary, variant=variant)
     matrix = ("b_batch", (columns * sizes.k, 0, 0, 0))
-    for made in product(ordinary, result_row=sizes.n):
-        push = tuple(matrix if name == matrix[0] else (name, value) for name, value in made.push)
-        yield part.place(replace(made, push=push), weight, sizes.n)
+    for dispatch in product(ordinary, result_row=sizes.n):
+        push = tuple(
+            matrix if name == matrix[0] else (name, value) for name, value in dispatch.push
+        )
+        yield part.place(replace(dispatch, push=push), weight, sizes.n)
 
 
 def _by_words(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
     """By the kernels for few rows of quantized weights."""
     k, m = sizes.k, part.across * part.each * part.height
     if part.height > 1:
-        made = quant_gemv(call, m, part.across, (0, part.height * k), k)
+        dispatch = quant_gemv(call, m, part.across, (0, part.height * k), k)
     elif part.shared:
-        made = quant_gemv(call, m, part.each, (k, 0), k)
+        dispatch = quant_gemv(call, m, part.each, (k, 0), k)
     else:
-        made = quant_gemv(call, m, part.each, (part.each * k, k), k)
-    return part.place(made, 1, sizes.n)
+        dispatch = quant_gemv(call, m, part.each, (part.each * k, k), k)
+    return part.place(dispatch, 1, sizes.n)
 
 
 def _by_unpacked(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
@@ -325,8 +329,8 @@ def _by_unpacked(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
     row_words, step = call.inputs[1].shape[-1], _value_columns(call, sizes)
     for start in range(0, sizes.n, step):
         columns, matrices = min(step, sizes.n - start), (sizes.matrices, sizes.n * row_words)
-        made = dequantize_rows(call, (1, VALUES), columns, sizes.k, *matrices)
-        yield replace(made, shifts=(start * row_words, 0))
+        dispatch = dequantize_rows(call, (1, VALUES), columns, sizes.k, *matrices)
+        yield replace(dispatch, shifts=(start * row_words, 0))
         for one in _by_floats(call, sizes, part, VALUES, columns):
             a, b, number, out = one.shifts
             yield replace(one, shifts=(a, b, number, out + start))

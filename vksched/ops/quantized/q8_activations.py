@@ -54,5 +54,5 @@ def quantize_q8(x: NDArray) -> tuple[NDArray, NDArray]:
 def fake_quantize_q8(x: NDArray) -> NDArray:
     """Return the values that products have in place of x, float32 (..., columns)."""
     quants, scale = quantize_q8(np.asarray(x, np.float32))
-    made: NDArray = np.multiply(quants, scale, dtype=np.float32).reshape(x.shape)
-    return made
+    rounded: NDArray = np.multiply(quants, scale, dtype=np.float32).reshape(x.shape)
+    return rounded

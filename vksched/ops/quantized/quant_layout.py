@@ -228,10 +228,10 @@ def _packed(entries: NDArray, bits: int) -> NDArray:
     # as (runs, j, entry 2 j or 2 j + 1, column): what a byte holds comes last
     parts = entries.reshape(*entries.shape[:-2], 4, 2, 4)
     parts = parts.reshape(*parts.shape[:-2], 1, 8) if bits == 1 else parts
-    made = np.zeros(parts.shape[:-1], np.uint8)
+    packed = np.zeros(parts.shape[:-1], np.uint8)
     for at in range(parts.shape[-1]):
-        made |= parts[..., at] << np.uint8(bits * at)
-    words: NDArray = np.ascontiguousarray(made.swapaxes(-1, -2)).reshape(*entries.shape[:-3], -1)
+        packed |= parts[..., at] << np.uint8(bits * at)
+    words: NDArray = np.ascontiguousarray(packed.swapaxes(-1, -2)).reshape(*entries.shape[:-3], -1)
     return words.view(np.uint32)
 
 

@@ -180,8 +180,8 @@ def _linear_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     if quantizes_x(attrs):
         x = fake_quantize_q8(x)
     values = unpacked(str(attrs["format"]), words, x.shape[-1])
-    made = np.matmul(x, values.T.astype(x.dtype))
-    return np.asarray(made + bias[0] if bias else made)
+    product = np.matmul(x, values.T.astype(x.dtype))
+    return np.asarray(product + bias[0] if bias else product)
 
 
 NATIVE_GEMV = 8
@@ -194,7 +194,7 @@ def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iter
     """Some columns of the result at a time, of whose weights the values fit a cache. Where x is
     rounded to 8 bits, pieces have it so.
     """
-    (x, words, *bias), made = _flat(inputs, out)
+    (x, words, *bias), result = _flat(inputs, out)
     name, n, values = str(attrs["format"]), words.shape[0], words.shape[0] * x.shape[-1]
     rows = native_kernels.quantize_rows_q8(name, x) if quantizes_x(attrs) else None
     native = rows is not None or (len(x) <= NATIVE_GEMV and native_kernels.has_quantized(name))
@@ -202,7 +202,7 @@ def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iter
     for start in range(0, n, step):
         part = slice(start, start + step)
         own = x if rows is None else rows
-        yield (own, words[part], *(b[part] for b in bias)), made[:, part]
+        yield (own, words[part], *(b[part] for b in bias)), result[:, part]
 
 
 def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...], NDArray]:
@@ -214,13 +214,13 @@ def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...
 
 def _linear_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     name = str(attrs["format"])
-    (x, words, *bias), made = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
+    (x, words, *bias), result = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
     shift = bias[0] if bias else None
     if quantizes_x(attrs):
-        if native_kernels.quantized_linear_q8(name, x, words, shift, made):
+        if native_kernels.quantized_linear_q8(name, x, words, shift, result):
             return
         x = fake_quantize_q8(x)
-    row_products(name, x, words, shift, made)
+    row_products(name, x, words, shift, result)
 
 
 def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray) -> None:
@@ -262,8 +262,8 @@ def _linear_program(
     step = max(1, PROGRAM_PIECE // (m * k))
     numbers = (m, k, n, row_words, len(bias), step)
     operands = tuple(range(len(inputs)))
-    made = Loop(f"quantized_linear {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
-    return NativeProgram((made,))
+    loop = Loop(f"quantized_linear {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
+    return NativeProgram((loop,))
 
 
 def _q8_program(inputs: tuple[TensorType, ...], attrs: Attrs) -> NativeProgram | None:
@@ -274,13 +274,13 @@ def _q8_program(inputs: tuple[TensorType, ...], attrs: Attrs) -> NativeProgram |
         return None
     n, row_words = words.shape
     row, some = native_kernels.q8_row_words(k), max(1, PROGRAM_PIECE // k)
-    told: tuple[int, ...] = (m, k, some, row)
-    rounds = Loop(f"quantize_rows_q8 {name}", (0,), m * row, told, (), -(-m // some), m * k)
+    int_params: tuple[int, ...] = (m, k, some, row)
+    rounds = Loop(f"quantize_rows_q8 {name}", (0,), m * row, int_params, (), -(-m // some), m * k)
     step = -(-PROGRAM_PIECE // (m * k * PANEL)) * PANEL
-    told = (m, k, n, row_words, len(bias), step)
+    int_params = (m, k, n, row_words, len(bias), step)
     operands = (len(inputs), *range(1, len(inputs)))
     name = f"quantized_linear_q8 {name}"
-    multiplies = Loop(name, operands, m * n, told, (), -(-n // step), m * n * k)
+    multiplies = Loop(name, operands, m * n, int_params, (), -(-n // step), m * n * k)
     return NativeProgram((rounds, multiplies))
 
 
@@ -375,14 +375,14 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return product(_product_call(call))
     bias, quantizes = len(call.inputs) > 2, call.variant in DOT
     row = _q8_row_words(call) if quantizes else call.inputs[0].shape[-1]
-    made = quant_gemv(call, _rows(call), 1, (row, 0), row)
-    made = replace(
-        made,
+    gemv = quant_gemv(call, _rows(call), 1, (row, 0), row)
+    gemv = replace(
+        gemv,
         operands=(SCRATCH if quantizes else 0, 1, 2 if bias else 0, OUTPUT),
-        push=(*made.push, ("has_bias", BIAS_PER_COLUMN * bias)),
+        push=(*gemv.push, ("has_bias", BIAS_PER_COLUMN * bias)),
         barrier=quantizes,
     )
-    return (_quantize_activations(call), made) if quantizes else (made,)
+    return (_quantize_activations(call), gemv) if quantizes else (gemv,)
 
 
 def _q8_row_words(call: Call) -> int:
@@ -448,8 +448,8 @@ def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
     out: list[Dispatch] = []
     for start in range(0, n, step):
         count = min(step, n - start)
-        made = dequantize_rows(call, (1, SCRATCH), count, k)
-        out.append(replace(made, shifts=(start * row_words, 0), barrier=bool(out)))
+        dispatch = dequantize_rows(call, (1, SCRATCH), count, k)
+        out.append(replace(dispatch, shifts=(start * row_words, 0), barrier=bool(out)))
         part = _part(call, count)
         if variant and variant in in_place_variants(part):  # the last part may be too small for it
             part = replace(part, variant=variant)

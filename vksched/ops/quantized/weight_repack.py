@@ -44,7 +44,7 @@ class WeightRepackThread:
 
     def __init__(self, weights: Iterable[ArrayLike]) -> None:
         wanted = [each for each in weights if isinstance(each, Repacked) and each.place is not None]
-        self._made: list[NDArray] = []
+        self._buffers_held: list[NDArray] = []
         self._changing = threading.Lock()
         self._closed = False
         self._job: Any = None
@@ -78,7 +78,7 @@ class WeightRepackThread:
     def _keep(self, buffers: list[NDArray]) -> None:
         with self._changing:
             if not self._closed:
-                self._made = buffers
+                self._buffers_held = buffers
 
     def _is_wanted(self) -> bool:
         """Whether anybody may need more: else the interpreter waits for this thread to end."""
@@ -94,7 +94,7 @@ class WeightRepackThread:
         """Make and keeps no more."""
         with self._changing:
             self._closed = True
-            self._made.clear()
+            self._buffers_held.clear()
 
     def wait(self) -> None:
         """Wait until all is made."""

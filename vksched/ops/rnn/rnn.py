@@ -53,15 +53,15 @@ def _functions(
 ) -> list[tuple[Function, ...]]:
     """Return for each direction its activations."""
     defaults = DEFAULTS[op]
-    given = tuple(activations or defaults * directions)
+    chosen = tuple(activations or defaults * directions)
     if isinstance(activations, str):
-        given = (activations,)
-    if len(given) != len(defaults) * directions:
+        chosen = (activations,)
+    if len(chosen) != len(defaults) * directions:
         raise ShapeError(
-            f"[{op}] expected {len(defaults) * directions} activations, got {len(given)}"
+            f"[{op}] expected {len(defaults) * directions} activations, got {len(chosen)}"
         )
     found: list[Function] = []
-    for activation in given:
+    for activation in chosen:
         function = FUNCTIONS.get(activation.lower()) if isinstance(activation, str) else activation
         if not callable(function):
             raise ShapeError(
@@ -109,19 +109,19 @@ class _Layer:
             _shape(op, "sequence_lens", self._lengths, (self._batch,))
         self._state = self._start(states)
 
-    def _start(self, given: dict[str, TensorLike | None]) -> Tensor:
+    def _start(self, initial: dict[str, TensorLike | None]) -> Tensor:
         """Return the initial states, (states, direction, batch, hidden)."""
         shape = (self._count, self._batch, self._hidden)
-        if all(state is None for state in given.values()):
-            return constant(np.zeros((len(given), *shape), numpy_dtype(self._x.dtype)))
-        made = []
-        for what, state in given.items():
+        if all(state is None for state in initial.values()):
+            return constant(np.zeros((len(initial), *shape), numpy_dtype(self._x.dtype)))
+        initial_states = []
+        for what, state in initial.items():
             if state is None:
                 state = np.zeros(shape, numpy_dtype(self._x.dtype))
-            made.append(as_tensor(state, like=self._x))
-            _shape(self._op, what, made[-1], shape)
-        together = concat(made, 0) if len(made) > 1 else made[0]
-        return reshape(together, (len(made), *shape))
+            initial_states.append(as_tensor(state, like=self._x))
+            _shape(self._op, what, initial_states[-1], shape)
+        together = concat(initial_states, 0) if len(initial_states) > 1 else initial_states[0]
+        return reshape(together, (len(initial_states), *shape))
 
     def own_bias(self) -> Tensor | None:
         """Take the recurrent bias of the last gate out of what is added to the inputs; returns it
@@ -136,12 +136,12 @@ class _Layer:
         self._b = concat([self._b[:, :1], expand_dims(both, 1)], 1)
         return own
 
-    def peepholes(self, given: TensorLike) -> Tensor:
+    def peepholes(self, weights: TensorLike) -> Tensor:
         """Return peepholes with zeros for the cell gate."""
-        made = as_tensor(given, like=self._x)
-        _shape(self._op, "peepholes", made, (self._count, self._columns - self._hidden))
+        tensor = as_tensor(weights, like=self._x)
+        _shape(self._op, "peepholes", tensor, (self._count, self._columns - self._hidden))
         nothing = np.zeros((self._count, self._hidden), numpy_dtype(self._x.dtype))
-        return concat([made, nothing], 1)
+        return concat([tensor, nothing], 1)
 
     def _gates(self) -> Tensor:
         """x times w of all time steps, with the biases -> (direction, time, batch, gates *
@@ -182,17 +182,17 @@ class _Layer:
             self._lengths is not None,
         )
         r = transpose(self._r, (0, 2, 1))
-        given = Operands(self._gates(), r, self._state, own, self._lengths, ())
+        args = Operands(self._gates(), r, self._state, own, self._lengths, ())
         if all(map(all, names)):
-            made = rnn_scan(cell, given)
+            merged = rnn_scan(cell, args)
         else:
-            made = unrolled(cell, given, functions)
-        shape = made.shape[1:]
+            merged = unrolled(cell, args, functions)
+        shape = merged.shape[1:]
         last = (
-            reshape(slice_(made, self._time + i, self._time + i + 1, 0), shape)
+            reshape(slice_(merged, self._time + i, self._time + i + 1, 0), shape)
             for i in range(STATES[self._op])
         )
-        return slice_(made, 0, self._time, 0, name=name), *last
+        return slice_(merged, 0, self._time, 0, name=name), *last
 
 
 def rnn(

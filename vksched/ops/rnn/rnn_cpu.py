@@ -86,22 +86,22 @@ class _Direction:
 
     def _seen(self, gates: NDArray, gate: int, c: NDArray) -> NDArray:
         """Return a gate with what its peephole adds."""
-        given = self._gate(gates, gate)
-        return given if self._own is None else given + self._gate(self._own, gate) * c
+        value = self._gate(gates, gate)
+        return value if self._own is None else value + self._gate(self._own, gate) * c
 
 
-def _write(cell: Cell, given: Operands[NDArray], out: NDArray) -> None:
-    time = given.gates.shape[1]
-    out[time:] = given.state
+def _write(cell: Cell, args: Operands[NDArray], out: NDArray) -> None:
+    time = args.gates.shape[1]
+    out[time:] = args.state
     for d, back in enumerate(cell.backwards):
-        own = None if given.own is None else given.own[d]
-        direction, states = _Direction(cell, d, given.r[d], own), out[time:, d]
+        own = None if args.own is None else args.own[d]
+        direction, states = _Direction(cell, d, args.r[d], own), out[time:, d]
         for t in range(time)[:: -1 if back else 1]:
-            new = direction.time_step(given.gates[d, t], states)
-            if given.lengths is None:
+            new = direction.time_step(args.gates[d, t], states)
+            if args.lengths is None:
                 out[t, d], states[...] = new[0], new
             else:
-                alive = (t < given.lengths)[:, None]
+                alive = (t < args.lengths)[:, None]
                 out[t, d], states[...] = np.where(alive, new[0], 0), np.where(alive, new, states)
 
 
@@ -110,29 +110,29 @@ def rnn_scan_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     states.
     """
     cell = cell_of(attrs)
-    given = operands_of(cell, inputs)
-    states, *rest = given.state.shape
-    out: NDArray = np.empty((given.gates.shape[1] + states, *rest), given.gates.dtype)
-    _write(cell, given, out)
+    args = operands_of(cell, inputs)
+    states, *rest = args.state.shape
+    out: NDArray = np.empty((args.gates.shape[1] + states, *rest), args.gates.dtype)
+    _write(cell, args, out)
     return out
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     cell = cell_of(attrs)
-    given = operands_of(cell, inputs)
-    if given.rest:  # a piece of one direction
-        cell = cell.only(int(given.rest[0]))
+    args = operands_of(cell, inputs)
+    if args.rest:  # a piece of one direction
+        cell = cell.only(int(args.rest[0]))
     layer = (cell.kind, cell.backwards, cell.activations, cell.clip, cell.coupled, cell.linear)
-    operands = (given.gates, given.r, given.state, given.own, given.lengths)
+    operands = (args.gates, args.r, args.state, args.own, args.lengths)
     if not native_kernels.rnn_scan(layer, operands, out):
-        _write(cell, given, out)
+        _write(cell, args, out)
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     """Some sequences of one direction at a time, each with the number of its direction."""
-    given = operands_of(cell_of(attrs), inputs)
-    directions, time, batch, columns = given.gates.shape
-    each = max(1, time * columns * given.r.shape[1])  # of a sequence
+    args = operands_of(cell_of(attrs), inputs)
+    directions, time, batch, columns = args.gates.shape
+    each = max(1, time * columns * args.r.shape[1])  # of a sequence
     if directions * batch * each < 2 * MIN_PIECE:
         yield inputs, out
         return
@@ -141,9 +141,9 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
         one, number = slice(d, d + 1), np.asarray(d)
         for start in range(0, batch, count):
             some = slice(start, start + count)
-            own = () if given.own is None else (given.own[one],)
-            lengths = () if given.lengths is None else (given.lengths[some],)
-            first = given.gates[one, :, some], given.r[one], given.state[:, one, some]
+            own = () if args.own is None else (args.own[one],)
+            lengths = () if args.lengths is None else (args.lengths[some],)
+            first = args.gates[one, :, some], args.r[one], args.state[:, one, some]
             yield (*first, *own, *lengths, number), out[:, one, some]
 
 

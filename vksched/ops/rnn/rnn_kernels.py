@@ -70,7 +70,7 @@ class _Layer:
 
     call: Call
     cell: Cell
-    given: Operands[TensorType]
+    args: Operands[TensorType]
     time: int
     count: int
     batch: int
@@ -92,7 +92,7 @@ class _Layer:
     @property
     def own_words(self) -> int:
         """Words of the own weights, as many that what follows starts a quad."""
-        return 0 if self.given.own is None else _aligned(self.given.own.size)
+        return 0 if self.args.own is None else _aligned(self.args.own.size)
 
     @property
     def constants(self) -> tuple[tuple[str, int], ...]:
@@ -120,33 +120,33 @@ class _Layer:
 
     def extra_words(self) -> tuple[int, ...]:
         """Both optional operands in one scratch buffer, as devices may bind four."""
-        if self.given.own is None or self.given.lengths is None:
+        if self.args.own is None or self.args.lengths is None:
             return ()
-        return (self.own_words + self.given.lengths.size,)
+        return (self.own_words + self.args.lengths.size,)
 
     def extra(self, scratch: int) -> tuple[int, tuple[Dispatch, ...]]:
         """Return the operand with the optional ones, and how it is made in a scratch buffer."""
-        if self.given.own is None and self.given.lengths is None:
+        if self.args.own is None and self.args.lengths is None:
             return 1, ()  # it is not read
-        if self.given.own is None or self.given.lengths is None:
+        if self.args.own is None or self.args.lengths is None:
             return 3, ()
         copies = (
-            copy_run(3, scratch, self.given.own.size, self.limits),
-            copy_run(4, scratch, self.given.lengths.size, self.limits, to=self.own_words),
+            copy_run(3, scratch, self.args.own.size, self.limits),
+            copy_run(4, scratch, self.args.lengths.size, self.limits, to=self.own_words),
         )
         return scratch, copies
 
     def start(self) -> tuple[Dispatch, ...]:
         """Copy the states behind the rows of all steps."""
         line = (1,)
-        size, at = self.given.state.size, self.time * self.states
+        size, at = self.args.state.size, self.time * self.states
         return copy_strided(self.call, (size,), 2, (0, line), (at, line))
 
 
 def _layer(call: Call) -> _Layer:
     cell = cell_of(call.attrs)
-    given = operands_of(cell, call.inputs)
-    return _Layer(call, cell, given, given.gates.shape[1], *call.output.shape[1:])
+    args = operands_of(cell, call.inputs)
+    return _Layer(call, cell, args, args.gates.shape[1], *call.output.shape[1:])
 
 
 # -- the choice --------------------------------------------------------------------------------
@@ -191,16 +191,16 @@ def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
     """
     hidden, products = layer.hidden, 1 + layer.in_two_parts
     of_state = products * (hidden // _UNROLLED + hidden % _UNROLLED) + 8 * (sequences + 1)
-    beside = 2 * -(-sequences * hidden // lanes)
-    return -(-hidden // lanes) * of_state + 2, beside
+    other = 2 * -(-sequences * hidden // lanes)
+    return -(-hidden // lanes) * of_state + 2, other
 
 
 def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
     lanes, time = _lanes(layer.hidden, layer.limits), layer.time
-    rounds, beside = _rounds(layer, sequences, lanes)
-    check_serial("rnn_scan", rounds + beside, layer.limits)
+    rounds, other = _rounds(layer, sequences, lanes)
+    check_serial("rnn_scan", rounds + other, layer.limits)
     most = LOOP_STEPS if layer.limits.software else SERIAL_STEPS
-    step = (most - beside) // rounds
+    step = (most - other) // rounds
     extra, copies = layer.extra(SCRATCH)
     yield from copies
     constants = (
@@ -236,19 +236,19 @@ def _times_weights(layer: _Layer, at: int) -> Iterator[Dispatch]:
     """The product of states in the work buffer and the weights."""
     lead, columns = (layer.count, layer.batch), layer.cell.gates * layer.hidden
     call = Call(
-        (TensorType((*lead, layer.hidden), FLOAT32), layer.given.r),
+        (TensorType((*lead, layer.hidden), FLOAT32), layer.args.r),
         TensorType((*lead, columns), FLOAT32),
         Attrs({"transpose_a": False, "transpose_b": False}),
         layer.limits,
     )
     place = {0: _WORK, OUTPUT: _WORK}
-    for i, made in enumerate(product(call)):
-        shifts = made.shifts or (0,) * len(made.operands)
+    for i, dispatch in enumerate(product(call)):
+        shifts = dispatch.shifts or (0,) * len(dispatch.operands)
         yield replace(
-            made,
-            operands=tuple(place.get(o, 1) for o in made.operands),
+            dispatch,
+            operands=tuple(place.get(o, 1) for o in dispatch.operands),
             shifts=(shifts[0] + at, *shifts[1:]),
-            barrier=made.barrier or i == 0,
+            barrier=dispatch.barrier or i == 0,
         )
 
 

@@ -24,21 +24,21 @@ def rnn_program(
 ) -> NativeProgram | None:
     """Return the loop of a layer without lengths, of few sequences."""
     cell, functions = cell_of(attrs), native_kernels.rnn_functions()
-    given = operands_of(cell, inputs)
-    directions, time, batch, _ = given.gates.shape
+    args = operands_of(cell, inputs)
+    directions, time, batch, _ = args.gates.shape
     if not functions or cell.masked or batch > SEQUENCES:
         return None
     if any(t.dtype != FLOAT32 for t in inputs):
         return None
-    hidden = given.r.shape[1]
+    hidden = args.r.shape[1]
     each = chain.from_iterable(
         (back, *map(functions.index, names))
         for back, names in zip(cell.backwards, cell.activations, strict=True)
     )
     sizes = (cell.gates, time, batch, hidden)
     numbers = (*sizes, cell.coupled, cell.linear, cell.own, *each)
-    work = time * batch * given.r.size
+    work = time * batch * args.r.size
     operands = tuple(range(len(inputs)))
-    told = tuple(map(int, numbers))
-    loop = Loop("rnn_scan", operands, output.size, told, (cell.clip,), directions, work)
+    int_params = tuple(map(int, numbers))
+    loop = Loop("rnn_scan", operands, output.size, int_params, (cell.clip,), directions, work)
     return NativeProgram((loop,))

@@ -36,19 +36,19 @@ FUNCTIONS: dict[str, Function] = {"sigmoid": sigmoid, "tanh": tanh, "relu": relu
 
 
 def unrolled(
-    cell: Cell, given: Operands[Tensor], functions: Sequence[Sequence[Function]] = ()
+    cell: Cell, args: Operands[Tensor], functions: Sequence[Sequence[Function]] = ()
 ) -> Tensor:
     """Returns what the op `rnn_scan` returns. functions: for each direction its activations, in
     place of those that the cell names.
     """
     used = functions or [[FUNCTIONS[name] for name in names] for names in cell.activations]
-    steps = _TimeSteps(cell, _by_time_step(cell, given), used)
+    steps = _TimeSteps(cell, _by_time_step(cell, args), used)
     step: Callable[..., tuple[Tensor, ...]] = getattr(steps, cell.kind)
-    states, made = tuple(given.state[i] for i in range(cell.states)), []
-    for t in range(given.gates.shape[1]):
+    states, outputs = tuple(args.state[i] for i in range(cell.states)), []
+    for t in range(args.gates.shape[1]):
         states = tuple(steps.keep(t, *both) for both in zip(step(t, *states), states, strict=True))
-        made.append(states[0])
-    return steps.join(made, states)
+        outputs.append(states[0])
+    return steps.join(outputs, states)
 
 
 @dataclass(frozen=True)
@@ -64,26 +64,26 @@ class _Parts:
     alive: Tensor | None
 
 
-def _by_time_step(cell: Cell, given: Operands[Tensor]) -> _Parts:
-    count, time, batch, columns = given.gates.shape
+def _by_time_step(cell: Cell, args: Operands[Tensor]) -> _Parts:
+    count, time, batch, columns = args.gates.shape
     hidden = columns // cell.gates
-    ordered = given.gates
+    ordered = args.gates
     if any(cell.backwards) and time > 1:
-        each = (slice_(given.gates, d, d + 1, 0) for d in range(count))
-        turned = (
+        each = (slice_(args.gates, d, d + 1, 0) for d in range(count))
+        reversed_rows = (
             slice_(g, -1, None, 1, -1) if back else g
             for g, back in zip(each, cell.backwards, strict=True)
         )
-        ordered = concat(list(turned), 0)
+        ordered = concat(list(reversed_rows), 0)
     gates = reshape(ordered, (count, time, batch, cell.gates, hidden))
-    own = given.own
+    own = args.own
     if own is not None:
         own = transpose(reshape(own, (count, cell.gates, 1, hidden)), (1, 0, 2, 3))
     return _Parts(
         transpose(gates, (1, 3, 0, 2, 4)),
-        transpose(reshape(given.r, (count, hidden, cell.gates, hidden)), (2, 0, 1, 3)),
+        transpose(reshape(args.r, (count, hidden, cell.gates, hidden)), (2, 0, 1, 3)),
         own,
-        None if given.lengths is None else _alive(given.lengths, cell.backwards, time, batch),
+        None if args.lengths is None else _alive(args.lengths, cell.backwards, time, batch),
     )
 
 
@@ -139,14 +139,14 @@ class _TimeSteps:
         alive = self._parts.alive
         return new if alive is None else where(alive[t], new, old)
 
-    def join(self, made: list[Tensor], states: tuple[Tensor, ...]) -> Tensor:
+    def join(self, outputs: list[Tensor], states: tuple[Tensor, ...]) -> Tensor:
         """Return the states of all time steps, in the order of time, and the last ones."""
-        count = len(made)
+        count = len(outputs)
         if self._parts.alive is not None:
             nothing = constant(np.zeros((), numpy_dtype(states[0].dtype)))
-            made = [where(self._parts.alive[t], h, nothing) for t, h in enumerate(made)]
+            outputs = [where(self._parts.alive[t], h, nothing) for t, h in enumerate(outputs)]
         rows = [
-            slice_(made[count - 1 - t if back else t], d, d + 1, 0)
+            slice_(outputs[count - 1 - t if back else t], d, d + 1, 0)
             for t in range(count)
             for d, back in enumerate(self._cell.backwards)
         ]
