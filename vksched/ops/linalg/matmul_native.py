@@ -1,13 +1,13 @@
-"""Products of matrices as steps of native programs (native/cpu_kernels/program/,
+"""Matrix products as loops of native programs (native/cpu_kernels/program/,
 native/cpu_kernels/conv/).
 
     small                      rows of b, or dot products of rows: "matmul"
-    b is (n, k), few rows      a turned | windows of 1 x 1, weights b, over columns of a | turned
-    others                     blocks of the result by the library of numpy's products: "gemm"
+    b is (n, k), few rows      transpose a | 1 x 1 convolution with weights b | transpose the result
+    other                      blocks of the result with numpy's BLAS library: "gemm"
 
-Of the second kind that library brings all of b together in blocks first, which a few rows do not
-pay for. Where loops do not find the library, numpy makes what is left, in the same blocks.
-Examples: tests/ops/native/test_matmul_native.py, tests/ops/native/test_matmul_blocks.py.
+For the second case that library first copies b into blocks, which does not pay for few rows. If the
+native loops do not find the library, numpy computes the same blocks. Examples:
+tests/ops/native/test_matmul_native.py, tests/ops/native/test_matmul_blocks.py.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from .matmul_blocks import divide
 from .operands import matrices
 
 PROGRAM_WORK, VECTOR_WORK = 1 << 17, 1 << 20
-"""Multiply-adds up to which the loop of small products is faster than what Python takes to call
-numpy's; of one row both read the matrix once.
+"""Maximum multiply-adds for which the loop of small products is faster than calling numpy's product
+from Python. The second value is for a single row, for which both read the matrix once.
 """
 ROWS = range(8, 65)
-"""How many rows are few: they fill vectors, and b is read once for all of them."""
+"""Row counts of the second case: enough rows to fill vectors, and b is read once for all of them.
+"""
 PIECE = 1 << 19
-"""Multiply-adds of a piece at least, some 20 us."""
+"""Minimum multiply-adds of a piece, about 20 us."""
 UNIT = 16
-"""Columns of a piece are a multiple of so many, as they are computed some at a time."""
+"""Columns of a piece are a multiple of this number, because several are computed at a time."""
 
 
 def matmul_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Return the loops of a product with its bias, None where numpy makes it."""
+    """Return the loops of a product with its bias, or None if numpy computes it."""
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)
@@ -63,7 +64,7 @@ def matmul_program(
 def _product(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Return the blocks of one matrix each, or of rows of all matrices of a by one in b."""
+    """Return blocks of single matrices, or of all rows of a if b is a single matrix."""
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)
@@ -86,7 +87,7 @@ def _product(
 def _gemv_program(
     inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int
 ) -> NativeProgram | None:
-    """Of all matrices in a with one in b, or of one in a with all in b."""
+    """Return the loops of all matrices in a times one in b, or of one in a times all in b."""
     a, b, *bias = inputs
     rows, of_b = a.size // k, b.size // (k * n)
     wanted = rows * of_b * n
