@@ -1,7 +1,7 @@
-"""How attention runs on a device: dispatches, and where operands lie.
+"""Dispatches of attention on devices.
 
-The keys are gone through in one segment, or in two: those in use of a cache, whose number is known
-when the graph runs, and new ones. All parts of all segments are combined at the end.
+Keys are processed in one segment or two: the cached keys in use, whose number is known only when
+the graph runs, and the new keys. The parts of all segments are combined at the end.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "visible_range"]
 
 COOPMAT = "attention_coopmat"
 MASKED, KVCACHE, KVCACHE_GEMV = "_masked", "_kvcache", "_kvcache_gemv"
-"""What the shaders of a segment are called that read a mask, or the number of keys in use, or find
-it behind the queries, as the device binds few buffers.
+"""Suffixes of shader names: with a mask; with a key count; with a key count that is stored behind
+the queries, for devices that bind few buffers.
 """
 KV_SUFFIX = {FLOAT32: "", FLOAT16: "_fp16", UINT32: "_q8_0"}
-"""And by the type in which keys and values are kept; words are those of kv_q8_0.py."""
+"""Suffixes of shader names by the type of the KV cache; uint32 words are q8_0 (kv_q8_0.py)."""
 TILED_SHADERS = {"tiled": "tiled", "mixed": "tiled_mixed", "fp16acc": "tiled_fp16acc"}
-"""What the shaders in shared memory are called, by their kind of tiles."""
+"""Names of the shared-memory shaders, by the kind of their tiles."""
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
 def visible_range(attrs: Attrs) -> tuple[int, int]:
-    """Return a, b: query i sees the keys i + a .. i + b."""
+    """Return (a, b): query i sees keys i + a .. i + b."""
     past, left, right = (attrs.as_int(name) for name in ("past_len", "left", "right"))
     return (
         past - left if left >= 0 else -UNBOUNDED,
@@ -61,10 +61,22 @@ def visible_range(attrs: Attrs) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Keys that are gone through alike. kind: of its shaders. operands: which those are, q first.
-    turned: whether keys, and values, have the length before the heads. first_part: of all parts.
-    kv_len_after_q: the word behind the first of q at which the numbers of keys in use lie. are_new:
-    whether the keys are those behind the ones in use.
+    """Keys that are processed by the same shader.
+
+    Attributes
+    ----------
+    kind : str
+        Suffix of the shaders.
+    operands : tuple of int
+        Operand indices, q first.
+    bshd : tuple of int
+        Whether keys, and values, have the length axis before the heads.
+    first_part : int
+        Index of the segment's first part among the parts of all segments.
+    kv_len_after_q : int
+        Word of the q buffer at which the key counts start; 0 if they have their own buffer.
+    are_new : bool
+        Whether these are the new keys, which follow the cached ones.
     """
 
     kind: str
@@ -97,8 +109,9 @@ def _cached(call: Call) -> tuple[_Segment, ...]:
 
 
 def _behind(call: Call, cached: _Segment, keys: int) -> _Segment:
-    """Return new keys as a segment, of the shaders of those in use where these are floats, too:
-    drivers compile no others then.
+    """Return the segment of the new keys.
+
+    It uses the shaders of the cached keys if these are floats, so that drivers compile no others.
     """
     sizes = replace(cached.sizes, keys=keys)
     cut, first = launch(call, sizes), cached.cut.parts
@@ -117,12 +130,12 @@ def _behind(call: Call, cached: _Segment, keys: int) -> _Segment:
 
 
 def _parts(segments: tuple[_Segment, ...]) -> int:
-    """Of all segments, each of which has one at least."""
+    """Return the number of parts of all segments; each segment has at least one."""
     return sum(segment.cut.parts for segment in segments)
 
 
 def _append_kv_len(call: Call, cached: _Segment) -> tuple[Dispatch, ...]:
-    """Copies queries and numbers of keys in use into one buffer."""
+    """Copy queries and key counts into one buffer."""
     if not cached.kv_len_after_q:
         return ()
     q, used, buffer = call.inputs[0], call.inputs[3], cached.operands[0]
@@ -133,7 +146,7 @@ def _append_kv_len(call: Call, cached: _Segment) -> tuple[Dispatch, ...]:
 
 
 def _strides(shape: Shape, is_bshd: int) -> tuple[int, int]:
-    """Return the words from one position to the next, and from one head to the next."""
+    """Return the words between two positions, and between two heads."""
     _, one, other, size = shape
     return (other * size, size) if is_bshd else (size, other * size)
 
@@ -156,7 +169,9 @@ def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
 
 
 def _side_by_side(runs: Iterable[Iterator[Dispatch]]) -> Iterator[Dispatch]:
-    """Runs of dispatches that need nothing of each other: no barrier before the first of each."""
+    """Yield independent runs of dispatches, without a barrier before the first dispatch of each
+    run.
+    """
     for run in runs:
         yield replace(next(run), barrier=False)
         yield from run
@@ -174,7 +189,10 @@ def _fallback(call: Call, segment: _Segment, parts: int) -> Iterator[Dispatch]:
 def _dispatches(
     call: Call, shader: str, segment: _Segment, cut: Launch, parts: int
 ) -> Iterator[Dispatch]:
-    """Some tiles of rows and columns each. parts: of all segments."""
+    """Yield dispatches of some tiles of rows and columns each.
+
+    `parts` is the number of parts of all segments.
+    """
     s, whole = segment.sizes, parts == 1
     row = s.columns + STATE_WORDS
     push = (*_push(call, segment, cut), ("parts", parts), *_places(call, segment, whole))
@@ -238,7 +256,7 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
 
 
 def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
-    """Yield where the operands and the result of a segment have rows and heads."""
+    """Yield the push constants for the rows and heads of a segment's operands and result."""
     q_bshd, _, _, result_bshd = call.attrs.as_ints("is_bshd")
     q, k, v = (call.inputs[i].shape for i in (0, *segment.operands[1:3]))
     result = _strides(call.output.shape, result_bshd)
@@ -272,7 +290,8 @@ def _more_constants(
     call: Call, shader: str, tile: int, columns: int
 ) -> tuple[tuple[str, int], ...]:
     if call.variant in TILED:
-        # 1, 2, 4 or 8: fewer pipelines than one for each number; fp16acc sums two columns at a time
+        # round up to 1, 2, 4 or 8 to limit the number of pipelines; fp16acc sums two columns at a
+        # time
         least = 2 if TILED[call.variant][0] == "fp16acc" else 1
         wanted = max(least, -(-columns // LANES_ACROSS))
         return ("ROWS", tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
@@ -280,7 +299,7 @@ def _more_constants(
 
 
 def _fully_masked(call: Call) -> tuple[str, int]:
-    """The bits of the result of a query that sees no key: 0, or NaN."""
+    """Return the push constant with the bits of a result without visible keys: 0 or NaN."""
     return "FULLY_MASKED", 0x7FC00000 if call.attrs.as_bool("fully_masked_is_nan") else 0
 
 
@@ -315,7 +334,7 @@ def _scratch(call: Call, segments: tuple[_Segment, ...]) -> tuple[int, ...]:
 
 
 def _shaders(*kinds: str) -> tuple[str, ...]:
-    """The shaders of all segments, by their kinds."""
+    """Return the names of the shaders of all segments for these kinds."""
     of_rows = (
         f"attention_{way}{kind}"
         for way in ("rows", "fallback", *TILED_SHADERS.values(), "coopmat")
@@ -339,7 +358,7 @@ _GEMV_SHADERS = tuple(
 
 
 def _fp16_kvcache(call: Call) -> tuple[int, ...]:
-    """Keys and values that are kept as float16 are read as they are."""
+    """Return the operands that are read as float16: a float16 KV cache needs no conversion."""
     return tuple(operand for operand in fp16_operands(call) if operand in (1, 2))
 
 

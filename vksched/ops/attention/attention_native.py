@@ -1,4 +1,4 @@
-"""Attention as a step of native programs (native/cpu_kernels/program/attention.cpp), pieces by
+"""Attention as a loop of native programs (native/cpu_kernels/program/attention.cpp), split by
 heads.
 
 Examples: tests/ops/native/test_native_programs.py.
@@ -16,17 +16,17 @@ from ..lowering.strides import broadcast_strides
 from .attention_kernels import by_heads, visible_range
 
 MAX_KV_ELEMENTS, MAX_SCORES = 1 << 15, 1 << 16
-"""Elements of keys and values, and scores, of a head, which stay in a cache; numpy's products are
-as fast with more.
+"""Maximum elements of keys and values, and of scores, of a head, which stay in a cache; numpy's
+products are as fast for more.
 """
 PIECE = 1 << 19
-"""Multiply-adds of a piece at least, some 20 us."""
+"""Minimum multiply-adds of a piece, about 20 us."""
 
 
 def attention_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Return the loop of a call of few queries and keys, None where numpy makes it."""
+    """Return the loop of a call with few queries and keys, or None if numpy computes it."""
     q, k, v = by_heads(inputs, attrs)
     batches, heads, queries, depth = q.shape
     shared, keys, columns = k.shape[1], k.shape[2], v.shape[3]
@@ -56,7 +56,7 @@ def attention_program(
 
 
 def head_steps(shape: tuple[int, ...], is_bshd: int) -> tuple[int, int, int]:
-    """Return how far batches, heads and rows are from one another."""
+    """Return the strides of batches, heads and rows."""
     inner = shape[2] * shape[3]
     ways = (shape[3], inner) if is_bshd else (inner, shape[3])
     return shape[1] * inner, *ways

@@ -1,13 +1,13 @@
-"""Attention to the keys in use of a cache, and to new ones: what a step of a language model needs.
+"""Attention to a KV cache and to the new keys of a decode step.
 
-    k, v   kept kept kept free free free        used 3: the first keys count, and cost something
-    new    new new                              the keys of this step, which lie elsewhere
+    k, v   used used used free free free        kv_len 3: only the first keys are read
+    new    new new                              keys of this step, in a separate buffer
 
-Those of the cache are floats, maybe of 16 bits, or rows in q8_0 (kv_q8_0.py); they are read as they
-are. Attribute `columns` says how many values a row of v has in q8_0; a row of k has those of q.
-The new ones need not be in the cache, so it can be written when all else of the run is done
-(`dynamic_update_slice`). How many are in use is known when the graph runs: the work grows with
-them, not with the cache.
+The cache holds floats, also of 16 bits, or q8_0 rows (kv_q8_0.py), and is read without conversion.
+The attribute `columns` is the number of values of a q8_0 row of v; rows of k have as many values as
+rows of q. The new keys need not be in the cache, so the cache can be written at the end of the run
+(`dynamic_update_slice`). The number of keys in use is known only when the graph runs. Time grows
+with this number, not with the size of the cache.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from .kv_q8_0 import check_words, unpack_q8_0
 
 NAME = "attention_with_kvcache"
 NARROWER = (FLOAT16, FLOAT32)
-"""What keys and values may be beside queries of any floats."""
+"""Types of keys and values for queries of any float type."""
 
 
 def _columns(q: tuple[int, ...], attrs: Attrs) -> tuple[int, int]:
-    """Return how many values rows of k and v have where they are words."""
+    """Return the number of values of a q8_0 row of k and of v."""
     return q[-1], attrs.as_int("columns")
 
 
 def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Return the types of q, k and v, those of words as of the floats that they stand for."""
+    """Return the types of q, k and v, with q8_0 words replaced by the floats that they encode."""
     q, *cached = inputs[:3]
     if q.rank and all(t.dtype == UINT32 for t in cached):
         if "columns" not in attrs:
@@ -104,7 +104,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """With half of the cache in use: it fills up."""
+    """Estimate the work of a call that uses half of the cache, the average while it fills up."""
     q, k, _ = (t.shape for t in by_heads(inputs, attrs))
     new = inputs[4].shape[2] if len(inputs) > 4 else 0
     flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
@@ -116,11 +116,11 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 # -- numpy -------------------------------------------------------------------------------------
 
 Segments = tuple[tuple[NDArray, NDArray], ...]
-"""Keys and values, with heads before the length, of those in use and of the new ones."""
+"""Keys and values in BHSD layout: the cached ones in use, then the new ones."""
 
 
 def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, int, Segments]]:
-    """Yield examples with one number of keys in use, that number, and their keys and values."""
+    """Yield slices of examples with one key count, that count, and their keys and values."""
     _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
     used, new = inputs[3], inputs[4:]
@@ -133,7 +133,7 @@ def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, i
 
 
 def _wide(x: NDArray, columns: int = 0) -> NDArray:
-    """Float16 is computed as float32, and so are words, as many values of each row."""
+    """Return float16 values or q8_0 rows with this many values as float32."""
     if x.dtype == np.uint32:
         return unpack_q8_0(x, columns)
     return x.astype(np.float32) if x.dtype == np.float16 else x
@@ -159,7 +159,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """All heads at once where their scores are few; keys and values are read where they lie."""
+    """Compute all heads at once if they have few scores, without copying keys and values."""
     q_bshd, _, _, result_bshd = attrs.as_ints("is_bshd")
     q, result = _wide(inputs[0].swapaxes(1, 1 + q_bshd)), out.swapaxes(1, 1 + result_bshd)
     texts = list(_texts(inputs, attrs))
@@ -167,7 +167,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     if 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES:
         for at, count, segments in texts:
             _attend_at_once(q[at], segments, count, attrs, result[at])
-        # a value that is NaN or infinite makes its column so, even where its weight is 0
+        # NaN and infinite values affect their whole column, even with weight 0
         if np.isfinite(out).all():
             return
     out[...] = _reference(inputs, attrs)
@@ -176,7 +176,10 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 def _attend_at_once(
     q: NDArray, segments: Segments, shift: int, attrs: Attrs, result: NDArray
 ) -> None:
-    """Queries that share keys are rows of one matrix. shift: the place of query 0 in the text."""
+    """Compute all heads at once, with queries that share keys as rows of one matrix.
+
+    `shift` is the position of query 0 in the sequence.
+    """
     batches, heads, queries, depth = q.shape
     shared = segments[0][0].shape[1]
     ends = [0, *accumulate([k.shape[2] for k, _ in segments])]
@@ -204,7 +207,7 @@ def _attend_at_once(
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some heads of some examples at a time."""
+    """Split by heads and batch."""
     used, new = inputs[3], inputs[4:]
     _, k_bshd, *_ = attrs.as_ints("is_bshd")
     cached = min(int(used.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
@@ -218,7 +221,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 # -- native loops --------------------------------------------------------------------------------
 
 PROGRAM_ROWS = 8
-"""Rows of a head's queries up to which native loops go through the keys one by one."""
+"""Maximum query rows per head for which native loops process the keys one by one."""
 
 
 def _native_program(
@@ -233,7 +236,8 @@ def _native_program(
         return None
     if queries > PROGRAM_ROWS or not output.size or not shared or len(new) not in (0, 2):
         return None
-    together = 1 if k.dtype == FLOAT32 else heads // shared  # rows are unpacked once for all
+    # dequantize rows once for all heads that share them
+    together = 1 if k.dtype == FLOAT32 else heads // shared
     low, high = visible_range(attrs)
     bshd = attrs.as_ints("is_bshd")
     *operand_steps, result = (
