@@ -1,18 +1,17 @@
-"""Gradient rules of the convolutions, which are convolutions themselves.
+"""Gradient rules of convolutions, which are convolutions themselves.
 
     y[i] = sum over k of w[k] * x[i * stride + k * dilation - begin]
 
-    by x: every y gives back to the places that its window read     -> conv_transpose of dy with w,
-                                      or, with steps of 1, a conv of dy with w turned round, for
+    x:    each dy contributes to the positions of its window   -> conv_transpose of dy with w; if
+                                      all strides are 1, conv of dy with flipped filters, for
                                       which devices have faster kernels
-    by w: w[k] met x at steps of `stride`, one for each result y    -> products of dy with slices of
-                                      x; of depthwise ones sums of their own
-                                      (depthwise_conv_weight_grad)
-    by the bias: it was added to all results of its channel         -> a sum
+    w:    w[k] meets x at steps of `stride`, once per result   -> products of dy with slices of x;
+                                      depthwise: depthwise_conv_weight_grad
+    bias: it was added to all results of its channel           -> a sum
 
-Places of x that no window reads are cut off before the second, and are the output padding of the
-transpose. All rules are of linear ops, so gradients of gradients come from the same ones. Examples:
-tests/autograd/test_rules_windows.py.
+Positions of x that no window reads are cropped for the gradient of w, and are the output padding of
+the transposed convolution. All rules use linear ops, so they also serve higher-order gradients.
+Examples: tests/autograd/test_rules_windows.py.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from .window import Window, extent
 from .winograd import winograd_conv, winograd_weights
 
 _MAX_ROWS = 4
-"""Rows of a channel from which on products serve a depthwise convolution better."""
+"""Minimum rows of a channel for which matrix products are faster for a depthwise convolution."""
 MAX_UNFOLDED_ELEMENTS = 1 << 22
-"""Elements of x, repeated for some places of a window, that are laid out at once."""
+"""Maximum elements of x, repeated for some taps of a window, that are unfolded at once."""
 
 no_gradient(
     "is what a pass makes of conv, after gradients are taken",
@@ -98,7 +97,7 @@ def _bias_gradient(g: Tensor) -> Tensor:
 
 
 def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor:
-    """The gradient of a convolution's input: the transpose, padded at its end to that size."""
+    """Return the gradient of a convolution's input: a transposed convolution, padded to fit."""
     counts = g.shape[2:]
     stride = tuple(s if n > 1 else 1 for s, n in zip(window.stride, counts, strict=True))
     reach = extent(window.kernel, window.dilation)
@@ -110,7 +109,7 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
         flipped = flip_filters(w, groups)
         padding = (*before, *after)
         return conv(g, flipped, dilation=window.dilation, padding=padding, groups=groups)
-    behind = tuple(  # places behind the last window; below 0 where it reaches over the end
+    behind = tuple(  # positions behind the last window; negative if it reaches beyond the end
         size + first - r
         for size, first, r in zip(window.sizes, window.begin, _reached(window, counts), strict=True)
     )
@@ -126,8 +125,10 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
 
 
 def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tensor:
-    """The gradient of the weights that a window over x (N, groups * C, sizes) and results with the
-    gradient g (N, groups * R, counts) share: (groups * R, C, kernel).
+    """Return the gradient of the weights, (groups * R, C, kernel).
+
+    The window slides over x (N, groups * C, sizes); g (N, groups * R, counts) is the gradient of
+    the result.
     """
     read, begin, end = _read_part(x, window, g.shape[2:])
     padding = (*begin, *end)
@@ -137,8 +138,9 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
 
 
 def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: int) -> Tensor:
-    """The gradient of the weights as matrix products: for each place of the window, g times what
-    that place met of x. Places share a product as long as what they met together is not too large.
+    """Compute the gradient of the weights by matrix products: for each tap, g times its slice of x.
+
+    Taps share a product as long as their slices together are not too large.
     """
     axes = len(window.sizes)
     around = ((0, 0), (0, 0), *zip(padding[:axes], padding[axes:], strict=True))
@@ -151,7 +153,7 @@ def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: i
     ]
     together = max(1, MAX_UNFOLDED_ELEMENTS // max(1, met[0].size))
     products: list[Tensor] = []
-    for first in range(0, len(met), together):  # the places of a channel beside each other
+    for first in range(0, len(met), together):  # adjacent taps of a channel
         part = met[first : first + together]
         columns = concat(part, 3) if len(part) > 1 else part[0]
         columns = reshape(columns, (images, groups, channels * len(part), places))
@@ -163,7 +165,7 @@ def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: i
 
 
 def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
-    """Returns what one place of the window met of x, padding included: (N, C, counts)."""
+    """Return the values of x, with padding, that one tap of the window reads: (N, C, counts)."""
     if x.shape[2:] == counts and not any(place):
         return x
     starts = tuple(p * d for p, d in zip(place, window.dilation, strict=True))
@@ -174,9 +176,11 @@ def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
 
 
 def _summed(rows: Tensor, columns: Tensor) -> Tensor:
-    """The sum over images of rows (N, groups, R, places) times columns (N, groups, C, places)
-    transposed: (groups, R, C). Either the products of all images are summed up, or both are turned
-    for one product, whichever moves less.
+    """Return the sum over images of rows @ columns^T: (groups, R, C).
+
+    `rows` is (N, groups, R, positions), `columns` is (N, groups, C, positions). Either the products
+    of all images are summed, or both operands are transposed for a single product, whichever moves
+    less data.
     """
     images, groups, _, places = rows.shape
     if rows.size * columns.shape[2] <= places * (rows.size + columns.size):
@@ -189,7 +193,7 @@ def _summed(rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _reached(window: Window, counts: Shape) -> Shape:
-    """Return how many places of each padded axis lie before the end of its last window."""
+    """Return the end of the last window along each padded axis."""
     return tuple(
         (n - 1) * s + reach
         for n, s, reach in zip(
@@ -199,9 +203,7 @@ def _reached(window: Window, counts: Shape) -> Shape:
 
 
 def _read_part(x: Tensor, window: Window, counts: Shape) -> tuple[Tensor, Shape, Shape]:
-    """Return x without what lies behind its last window, and the padding by which that is where
-    all of them end.
-    """
+    """Return x without the positions behind its last window, and the padding of the windows."""
     reached = _reached(window, counts)
     begin = tuple(min(b, r) for b, r in zip(window.begin, reached, strict=True))
     covered = tuple(

@@ -1,18 +1,18 @@
-"""Gradient rule of grid_sample, for the image and for the grid.
+"""Gradient rule of grid_sample with respect to the image and the grid.
 
-Along an axis a point lies at `place`, between taps whose weights are polynomials of f, how far it
-is behind the first one:
+A point has a position on each axis, between taps whose weights are polynomials of f, its distance
+from the first tap:
 
-    place = 3.25   taps 3, 4   weights 1 - f, f   f = 0.25        (linear)
+    position = 3.25   taps 3, 4   weights 1 - f, f   f = 0.25        (linear)
 
-The rule writes this with elementwise ops. So its own gradients need no other rule.
+The rule consists of elementwise ops, so higher-order gradients need no other rule.
 
-    by x:    dy times the weights of all axes, added to the taps
-    by grid: dy times the taps, summed over channels, times the weights' slopes along one axis
+    x:    dy times the weights of all axes, accumulated at the taps
+    grid: dy times the taps, summed over channels, times the derivative of the weights
 
-It follows PyTorch where a coordinate leaves x: the gradient by the grid is 0 from there on, and at
-the very ends. Nearest values have the gradient 0 by the grid. Memory and time grow by the number
-of taps. Examples: tests/autograd/test_rules_windows.py.
+Beyond the borders of x it follows PyTorch: the gradient of the grid is 0 there and at the borders.
+The gradient of the grid is 0 for nearest mode. Memory and time are proportional to the number of
+taps. Examples: tests/autograd/test_rules_windows.py.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from .grid_sample import CUBIC_A, TAPS
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """What is read along one axis: indices, weights and their slopes by the grid, each (images,
-    taps, points). The indices are int32.
+    """Taps of one axis: indices (int32), weights, and derivatives of the weights with respect to
+    the grid, each (images, taps, points).
     """
 
     size: int
@@ -91,7 +91,7 @@ def _by_image(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Ten
 
 
 def _by_grid(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Tensor:
-    """(images, points, coordinates), the innermost axis first."""
+    """Return the gradient of the grid: (images, points, coordinates), the innermost axis first."""
     images, channels, count = index.shape
     points = math.prod(g.shape[2:])
     taken = gather_elements(reshape(x, (images, channels, -1)), index, 2)
@@ -109,7 +109,7 @@ def _by_grid(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Tens
 
 
 def _flat(axes: Sequence[_Axis], channels: int) -> Tensor:
-    """Return which element of a channel each tap is: (images, channels, taps * points)."""
+    """Return the element index of each tap in its channel: (images, channels, taps * points)."""
     index = _along(axes[0].index, 0, axes)
     for i, a in enumerate(axes[1:], start=1):
         index = index * a.size + _along(a.index, i, axes)
@@ -119,14 +119,12 @@ def _flat(axes: Sequence[_Axis], channels: int) -> Tensor:
 
 
 def _product(factors: Sequence[Tensor], axes: Sequence[_Axis]) -> Tensor:
-    """Return the product over all axes of one value for each tap of each: (images, taps of each
-    axis, points).
-    """
+    """Return the product over all axes of one factor per tap: (images, taps..., points)."""
     return reduce(mul, (_along(factor, i, axes) for i, factor in enumerate(factors)))
 
 
 def _along(t: Tensor, number: int, axes: Sequence[_Axis]) -> Tensor:
-    """Return (images, taps, points) of an axis beside the taps of all."""
+    """Broadcast (images, taps, points) of one axis against the taps of all axes."""
     images, taps, points = t.shape
     shape = (taps if i == number else 1 for i in range(len(axes)))
     return reshape(t, (images, *shape, points))
@@ -147,7 +145,7 @@ def _axes(x: Tensor, grid: Tensor, attrs: Attrs) -> list[_Axis]:
 
 
 def _axis(coordinates: Tensor, size: int, attrs: Attrs) -> _Axis:
-    """given: coordinates of -1..1, (images, 1, points)."""
+    """Return the taps of one axis for coordinates of -1..1, (images, 1, points)."""
     mode, padding = attrs.as_str("mode"), attrs.as_str("padding_mode")
     place, slope, defined = _place(coordinates, size, attrs)
     base = floor(place)
@@ -169,7 +167,7 @@ def _axis(coordinates: Tensor, size: int, attrs: Attrs) -> _Axis:
 
 
 def _place(coordinates: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tensor]:
-    """Return places on the axis, how they move with the coordinate, and where there is one."""
+    """Return positions on the axis, their derivatives, and a mask of the defined ones."""
     mode, aligned = attrs.as_str("mode"), attrs.as_bool("align_corners")
     at = (coordinates + 1) / 2 * (size - 1) if aligned else ((coordinates + 1) * size - 1) / 2
     scale = (size - 1) / 2 if aligned else size / 2
@@ -196,9 +194,7 @@ def _place(coordinates: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor
 
 
 def _fold(at: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Return coordinates reflected at both borders until they lie between them, and 1 for those
-    that then run backwards, else 0.
-    """
+    """Return coordinates reflected at both borders, and 1 for those that run backwards, else 0."""
     if high <= low:
         return at * 0, at * 0
     size = high - low
@@ -209,7 +205,7 @@ def _fold(at: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
 
 
 def _coefficients(mode: str) -> list[NDArray]:
-    """Return the weights of the taps as polynomials: for each power of f a column of numbers."""
+    """Return the weights of the taps as polynomials: a column of coefficients per power of f."""
     if mode == "nearest":
         return [np.ones((1, 1))]
     if mode == "linear":

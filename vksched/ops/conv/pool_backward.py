@@ -1,14 +1,15 @@
 """Gradient rules of the pools.
 
-A mean and a p-norm are sums over windows, one axis after the other. So is what goes back: a place
-sums up the results whose windows hold it, which `resample` does by a table for each axis.
+A mean and a p-norm are sums over windows, one axis after the other. So is their gradient: a
+position sums the gradients of all windows that contain it. `resample` does this with a table for
+each axis.
 
-    x   0 1 2 3 4      windows of 3, by 2: A = 0 1 2, B = 2 3 4
-    dx  A A A+B B B    each divided by the number of places that its mean counts
+    x   0 1 2 3 4      windows of 3, stride 2: A = 0 1 2, B = 2 3 4
+    dx  A A A+B B B    each divided by the number of positions that its mean counts
 
-A largest value has its place: what goes back is added up there, of equal values at the first, as
-PyTorch does. A window of nothing but padding gives nothing back. Time is linear in the table and
-in dy. Examples: tests/autograd/test_rules_windows.py.
+The gradient of a maximum is accumulated at its position, the first one of equal values, as in
+PyTorch. A window of padding only has no gradient. Time is linear in the table and in dy. Examples:
+tests/autograd/test_rules_windows.py.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .pool_reference import pool_window
 from .window import Window
 
 Taps = tuple[NDArray, NDArray]
-"""Of one axis: the places of each window, and the weight of each; both (windows, places)."""
+"""Positions and weights of the windows along one axis; both (windows, positions)."""
 _NAMES = ("kernel", "stride", "dilation", "begin", "end", "sizes")
 
 no_gradient("gives positions", "max_pool_indices")
@@ -69,7 +70,7 @@ def _adaptive_average(call: VjpContext) -> VjpResult:
 
 @gradient("lp_pool")
 def _lp(call: VjpContext) -> VjpResult:
-    """dx = sign(x) |x|^(p-1) times the sum of dy y^(1-p); 0 where x is, also for p below 1."""
+    """Return sign(x) |x|^(p-1) times the sum of dy y^(1-p); 0 at x = 0, also for p below 1."""
     x, y, p = call.inputs[0], call.output, call.attrs.as_float("p")
     window = pool_window(x.shape, call.attrs)
     taps = [_places(window, axis, count) for axis, count in enumerate(y.shape[2:])]
@@ -77,7 +78,7 @@ def _lp(call: VjpContext) -> VjpResult:
     def build(x: Tensor, y: Tensor, g: Tensor, name: str | None) -> Tensor:
         if p == 1:
             return mul(sign(x), _spread(g, x, taps), name=name)
-        above = where(equal(y, 0), 1.0, y)  # a window of zeros gives back zeros, and no 0 / 0
+        above = where(equal(y, 0), 1.0, y)  # a window of zeros has gradient 0, without 0 / 0
         if p == 2:
             return mul(x, _spread(g / above, x, taps), name=name)
         size = where(equal(x, 0), 1.0, abs(x))
@@ -88,7 +89,7 @@ def _lp(call: VjpContext) -> VjpResult:
 
 
 def _places(window: Window, axis: int, count: int) -> Taps:
-    """Return the places of each window along an axis, and whether they lie in x."""
+    """Return the positions of each window along an axis, and a mask of those inside x."""
     starts = np.arange(count, dtype=np.int64) * window.stride[axis] - window.begin[axis]
     steps = np.arange(window.kernel[axis], dtype=np.int64) * window.dilation[axis]
     places = starts[:, None] + steps
@@ -96,8 +97,9 @@ def _places(window: Window, axis: int, count: int) -> Taps:
 
 
 def _shares(size: int, count: int) -> Taps:
-    """Return the places of each adaptive window along an axis, the last one again where it is
-    shorter than the longest, and whether they are of it.
+    """Return the positions of each adaptive window along an axis, and a mask.
+
+    Shorter windows repeat their last position; the mask excludes the repetitions.
     """
     numbers = np.arange(count, dtype=np.int64)
     starts, stops = numbers * size // max(count, 1), -(-(numbers + 1) * size // max(count, 1))
@@ -106,11 +108,11 @@ def _shares(size: int, count: int) -> Taps:
 
 
 def _spread(g: Tensor, x: Tensor, taps: Sequence[Taps]) -> Tensor:
-    """Return for each place of x the sum of g over the windows that hold it, times its weights."""
+    """Return for each position of x the weighted sum of g over the windows that contain it."""
     if g.size == 0 or x.size == 0:
         return zeros_like(x)
     grown = [size / count for size, count in zip(x.shape[2:], g.shape[2:], strict=True)]
-    for axis in sorted(range(len(taps)), key=grown.__getitem__):  # what grows least goes first
+    for axis in sorted(range(len(taps)), key=grown.__getitem__):  # axes that grow least go first
         places, weights = taps[axis]
         size = x.shape[2 + axis]
         if not _is_each_place(places, weights, size):
@@ -123,7 +125,7 @@ def _is_each_place(places: NDArray, weights: NDArray, size: int) -> bool:
     return each and bool((weights == 1).all())
 
 
-# -- largest values ----------------------------------------------------------------------------
+# -- maxima ------------------------------------------------------------------------------------
 
 
 @gradient("max_pool")
@@ -145,7 +147,7 @@ def _max(call: VjpContext) -> VjpResult:
 
 @gradient("adaptive_max_pool")
 def _adaptive_max(call: VjpContext) -> VjpResult:
-    """That of a pool with windows of one length, of x with places repeated where they are not."""
+    """Apply the rule of max_pool to windows of equal length, with repeated positions of x."""
     x, g = call.inputs[0], call.grad
     if g.size == 0 or x.size == 0:
         return (zeros_like(x),)
@@ -168,9 +170,9 @@ def _tiles(places: NDArray, inside: NDArray, size: int) -> bool:
 
 
 def _put(g: Tensor, indices: Tensor, x: Tensor, apart: bool) -> Tensor:
-    """Return zeros like x with g added where indices, counted over all of x, tell.
+    """Return zeros like x with g added at flat indices of x.
 
-    apart: no two are equal, so that none has to wait for another.
+    `apart`: all indices are distinct, so no atomic addition is needed.
     """
     rows, size = math.prod(x.shape[:2]), math.prod(x.shape[2:])
     count = g.size // rows

@@ -1,4 +1,4 @@
-"""Sharding rules of what slides a window: examples and channels. Examples:
+"""Sharding rules of ops with sliding windows: batch and channels. Examples:
 tests/ir/test_sharding_rules.py.
 """
 
@@ -57,7 +57,10 @@ def _flip_filters(call: Sharded) -> Iterable[Factor]:
 
 
 def _conv_factors(call: Sharded, out: int, into: int) -> Iterable[Factor]:
-    """out, into: the axes of the weights for the channels of the result and of x."""
+    """Yield the factors of a convolution.
+
+    `out` and `into` are the weight axes for the channels of the result and of x.
+    """
     x, w, *bias = call.inputs
     groups = call.attrs.as_int("groups")
     yield Factor((0, *(REPLICATE for _ in call.inputs[1:])), 0, x.shape[0])
