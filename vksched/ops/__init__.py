@@ -1,4 +1,4 @@
-"""The op set. Importing this package registers every op; each module is one family."""
+"""All ops; importing this package registers them, and each module defines one family."""
 
 from __future__ import annotations
 

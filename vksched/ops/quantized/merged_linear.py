@@ -1,13 +1,13 @@
-"""Products of the same rows by several quantized weights, beside each other, in one dispatch.
+"""Merged linear layers (fused QKV, gate-up): several quantized weights in one dispatch.
 
-    x --normed--> rows --W1, W2, W3--> [ rows W1^T | rows W2^T | rows W3^T ]
-                       --W1, W2------> gate(rows W1^T) * (rows W2^T)
+    x --RMS norm--> rows --W1, W2, W3--> [ rows W1^T | rows W2^T | rows W3^T ]
+                         --W1, W2------> gate(rows W1^T) * (rows W2^T)
 
-With `normed` x is divided by the root of the mean of its squares, and multiplied by a scale. Each
-group of a GPU does that again for the columns that it computes. With `gate`, an activation, there
-are two weights of one size. So what a token of a language model does around its products costs no
-dispatches, and nothing waits for them. A pass makes it where there is one row
-(vksched/passes/fuse_linears.py), users do not. Examples: tests/passes/test_fuse_linears.py.
+With `normed`, x is divided by its root mean square and multiplied by a scale. Each workgroup of a
+GPU repeats this for the columns that it computes. With `gate`, an activation, there are two weights
+of equal size. The norm and the activation of a decode step thus cost no dispatches or barriers. The
+pass vksched/passes/fuse_linears.py creates this op for single rows; it is not part of the public
+API. Examples: tests/passes/test_fuse_linears.py.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .quantized_linear import GEMV_LOCAL, NATIVE_PIECE, row_products
 
 NAME, NORM = "merged_linear", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
-"""Activations, as shaders/quantized/quant_gemv_merged.comp counts them; "": no gate."""
+"""Activations, by their numbers in shaders/quantized/quant_gemv_merged.comp; "" is no gate."""
 MAX_WEIGHTS = 3
 COLUMNS = 4 * GEMV_LOCAL[1]
-"""Of a group, all of one weight."""
+"""Columns of a workgroup, all of one weight."""
 BESIDE_BUFFERS = 7
-"""What its kernel binds: x, a scale, three weights, the result and a residual."""
+"""Buffers that the kernel binds: x, a scale, three weights, the result and a residual."""
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -68,7 +68,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _parted(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
-    """Returns what is multiplied, and by which weights."""
+    """Return the normalized rows, and the weights."""
     x, *rest = inputs
     if not attrs.as_bool("normed"):
         return x, tuple(rest)
@@ -83,7 +83,7 @@ def _parted(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[N
 
 
 def _joined(products: list[NDArray], attrs: Attrs) -> NDArray:
-    """Return the products beside each other, or one times the gate of the other."""
+    """Concatenate the products, or multiply the second one by the activation of the first."""
     gate = attrs.as_str("gate")
     if not gate:
         return np.concatenate(products, axis=-1)
@@ -97,8 +97,9 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some columns of the result at a time, of one weight or, with a gate, of both; each piece
-    makes the norm again, which is little beside them.
+    """Split by columns of one weight or, with a gate, of both.
+
+    Each piece recomputes the norm, which is cheap compared to the products.
     """
     count, rows = 1 + attrs.as_bool("normed"), math.prod(out.shape[:-1])
     (x, *scale), weights = inputs[:count], inputs[count:]
@@ -116,7 +117,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 
 def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """The same, by native loops that read the bits where there are few rows."""
+    """Compute the op with native loops that read quantized weights directly for few rows."""
     (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
     flat = np.ascontiguousarray(rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]))
     products = [np.empty((len(flat), len(words)), np.float32) for words in weights]

@@ -21,9 +21,9 @@ from .rnn_scan import rnn_scan
 from .rnn_unrolled import FUNCTIONS, Function, unrolled
 
 Activation = str | Callable[[Tensor], Tensor]
-"""A name, or a function of a tensor that works value by value."""
+"""A name, or an elementwise function of a tensor."""
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-"""Which directions go backwards in time."""
+"""For each direction, whether it goes backwards in time."""
 _NAMES = {function: name for name, function in FUNCTIONS.items()}
 
 
@@ -51,7 +51,7 @@ def _clip(op: str, clip: float | None) -> float:
 def _functions(
     op: str, activations: Sequence[Activation] | None, directions: int
 ) -> list[tuple[Function, ...]]:
-    """Return for each direction its activations."""
+    """Return the activations of each direction."""
     defaults = DEFAULTS[op]
     chosen = tuple(activations or defaults * directions)
     if isinstance(activations, str):
@@ -73,7 +73,7 @@ def _functions(
 
 
 class _Layer:
-    """A call, checked. operands: x, w, r, b; states: the initial ones by their names."""
+    """A checked call: operands x, w, r and b, and the initial states by name."""
 
     def __init__(
         self,
@@ -124,8 +124,9 @@ class _Layer:
         return reshape(together, (len(initial_states), *shape))
 
     def own_bias(self) -> Tensor | None:
-        """Take the recurrent bias of the last gate out of what is added to the inputs; returns it
-        with zeros for the other gates.
+        """Remove the recurrent bias of the last gate from the input bias.
+
+        Return it with zeros for the other gates.
         """
         if self._b is None:
             return None
@@ -144,9 +145,7 @@ class _Layer:
         return concat([tensor, nothing], 1)
 
     def _gates(self) -> Tensor:
-        """x times w of all time steps, with the biases -> (direction, time, batch, gates *
-        hidden).
-        """
+        """Return x @ w^T + biases of all time steps: (direction, time, batch, gates * hidden)."""
         x = reshape(self._x, (1, self._time * self._batch, self._x.shape[2]))
         bias = None if self._b is None else add(self._b[:, 0], self._b[:, 1])
         if self._count == 1:
@@ -166,8 +165,8 @@ class _Layer:
         coupled: bool = False,
         linear: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Return the states of all time steps as (time, direction, batch, hidden), then the
-        last.
+        """Return the states of all time steps, (time, direction, batch, hidden), then the last
+        states.
         """
         functions = _functions(self._op, activations, self._count)
         names = tuple(tuple(_NAMES.get(f, "") for f in each) for each in functions)
@@ -208,11 +207,28 @@ def rnn(
     clip: float | None = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """h = tanh(x w^T + h r^T + b) for each time step, as ONNX RNN: returns all h and the last.
+    """Apply an RNN: h = tanh(x w^T + h r^T + b) for each time step, as ONNX RNN.
 
-    x: (time, batch, size), w: (d, hidden, size), r: (d, hidden, hidden), b: (d, 2 * hidden),
-    initial_h: (d, batch, hidden) -> (time, d, batch, hidden), (d, batch, hidden); d is 2 for the
-    direction "bidirectional", else 1. activations: one for each direction. sequence_lens: (batch,).
+    Parameters
+    ----------
+    x : Tensor
+        (time, batch, size).
+    w, r, b : Tensor
+        (d, hidden, size), (d, hidden, hidden) and (d, 2 * hidden). d is 2 for a bidirectional RNN,
+        else 1.
+    initial_h : Tensor, optional
+        (d, batch, hidden); default: 0.
+    sequence_lens : Tensor, optional
+        (batch,) lengths of the sequences.
+    direction : {"forward", "reverse", "bidirectional"}
+        Direction in time.
+    activations : sequence, optional
+        One per direction.
+
+    Returns
+    -------
+    tuple of Tensor
+        All h, (time, d, batch, hidden), and the last h, (d, batch, hidden).
     """
     layer = _Layer("rnn", (x, w, r, b), {"initial_h": initial_h}, direction, sequence_lens)
     y, h = layer.run(activations, clip, None, name)
@@ -233,11 +249,21 @@ def gru(
     linear_before_reset: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gated recurrent unit, as ONNX GRU: returns the states of all time steps and the last.
+    """Apply a gated recurrent unit, as ONNX GRU.
 
-    Shapes as in `rnn`, with w, r and b three times as long: the gates update, reset, hidden.
-    activations: of the gates and of the hidden state, for each direction. linear_before_reset: the
-    reset gate scales h r^T + b instead of h, as in cuDNN and torch.
+    Parameters
+    ----------
+    w, r, b : Tensor
+        As in `rnn`, three times as long: the gates update, reset, hidden.
+    activations : sequence, optional
+        Activations of the gates and of the hidden state, for each direction.
+    linear_before_reset : bool
+        The reset gate scales h r^T + b instead of h, as in cuDNN and torch.
+
+    Returns
+    -------
+    tuple of Tensor
+        All h and the last h, as in `rnn`.
     """
     layer = _Layer("gru", (x, w, r, b), {"initial_h": initial_h}, direction, sequence_lens)
     own = layer.own_bias() if linear_before_reset else None
@@ -261,12 +287,25 @@ def lstm(
     input_forget: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Long short-term memory, as ONNX LSTM: returns all h, the last h and the last c.
+    """Apply a long short-term memory, as ONNX LSTM.
 
-    Shapes as in `rnn`, with w, r and b four times as long: the gates input, output, forget, cell;
-    peepholes: (d, 3 * hidden) for the first three. activations: of the gates, of the cell gate and
-    of the cell state, for each direction. input_forget: what the input gate leaves is the forget
-    gate.
+    Parameters
+    ----------
+    w, r, b : Tensor
+        As in `rnn`, four times as long: the gates input, output, forget, cell.
+    initial_h, initial_c : Tensor, optional
+        (d, batch, hidden); default: 0.
+    peepholes : Tensor, optional
+        (d, 3 * hidden), for the first three gates.
+    activations : sequence, optional
+        Activations of the gates, the cell gate and the cell state, for each direction.
+    input_forget : bool
+        The forget gate is 1 - the input gate.
+
+    Returns
+    -------
+    tuple of Tensor
+        All h, the last h and the last c, as in `rnn`.
     """
     states = {"initial_h": initial_h, "initial_c": initial_c}
     layer = _Layer("lstm", (x, w, r, b), states, direction, sequence_lens)

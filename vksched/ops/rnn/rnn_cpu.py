@@ -1,6 +1,6 @@
 """Recurrent layers in numpy, and by native loops (native/cpu_kernels/rnn/).
 
-h, c -> last rows of the result -> step by step: h there, and as a row of its own
+initial h, c -> last rows of the result -> time steps: update h and c there, store h as a row
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..lowering import native_kernels
 from .cell import Cell, Operands, cell_of, operands_of
 
 SEQUENCES = 4
-"""Of a piece: native loops take so many side by side."""
+"""Sequences of a piece: native loops process this many together."""
 MIN_PIECE = 1 << 20
-"""Multiplications of a time step's product in all time steps of a piece, at least: about 50 us."""
+"""Minimum multiplications of a piece over all its time steps: about 50 us."""
 MIN_SPLIT_ELEMENTS = 1 << 12
-"""Elements of the inputs, from which it may be worth it to cut a call."""
+"""Minimum elements of the inputs for which a call is split."""
 
 
 _FUNCTIONS: dict[str, Callable[[NDArray], NDArray]] = {
@@ -32,9 +32,7 @@ _FUNCTIONS: dict[str, Callable[[NDArray], NDArray]] = {
 
 
 class _Direction:
-    """One direction of a call. Of its operands r is (hidden, gates * hidden), own (gates *
-    hidden,) or None.
-    """
+    """One direction of a call: r is (hidden, gates * hidden), own is (gates * hidden,) or None."""
 
     def __init__(self, cell: Cell, direction: int, r: NDArray, own: NDArray | None) -> None:
         self._cell, self._r, self._own = cell, r, own
@@ -47,7 +45,9 @@ class _Direction:
         }
 
     def time_step(self, gates: NDArray, states: NDArray) -> list[NDArray]:
-        """gates: (batch, gates * hidden), states: (states, batch, hidden) -> the next states."""
+        """Return the next states from gates (batch, gates * hidden) and states (states, batch,
+        hidden).
+        """
         with np.errstate(all="ignore"):
             return self._steps[self._cell.kind](gates, *states)
 
@@ -58,7 +58,7 @@ class _Direction:
         return self._functions[which](x)
 
     def _gate(self, x: NDArray, first: int, end: int | None = None) -> NDArray:
-        """Return the columns of some gates, of one unless the one behind the last is given."""
+        """Return the columns of gate `first`, or of the gates `first` to `end` - 1."""
         return x[..., first * self._hidden : (end or first + 1) * self._hidden]
 
     def _rnn(self, gates: NDArray, h: NDArray) -> list[NDArray]:
@@ -85,7 +85,7 @@ class _Direction:
         return [out * self._activate(2, new), new]
 
     def _seen(self, gates: NDArray, gate: int, c: NDArray) -> NDArray:
-        """Return a gate with what its peephole adds."""
+        """Return a gate with the contribution of its peephole."""
         value = self._gate(gates, gate)
         return value if self._own is None else value + self._gate(self._own, gate) * c
 
@@ -106,9 +106,7 @@ def _write(cell: Cell, args: Operands[NDArray], out: NDArray) -> None:
 
 
 def rnn_scan_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Return (time + states, direction, batch, hidden): h of each time step, then the last
-    states.
-    """
+    """Return (time + states, direction, batch, hidden): all h, then the last states."""
     cell = cell_of(attrs)
     args = operands_of(cell, inputs)
     states, *rest = args.state.shape
@@ -129,10 +127,10 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some sequences of one direction at a time, each with the number of its direction."""
+    """Split by direction and sequences; each piece has the number of its direction."""
     args = operands_of(cell_of(attrs), inputs)
     directions, time, batch, columns = args.gates.shape
-    each = max(1, time * columns * args.r.shape[1])  # of a sequence
+    each = max(1, time * columns * args.r.shape[1])  # per sequence
     if directions * batch * each < 2 * MIN_PIECE:
         yield inputs, out
         return

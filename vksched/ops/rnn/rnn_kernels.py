@@ -1,12 +1,12 @@
-"""Recurrent layers on devices, in two ways. Between two dispatches the states lie in the last rows
-of the result, so a submission may end there.
+"""Device kernels of recurrent layers. Between two dispatches the states are in the last rows of the
+result, so a submission may end there.
 
     groups   state -> result -> some time steps -> more time steps -> ...          one dispatch each
     steps    state -> result, work -> h @ r -> step -> h @ r -> ...      two dispatches for a step
 
-A group has some sequences of one direction, whose states are in its shared memory; each weight that
-an invocation reads is for all of them. Where there are many weights, or on a CPU driver, a product
-of its own reads them faster than one group does.
+With `groups`, a workgroup has some sequences of one direction, with their states in shared memory;
+each weight is read once for all of them. With many weights, or on a CPU driver, a separate matrix
+product (`steps`) reads them faster than one workgroup.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, SERIAL_STEPS, spread
 from .cell import GATES, NAMED, Cell, Operands, cell_of, operands_of
 
 SEQUENCES = (1, 4)
-"""Of a group."""
+"""Sequences of a workgroup."""
 STEPS = "steps"
-"""The other way."""
+"""The variant with two dispatches per time step."""
 GROUP_WEIGHTS = 1 << 18
-"""So many weights one group reads as fast as a device takes up two dispatches."""
+"""Number of weights that one workgroup reads in the time of two dispatches."""
 _AREAS = 4
-"""Places of a state in shared memory, as shaders/rnn/rnn_scan.comp has them."""
+"""Arrays of a state's size in shared memory, as in shaders/rnn/rnn_scan.comp."""
 _ROOMS = 256
-"""Words: in such steps places grow."""
+"""Granularity of these arrays in words."""
 _UNROLLED = 4
-"""Weights of a gate that an invocation reads in one round."""
+"""Weights of a gate that an invocation reads per iteration."""
 _BUSY_GROUPS = 64
-"""So many groups keep a GPU busy: more sequences share one."""
+"""Number of workgroups that occupy a GPU; more sequences share a workgroup."""
 _ACTIVATION_BITS = 2
 SHADERS = {kind: f"rnn_scan_{kind}" for kind in GATES}
 STEP_SHADERS = {kind: f"rnn_step_{kind}" for kind in GATES}
 
 
 def _room(hidden: int) -> int:
-    """Return the words of a state in shared memory: few pipelines serve all sizes."""
+    """Return the words of a state in shared memory, rounded up so that few pipelines suffice."""
     return max(1, -(-hidden // _ROOMS)) * _ROOMS
 
 
@@ -59,14 +59,14 @@ def _aligned(words: int) -> int:
 
 
 def _codes(activations: tuple[str, ...]) -> int:
-    """Return the activations of a direction in one word, as the shader reads them."""
+    """Return the activations of a direction, encoded in one word for the shader."""
     codes = (NAMED.index(name) << _ACTIVATION_BITS * i for i, name in enumerate(activations))
     return sum(codes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What both ways know of a call. states: elements of h, those of all sequences."""
+    """A call for both variants; `states` is the number of elements of h of all sequences."""
 
     call: Call
     cell: Cell
@@ -86,12 +86,12 @@ class _Layer:
 
     @property
     def in_two_parts(self) -> bool:
-        """Whether a step has two products, one after the other."""
+        """Return True if a step has two consecutive products."""
         return self.cell.kind == "gru" and not self.cell.linear
 
     @property
     def own_words(self) -> int:
-        """Words of the own weights, as many that what follows starts a quad."""
+        """Return the words of the own weights, rounded up to a vec4."""
         return 0 if self.args.own is None else _aligned(self.args.own.size)
 
     @property
@@ -119,13 +119,15 @@ class _Layer:
         )
 
     def extra_words(self) -> tuple[int, ...]:
-        """Both optional operands in one scratch buffer, as devices may bind four."""
+        """Return the words of a scratch buffer for both optional operands; devices may bind only
+        four.
+        """
         if self.args.own is None or self.args.lengths is None:
             return ()
         return (self.own_words + self.args.lengths.size,)
 
     def extra(self, scratch: int) -> tuple[int, tuple[Dispatch, ...]]:
-        """Return the operand with the optional ones, and how it is made in a scratch buffer."""
+        """Return the operand index of the optional operands, and the dispatches that merge them."""
         if self.args.own is None and self.args.lengths is None:
             return 1, ()  # it is not read
         if self.args.own is None or self.args.lengths is None:
@@ -137,7 +139,7 @@ class _Layer:
         return scratch, copies
 
     def start(self) -> tuple[Dispatch, ...]:
-        """Copy the states behind the rows of all steps."""
+        """Return the dispatches that copy the states behind the rows of all time steps."""
         line = (1,)
         size, at = self.args.state.size, self.time * self.states
         return copy_strided(self.call, (size,), 2, (0, line), (at, line))
@@ -149,11 +151,11 @@ def _layer(call: Call) -> _Layer:
     return _Layer(call, cell, args, args.gates.shape[1], *call.output.shape[1:])
 
 
-# -- the choice --------------------------------------------------------------------------------
+# -- variant selection -------------------------------------------------------------------------
 
 
 def _variants(call: Call) -> tuple[str, ...]:
-    """How many sequences a group has, or step by step; the best guess first."""
+    """Return the variants: sequences of a workgroup, or step by step; the best guess first."""
     if not call.output.size:
         return ()
     layer = _layer(call)
@@ -165,7 +167,7 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 
 def _fitting(layer: _Layer) -> list[int]:
-    """Return how many sequences a group may have, the best guess first."""
+    """Return the possible numbers of sequences of a workgroup, the best guess first."""
     most = layer.limits.shared_bytes
     fitting = [
         n for n in SEQUENCES if n < 2 * layer.batch and _shared_bytes(n, layer.hidden) <= most
@@ -178,7 +180,7 @@ def _fitting(layer: _Layer) -> list[int]:
 
 
 def _lanes(hidden: int, limits: Limits) -> int:
-    """Return the invocations of a group: one for each state, or one vector of a CPU driver."""
+    """Return the invocations of a workgroup: one per state, or one vector of a CPU driver."""
     if limits.software:
         return 8 if limits.subgroup_size >= 8 else 4
     most = min(limits.max_invocations, limits.max_local_size[0])
@@ -186,8 +188,10 @@ def _lanes(hidden: int, limits: Limits) -> int:
 
 
 def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
-    """Return how often an invocation goes round its loops in a step, and beside all steps, at
-    most: some compilers write out none of those over sequences.
+    """Return the maximum loop iterations of an invocation: per time step, and outside of time
+    steps.
+
+    Some compilers do not unroll the loops over sequences.
     """
     hidden, products = layer.hidden, 1 + layer.in_two_parts
     of_state = products * (hidden // _UNROLLED + hidden % _UNROLLED) + 8 * (sequences + 1)
@@ -224,8 +228,8 @@ _WORK = SCRATCH
 
 
 def _places(layer: _Layer) -> tuple[int, int, int]:
-    """Return the words of the work buffer at which h and reset * h lie, behind the product, and
-    all its words.
+    """Return the offsets of h and of reset * h in the work buffer, behind the product, and its
+    size.
     """
     h_at = _aligned(layer.states * layer.cell.gates)
     reset_at = h_at + _aligned(layer.states)
@@ -233,7 +237,7 @@ def _places(layer: _Layer) -> tuple[int, int, int]:
 
 
 def _times_weights(layer: _Layer, at: int) -> Iterator[Dispatch]:
-    """The product of states in the work buffer and the weights."""
+    """Yield the product of the states in the work buffer and the weights."""
     lead, columns = (layer.count, layer.batch), layer.cell.gates * layer.hidden
     call = Call(
         (TensorType((*lead, layer.hidden), FLOAT32), layer.args.r),
@@ -275,7 +279,7 @@ def _by_time_steps(layer: _Layer) -> Iterator[Dispatch]:
             yield part(0, step)
 
 
-# -- both --------------------------------------------------------------------------------------
+# -- both variants -----------------------------------------------------------------------------
 
 
 def _scratch(call: Call) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Recurrent layers as steps of native programs (native/cpu_kernels/rnn/), a piece a direction.
+"""Recurrent layers as loops of native programs (native/cpu_kernels/rnn/), split by direction.
 
 Examples: tests/ops/native/test_recurrent_loops.py.
 """
@@ -14,15 +14,15 @@ from ..lowering import native_kernels
 from .cell import cell_of, operands_of
 
 SEQUENCES = 4
-"""So many sequences are taken side by side. Of more, pieces are sequences too: see the CPU kernel
-(rnn_cpu.py).
+"""Sequences that are processed together. With more, the CPU kernel (rnn_cpu.py) also splits by
+sequences.
 """
 
 
 def rnn_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Return the loop of a layer without lengths, of few sequences."""
+    """Return the loop of a layer with few sequences and no lengths, or None if unsupported."""
     cell, functions = cell_of(attrs), native_kernels.rnn_functions()
     args = operands_of(cell, inputs)
     directions, time, batch, _ = args.gates.shape

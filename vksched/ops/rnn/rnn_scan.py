@@ -1,4 +1,4 @@
-"""The op `rnn_scan`: all time steps of a recurrent layer, whose inputs were multiplied before.
+"""The op `rnn_scan`: all time steps of a recurrent layer whose input projection is precomputed.
 
     gates, r, state -> (time + states, direction, batch, hidden): h of each time step, the last
     states
@@ -63,7 +63,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """The weights are read in each time step, and time steps follow each other."""
+    """Estimate the work: time steps are sequential, and each one reads the weights."""
     gates, r = inputs[:2]
     _, time, batch, _ = gates.shape
     moved = gates.device_bytes + output.device_bytes + time * r.device_bytes
@@ -87,14 +87,14 @@ register(
 
 @gradient(OP)
 def _gradient(call: VjpContext) -> VjpResult:
-    """By the same layer step by step, which is computed once more when its gradient is there."""
+    """Differentiate the unrolled layer, which recomputes the forward pass."""
     operands = tuple(optimization_barrier(x, call.grad) for x in call.inputs)
     cell = cell_of(call.attrs)
     return call.through(unrolled(cell, operands_of(cell, operands)), operands)
 
 
 def rnn_scan(cell: Cell, args: Operands[Tensor], name: str | None = None) -> Tensor:
-    """All time steps of a layer."""
+    """Compute all time steps of a layer."""
     optional = (args.own, args.lengths)
     operands = (args.gates, args.r, args.state, *(t for t in optional if t is not None))
     return apply(OP, operands, cell.attrs, name)

@@ -1,5 +1,5 @@
-"""Recurrent layers as graphs of other ops, step by step: for activations that the op `rnn_scan`
-does not have, and for its gradients.
+"""Recurrent layers unrolled into other ops, for activations that `rnn_scan` does not support, and
+for its gradient.
 
     gates (direction, time, batch, gates * hidden) -> gate by gate (time, gate, direction, ...)
     time step: gates[t] + h @ r -> activations -> h          both directions are one time step
@@ -31,15 +31,16 @@ from ..linalg.matmul import matmul
 from .cell import Cell, Operands
 
 Function = Callable[[Tensor], Tensor]
-"""An activation, which works value by value."""
+"""An elementwise activation."""
 FUNCTIONS: dict[str, Function] = {"sigmoid": sigmoid, "tanh": tanh, "relu": relu}
 
 
 def unrolled(
     cell: Cell, args: Operands[Tensor], functions: Sequence[Sequence[Function]] = ()
 ) -> Tensor:
-    """Returns what the op `rnn_scan` returns. functions: for each direction its activations, in
-    place of those that the cell names.
+    """Return the result of the op `rnn_scan`.
+
+    `functions` holds the activations of each direction and replaces the cell's activations.
     """
     used = functions or [[FUNCTIONS[name] for name in names] for names in cell.activations]
     steps = _TimeSteps(cell, _by_time_step(cell, args), used)
@@ -53,9 +54,18 @@ def unrolled(
 
 @dataclass(frozen=True)
 class _Parts:
-    """gates: (time, gate, direction, batch, hidden), in the order of time steps. r: (gate,
-    direction, hidden, hidden). own: (gate, direction, 1, hidden), or None. alive: for each time
-    step (direction, batch, 1), whether a sequence is not over, or None.
+    """Operands in the order of time steps.
+
+    Attributes
+    ----------
+    gates : Tensor
+        (time, gate, direction, batch, hidden).
+    r : Tensor
+        (gate, direction, hidden, hidden).
+    own : Tensor or None
+        (gate, direction, 1, hidden).
+    alive : Tensor or None
+        (time, direction, batch, 1): true for sequences that have not ended.
     """
 
     gates: Tensor
@@ -94,7 +104,7 @@ def _alive(lengths: Tensor, backwards: tuple[bool, ...], time: int, batch: int) 
 
 
 class _TimeSteps:
-    """The time steps of a call: of each kind what it makes of gates and states, (direction, batch,
+    """The time steps of a call; each kind of cell maps gates and states, (direction, batch,
     hidden).
     """
 
@@ -135,12 +145,12 @@ class _TimeSteps:
         return mul(out, self._activate(2, new)), new
 
     def keep(self, t: int, new: Tensor, old: Tensor) -> Tensor:
-        """The new state of the sequences that are not over, else the old one."""
+        """Return the new state for sequences that have not ended, else the old state."""
         alive = self._parts.alive
         return new if alive is None else where(alive[t], new, old)
 
     def join(self, outputs: list[Tensor], states: tuple[Tensor, ...]) -> Tensor:
-        """Return the states of all time steps, in the order of time, and the last ones."""
+        """Return the states of all time steps, in the order of time, and the last states."""
         count = len(outputs)
         if self._parts.alive is not None:
             nothing = constant(np.zeros((), numpy_dtype(states[0].dtype)))
@@ -164,5 +174,5 @@ class _TimeSteps:
         return concat([f(slice_(x, d, d + 1, axis)) for d, f in enumerate(functions)], axis)
 
     def _recur(self, h: Tensor, r: Tensor) -> Tensor:
-        """h (direction, batch, hidden) times r -> (gate, direction, batch, hidden)."""
+        """Return h (direction, batch, hidden) times r: (gate, direction, batch, hidden)."""
         return matmul(expand_dims(h, 0), r)
