@@ -105,7 +105,7 @@ def _split_k45(raw: NDArray) -> Parts:
 
 
 def _split_q6_k(raw: NDArray) -> Parts:
-    """Decode q6_K. Header: 16 scales of 8 bits, the super-block scale in a word, a word of padding."""
+    """Decode q6_K. Header: 16 scales of 8 bits, a word with the super-block scale, padding."""
     block = raw[..., 0, :]
     lead = block.shape[:-1]
     low = _nibbles(block[..., :128].reshape(*lead, 2, 64))

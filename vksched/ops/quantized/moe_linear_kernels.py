@@ -116,7 +116,7 @@ def _has_groups(call: Call, sizes: Sizes, tiling: Tiling) -> bool:
 
 
 def packed_variants(call: Call) -> tuple[str, ...]:
-    """Return the variants for quantized weights, which are read directly for few rows per matrix."""
+    """Return the variants for quantized weights, which are read directly for few rows."""
     sizes, limits = sizes_of(call), call.limits
     if not call.output.size:
         return ()
