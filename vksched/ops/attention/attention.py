@@ -177,9 +177,9 @@ def attention(
     new = () if k_new is None or v_new is None else (k_new, v_new)
     operands = [as_tensor(q)]
     operands += [as_tensor(t, like=operands[0]) for t in (k, v, *new)]
-    operands = _of_one_type(operands, (1, 2) if kv_len is not None else ())
+    operands = _promote_fp16(operands, (1, 2) if kv_len is not None else ())
     if num_heads is not None or num_kv_heads is not None:
-        q, k, v, *rest = _apart(operands, num_heads, num_kv_heads)
+        q, k, v, *rest = _split_heads(operands, num_heads, num_kv_heads)
         out = attention(
             *(q, k, v, mask),
             causal=causal,
@@ -236,7 +236,7 @@ def attention(
     return apply("attention", operands, attrs, name)
 
 
-def _of_one_type(operands: list[Tensor], unchanged: tuple[int, ...]) -> list[Tensor]:
+def _promote_fp16(operands: list[Tensor], unchanged: tuple[int, ...]) -> list[Tensor]:
     """Convert float16 operands to float32 if both occur, except the `unchanged` operand indices."""
     own = {t.dtype for i, t in enumerate(operands) if i not in unchanged}
     if own != {FLOAT16, FLOAT32}:
@@ -256,7 +256,9 @@ def _bound(side: int | None) -> int:
     return keys
 
 
-def _apart(operands: list[Tensor], num_heads: int | None, num_kv_heads: int | None) -> list[Tensor]:
+def _split_heads(
+    operands: list[Tensor], num_heads: int | None, num_kv_heads: int | None
+) -> list[Tensor]:
     """Reshape (batch, length, heads * size) to (batch, length, heads, size)."""
     num_heads, num_kv_heads = (
         None if count is None else as_int("attention", what, count)

@@ -105,10 +105,10 @@ def _cached(call: Call) -> tuple[_Segment, ...]:
         behind = max(1, call.inputs[0].size)
         cached = replace(cached, kind=KVCACHE_GEMV, operands=(buffer, 1, 2), kv_len_after_q=behind)
     cached = replace(cached, kind=cached.kind + KV_SUFFIX[call.inputs[1].dtype])
-    return (cached, _behind(call, cached, keys)) if keys else (cached,)
+    return (cached, _new_keys(call, cached, keys)) if keys else (cached,)
 
 
-def _behind(call: Call, cached: _Segment, keys: int) -> _Segment:
+def _new_keys(call: Call, cached: _Segment, keys: int) -> _Segment:
     """Return the segment of the new keys.
 
     It uses the shaders of the cached keys if these are floats, so that drivers compile no others.
@@ -153,12 +153,12 @@ def _strides(shape: Shape, is_bshd: int) -> tuple[int, int]:
 
 def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
     parts = _parts(segments)
-    dispatches = list(_side_by_side(_main(call, segment, parts) for segment in segments))
+    dispatches = list(_independent(_main(call, segment, parts) for segment in segments))
     if before := _append_kv_len(call, segments[0]):
         dispatches = [*before, replace(dispatches[0], barrier=True), *dispatches[1:]]
     if call.variant in subgroup_tiles(call.limits) or coopmat_of(call, segments[0].sizes):
         fallbacks = (_fallback(call, segment, parts) for segment in segments)
-        first, *others = _side_by_side(fallbacks)
+        first, *others = _independent(fallbacks)
         dispatches += [replace(first, barrier=True), *others]
     if len(dispatches) >= MAX_DISPATCHES:
         raise UnsupportedOp(
@@ -168,7 +168,7 @@ def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
     return (*dispatches, *(() if parts == 1 else _combine(call, segments[0].sizes, parts)))
 
 
-def _side_by_side(runs: Iterable[Iterator[Dispatch]]) -> Iterator[Dispatch]:
+def _independent(runs: Iterable[Iterator[Dispatch]]) -> Iterator[Dispatch]:
     """Yield independent runs of dispatches, without a barrier before the first dispatch of each
     run.
     """
@@ -195,7 +195,7 @@ def _dispatches(
     """
     s, whole = segment.sizes, parts == 1
     row = s.columns + STATE_WORDS
-    push = (*_push(call, segment, cut), ("parts", parts), *_places(call, segment, whole))
+    push = (*_push(call, segment, cut), ("parts", parts), *_layout_push(call, segment, whole))
     constants = (
         ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
         ("IS_BIAS", int(segment.kind == MASKED and call.inputs[3].dtype == FLOAT32)),
@@ -255,7 +255,7 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
     return (*push, ("mask_strides", broadcast_strides(call.inputs[3].shape, scores)))
 
 
-def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
+def _layout_push(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
     """Yield the push constants for the rows and heads of a segment's operands and result."""
     q_bshd, _, _, result_bshd = call.attrs.as_ints("is_bshd")
     q, k, v = (call.inputs[i].shape for i in (0, *segment.operands[1:3]))

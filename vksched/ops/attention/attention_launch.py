@@ -182,7 +182,7 @@ def _by_coopmat(call: Call, s: Sizes, coopmat: AttentionCoopmat) -> Launch:
     """Return the geometry of a cooperative-matrix variant; its fallback uses the same parts."""
     tiles, limits = -(-s.rows // coopmat.rows) * s.batches, call.limits
     groups = CPU_GROUPS_WANTED if limits.software else GROUPS_WANTED
-    parts, part_keys = _even(s, max(1, min(groups // tiles, s.keys // MIN_PART)))
+    parts, part_keys = _equal_parts(s, max(1, min(groups // tiles, s.keys // MIN_PART)))
     columns = min(s.columns, most_columns(limits))
     each = _tiles_of_dispatch(coopmat.rows, s, columns)
     return Launch(coopmat.rows, tiles, min(tiles, each), parts, part_keys, columns)
@@ -202,20 +202,20 @@ def _by_subgroup(call: Call, s: Sizes) -> Launch:
     rounds = 1 + s.depth // 4 + lanes + (rows if call.attrs.as_float("softcap") else 0)
     longest = min(_longest_part(s), (LOOP_STEPS - 16 * rows) // rounds * 4 * lanes)
     parts = max(-(-s.keys // longest), min(CPU_GROUPS_WANTED // tiles, s.keys // MIN_CPU_PART), 1)
-    parts, part_keys = _even(s, parts)
+    parts, part_keys = _equal_parts(s, parts)
     most = call.limits.max_groups
     if parts > most[1]:
         raise UnsupportedOp(f"[attention] {s.keys} keys are too many for this CPU driver")
     return Launch(rows, tiles, min(tiles, most[0]), parts, part_keys, min(s.columns, columns))
 
 
-def _even(s: Sizes, wanted: int) -> tuple[int, int]:
+def _equal_parts(s: Sizes, wanted: int) -> tuple[int, int]:
     """Return the number of parts, at most `wanted`, and the keys of a part."""
     part_keys = max(1, -(-s.keys // wanted))
     return max(1, -(-s.keys // part_keys)), part_keys
 
 
-def _rounds(s: Sizes) -> tuple[int, int]:
+def _iterations(s: Sizes) -> tuple[int, int]:
     """Return the loop iterations of an invocation of `rows`: per block of keys, and outside of
     these.
     """
@@ -225,7 +225,7 @@ def _rounds(s: Sizes) -> tuple[int, int]:
 
 def _longest_part(s: Sizes) -> int:
     """Return the maximum number of keys of an invocation of `rows`."""
-    rounds, around = _rounds(s)
+    rounds, around = _iterations(s)
     part_keys = (LOOP_STEPS - around) // rounds * KEYS_IN_ROWS
     if part_keys <= 0:
         raise UnsupportedOp(
@@ -243,13 +243,13 @@ def _by_rows(call: Call, s: Sizes) -> Launch:
 
 def rows_of_parts(call: Call, s: Sizes, parts: int) -> Launch:
     """Return the geometry of `rows` for this number of parts."""
-    parts, part_keys = _even(s, parts)
+    parts, part_keys = _equal_parts(s, parts)
     tiles = -(-s.rows // LANES_ON_CPU) * s.batches
     most = call.limits.max_groups
     if not call.limits.software:
         each = min(tiles, _tiles_of_dispatch(LANES_ON_CPU, s, s.columns))
         return Launch(LANES_ON_CPU, tiles, each, parts, part_keys, s.columns)
-    rounds, around = _rounds(s)
+    rounds, around = _iterations(s)
     runs = LOOP_STEPS // (-(-part_keys // KEYS_IN_ROWS) * rounds + around)
     each = runs // -(-parts // most[1])
     if each == 0:

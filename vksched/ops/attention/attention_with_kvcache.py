@@ -119,7 +119,9 @@ Segments = tuple[tuple[NDArray, NDArray], ...]
 """Keys and values in BHSD layout: the cached ones in use, then the new ones."""
 
 
-def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, int, Segments]]:
+def _by_key_count(
+    inputs: tuple[NDArray, ...], attrs: Attrs
+) -> Iterator[tuple[slice, int, Segments]]:
     """Yield slices of examples with one key count, that count, and their keys and values."""
     _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
@@ -128,11 +130,15 @@ def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, i
     counts = used.reshape(-1).tolist()
     for number, count in enumerate([min(max(0, count), k.shape[2]) for count in counts]):
         at = slice(None) if used.ndim == 0 else slice(number, number + 1)
-        cached = _wide(k[at, :, :count], depth), _wide(v[at, :, :count], columns)
-        yield at, count, (cached, (_wide(new[0][at]), _wide(new[1][at]))) if new else (cached,)
+        cached = _as_float32(k[at, :, :count], depth), _as_float32(v[at, :, :count], columns)
+        yield (
+            at,
+            count,
+            (cached, (_as_float32(new[0][at]), _as_float32(new[1][at]))) if new else (cached,),
+        )
 
 
-def _wide(x: NDArray, columns: int = 0) -> NDArray:
+def _as_float32(x: NDArray, columns: int = 0) -> NDArray:
     """Return float16 values or q8_0 rows with this many values as float32."""
     if x.dtype == np.uint32:
         return unpack_q8_0(x, columns)
@@ -141,11 +147,11 @@ def _wide(x: NDArray, columns: int = 0) -> NDArray:
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     q_bshd, _, _, result_bshd = attrs.as_ints("is_bshd")
-    q = _wide(inputs[0].swapaxes(1, 1 + q_bshd))
+    q = _as_float32(inputs[0].swapaxes(1, 1 + q_bshd))
     words = inputs[2].dtype == np.uint32
     shape = (*q.shape[:3], attrs.as_int("columns") if words else inputs[2].shape[3])
     out = np.full(shape, np.nan if attrs.as_bool("fully_masked_is_nan") else 0, q.dtype)
-    for at, count, segments in _texts(inputs, attrs):
+    for at, count, segments in _by_key_count(inputs, attrs):
         k, v = (np.concatenate(parts, axis=2) for parts in zip(*segments, strict=True))
         part, share = out[at], q.shape[1] // max(1, k.shape[1])
         if not part.size or not k.shape[2]:
@@ -161,8 +167,8 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """Compute all heads at once if they have few scores, without copying keys and values."""
     q_bshd, _, _, result_bshd = attrs.as_ints("is_bshd")
-    q, result = _wide(inputs[0].swapaxes(1, 1 + q_bshd)), out.swapaxes(1, 1 + result_bshd)
-    texts = list(_texts(inputs, attrs))
+    q, result = _as_float32(inputs[0].swapaxes(1, 1 + q_bshd)), out.swapaxes(1, 1 + result_bshd)
+    texts = list(_by_key_count(inputs, attrs))
     keys = max([sum([k.shape[2] for k, _ in segments]) for _, _, segments in texts], default=0)
     if 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES:
         for at, count, segments in texts:

@@ -200,7 +200,7 @@ def _slopes(call: Call, s: _Sizes, c: _Chunk) -> Dispatch:
     check_row("attention_backward", s.keys, PASSES, call)
     (way,) = row_variants(s.keys, rows, False, PASSES, call.limits)
     groups, constants = launch_rows(s.keys, rows, False, way, call.limits)
-    about = _about_scores(call, s, call.inputs[Q].shape[1])
+    about = _score_push(call, s, call.inputs[Q].shape[1])
     push = (("first_row", c.head * s.rows + c.row), ("rows", rows), *about)
     softcap = call.attrs.as_float("softcap") != 0
     shaped = softcap or bool(masks)
@@ -248,7 +248,7 @@ def _target(call: Call, s: _Sizes, target: int, columns: int) -> Iterator[Dispat
                 *(("first_tile", start), ("end_tile", end), ("rows", s.rows)),
                 *(("depth", s.depth), ("columns", s.columns)),
                 *(("first_column", block), ("width", width), ("result_step", size)),
-                *_about_scores(call, s, call.inputs[K].shape[1]),
+                *_score_push(call, s, call.inputs[K].shape[1]),
             )
             groups = (min(end - start, call.limits.max_groups[0]), 1, 1)
             shifts = tuple((shift + block) * (i == 5) for i in range(len(operands)))
@@ -258,7 +258,7 @@ def _target(call: Call, s: _Sizes, target: int, columns: int) -> Iterator[Dispat
 # -- push constants ----------------------------------------------------------------------------
 
 
-def _about_scores(
+def _score_push(
     call: Call, s: _Sizes, heads: int
 ) -> tuple[tuple[str, int | float | tuple[int, ...]], ...]:
     """Return the push constants of both variants for scores.

@@ -50,7 +50,7 @@ def _attention(call: VjpContext) -> VjpResult:
         q, k, v = (_with_layout(t, is_bshd) for t, is_bshd in zip(operands[:3], bshd, strict=True))
         grad = _with_layout(grad, result_bshd)
         mask = next(iter((*operands[3:], *masks)), None)
-        pulled = _built if added and call.wanted[3] else attention_backward
+        pulled = _composed_gradient if added and call.wanted[3] else attention_backward
         gradients = pulled(q, k, v, grad, mask, call.attrs)
         back = (_with_layout(t, is_bshd) for t, is_bshd in zip(gradients[:3], bshd, strict=True))
         return (*back, *gradients[3:])
@@ -59,7 +59,7 @@ def _attention(call: VjpContext) -> VjpResult:
     return (*gradients, *(None,) * (len(call.inputs) - len(gradients)))
 
 
-def _built(
+def _composed_gradient(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, attrs: Attrs
 ) -> tuple[Tensor, ...]:
     """Return the gradients of q, k, v and an additive mask, composed of forward ops.

@@ -64,7 +64,7 @@ def _conv_transpose(call: VjpContext) -> VjpResult:
     x, w = call.inputs[:2]
     g, groups = call.grad, call.attrs.as_int("groups")
     window = transpose_window((x.type, w.type), call.attrs)
-    read, begin, end = _read_part(g, window, x.shape[2:])
+    read, begin, end = _crop_unread(g, window, x.shape[2:])
     by_x = conv(
         read,
         w,
@@ -111,7 +111,9 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
         return conv(g, flipped, dilation=window.dilation, padding=padding, groups=groups)
     behind = tuple(  # positions behind the last window; negative if it reaches beyond the end
         size + first - r
-        for size, first, r in zip(window.sizes, window.begin, _reached(window, counts), strict=True)
+        for size, first, r in zip(
+            window.sizes, window.begin, _window_ends(window, counts), strict=True
+        )
     )
     attrs: dict[str, AttrValue] = {
         "stride": stride,
@@ -130,7 +132,7 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
     The window slides over x (N, groups * C, sizes); g (N, groups * R, counts) is the gradient of
     the result.
     """
-    read, begin, end = _read_part(x, window, g.shape[2:])
+    read, begin, end = _crop_unread(x, window, g.shape[2:])
     padding = (*begin, *end)
     if x.shape[1] == groups and g.shape[1] < _MAX_ROWS * groups and g.size:
         return depthwise_conv_weight_grad(read, g, window, padding)
@@ -148,7 +150,9 @@ def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: i
     images, places, channels = x.shape[0], math.prod(g.shape[2:]), x.shape[1] // groups
     rows = reshape(g, (images, groups, g.shape[1] // groups, places))
     met = [
-        reshape(_met(whole, place, window, g.shape[2:]), (images, groups, channels, 1, places))
+        reshape(
+            _tap_values(whole, place, window, g.shape[2:]), (images, groups, channels, 1, places)
+        )
         for place in np.ndindex(*window.kernel)
     ]
     together = max(1, MAX_UNFOLDED_ELEMENTS // max(1, met[0].size))
@@ -157,14 +161,14 @@ def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: i
         part = met[first : first + together]
         columns = concat(part, 3) if len(part) > 1 else part[0]
         columns = reshape(columns, (images, groups, channels * len(part), places))
-        products.append(reshape(_summed(rows, columns), (g.shape[1], channels, len(part))))
+        products.append(reshape(_product_sum(rows, columns), (g.shape[1], channels, len(part))))
     return reshape(
         concat(products, 2) if len(products) > 1 else products[0],
         (g.shape[1], channels, *window.kernel),
     )
 
 
-def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
+def _tap_values(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
     """Return the values of x, with padding, that one tap of the window reads: (N, C, counts)."""
     if x.shape[2:] == counts and not any(place):
         return x
@@ -175,7 +179,7 @@ def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
     return slice_(x, starts, ends, range(2, x.rank), window.stride)
 
 
-def _summed(rows: Tensor, columns: Tensor) -> Tensor:
+def _product_sum(rows: Tensor, columns: Tensor) -> Tensor:
     """Return the sum over images of rows @ columns^T: (groups, R, C).
 
     `rows` is (N, groups, R, positions), `columns` is (N, groups, C, positions). Either the products
@@ -192,7 +196,7 @@ def _summed(rows: Tensor, columns: Tensor) -> Tensor:
     return matmul(*flattened, transpose_b=True)
 
 
-def _reached(window: Window, counts: Shape) -> Shape:
+def _window_ends(window: Window, counts: Shape) -> Shape:
     """Return the end of the last window along each padded axis."""
     return tuple(
         (n - 1) * s + reach
@@ -202,9 +206,9 @@ def _reached(window: Window, counts: Shape) -> Shape:
     )
 
 
-def _read_part(x: Tensor, window: Window, counts: Shape) -> tuple[Tensor, Shape, Shape]:
+def _crop_unread(x: Tensor, window: Window, counts: Shape) -> tuple[Tensor, Shape, Shape]:
     """Return x without the positions behind its last window, and the padding of the windows."""
-    reached = _reached(window, counts)
+    reached = _window_ends(window, counts)
     begin = tuple(min(b, r) for b, r in zip(window.begin, reached, strict=True))
     covered = tuple(
         min(size, r - b) for size, r, b in zip(x.shape[2:], reached, begin, strict=True)

@@ -47,7 +47,7 @@ def coopmat_scratch(call: Call) -> tuple[int, ...]:
     return (sums.groups * sums.rows * round_up_to_vec4(sums.steps),) if sums.steps % 4 else ()
 
 
-def _guarded(window: Window, steps: int) -> int:
+def _checked_axes(window: Window, steps: int) -> int:
     """Return the number of last axes that need bounds checks.
 
     These are the axes along which a window may reach beyond the edge, and the last axis if a line
@@ -74,7 +74,7 @@ def conv_by_coopmat(call: Call, window: Window, tile: CoopmatTile) -> tuple[Disp
     _, _, *others = conv_operands(call)
     push = (*push_of(call, window), ("start", 0), ("end", sums.channels))
     kernel = zip(("KERNEL_Z", "KERNEL_Y", "KERNEL_X"), three(window.kernel), strict=True)
-    guarded = ("GUARDED", _guarded(window, sums.steps))
+    guarded = ("GUARDED", _checked_axes(window, sums.steps))
     constants = (*conv_constants(call), guarded, *kernel, *tile.constants)
     return (
         *before,

@@ -49,10 +49,10 @@ def conv_cpu_kernel(reference: Reference) -> CpuKernel:
             compute(tuple(x.astype(kind) for x in inputs), attrs, sums)
             whole = sums if kind is np.float32 else sums.astype(np.int64)  # modulo 2**32
             np.copyto(out, whole, casting="unsafe")
-        elif not _by_loops(inputs, attrs, out):
-            _by_numpy(reference, inputs, attrs, out)
+        elif not _run_native(inputs, attrs, out):
+            _run_numpy(reference, inputs, attrs, out)
 
-    return CpuKernel(compute, _cut, fused=_by_loops)
+    return CpuKernel(compute, _cut, fused=_run_native)
 
 
 def exact_floats(inputs: tuple[NDArray, ...]) -> type[np.floating[Any]] | None:
@@ -69,7 +69,7 @@ def _extent(values: NDArray) -> int:
 # -- native loops ------------------------------------------------------------------------------
 
 
-def _by_loops(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> bool:
+def _run_native(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> bool:
     """Compute a call with its epilogue; return False if numpy has to compute it instead."""
     steps, (x, w, *rest) = _steps(attrs), inputs
     bias = next((extra for extra in rest if extra.ndim == 1), None)
@@ -138,7 +138,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 # -- numpy -------------------------------------------------------------------------------------
 
 
-def _by_numpy(
+def _run_numpy(
     reference: Reference, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
 ) -> None:
     """Compute 1 x 1 windows as products without a copy, and depthwise ones as sums of shifted

@@ -22,9 +22,9 @@ from .window import Window, three
 
 PIECE = 1 << 19
 """Minimum multiply-adds of a piece, about 20 us."""
-ABREAST = 16
+DEPTHWISE_CHANNELS = 16
 """Maximum depthwise channels that the loops compute together."""
-ALONE = 4
+DEPTHWISE_COST = 4
 """Cost factor of a multiply-add in depthwise convolutions, which read a channel of x for one
 channel of results.
 """
@@ -49,7 +49,7 @@ def conv_program(
     operands = 1 if found is None else found[0]
     work = output.size * math.prod(w.shape[1:])
     if w.shape[1] == 1:
-        work *= ALONE
+        work *= DEPTHWISE_COST
     each, spans = _channels(channels, groups, work // images), 1
     window = conv_window(inputs[:2], attrs)
     # a single channel is read in longer vectors
@@ -92,7 +92,7 @@ def _channels(channels: int, groups: int, work: int) -> int:
     """
     unit = channels // groups if groups > 1 else CHANNELS
     if unit == 1:
-        unit = ABREAST
+        unit = DEPTHWISE_CHANNELS
     pieces = max(1, min(work // PIECE, SHARES))
     units = math.ceil(channels / unit)
     return math.ceil(units / pieces) * unit

@@ -57,19 +57,19 @@ def _transpose_images(call: Call) -> int:
     return max(1, min(call.output.shape[0], room // words))
 
 
-def _items_apart(shape: Shape, window: Window) -> int:
+def _count_blocks(shape: Shape, window: Window) -> int:
     """Return the number of blocks of results, each one stride apart along the last axis."""
     stride = window.stride[-1]
     return math.prod(shape[:-1]) * stride * -(-shape[-1] // (BLOCK * stride))
 
 
-def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
+def _by_col2im(call: Call, window: Window) -> tuple[Dispatch, ...]:
     """Compute w^T x as one product, then accumulate overlapping windows (col2im)."""
     parts, most, dtype = sum_of(call), _transpose_images(call), call.output.dtype
     total, channels, *sizes = call.inputs[0].shape
     volume, rows = math.prod(sizes), parts.rows * parts.taps
     results = math.prod(call.output.shape[1:])
-    items = _items_apart(call.output.shape[1:], window)
+    items = _count_blocks(call.output.shape[1:], window)
     push = (
         *(("kernel", three(window.kernel)), ("begin", three(window.begin, 0))),
         *(("x_sizes", three(sizes)), ("result_sizes", three(call.output.shape[2:]))),
@@ -114,9 +114,9 @@ def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
         return ()
     window = transpose_window(call.inputs, call.attrs)
     if _transpose_images(call):
-        return _folded(call, window)
+        return _by_col2im(call, window)
     if sum_of(call).channels == 1 and sum_of(call).rows < BLOCK:
-        items, rounds = _items_apart(call.output.shape, window), window.rounds(BLOCK)
+        items, rounds = _count_blocks(call.output.shape, window), window.rounds(BLOCK)
         shader = "conv_transpose_depthwise"
         return depthwise(shader, call, window, items, rounds, _reach(window))
     return direct("conv_transpose", call, window, _reach(window))

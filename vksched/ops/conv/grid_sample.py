@@ -61,7 +61,7 @@ def _fold(at: NDArray, low: float, high: float) -> NDArray:
     return np.clip(np.where(odd, 2 * low + (times + 1) * size - at, at - times * size), low, high)
 
 
-def _place(coordinates: NDArray, size: int, attrs: Attrs) -> NDArray:
+def _position(coordinates: NDArray, size: int, attrs: Attrs) -> NDArray:
     """Convert coordinates of -1..1 to positions on an axis, and apply the padding mode outside."""
     aligned, padding = attrs.as_bool("align_corners"), attrs.as_str("padding_mode")
     at = (coordinates + 1) / 2 * (size - 1) if aligned else ((coordinates + 1) * size - 1) / 2
@@ -116,7 +116,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     axes = []
     with np.errstate(invalid="ignore"):
         for axis, size in enumerate(sizes):
-            place = _place(points[..., dims - 1 - axis], size, attrs)
+            place = _position(points[..., dims - 1 - axis], size, attrs)
             undefined |= np.isnan(place)
             place = np.nan_to_num(place, nan=0.0)
             base = np.floor(place)

@@ -73,7 +73,7 @@ def _grid_sample(call: VjpContext) -> VjpResult:
         by_x = _by_image(x, g, axes, index)
         if call.attrs.as_str("mode") == "nearest":
             return by_x, zeros_like(grid)
-        return by_x, reshape(_by_grid(x, g, axes, index), grid.shape)
+        return by_x, reshape(_grid_gradient(x, g, axes, index), grid.shape)
 
     return all_computed_wide(build, (x, grid, call.grad), None)
 
@@ -90,7 +90,7 @@ def _by_image(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Ten
     return reshape(added, x.shape)
 
 
-def _by_grid(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Tensor:
+def _grid_gradient(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Tensor:
     """Return the gradient of the grid: (images, points, coordinates), the innermost axis first."""
     images, channels, count = index.shape
     points = math.prod(g.shape[2:])
@@ -110,9 +110,9 @@ def _by_grid(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Tens
 
 def _flat(axes: Sequence[_Axis], channels: int) -> Tensor:
     """Return the element index of each tap in its channel: (images, channels, taps * points)."""
-    index = _along(axes[0].index, 0, axes)
+    index = _broadcast_axis(axes[0].index, 0, axes)
     for i, a in enumerate(axes[1:], start=1):
-        index = index * a.size + _along(a.index, i, axes)
+        index = index * a.size + _broadcast_axis(a.index, i, axes)
     images = index.shape[0]
     count = math.prod(index.shape[1:])
     return expand(reshape(index, (images, 1, count)), (images, channels, count))
@@ -120,10 +120,10 @@ def _flat(axes: Sequence[_Axis], channels: int) -> Tensor:
 
 def _product(factors: Sequence[Tensor], axes: Sequence[_Axis]) -> Tensor:
     """Return the product over all axes of one factor per tap: (images, taps..., points)."""
-    return reduce(mul, (_along(factor, i, axes) for i, factor in enumerate(factors)))
+    return reduce(mul, (_broadcast_axis(factor, i, axes) for i, factor in enumerate(factors)))
 
 
-def _along(t: Tensor, number: int, axes: Sequence[_Axis]) -> Tensor:
+def _broadcast_axis(t: Tensor, number: int, axes: Sequence[_Axis]) -> Tensor:
     """Broadcast (images, taps, points) of one axis against the taps of all axes."""
     images, taps, points = t.shape
     shape = (taps if i == number else 1 for i in range(len(axes)))
@@ -147,7 +147,7 @@ def _axes(x: Tensor, grid: Tensor, attrs: Attrs) -> list[_Axis]:
 def _axis(coordinates: Tensor, size: int, attrs: Attrs) -> _Axis:
     """Return the taps of one axis for coordinates of -1..1, (images, 1, points)."""
     mode, padding = attrs.as_str("mode"), attrs.as_str("padding_mode")
-    place, slope, defined = _place(coordinates, size, attrs)
+    place, slope, defined = _position(coordinates, size, attrs)
     base = floor(place)
     coefficients = _coefficients(mode)
     first = 1 if mode == "cubic" else 0
@@ -166,7 +166,7 @@ def _axis(coordinates: Tensor, size: int, attrs: Attrs) -> _Axis:
     return _Axis(size, cast(index, INT32), weights, slopes)
 
 
-def _place(coordinates: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tensor]:
+def _position(coordinates: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tensor]:
     """Return positions on the axis, their derivatives, and a mask of the defined ones."""
     mode, aligned = attrs.as_str("mode"), attrs.as_bool("align_corners")
     at = (coordinates + 1) / 2 * (size - 1) if aligned else ((coordinates + 1) * size - 1) / 2

@@ -303,14 +303,16 @@ def _axis_by_axis(
         if part.pointwise and counts[axis] == rest[axis]:
             continue
         if part.extent[axis] == part.taps == rest[axis] and not part.begin[axis] + part.end[axis]:
-            x = _whole(op, x, (2 + axis,), more.get("p"))
+            x = _reduce_axes(op, x, (2 + axis,), more.get("p"))
         else:
             reduced = (*rest[:axis], counts[axis], *rest[axis + 1 :])
             x = apply(op, (x,), {**_attrs(part, reduced), **more})
     return reshape(x, x.shape, name=name) if name is not None else x
 
 
-def _whole(op: str, x: Tensor, axes: Sequence[int], p: object, name: str | None = None) -> Tensor:
+def _reduce_axes(
+    op: str, x: Tensor, axes: Sequence[int], p: object, name: str | None = None
+) -> Tensor:
     """Reduce whole axes as the pool does; they remain with size 1."""
     if op.endswith("max_pool"):
         return reduce_max(x, axes, True, name=name)
@@ -434,11 +436,11 @@ def _adaptive(
     if result.size == 0 or math.prod(_longest(tensor.shape[2:], counts)) <= _LONG_WINDOW:
         return result
     for axis in reversed(range(len(counts))):
-        tensor = _shared_out(op, tensor, axis, counts[axis])
+        tensor = _adaptive_axis(op, tensor, axis, counts[axis])
     return reshape(tensor, tensor.shape, name=name) if name is not None else tensor
 
 
-def _shared_out(op: str, x: Tensor, axis: int, count: int) -> Tensor:
+def _adaptive_axis(op: str, x: Tensor, axis: int, count: int) -> Tensor:
     """Apply an adaptive pool along one axis, with reductions for long windows."""
     at, size = 2 + axis, x.shape[2 + axis]
     lead, rest = x.shape[:at], x.shape[at + 1 :]
@@ -446,11 +448,11 @@ def _shared_out(op: str, x: Tensor, axis: int, count: int) -> Tensor:
         return x
     if size % count == 0:
         parts = reshape(x, (*lead, count, size // count, *rest))
-        return reshape(_whole(op, parts, (at + 1,), None), (*lead, count, *rest))
+        return reshape(_reduce_axes(op, parts, (at + 1,), None), (*lead, count, *rest))
     if size // count > _LONG_WINDOW and count <= _MAX_SPANS:
         spans = ((i * size // count, -(-(i + 1) * size // count)) for i in range(count))
         parts_of_x = [slice_(x, [first], [last], [at]) for first, last in spans]
-        return concat([_whole(op, part, (at,), None) for part in parts_of_x], at)
+        return concat([_reduce_axes(op, part, (at,), None) for part in parts_of_x], at)
     return apply(op, (x,), {"sizes": (*x.shape[2:at], count, *rest)})
 
 
@@ -493,4 +495,4 @@ def global_average_pool(x: TensorLike, *, name: str | None = None) -> Tensor:
 def global_lp_pool(x: TensorLike, p: float = 2.0, *, name: str | None = None) -> Tensor:
     """Return the p-norm of each channel of float32, as ONNX GlobalLpPool: (N, C, 1...)."""
     tensor, axes = _spatial("global_lp_pool", x)
-    return _whole("lp_pool", tensor, axes, _exponent("global_lp_pool", p), name)
+    return _reduce_axes("lp_pool", tensor, axes, _exponent("global_lp_pool", p), name)

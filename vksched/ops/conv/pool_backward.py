@@ -51,21 +51,23 @@ def _average(call: VjpContext) -> VjpResult:
     window, counts = pool_window(x.shape, call.attrs), call.output.shape[2:]
     taps = []
     for axis, count in enumerate(counts):
-        places, inside = _places(window, axis, count)
+        places, inside = _window_taps(window, axis, count)
         counted = inside
         if counts_padding:
             counted = places >= -window.begin[axis]
             counted &= places < window.sizes[axis] + window.end[axis]
         taps.append((places, inside / np.maximum(counted.sum(1, keepdims=True), 1)))
-    return (_spread(call.grad, x, taps),)
+    return (_scatter_windows(call.grad, x, taps),)
 
 
 @gradient("adaptive_average_pool")
 def _adaptive_average(call: VjpContext) -> VjpResult:
     x = call.inputs[0]
-    taps = [_shares(*sizes) for sizes in zip(x.shape[2:], call.output.shape[2:], strict=True)]
+    taps = [
+        _adaptive_taps(*sizes) for sizes in zip(x.shape[2:], call.output.shape[2:], strict=True)
+    ]
     means = [(places, inside / inside.sum(1, keepdims=True)) for places, inside in taps]
-    return (_spread(call.grad, x, means),)
+    return (_scatter_windows(call.grad, x, means),)
 
 
 @gradient("lp_pool")
@@ -73,22 +75,22 @@ def _lp(call: VjpContext) -> VjpResult:
     """Return sign(x) |x|^(p-1) times the sum of dy y^(1-p); 0 at x = 0, also for p below 1."""
     x, y, p = call.inputs[0], call.output, call.attrs.as_float("p")
     window = pool_window(x.shape, call.attrs)
-    taps = [_places(window, axis, count) for axis, count in enumerate(y.shape[2:])]
+    taps = [_window_taps(window, axis, count) for axis, count in enumerate(y.shape[2:])]
 
     def build(x: Tensor, y: Tensor, g: Tensor, name: str | None) -> Tensor:
         if p == 1:
-            return mul(sign(x), _spread(g, x, taps), name=name)
+            return mul(sign(x), _scatter_windows(g, x, taps), name=name)
         above = where(equal(y, 0), 1.0, y)  # a window of zeros has gradient 0, without 0 / 0
         if p == 2:
-            return mul(x, _spread(g / above, x, taps), name=name)
+            return mul(x, _scatter_windows(g / above, x, taps), name=name)
         size = where(equal(x, 0), 1.0, abs(x))
         steep = sign(x) * pow(size, p - 1)
-        return mul(steep, _spread(g * pow(above, 1 - p), x, taps), name=name)
+        return mul(steep, _scatter_windows(g * pow(above, 1 - p), x, taps), name=name)
 
     return (computed_wide(build, (x, y, call.grad), None),)
 
 
-def _places(window: Window, axis: int, count: int) -> Taps:
+def _window_taps(window: Window, axis: int, count: int) -> Taps:
     """Return the positions of each window along an axis, and a mask of those inside x."""
     starts = np.arange(count, dtype=np.int64) * window.stride[axis] - window.begin[axis]
     steps = np.arange(window.kernel[axis], dtype=np.int64) * window.dilation[axis]
@@ -96,7 +98,7 @@ def _places(window: Window, axis: int, count: int) -> Taps:
     return places, (places >= 0) & (places < window.sizes[axis])
 
 
-def _shares(size: int, count: int) -> Taps:
+def _adaptive_taps(size: int, count: int) -> Taps:
     """Return the positions of each adaptive window along an axis, and a mask.
 
     Shorter windows repeat their last position; the mask excludes the repetitions.
@@ -107,7 +109,7 @@ def _shares(size: int, count: int) -> Taps:
     return np.minimum(places, stops[:, None] - 1), places < stops[:, None]
 
 
-def _spread(g: Tensor, x: Tensor, taps: Sequence[Taps]) -> Tensor:
+def _scatter_windows(g: Tensor, x: Tensor, taps: Sequence[Taps]) -> Tensor:
     """Return for each position of x the weighted sum of g over the windows that contain it."""
     if g.size == 0 or x.size == 0:
         return zeros_like(x)
@@ -135,14 +137,14 @@ def _max(call: VjpContext) -> VjpResult:
         return (zeros_like(x),)
     window, counts = pool_window(x.shape, call.attrs), g.shape[2:]
     indices = apply("max_pool_indices", (x,), {name: call.attrs[name] for name in _NAMES})
-    within = [_places(window, axis, count)[1].any(1) for axis, count in enumerate(counts)]
+    within = [_window_taps(window, axis, count)[1].any(1) for axis, count in enumerate(counts)]
     if not all(each.all() for each in within):
         held = np.ones((), bool)
         for each in within:
             held = held[..., None] & each
         g = where(constant(held), g, 0.0)
     apart = all(s >= e for s, e in zip(window.stride, window.extent, strict=True))
-    return (_put(g, indices, x, apart and g is call.grad),)
+    return (_scatter_add(g, indices, x, apart and g is call.grad),)
 
 
 @gradient("adaptive_max_pool")
@@ -151,13 +153,13 @@ def _adaptive_max(call: VjpContext) -> VjpResult:
     x, g = call.inputs[0], call.grad
     if g.size == 0 or x.size == 0:
         return (zeros_like(x),)
-    taps = [_shares(*sizes) for sizes in zip(x.shape[2:], g.shape[2:], strict=True)]
+    taps = [_adaptive_taps(*sizes) for sizes in zip(x.shape[2:], g.shape[2:], strict=True)]
     lengths = tuple(places.shape[1] for places, _ in taps)
     repeated = x
     for axis, (places, inside) in enumerate(taps, start=2):
         if not _tiles(places, inside, x.shape[axis]):
             repeated = gather(repeated, places.reshape(-1).astype(np.int32), axis)
-    g = _put(g, max_pool_indices(repeated, lengths), repeated, True)
+    g = _scatter_add(g, max_pool_indices(repeated, lengths), repeated, True)
     for axis, (places, inside) in enumerate(taps, start=2):
         if not _tiles(places, inside, x.shape[axis]):
             flat = places.reshape(-1, 1), inside.reshape(-1, 1)
@@ -169,7 +171,7 @@ def _tiles(places: NDArray, inside: NDArray, size: int) -> bool:
     return places.size == size and bool(inside.all())
 
 
-def _put(g: Tensor, indices: Tensor, x: Tensor, apart: bool) -> Tensor:
+def _scatter_add(g: Tensor, indices: Tensor, x: Tensor, apart: bool) -> Tensor:
     """Return zeros like x with g added at flat indices of x.
 
     `apart`: all indices are distinct, so no atomic addition is needed.

@@ -29,7 +29,7 @@ _PADDED, _WASTE = 1 << 26, 64
 """Maximum padded positions of all planes that the CPU may write: an absolute limit, and a multiple
 of the operand's and the result's positions. The larger one applies.
 """
-_BEYOND = 1 << 30
+_LIMIT = 1 << 30
 """Kernels add two positions, strides or extents below this limit in a signed 32-bit word."""
 
 STEPS, PADDING = wholes(1, LONG, spatial), wholes(0, LONG, spatial)
@@ -117,9 +117,9 @@ class Window:
             ("window", self.extent),
             ("padded size", padded),
         ):
-            if max(values) >= _BEYOND:
+            if max(values) >= _LIMIT:
                 raise ShapeError(
-                    f"[{op}] expected a {what} below {_BEYOND} along each axis, got {values}"
+                    f"[{op}] expected a {what} below {_LIMIT} along each axis, got {values}"
                 )
         if min(counts, default=1) < 1:
             raise ShapeError(

@@ -51,7 +51,7 @@ from .window import PADDING, Launch, Push, launches
 TILES = (2, 4)
 _KINDS = ("input", "output", "overflow_mask", "fallback")
 """Shaders that depend on the tile size."""
-_VALUES, _SUMS, _EXTENTS, _WILD = SCRATCH, SCRATCH - 1, SCRATCH - 2, SCRATCH - 3
+_VALUES, _SUMS, _ABSMAX, _WILD = SCRATCH, SCRATCH - 1, SCRATCH - 2, SCRATCH - 3
 _ROW_WORDS = 4
 """Rows of tiles are padded to this number of words, which products read at a time."""
 _SOFTWARE_SCRATCH_WORDS = 1 << 20
@@ -59,10 +59,10 @@ _SOFTWARE_SCRATCH_WORDS = 1 << 20
 _CHUNK_TILES = 64
 """The tiles of a partial pass are a multiple of this number."""
 
-TURNS_BELOW = 0.9
+TRANSPOSED_COST_RATIO = 0.9
 """Products are transposed if their cost is below this fraction: the output then has strided tiles.
 """
-_REPAIR_EACH = 16
+_FALLBACK_EACH = 16
 """Tiles that an invocation checks together, or a half or quarter if there are many channels; masks
 are padded to this number.
 """
@@ -253,7 +253,7 @@ def _pass_tiles(call: Call) -> int:
 
 
 def _row(tiles: int) -> int:
-    return _up(tiles, _ROW_WORDS)
+    return _round_up(tiles, _ROW_WORDS)
 
 
 def _scratch(call: Call) -> tuple[int, ...]:
@@ -262,11 +262,14 @@ def _scratch(call: Call) -> tuple[int, ...]:
     shape, row = _shape(call), _row(_pass_tiles(call))
     return (
         *(shape.points * shape.channels * row, shape.points * shape.rows * row),
-        *(shape.images * _up(math.prod(shape.sizes), 4), _up(shape.tiles, _REPAIR_EACH)),
+        *(
+            shape.images * _round_up(math.prod(shape.sizes), 4),
+            _round_up(shape.tiles, _FALLBACK_EACH),
+        ),
     )
 
 
-def _up(count: int, by: int) -> int:
+def _round_up(count: int, by: int) -> int:
     """Round `count` up to a multiple of `by`."""
     return -(-count // by) * by
 
@@ -275,14 +278,14 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     shape, tiles = _shape(call), _pass_tiles(call)
-    out = list(_extents(call, shape))
+    out = list(_absmax(call, shape))
     for first in range(0, shape.tiles, tiles):
         part = list(_pass(call, shape, first, min(tiles, shape.tiles - first)))
         # wait until the previous values have been read, and the next ones written
         out += [replace(part[0], barrier=first > 0), *part[1:]]
         if len(out) > MAX_DISPATCHES:
             raise UnsupportedOp(f"[winograd_conv] it needs more than {MAX_DISPATCHES} dispatches")
-    return (*out, *_repair(call, shape))
+    return (*out, *_fallback(call, shape))
 
 
 def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatch]:
@@ -304,7 +307,7 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
             barrier=launch.barrier,
         )
     # the overflow mask is computed concurrently with the products of the first pass
-    between = list(_wild(call, shape)) if first == 0 else []
+    between = list(_overflow_mask(call, shape)) if first == 0 else []
     yield from between
     transpose = _is_transposed(shape, row, call.limits)
     for number, step in enumerate(_products(call, shape, row, transpose)):
@@ -343,7 +346,9 @@ def _is_transposed(shape: _Shape, row: int, limits: Limits) -> bool:
     if shape.channels % 4:  # these use another kernel, whose cost is unknown
         return False
     transposed_cost = matmul.step_cost(row, shape.rows, shape.points, limits)
-    return transposed_cost < TURNS_BELOW * matmul.step_cost(shape.rows, row, shape.points, limits)
+    return transposed_cost < TRANSPOSED_COST_RATIO * matmul.step_cost(
+        shape.rows, row, shape.points, limits
+    )
 
 
 def _bias_of(call: Call) -> int:
@@ -354,30 +359,30 @@ def _constants(call: Call) -> tuple[tuple[str, int], ...]:
     return (("HAS_BIAS", int(len(call.inputs) > 2)),)
 
 
-def _spread(items: int, rounds: int, limits: Limits) -> Iterator[Launch]:
+def _one_item_launches(items: int, rounds: int, limits: Limits) -> Iterator[Launch]:
     """Yield dispatches with one item per invocation, for few items."""
     for launch in launches("winograd_conv", items, rounds, limits):
         groups = -(-(launch.last - launch.first) // LOCAL_SIZE)
         yield replace(launch, groups=(min(groups, limits.max_groups[0]), 1, 1))
 
 
-def _extents(call: Call, shape: _Shape) -> Iterator[Dispatch]:
+def _absmax(call: Call, shape: _Shape) -> Iterator[Dispatch]:
     area = math.prod(shape.sizes)
-    for launch in _spread(shape.images * -(-area // 4), shape.channels, call.limits):
+    for launch in _one_item_launches(shape.images * -(-area // 4), shape.channels, call.limits):
         yield Dispatch(
             "winograd_absmax",
-            (0, _EXTENTS),
+            (0, _ABSMAX),
             launch.groups,
             (("channels", shape.channels), ("area", area), *launch.push),
             (("IN_VEC4", int(area % 4 == 0)),),
         )
 
 
-def _wild(call: Call, shape: _Shape) -> Iterator[Dispatch]:
-    for launch in _spread(_up(shape.tiles, _REPAIR_EACH), 0, call.limits):
+def _overflow_mask(call: Call, shape: _Shape) -> Iterator[Dispatch]:
+    for launch in _one_item_launches(_round_up(shape.tiles, _FALLBACK_EACH), 0, call.limits):
         yield Dispatch(
             f"winograd_overflow_mask_{shape.tile}",
-            (_EXTENTS, _WILD),
+            (_ABSMAX, _WILD),
             launch.groups,
             (
                 *(("sizes", shape.sizes), ("result_sizes", shape.results), ("begin", shape.begin)),
@@ -388,11 +393,11 @@ def _wild(call: Call, shape: _Shape) -> Iterator[Dispatch]:
         )
 
 
-def _repair(call: Call, shape: _Shape) -> Iterator[Dispatch]:
+def _fallback(call: Call, shape: _Shape) -> Iterator[Dispatch]:
     rounds = shape.channels + 2 + shape.tile
-    each = next((n for n in (_REPAIR_EACH, 8) if n * rounds <= LOOP_STEPS), 4)
+    each = next((n for n in (_FALLBACK_EACH, 8) if n * rounds <= LOOP_STEPS), 4)
     items = -(-shape.tiles // each) * shape.tile * shape.rows
-    for launch in _spread(items, each * rounds, call.limits):
+    for launch in _one_item_launches(items, each * rounds, call.limits):
         yield Dispatch(
             f"winograd_fallback_{shape.tile}",
             (0, 1, _bias_of(call), _WILD, OUTPUT),

@@ -46,7 +46,7 @@ _SUBGROUPS = 2
 """Subgroups of a workgroup, along rows and along columns."""
 _LINE_BYTES, _GAP_BYTES = 64, 16
 """Bytes of a line in shared memory, and of the padding between two lines."""
-_ASIDE_BYTES = 512
+_OTHER_BYTES = 512
 """Bytes of shared memory besides tiles and accumulators: window taps, or sums of rows."""
 _MAX_SUMS = 128
 """Maximum number of results that one invocation accumulates."""
@@ -96,7 +96,7 @@ class CoopmatTile:
     @property
     def shared_bytes(self) -> int:
         rows, columns, _ = self.shape
-        tiles = (self.rows + self.columns) * (_LINE_BYTES + _GAP_BYTES) + _ASIDE_BYTES
+        tiles = (self.rows + self.columns) * (_LINE_BYTES + _GAP_BYTES) + _OTHER_BYTES
         return tiles + _SUBGROUPS * _SUBGROUPS * rows * columns * 4
 
     @property

@@ -114,17 +114,20 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     parts = divide(math.prod(lead), m, n, a.shape[-1], transpose_b)
     batch = examples(lead[axis] if lead else 1, parts)
     for some, (rows, columns) in all_of(batch, blocks(m, n, parts)):
-        of_a, of_b = _some(a, back, some)[..., rows, :], _some(b, back, some)[..., columns]
+        of_a, of_b = (
+            _slice_axis(a, back, some)[..., rows, :],
+            _slice_axis(b, back, some)[..., columns],
+        )
         bias = [shift[columns] for shift in inputs[2:]]
         operands = (
             _transposed(of_a, attrs, "transpose_a"),
             _transposed(of_b, attrs, "transpose_b"),
             *bias,
         )
-        yield operands, _some(result, back, some)[..., rows, columns]
+        yield operands, _slice_axis(result, back, some)[..., rows, columns]
 
 
-def _some(x: NDArray, axis: int, some: slice) -> NDArray:
+def _slice_axis(x: NDArray, axis: int, some: slice) -> NDArray:
     """Return a slice along an axis, counted from the end; x may lack the axis or broadcast."""
     if x.ndim < -axis or x.shape[axis] == 1 or axis > -3:
         return x
@@ -168,17 +171,17 @@ def _gradient(call: VjpContext) -> VjpResult:
     (a, b), g = call.inputs[:2], call.grad
     transpose_a, transpose_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
     if transpose_a:
-        of_a = _pulled(b, g, transpose_b, True, a.shape)
+        of_a = _product_gradient(b, g, transpose_b, True, a.shape)
     else:
-        of_a = _pulled(g, b, False, not transpose_b, a.shape)
+        of_a = _product_gradient(g, b, False, not transpose_b, a.shape)
     if transpose_b:
-        of_b = _pulled(g, a, True, transpose_a, b.shape)
+        of_b = _product_gradient(g, a, True, transpose_a, b.shape)
     else:
-        of_b = _pulled(a, g, not transpose_a, False, b.shape)
+        of_b = _product_gradient(a, g, not transpose_a, False, b.shape)
     return (of_a, of_b, *(sum_to(g, bias.shape) for bias in call.inputs[2:]))
 
 
-def _pulled(
+def _product_gradient(
     left: Tensor, right: Tensor, transpose_l: bool, transpose_r: bool, shape: Shape
 ) -> Tensor:
     """Return left @ right, summed over the axes along which the operand of this shape was

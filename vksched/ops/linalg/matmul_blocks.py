@@ -60,8 +60,8 @@ def divide(batches: int, m: int, n: int, k: int, transpose_b: bool = False) -> P
     least_rows, least_columns = (UNITS[1], UNITS[1]) if is_vector else (ROWS, COLUMNS)
     many = MANY_ROWS * (4 if transpose_b else 1)
     while 2 * math.prod(parts) <= most:
-        half_rows = _least(m, UNITS[n == 1], 2 * parts.rows)
-        half_columns = _least(n, UNITS[1], 2 * parts.columns)
+        half_rows = _smallest_part(m, UNITS[n == 1], 2 * parts.rows)
+        half_columns = _smallest_part(n, UNITS[1], 2 * parts.columns)
         by_columns = half_columns >= least_columns
         if half_rows >= least_rows and (m >= 2 * many * parts.rows or not by_columns):
             parts = parts._replace(rows=2 * parts.rows)
@@ -94,7 +94,7 @@ def heads(batch: int, shared: int, work: float) -> Iterator[tuple[slice, slice]]
             yield some, those
 
 
-def _least(size: int, unit: int, parts: int) -> int:
+def _smallest_part(size: int, unit: int, parts: int) -> int:
     """Return the size of the smallest part."""
     units = -(-size // unit)
     return min(units // parts * unit, size - units * (parts - 1) // parts * unit)

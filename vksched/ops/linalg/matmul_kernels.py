@@ -155,7 +155,7 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     a, b, _, m = operands_of(call)
     vec4 = a.is_vec4_aligned and b.is_vec4_aligned
     n = call.output.shape[-1]
-    across = _reads_fp16(call) and not (a.along_k and b.along_k)
+    across = _is_fp16_readable(call) and not (a.along_k and b.along_k)
     fits = a.along * a.lines and (packs or vec4)
     coopmats = coopmat_variants(call, m, n, across=across) if fits else ()
     return (*_plain_variants(call, packs), *coopmats)
@@ -168,13 +168,13 @@ def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
         fitting = _fitting(call, packs)
         best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches))
         return tuple(best) or (REGISTER,)
-    vec4 = vec4_variants(call, m, n, batches) if _takes_vec4(call, packs) else ()
+    vec4 = vec4_variants(call, m, n, batches) if _supports_vec4(call, packs) else ()
     if m <= MAX_GEMV_ROWS:
         return "gemv 1" if m == 1 else "gemv 4", *vec4, TILED
     return (*vec4, TILED) if _is_vec4_aligned(call) else (TILED, *vec4)
 
 
-def _takes_vec4(call: Call, packs: bool) -> bool:
+def _supports_vec4(call: Call, packs: bool) -> bool:
     """Return True if vec4 kernels can compute a call, directly or with packed operands if this
     pays.
     """
@@ -188,7 +188,7 @@ def _fitting(call: Call, packs: bool) -> dict[str, SubgroupTile]:
     """Return the vec4 variants of a CPU driver that can compute a call."""
     a, b, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
-    if not _takes_vec4(call, packs):
+    if not _supports_vec4(call, packs):
         return {}
     most = call.limits.max_groups
     tiles = subgroup_tiles(call.limits)
@@ -211,11 +211,11 @@ def takes_fp16(call: Call) -> tuple[int, ...]:
     Variants that accumulate in the result are excluded: partial sums would be rounded or overflow.
     """
     known = call.variant in (TILED, *GEMV) or vec4_tile(call) or coopmat_tile(call)
-    taken = _reads_fp16(call) and (known or call.variant in _fitting(call, packs=False))
+    taken = _is_fp16_readable(call) and (known or call.variant in _fitting(call, packs=False))
     return fp16_operands(call) if taken else ()
 
 
-def _reads_fp16(call: Call) -> bool:
+def _is_fp16_readable(call: Call) -> bool:
     """Return True if the operands are float16 and kernels can read them without conversion."""
     whole = matrices(call.inputs, call.attrs)[1] <= PART_K
     return call.output.dtype == FLOAT16 and whole and _is_vec4_aligned(call)
@@ -228,7 +228,7 @@ def _is_vec4_aligned(call: Call) -> bool:
     return a.along * a.lines > 0 and a.is_vec4_aligned and b.is_vec4_aligned and whole
 
 
-def _in_eights(call: Call, coopmats: CoopmatTile) -> bool:
+def _is_vec8_aligned(call: Call, coopmats: CoopmatTile) -> bool:
     """Return True if both operands are float16, aligned to 8 elements, and not transposed."""
     factors = operands_of(call)[:2]
     oriented = all(each.along_k or coopmats.untransposed for each in factors)
@@ -451,7 +451,7 @@ def _algorithm(
         return f"matmul_gemv_{dtype}", (4 * across, rows), (*local, ("ROWS", rows), *along)
     coopmats = coopmat_tile(call)
     if coopmats is not None:
-        aligned = "aligned_" if _in_eights(call, coopmats) else ""
+        aligned = "aligned_" if _is_vec8_aligned(call, coopmats) else ""
         shader = f"matmul_coopmat_{aligned}{dtype}"
         return shader, (coopmats.columns, coopmats.rows), (*along, *coopmats.constants)
     tile = subgroup_tiles(call.limits).get(call.variant)

@@ -22,9 +22,9 @@ SINGLE, FP16_OPERANDS, FP16_ACC = "tiled", "mixed", "fp16acc"
 """Kinds of tiles: float32 throughout; operands rounded to float16 with float32 sums; float16
 operands and sums, two sums at a time.
 """
-_WORDS = {"vec4": SINGLE, FP16_OPERANDS: FP16_OPERANDS, FP16_ACC: FP16_ACC}
+_PREFIXES = {"vec4": SINGLE, FP16_OPERANDS: FP16_OPERANDS, FP16_ACC: FP16_ACC}
 """Prefixes of variant names, and their kinds."""
-_DEPTH, _GAPS = 8, 8
+_DEPTH, _PADDING = 8, 8
 """Steps along k in a tile, and its padding in vec4s: TILE_K and both gaps of matmul_vec4.comp."""
 _BUSY = 1 << 15
 """Number of invocations that fully occupy a GPU."""
@@ -59,7 +59,7 @@ class Vec4Tile:
     @property
     def shared_bytes(self) -> int:
         four = 16 if self.kind == SINGLE else 8
-        return 2 * four * ((self.rows + self.columns) * _DEPTH // 4 + _GAPS)
+        return 2 * four * ((self.rows + self.columns) * _DEPTH // 4 + _PADDING)
 
     @property
     def constants(self) -> tuple[tuple[str, int], ...]:
@@ -119,13 +119,13 @@ def tile_kinds(call: Call) -> tuple[str, ...]:
 def tiles_of(limits: Limits, kind: str = SINGLE) -> dict[str, Vec4Tile]:
     """Return the variants of a kind that a device supports, by name."""
     tiles = [Vec4Tile(kind, *numbers) for numbers in _TILES]
-    (word,) = (word for word, of in _WORDS.items() if of == kind)
-    return {f"{word} {tile.rows}x{tile.columns}": tile for tile in tiles if tile.fits(limits)}
+    (prefix,) = (prefix for prefix, of in _PREFIXES.items() if of == kind)
+    return {f"{prefix} {tile.rows}x{tile.columns}": tile for tile in tiles if tile.fits(limits)}
 
 
 def vec4_tile(call: Call) -> Vec4Tile | None:
     """Return the tile of a call's variant, or None if the variant is another kernel."""
-    kind = _WORDS.get(call.variant.split(" ")[0])
+    kind = _PREFIXES.get(call.variant.split(" ")[0])
     return None if kind is None else tiles_of(call.limits, kind).get(call.variant)
 
 

@@ -54,7 +54,7 @@ def _as_u32(parts: NDArray) -> NDArray:
     return words
 
 
-def _of_32(scale_bytes: int, low: int, high: bool = False) -> Callable[[NDArray], Parts]:
+def _block32_decoder(scale_bytes: int, low: int, high: bool = False) -> Callable[[NDArray], Parts]:
     """Return the decoder of blocks of 32 values: scales, optional high bits in a word, low bits.
 
     Each scale has `scale_bytes` bytes.
@@ -230,19 +230,25 @@ FORMATS: dict[str, Format] = {
     for each in (
         FloatFormat("f16", 1, 1, 2, 16, 0, 0, _wide),
         FloatFormat("bf16", 30, 1, 2, 16, 0, 0, _from_bfloat16),
-        BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _of_32(2, 8), _fp16_scales, zero=128),
-        BlockFormat("q4_0", 2, 32, 18, 4, 0, 4, _of_32(2, 4), _fp16_scales, zero=8),
-        BlockFormat("q4_1", 3, 32, 20, 4, 0, 8, _of_32(4, 4), _pairs, shifts=True),
-        BlockFormat("q5_0", 6, 32, 22, 4, 1, 4, _of_32(2, 4, True), _fp16_scales, zero=16),
-        BlockFormat("q5_1", 7, 32, 24, 4, 1, 8, _of_32(4, 4, True), _pairs, shifts=True),
+        BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _block32_decoder(2, 8), _fp16_scales, zero=128),
+        BlockFormat("q4_0", 2, 32, 18, 4, 0, 4, _block32_decoder(2, 4), _fp16_scales, zero=8),
+        BlockFormat("q4_1", 3, 32, 20, 4, 0, 8, _block32_decoder(4, 4), _pairs, shifts=True),
+        BlockFormat(
+            "q5_0", 6, 32, 22, 4, 1, 4, _block32_decoder(2, 4, True), _fp16_scales, zero=16
+        ),
+        BlockFormat("q5_1", 7, 32, 24, 4, 1, 8, _block32_decoder(4, 4, True), _pairs, shifts=True),
         BlockFormat("q2_K", 10, 256, 84, 2, 0, 6, _split_q2_k, _scales_q2_k, shifts=True),
         BlockFormat("q3_K", 11, 256, 110, 2, 1, 4, _split_q3_k, _scales_q3_k, zero=4),
         BlockFormat("q4_K", 12, 256, 144, 4, 0, 4, _split_k45, _scales_k45, shifts=True),
         BlockFormat("q5_K", 13, 256, 176, 4, 1, 4, _split_k45, _scales_k45, shifts=True),
         BlockFormat("q6_K", 14, 256, 210, 4, 2, 6, _split_q6_k, _scales_q6_k, zero=32),
-        BlockFormat("iq4_nl", 20, 32, 18, 4, 0, 4, _of_32(2, 4), _fp16_scales, table=_IQ4),
+        BlockFormat(
+            "iq4_nl", 20, 32, 18, 4, 0, 4, _block32_decoder(2, 4), _fp16_scales, table=_IQ4
+        ),
         BlockFormat("iq4_xs", 23, 256, 136, 4, 0, 2, _split_iq4_xs, _scales_iq4_xs, table=_IQ4),
-        BlockFormat("mxfp4", 39, 32, 17, 4, 0, 2, _of_32(1, 4), _scales_mxfp4, table=_E2M1),
+        BlockFormat(
+            "mxfp4", 39, 32, 17, 4, 0, 2, _block32_decoder(1, 4), _scales_mxfp4, table=_E2M1
+        ),
     )
 }
 """Formats by name."""
@@ -324,7 +330,7 @@ def pack_u32(name: str, blocks: Any, shape: Shape) -> ArrayLike:
     if isinstance(kind, FloatFormat):
         return kind.pack_u32(raw, columns).reshape(words_shape)
     return LazyArray(
-        words_shape, lambda at, out: _make(kind, columns, raw[at : at + len(out)], out)
+        words_shape, lambda at, out: _repack_rows(kind, columns, raw[at : at + len(out)], out)
     )
 
 
@@ -335,7 +341,7 @@ class Repacked(LazyArray):
         columns = values[-1]
         super().__init__(
             shape,
-            partial(_make_of_apart, kind, columns, blocks),
+            partial(_repack_from_file, kind, columns, blocks),
             origin=partial(blocks.origin, values, blocks=kind.name),
         )
         self.place, self.require = blocks.place, blocks.require
@@ -356,7 +362,9 @@ def _as_bytes(blocks: Any) -> NDArray:
     return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
 
-def _make_of_apart(kind: Format, columns: int, blocks: FileSlice, first: int, out: NDArray) -> None:
+def _repack_from_file(
+    kind: Format, columns: int, blocks: FileSlice, first: int, out: NDArray
+) -> None:
     """Write rows from `first` on, read in pieces that fit into a core's cache."""
     row_bytes = kind.row_bytes(columns)
     step = max(1, READ_BYTES // row_bytes)
@@ -364,10 +372,10 @@ def _make_of_apart(kind: Format, columns: int, blocks: FileSlice, first: int, ou
     for at in range(0, len(out), step):
         raw = piece[: len(out) - at]
         blocks.read((first + at) * row_bytes, raw.reshape(-1))
-        _make(kind, columns, raw, out[at : at + step])
+        _repack_rows(kind, columns, raw, out[at : at + step])
 
 
-def _make(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
+def _repack_rows(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
     """Convert the bytes of rows to words."""
     if native_kernels.repack(kind.name, raw, out):
         return

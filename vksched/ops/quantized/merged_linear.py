@@ -67,7 +67,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return TensorType((*x.shape[:-1], sizes[0] if gate else sum(sizes)), FLOAT32)
 
 
-def _parted(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
+def _split_inputs(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
     """Return the normalized rows, and the weights."""
     x, *rest = inputs
     if not attrs.as_bool("normed"):
@@ -82,7 +82,7 @@ def _parted(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[N
     return get_op(NORM).reference((x, scale), attrs), tuple(weights)
 
 
-def _joined(products: list[NDArray], attrs: Attrs) -> NDArray:
+def _merge(products: list[NDArray], attrs: Attrs) -> NDArray:
     """Concatenate the products, or multiply the second one by the activation of the first."""
     gate = attrs.as_str("gate")
     if not gate:
@@ -91,9 +91,9 @@ def _joined(products: list[NDArray], attrs: Attrs) -> NDArray:
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
+    (rows, weights), name = _split_inputs(inputs, attrs), str(attrs["format"])
     values = (unpacked(name, words, rows.shape[-1]).T for words in weights)
-    return _joined([np.matmul(rows, each.astype(rows.dtype)) for each in values], attrs)
+    return _merge([np.matmul(rows, each.astype(rows.dtype)) for each in values], attrs)
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
@@ -118,12 +118,12 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """Compute the op with native loops that read quantized weights directly for few rows."""
-    (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
+    (rows, weights), name = _split_inputs(inputs, attrs), str(attrs["format"])
     flat = np.ascontiguousarray(rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]))
     products = [np.empty((len(flat), len(words)), np.float32) for words in weights]
     for words, part in zip(weights, products, strict=True):
         row_products(name, flat, words, None, part)
-    out[...] = _joined(products, attrs).reshape(out.shape)
+    out[...] = _merge(products, attrs).reshape(out.shape)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:

@@ -289,9 +289,9 @@ def _products(
         if "format" not in call.attrs:
             yield from _by_floats(call, sizes, part, 1, sizes.n)
         elif call.variant.startswith(DEQUANTIZE):
-            yield from _by_unpacked(call, sizes, part)
+            yield from _by_dequantized(call, sizes, part)
         else:
-            yield _by_words(call, sizes, part)
+            yield _by_gemv(call, sizes, part)
 
 
 def _by_floats(
@@ -320,7 +320,7 @@ def _by_floats(
         yield part.place(replace(dispatch, push=push), weight, sizes.n)
 
 
-def _by_words(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
+def _by_gemv(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
     """Return the product by the GEMV kernels for quantized weights."""
     k, m = sizes.k, part.across * part.each * part.height
     if part.height > 1:
@@ -332,7 +332,7 @@ def _by_words(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
     return part.place(dispatch, 1, sizes.n)
 
 
-def _by_unpacked(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
+def _by_dequantized(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
     """Dequantize some columns of all matrices and multiply by them, until all columns are done."""
     row_words, step = call.inputs[1].shape[-1], _value_columns(call, sizes)
     for start in range(0, sizes.n, step):

@@ -58,8 +58,8 @@ class WeightRepackThread:
         begun: list[Repacked] = []
         filled = False
         try:
-            self._keep([buffer for some in _together(wanted) for buffer in _buffers(some)])
-            begun += (each for each in wanted if each.begin(self._help))
+            self._hold([buffer for some in _grouped(wanted) for buffer in _buffers(some)])
+            begun += (each for each in wanted if each.begin(self._repack_remaining))
             parts = [each.part(each.buffer()) for each in begun]
             self._job = job = native_kernels.repack_job(parts)
             try:
@@ -77,7 +77,7 @@ class WeightRepackThread:
             for each in begun:
                 each.end(filled)
 
-    def _keep(self, buffers: list[NDArray]) -> None:
+    def _hold(self, buffers: list[NDArray]) -> None:
         with self._changing:
             if not self._closed:
                 self._held_buffers = buffers
@@ -86,7 +86,7 @@ class WeightRepackThread:
         """Return True unless `close` was called or the main thread has ended."""
         return not self._closed and threading.main_thread().is_alive()
 
-    def _help(self) -> None:
+    def _repack_remaining(self) -> None:
         """Repack rows until none are left."""
         job = self._job
         while job is not None and not self._closed and job.work(BATCH_BYTES):
@@ -104,7 +104,7 @@ class WeightRepackThread:
             self._thread.join()
 
 
-def _together(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
+def _grouped(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
     """Yield groups of weights of at least BUFFER_BYTES each, except the last."""
     some: list[Repacked] = []
     size_bytes = 0

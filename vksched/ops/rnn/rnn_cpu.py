@@ -78,13 +78,15 @@ class _Direction:
     def _lstm(self, gates: NDArray, h: NDArray, c: NDArray) -> list[NDArray]:
         gates = gates + h @ self._r
         cell = self._activate(1, self._gate(gates, 3))
-        into = self._activate(0, self._seen(gates, 0, c))
-        forget = 1 - into if self._cell.coupled else self._activate(0, self._seen(gates, 2, c))
+        into = self._activate(0, self._with_peephole(gates, 0, c))
+        forget = (
+            1 - into if self._cell.coupled else self._activate(0, self._with_peephole(gates, 2, c))
+        )
         new = forget * c + into * cell
-        out = self._activate(0, self._seen(gates, 1, new))
+        out = self._activate(0, self._with_peephole(gates, 1, new))
         return [out * self._activate(2, new), new]
 
-    def _seen(self, gates: NDArray, gate: int, c: NDArray) -> NDArray:
+    def _with_peephole(self, gates: NDArray, gate: int, c: NDArray) -> NDArray:
         """Return a gate with the contribution of its peephole."""
         value = self._gate(gates, gate)
         return value if self._own is None else value + self._gate(self._own, gate) * c

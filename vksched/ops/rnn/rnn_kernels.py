@@ -34,7 +34,7 @@ GROUP_WEIGHTS = 1 << 18
 """Number of weights that one workgroup reads in the time of two dispatches."""
 _AREAS = 4
 """Arrays of a state's size in shared memory, as in shaders/rnn/rnn_scan.comp."""
-_ROOMS = 256
+_STATE_WORDS = 256
 """Granularity of these arrays in words."""
 _UNROLLED = 4
 """Weights of a gate that an invocation reads per iteration."""
@@ -45,13 +45,13 @@ SHADERS = {kind: f"rnn_scan_{kind}" for kind in GATES}
 STEP_SHADERS = {kind: f"rnn_step_{kind}" for kind in GATES}
 
 
-def _room(hidden: int) -> int:
+def _padded_state_words(hidden: int) -> int:
     """Return the words of a state in shared memory, rounded up so that few pipelines suffice."""
-    return max(1, -(-hidden // _ROOMS)) * _ROOMS
+    return max(1, -(-hidden // _STATE_WORDS)) * _STATE_WORDS
 
 
 def _shared_bytes(sequences: int, hidden: int) -> int:
-    return _AREAS * sequences * _room(hidden) * WORD_BYTES
+    return _AREAS * sequences * _padded_state_words(hidden) * WORD_BYTES
 
 
 def _aligned(words: int) -> int:
@@ -187,7 +187,7 @@ def _lanes(hidden: int, limits: Limits) -> int:
     return max(1, min(-(-hidden // 32) * 32, most))
 
 
-def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
+def _iterations(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
     """Return the maximum loop iterations of an invocation: per time step, and outside of time
     steps.
 
@@ -201,7 +201,7 @@ def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
 
 def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
     lanes, time = _lanes(layer.hidden, layer.limits), layer.time
-    rounds, other = _rounds(layer, sequences, lanes)
+    rounds, other = _iterations(layer, sequences, lanes)
     check_serial("rnn_scan", rounds + other, layer.limits)
     most = LOOP_STEPS if layer.limits.software else SERIAL_STEPS
     step = (most - other) // rounds
@@ -210,7 +210,7 @@ def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
     constants = (
         *layer.constants,
         ("LOCAL_X", lanes),
-        ("ROOM", _room(layer.hidden)),
+        ("ROOM", _padded_state_words(layer.hidden)),
         ("SEQUENCES", sequences),
     )
     groups = min(layer.count * -(-layer.batch // sequences), layer.limits.max_groups[0])
@@ -227,7 +227,7 @@ def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
 _WORK = SCRATCH
 
 
-def _places(layer: _Layer) -> tuple[int, int, int]:
+def _work_layout(layer: _Layer) -> tuple[int, int, int]:
     """Return the offsets of h and of reset * h in the work buffer, behind the product, and its
     size.
     """
@@ -236,7 +236,7 @@ def _places(layer: _Layer) -> tuple[int, int, int]:
     return h_at, reset_at, reset_at + layer.in_two_parts * _aligned(layer.states)
 
 
-def _times_weights(layer: _Layer, at: int) -> Iterator[Dispatch]:
+def _multiply_weights(layer: _Layer, at: int) -> Iterator[Dispatch]:
     """Yield the product of the states in the work buffer and the weights."""
     lead, columns = (layer.count, layer.batch), layer.cell.gates * layer.hidden
     call = Call(
@@ -257,7 +257,7 @@ def _times_weights(layer: _Layer, at: int) -> Iterator[Dispatch]:
 
 
 def _by_time_steps(layer: _Layer) -> Iterator[Dispatch]:
-    h_at, reset_at, _ = _places(layer)
+    h_at, reset_at, _ = _work_layout(layer)
     extra, copies = layer.extra(SCRATCH - 1)
     yield from copies
     yield copy_run(2, _WORK, layer.states, layer.limits, to=h_at)
@@ -270,10 +270,10 @@ def _by_time_steps(layer: _Layer) -> Iterator[Dispatch]:
         return Dispatch(shader, operands, groups, push, constants, barrier=True)
 
     for step in range(layer.time):
-        yield from _times_weights(layer, h_at)
+        yield from _multiply_weights(layer, h_at)
         if layer.in_two_parts:
             yield part(1, step)
-            yield from _times_weights(layer, reset_at)
+            yield from _multiply_weights(layer, reset_at)
             yield part(2, step)
         else:
             yield part(0, step)
@@ -286,7 +286,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if not call.output.size:
         return ()
     layer = _layer(call)
-    work = (_places(layer)[2],) if call.variant == STEPS else ()
+    work = (_work_layout(layer)[2],) if call.variant == STEPS else ()
     return (*work, *layer.extra_words())
 
 
