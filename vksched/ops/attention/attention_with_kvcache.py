@@ -56,9 +56,7 @@ def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType
     q, *cached = inputs[:3]
     if q.rank and all(t.dtype == UINT32 for t in cached):
         if "columns" not in attrs:
-            raise ShapeError(
-                "[attention] expected an attribute columns for rows of words, got none"
-            )
+            raise ShapeError("[attention] expected an attribute `columns` for q8_0 rows, got none")
         columns = _columns(q.shape, attrs)
         for words, count in zip(cached, columns, strict=True):
             check_words("attention", words, count)
@@ -92,7 +90,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         fits = added.rank == 4 and added.shape[:2] == old.shape[:2]
         if not fits or added.shape[3] != old.shape[3] or added.shape[2] != new[0].shape[2]:
             raise ShapeError(
-                "[attention] expected new keys and values (b, g, r, d) and (b, g, r, e) beside "
+                "[attention] expected new keys and values (b, g, r, d) and (b, g, r, e) for "
                 f"{k.shape} and {v.shape}, got {' and '.join(str(t.shape) for t in new)}"
             )
         if added.dtype != q.dtype:
@@ -284,4 +282,4 @@ register(
         native_program=_native_program,
     )
 )
-no_gradient("reads a cache, which is no part of a training: try a mask", NAME)
+no_gradient("reads a KV cache, which is not trained; try a mask", NAME)

@@ -133,7 +133,7 @@ register(
         operands=(1, 1),
     )
 )
-no_gradient("rounds to words, which are no numbers", "quantize_q8_0")
+no_gradient("quantizes to packed words, which have no gradient", "quantize_q8_0")
 
 
 def quantize_q8_0(x: TensorLike, *, name: str | None = None) -> Tensor:
@@ -183,7 +183,7 @@ register(
         is_dequantize=True,
     )
 )
-no_gradient("reads words, which are no numbers", "dequantize_q8_0")
+no_gradient("reads packed words, which have no gradient", "dequantize_q8_0")
 
 
 def dequantize_q8_0(words: TensorLike, columns: int, *, name: str | None = None) -> Tensor:

@@ -41,7 +41,7 @@ MAX_UNFOLDED_ELEMENTS = 1 << 22
 """Maximum elements of x, repeated for some taps of a window, that are unfolded at once."""
 
 no_gradient(
-    "is what a pass makes of conv, after gradients are taken",
+    "is created by a pass from conv, after differentiation",
     *(build.__name__ for build in (winograd_conv, winograd_weights)),
 )
 

@@ -94,4 +94,6 @@ def _grid_sample(call: Sharded) -> Iterable[Factor]:
 
 
 no_sharding("counts positions over all of x", "max_pool_indices")
-no_sharding("is made by passes, of ops that were cut before", "winograd_conv", "winograd_weights")
+no_sharding(
+    "is created by passes from ops that were sharded before", "winograd_conv", "winograd_weights"
+)

@@ -130,7 +130,7 @@ class Window:
         read = math.prod(self.sizes) + math.prod(counts)
         if counts and planes * math.prod(padded) > max(_PADDED, _WASTE * planes * read):
             raise ShapeError(
-                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows read, "
+                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows mostly read, "
                 f"got {self.begin} and {self.end}; try a smaller stride or dilation"
             )
 

@@ -216,7 +216,7 @@ def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
     each = _rows_at_once(call, own)
     passes = [(i, row) for i in range(own.products) for row in range(0, own.rows, each)]
     if 2 * len(passes) > MAX_DISPATCHES:
-        raise UnsupportedOp(f"{own.products} products take more than {MAX_DISPATCHES} dispatches")
+        raise UnsupportedOp(f"{own.products} products need more than {MAX_DISPATCHES} dispatches")
     if own.depth >= LOOP_STEPS:
         raise UnsupportedOp(f"sums of {own.depth * PER_WORD} products are too long for a kernel")
     make = _float_pass if call.variant == FLOATS else _pass

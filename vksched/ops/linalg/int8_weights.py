@@ -83,7 +83,7 @@ def check_words(op: str, words: TensorType, k: int, n: int) -> None:
     expected = words_shape((k, n))
     if words.shape[-3:] != expected:
         raise ShapeError(
-            f"[{op}] expected words {expected} of a matrix {(k, n)}, got {words.shape}"
+            f"[{op}] expected words of shape {expected} for a matrix {(k, n)}, got {words.shape}"
         )
 
 
@@ -128,8 +128,8 @@ register(
         any_dtype=True,
     )
 )
-no_gradient("rounds to words, which are no numbers", "prepack_int8")
-no_sharding("makes words, which hold several rows", "prepack_int8")
+no_gradient("quantizes to packed words, which have no gradient", "prepack_int8")
+no_sharding("packs several rows into each word", "prepack_int8")
 
 
 def prepack_int8(x: Tensor, *, signed: bool = False, name: str | None = None) -> Tensor:

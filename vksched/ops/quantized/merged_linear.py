@@ -49,7 +49,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise DTypeError(f"[{NAME}] expected float32, got {got}")
     if x.rank < 2 or not 0 < len(weights) <= MAX_WEIGHTS or any(w.rank != 2 for w in weights):
         raise ShapeError(
-            f"[{NAME}] expected rows and 1 to {MAX_WEIGHTS} matrices of words, got "
+            f"[{NAME}] expected x and 1 to {MAX_WEIGHTS} quantized matrices, got "
             f"{' and '.join(map(str, inputs))}"
         )
     if normed and inputs[1].shape != x.shape[-1:]:
@@ -58,8 +58,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         check_words(NAME, words, kind, x.shape[-1])
         if words.shape[0] % COLUMNS:
             raise ShapeError(
-                f"[{NAME}] expected weights of {COLUMNS} rows times a whole number, got "
-                f"{words.shape[0]}"
+                f"[{NAME}] expected weights with a multiple of {COLUMNS} rows, got {words.shape[0]}"
             )
     sizes = [words.shape[0] for words in weights]
     if gate and (len(sizes) != 2 or sizes[0] != sizes[1]):
@@ -137,7 +136,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     k, n = call.inputs[0].shape[-1], call.output.shape[-1]
     if limits.storage_buffers < BESIDE_BUFFERS:
         raise UnsupportedOp(
-            f"weights beside each other take a kernel of {BESIDE_BUFFERS} buffers, the device "
+            f"merged weights need a kernel with {BESIDE_BUFFERS} buffers, the device "
             f"allows {limits.storage_buffers}"
         )
     if limits.software and k > LOOP_STEPS * RUN:
@@ -180,4 +179,4 @@ register(
         )
     )
 )
-no_gradient("is made by a pass, of ops that have gradients", NAME)
+no_gradient("is created by a pass from ops with gradients", NAME)

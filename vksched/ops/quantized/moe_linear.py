@@ -70,7 +70,7 @@ def _result(op: str, x: TensorType, weight: TensorType, expert_ids: TensorType) 
     if weight.rank != 3:
         raise ShapeError(f"[{op}] expected a weight of (matrices, n, k), got {weight.shape}")
     if not weight.shape[0]:
-        raise ShapeError(f"[{op}] expected matrices to choose from, got {weight.shape}")
+        raise ShapeError(f"[{op}] expected at least one matrix, got {weight.shape}")
     if (
         expert_ids.rank != 2
         or x.rank not in (2, 3)

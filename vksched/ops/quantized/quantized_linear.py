@@ -107,7 +107,7 @@ register(
         is_dequantize=True,
     )
 )
-no_gradient("reads words, which are no numbers", "dequantize")
+no_gradient("reads packed words, which have no gradient", "dequantize")
 
 
 def dequantize(words: Tensor, format: str, columns: int, *, name: str | None = None) -> Tensor:
