@@ -130,8 +130,8 @@ class Window:
         read = math.prod(self.sizes) + math.prod(counts)
         if counts and planes * math.prod(padded) > max(_PADDED, _WASTE * planes * read):
             raise ShapeError(
-                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows mostly read, "
-                f"got {self.begin} and {self.end}; try a smaller stride or dilation"
+                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows mostly "
+                f"read, got {self.begin} and {self.end}; try a smaller stride or dilation"
             )
 
     def push(self) -> Push:
