@@ -1,5 +1,4 @@
-"""Attention without a materialized score matrix (flash attention): tiles of queries by tiles of
-keys.
+"""Attention without a stored score matrix (flash attention).
 
 q: rows of all heads that share keys   x   k, v: keys, split into parts
 each (rows, part): sums, largest score, total weight -> one result, or parts that are combined

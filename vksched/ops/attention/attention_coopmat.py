@@ -69,8 +69,7 @@ class AttentionCoopmat:
         return keys + self.rows * row
 
     def constants(self, depth: int, columns: int, row: int) -> tuple[tuple[str, int], ...]:
-        """Return the specialization constants for these columns of v, with a stride of `row`
-        elements.
+        """Return the specialization constants for `columns` of v, whose row stride is `row`.
 
         Operands that fill whole matrices are read as 32-bit words, two float16 each.
         """

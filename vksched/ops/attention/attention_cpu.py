@@ -173,10 +173,10 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 def cut_heads(
     inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray, work: float
 ) -> Iterator[tuple[tuple[NDArray, ...], tuple[slice, slice, slice], NDArray]]:
-    """Yield q, k and v of some heads; the slices of batch, heads of q and heads of k; and the
-    result.
+    """Yield q, k and v of some heads, their slices, and their part of the result.
 
-    `work` is the number of multiply-adds of all heads.
+    The slices are of the batch, the heads of q and the heads of k. `work` is the number of
+    multiply-adds of all heads.
     """
     *bshd, result_bshd = attrs.as_ints("is_bshd")
     q, k, v = map(_with_layout, inputs, bshd)

@@ -169,9 +169,7 @@ def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
 
 
 def _independent(runs: Iterable[Iterator[Dispatch]]) -> Iterator[Dispatch]:
-    """Yield independent runs of dispatches, without a barrier before the first dispatch of each
-    run.
-    """
+    """Yield independent runs of dispatches; the first dispatch of a run has no barrier."""
     for run in runs:
         yield replace(next(run), barrier=False)
         yield from run

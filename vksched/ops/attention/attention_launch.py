@@ -118,9 +118,7 @@ class Launch:
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Return the variants: shared memory on GPUs, subgroup tiles on CPU drivers, cooperative
-    matrices last.
-    """
+    """Return the variants: shared memory on GPUs, subgroups on CPU drivers, coopmat last."""
     if call.output.size == 0:
         return ()
     s = sizes_of(call)
@@ -216,8 +214,8 @@ def _equal_parts(s: Sizes, wanted: int) -> tuple[int, int]:
 
 
 def _iterations(s: Sizes) -> tuple[int, int]:
-    """Return the loop iterations of an invocation of `rows`: per block of keys, and outside of
-    these.
+    """Return the loop iterations of an invocation of `rows`, per block of keys and in total
+    outside.
     """
     rounds = 1 + s.depth // 4 + s.depth % 4 + s.columns // 4 + s.columns % 4
     return rounds, 3 * s.columns + 2

@@ -1,7 +1,7 @@
-"""Attention as a loop of native programs (native/cpu_kernels/program/attention.cpp), split by
-heads.
+"""Attention as a loop of native programs, split by heads.
 
-Examples: tests/ops/native/test_native_programs.py.
+Source of the loop: native/cpu_kernels/program/attention.cpp. Examples:
+tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Gradients of attention with respect to q, k and v in one op, which recomputes the scores
-piecewise.
+"""Gradients of attention with respect to q, k and v in one op, which recomputes the scores.
 
     weights p = softmax(s), gradient of the result g, a = g v^T:
         dv = p^T g,  ds = p (a - sum(p a)),  dq = ds k scale,  dk = ds^T q scale

@@ -15,9 +15,7 @@ from . import rotary as rotary
 
 @sharding("attention")
 def _attention(call: Sharded) -> Iterable[Factor]:
-    """Yield factors of the batch, of heads grouped by key head, and of rows of q if positions are
-    unused.
-    """
+    """Yield factors of the batch, of heads by key head, and of rows of q if no position is used."""
     q, k, _, *masks = call.inputs
     flags = call.attrs.as_ints("is_bshd")
     heads = [2 if flag else 1 for flag in flags]

@@ -148,7 +148,7 @@ class _Formula:
     slopes: Tensor
 
     def rows(self, x: Tensor) -> Tensor:
-        """Return queries that share a head of k as rows of one matrix, so that products sum over
+        """Return queries that share a key head as rows of one matrix, so that products sum over
         them.
         """
         return _rows(x, self.heads)

@@ -198,9 +198,7 @@ def _transpose_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType
 
 
 def _transpose_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Compute each image's contributions to the windows as one product, then accumulate them
-    (col2im).
-    """
+    """Compute the contributions of x to all windows as products, then accumulate them (col2im)."""
     x, w = inputs[:2]
     types = tuple(TensorType(a.shape) for a in inputs)
     window, groups = transpose_window(types, attrs), attrs.as_int("groups")

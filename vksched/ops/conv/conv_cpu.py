@@ -1,11 +1,11 @@
-"""CPU kernels of convolutions and pools: native loops (native/cpu_kernels/conv/), which split by
-images and channels, or numpy if these are not built.
+"""CPU kernels of convolutions and pools: native loops, or numpy if these are not built.
 
-All float32 convolutions use the native loops, whatever the window: the loops read each tap of
-adjacent results as one vector and fuse bias, residual and activation. In measurements, OpenBLAS
-products are faster only for 1 x 1 windows, by less than the extra pass for bias and activation.
-Integers are computed as float32 if all sums are exact, as for grouped int8 values, else by numpy as
-float64. Examples: tests/ops/native/test_conv_loops.py.
+All float32 convolutions use the native loops (native/cpu_kernels/conv/), whatever the window. The
+loops are split among threads by images and channels, read each tap of adjacent results as one
+vector, and fuse bias, residual and activation. In measurements, OpenBLAS products are faster only
+for 1 x 1 windows, by less than the extra pass for bias and activation. Integers are computed as
+float32 if all sums are exact, as for grouped int8 values, else by numpy as float64. Examples:
+tests/ops/native/test_conv_loops.py.
 """
 
 from __future__ import annotations
@@ -141,8 +141,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 def _run_numpy(
     reference: Reference, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
 ) -> None:
-    """Compute 1 x 1 windows as products without a copy, and depthwise ones as sums of shifted
-    images.
+    """Compute 1 x 1 windows as products, and depthwise windows as sums of shifted images.
 
     All other windows use the reference.
     """

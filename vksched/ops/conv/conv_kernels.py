@@ -1,11 +1,11 @@
-"""Kernel selection of convolutions: direct, im2col and matrix product, or cooperative matrices
-(conv_coopmat.py).
+"""Kernel selection of convolutions: direct, im2col with a matrix product, or coopmat.
 
     x (N, C, spatial) --im2col--> scratch (N, C * taps, positions) --matmul with w--> result + bias
     x (N, C * taps) --matmul with w--> result (N, rows) + bias      the window covers the image
 
 im2col writes and reads each value as often as windows cover it, which pays if the product has
-enough work. With few channels each result is summed directly.
+enough work. With few channels each result is summed directly. Cooperative matrices:
+conv_coopmat.py.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ def _passes(call: Call) -> Iterator[_Pass]:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Layout of the im2col buffer: words between lines, and lines of zeros behind those of an
-    image.
+    """Layout of the im2col buffer: words between lines, and lines of zeros after each image.
 
     Kernels of CPU drivers read vec4s along both axes.
     """

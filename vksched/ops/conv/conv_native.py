@@ -1,5 +1,6 @@
-"""Convolutions and pools as loops of native programs (native/cpu_kernels/conv/), split by images
-and channels, with the epilogue of a convolution. Examples:
+"""Convolutions and pools as loops of native programs (native/cpu_kernels/conv/).
+
+They are split by images and channels; a convolution includes its epilogue. Examples:
 tests/ops/native/test_native_programs.py.
 """
 

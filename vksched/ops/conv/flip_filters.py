@@ -1,10 +1,10 @@
-"""Flip the filters of a convolution for its input gradient: exchange rows and channels, and reverse
-the kernel axes.
+"""Flip the filters of a convolution for its input gradient.
 
     w (groups * R, C, kernel) -> (groups * C, R, kernel), from the last tap of the kernel to the
     first
 
-Flipping twice restores the weights. Examples: tests/ops/test_ops.py.
+Rows and channels are exchanged, and kernel axes are reversed. Flipping twice restores the weights.
+Examples: tests/ops/test_ops.py.
 """
 
 from __future__ import annotations

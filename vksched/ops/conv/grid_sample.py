@@ -242,9 +242,7 @@ def grid_sample(
 
 
 def _steps(size: int, align_corners: bool) -> NDArray:
-    """Return the coordinates of an axis from -1 to 1: between the outer centers, or between the
-    edges.
-    """
+    """Return the coordinates of an axis, -1 to 1 between the outer centers or between the edges."""
     at = np.arange(size, dtype=np.float64)
     if not align_corners:
         return np.asarray((2 * at + 1) / max(size, 1) - 1)

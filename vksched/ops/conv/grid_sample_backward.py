@@ -51,8 +51,9 @@ from .grid_sample import CUBIC_A, TAPS
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Taps of one axis: indices (int32), weights, and derivatives of the weights with respect to
-    the grid, each (images, taps, points).
+    """Taps of one axis: int32 indices, weights, and derivatives of the weights.
+
+    All are (images, taps, points); derivatives are with respect to the grid.
     """
 
     size: int
@@ -124,7 +125,7 @@ def _product(factors: Sequence[Tensor], axes: Sequence[_Axis]) -> Tensor:
 
 
 def _broadcast_axis(t: Tensor, number: int, axes: Sequence[_Axis]) -> Tensor:
-    """Broadcast (images, taps, points) of one axis against the taps of all axes."""
+    """Reshape (images, taps, points) of one axis to broadcast against the taps of all axes."""
     images, taps, points = t.shape
     shape = (taps if i == number else 1 for i in range(len(axes)))
     return reshape(t, (images, *shape, points))

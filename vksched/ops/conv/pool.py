@@ -342,8 +342,7 @@ def max_pool(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Return the largest value of each window, as ONNX MaxPool, for float32 and int32; NaN
-    propagates.
+    """Return the largest value of each window (float32, int32; NaN wins), as ONNX MaxPool.
 
     x: (N, C, spatial...) -> (N, C, spatial...), one to three spatial axes. stride: default
     `kernel`. padding: as in `conv`; a window of padding only results in -infinity or the least int.
@@ -362,11 +361,9 @@ def max_pool_indices(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Return the flat index in x of each result of `max_pool`, as the second output of ONNX
-    MaxPool.
+    """Return the flat index (int64) in x of each result of `max_pool`, as ONNX MaxPool.
 
-    The type is int64. Of equal values, or of NaNs, the first counts; -1 for a window of padding
-    only.
+    Of equal values, or of NaNs, the first counts; -1 for a window of padding only.
     """
     return _pool("max_pool_indices", x, kernel, stride, padding, dilation, ceil_mode, name)
 
@@ -479,8 +476,8 @@ def _spatial(op: str, x: TensorLike) -> tuple[Tensor, Sequence[int]]:
 
 
 def global_max_pool(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Return the maximum of each channel, as ONNX GlobalMaxPool, for float32 and int32: (N, C,
-    1...).
+    """Return the maximum of each channel, (N, C, 1...), for float32 and int32, as ONNX
+    GlobalMaxPool.
     """
     tensor, axes = _spatial("global_max_pool", x)
     return reduce_max(tensor, axes, True, name=name)

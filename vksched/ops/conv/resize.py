@@ -43,9 +43,7 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One resized axis: its index, its sizes before and after, its scale and its region of
-    interest.
-    """
+    """One resized axis: index, old and new size, scale, and region of interest."""
 
     axis: int
     size: int

@@ -1,5 +1,6 @@
-"""Sharding rules of ops with sliding windows: batch and channels. Examples:
-tests/ir/test_sharding_rules.py.
+"""Sharding rules of ops with sliding windows: batch and channels.
+
+Examples: tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations

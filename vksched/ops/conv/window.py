@@ -41,8 +41,10 @@ Push = tuple[tuple[str, "int | tuple[int, ...]"], ...]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over the spatial axes: it starts `begin` positions before the input, moves by
-    `stride` and reads every `dilation`-th position.
+    """A window over the spatial axes.
+
+    It starts `begin` positions before the input, moves by `stride` and reads every `dilation`-th
+    position.
     """
 
     sizes: Shape
@@ -130,8 +132,8 @@ class Window:
         read = math.prod(self.sizes) + math.prod(counts)
         if counts and planes * math.prod(padded) > max(_PADDED, _WASTE * planes * read):
             raise ShapeError(
-                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows mostly "
-                f"read, got {self.begin} and {self.end}; try a smaller stride or dilation"
+                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows "
+                f"mostly read, got {self.begin} and {self.end}; try a smaller stride or dilation"
             )
 
     def push(self) -> Push:
@@ -144,9 +146,7 @@ class Window:
         )
 
     def rounds(self, inner: int = 0) -> int:
-        """Return the loop iterations over the window's axes, with an inner loop of `inner`
-        iterations.
-        """
+        """Return the loop iterations over the window's axes, with `inner` iterations inside."""
         count = 1 + inner
         for size in reversed(three(self.kernel)):
             count = 1 + size * count

@@ -1,5 +1,4 @@
-"""Winograd convolution for 3 x 3 windows with stride 1 (minimal filtering), with fewer
-multiplications.
+"""Winograd convolution (minimal filtering) for 3 x 3 windows with stride 1.
 
     w --winograd_weights--> points (S * S, rows, channels)                       once, S = tile + 2
     x --input--> (S * S, channels, tiles) --S * S products with points--> (S * S, rows, tiles)
@@ -11,10 +10,11 @@ tile 2, 4 times fewer for tile 4, whose error is about 10 times that of direct c
 points take S * S / 9 times the memory of the weights. The error of a result is relative to the
 largest value of its tile, and values that are not finite would spread over the tile. The fallback
 therefore recomputes a tile directly if its values are not finite, above 1e20, or more than 64 times
-the largest value in the window of one of its results. The fallback uses the weights that the points
-encode: a weight below 1e-7 of its window's largest may become 0 or change sign, with an error
-relative to the largest weight of a row. Source: Lavin and Gray, Fast algorithms for convolutional
-neural networks, 2016.
+the largest value in the window of one of its results. It uses the weights that the points encode: a
+weight below 1e-7 of its window's largest may become 0 or change sign, with an error relative to the
+largest weight of a row.
+
+Source: Lavin and Gray, Fast algorithms for convolutional neural networks, 2016.
 """
 
 from __future__ import annotations
@@ -340,9 +340,7 @@ def _products(call: Call, shape: _Shape, row: int, transpose: bool) -> Iterator[
 
 
 def _is_transposed(shape: _Shape, row: int, limits: Limits) -> bool:
-    """Return True if tiles should be the rows of the products, which fills more tiles of the
-    kernel.
-    """
+    """Return True if tiles should be the rows of the products, because they fill more of them."""
     if shape.channels % 4:  # these use another kernel, whose cost is unknown
         return False
     transposed_cost = matmul.step_cost(row, shape.rows, shape.points, limits)

@@ -1,5 +1,4 @@
-"""Select the cooperative-matrix tiles (VK_KHR_cooperative_matrix) of matrix products and
-convolutions.
+"""Cooperative-matrix tiles (VK_KHR_cooperative_matrix) of matrix products and convolutions.
 
     subgroup:     at most 64 x 64 results, in cooperative matrices of one of the device's shapes
     workgroup:    2 x 2 subgroups, which share both operands in shared memory
@@ -126,9 +125,7 @@ class CoopmatTile:
 
 
 def shapes_of(limits: Limits, types: str = FP16) -> list[tuple[int, int, int]]:
-    """Return the shapes (rows, columns, depth) of a device's cooperative matrices of the given
-    types.
-    """
+    """Return the (rows, columns, depth) of a device's cooperative matrices of these types."""
     if not (limits.int8 if types == INT8 else limits.float16):
         return []
     found = [m.groups() for m in map(_SHAPE.fullmatch, limits.matrices) if m and m[1] == types]
@@ -150,9 +147,7 @@ def coopmat_subgroups(limits: Limits) -> tuple[int, ...]:
 
 
 def coopmat_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: int) -> str:
-    """Return the name of a variant: matrix shape, workgroup tile, and the subgroup size if above
-    32.
-    """
+    """Return the name of a variant: matrix shape, workgroup tile, and a subgroup size above 32."""
     lanes = f" of {subgroup}" if subgroup > _USUAL_SUBGROUP else ""
     return f"{COOPMAT}{'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
 

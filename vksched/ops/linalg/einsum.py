@@ -155,8 +155,7 @@ def _scale(
 def _matrix(
     term: str, x: Tensor, batch: str, rows: str, columns: str, shape: tuple[int, int, int]
 ) -> tuple[bool, Tensor]:
-    """Return a flag that is True if the matrices are transposed, and the operand as a batch of
-    matrices.
+    """Return (is_transposed, x), where x is the operand as a batch of matrices.
 
     The order of the operand in memory is retained if possible, because matmul reads both orders.
     """
@@ -166,9 +165,7 @@ def _matrix(
 
 
 def _path(terms: Sequence[str], result: str, sizes: dict[str, int]) -> list[tuple[int, ...]]:
-    """Return the contraction order: the operand pairs that numpy.einsum_path chooses for these
-    sizes.
-    """
+    """Return the contraction order: the pairs that numpy.einsum_path chooses for these sizes."""
     letters = sorted({c for term in terms for c in term})
     if len(terms) <= 2 or len(letters) > 52:
         return [tuple(range(len(terms)))]

@@ -113,9 +113,7 @@ def _flat(a: NDArray, out: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Split by rows if there are many, else by tiles of columns; by matrices if weights are
-    batched.
-    """
+    """Split by rows if there are many, else by column tiles; by matrices if weights are batched."""
     a, words, a_zero, b_zero = inputs
     k, n = a.shape[-1], out.shape[-1]
     if words.ndim > 3:
@@ -197,8 +195,7 @@ def matmul_integer(
     signed: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Multiply int8 matrices: (a - a_zero) @ (b - b_zero), exact modulo 2**32, as ONNX
-    MatMulInteger.
+    """Compute (a - a_zero) @ (b - b_zero) for int8, exact modulo 2**32, as ONNX MatMulInteger.
 
     Parameters
     ----------

@@ -1,5 +1,4 @@
-"""Device kernels of int8 matrix products: activations are packed four to a 32-bit word, like
-weights.
+"""Device kernels of int8 matrix products, with four activations packed into a 32-bit word.
 
     x --int8_pack_activations--> scratch: zero point | words of each window, tap by tap
     scratch --int8_gemm_*--> result

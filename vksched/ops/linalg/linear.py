@@ -135,8 +135,7 @@ def vecdot(a: TensorLike, b: TensorLike, axis: int = -1, *, name: str | None = N
 
 
 def dot(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
-    """Return the dot product, as numpy.dot: sum over the last axis of a and the second-last axis of
-    b.
+    """Return the dot product over the last axis of a and the second-last axis of b, as numpy.dot.
 
     Parameters
     ----------

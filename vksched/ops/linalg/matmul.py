@@ -184,12 +184,11 @@ def _gradient(call: VjpContext) -> VjpResult:
 def _product_gradient(
     left: Tensor, right: Tensor, transpose_l: bool, transpose_r: bool, shape: Shape
 ) -> Tensor:
-    """Return left @ right, summed over the axes along which the operand of this shape was
-    broadcast.
+    """Return left @ right, summed over the axes along which an operand was broadcast.
 
     For an operand without a batch, e.g. the weight of a linear layer, the batch is folded into the
     inner axis of a single product, unless this copies more elements than a batched product would
-    write.
+    write. `shape` is the shape of the operand.
     """
     rows, columns = shape[-2:]
     inner = left.shape[-2] if transpose_l else left.shape[-1]

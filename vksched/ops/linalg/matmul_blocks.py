@@ -47,10 +47,10 @@ class Parts(NamedTuple):
 
 
 def divide(batches: int, m: int, n: int, k: int, transpose_b: bool = False) -> Parts:
-    """Return the partition of a number of products of (m, k) and (k, n) matrices.
+    """Return the partition of `batches` products of (m, k) and (k, n) matrices.
 
     The partition is a single block if the user has set the number of threads of the BLAS library.
-    `transpose_b`: b is stored as (n, k), which takes longer to read.
+    `transpose_b`: b is stored as (n, k), which is slower to read.
     """
     if blas.is_chosen():
         return Parts()

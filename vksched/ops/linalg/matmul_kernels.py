@@ -83,9 +83,7 @@ MAX_GEMV_ROWS = 8
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Return subgroup tiles on CPU drivers or shared-memory tiles on GPUs, then cooperative
-    matrices.
-    """
+    """Return the variants: subgroup or shared-memory tiles, then cooperative matrices."""
     return _variants(call, True)
 
 
@@ -120,8 +118,10 @@ def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A variant without scratch memory: `rows` of a tile, and the approximate cost `step` of a step
-    along k for some columns of a tile, in a unit specific to the device.
+    """A variant without scratch memory.
+
+    `rows` is the height of a tile. `step` is the approximate cost of a step along k for some
+    columns of a tile, in a unit specific to the device.
     """
 
     rows: int
@@ -134,9 +134,7 @@ class Tiling:
 
 
 def tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
-    """Return the variants that multiply rows by (n, k) matrices, for calls that choose a tile
-    height.
-    """
+    """Return the variants that multiply by (n, k) matrices, for calls that choose a tile height."""
     if not limits.software:
         return _gpu_tilings(n, k, limits)
     lanes = subgroup_tiles(limits) if k and k % 4 == 0 else {}
@@ -175,9 +173,7 @@ def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
 
 
 def _supports_vec4(call: Call, packs: bool) -> bool:
-    """Return True if vec4 kernels can compute a call, directly or with packed operands if this
-    pays.
-    """
+    """Return True if vec4 kernels can compute a call, directly or after packing that pays."""
     a, _, _, m = operands_of(call)
     if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
         return False
@@ -206,7 +202,7 @@ def _fitting(call: Call, packs: bool) -> dict[str, SubgroupTile]:
 
 
 def takes_fp16(call: Call) -> tuple[int, ...]:
-    """Return the operands that are read as packed float16.
+    """Return the operands that the variant accesses as packed float16.
 
     Variants that accumulate in the result are excluded: partial sums would be rounded or overflow.
     """
@@ -216,7 +212,7 @@ def takes_fp16(call: Call) -> tuple[int, ...]:
 
 
 def _is_fp16_readable(call: Call) -> bool:
-    """Return True if the operands are float16 and kernels can read them without conversion."""
+    """Return True if kernels can access the float16 operands directly, in one pass along k."""
     whole = matrices(call.inputs, call.attrs)[1] <= PART_K
     return call.output.dtype == FLOAT16 and whole and _is_vec4_aligned(call)
 
@@ -396,8 +392,10 @@ def _product(
 
 
 def _part_of_k(call: Call, m: int, n: int, k: int) -> int:
-    """Return the steps along k of one dispatch: few if sums are float16, or if tiles on a CPU
-    driver share operands that are larger than the result, which makes adding to it cheap.
+    """Return the steps along k of one dispatch.
+
+    They are few if sums are float16, or if tiles on a CPU driver share operands that are larger
+    than the result, which makes adding to it cheap.
     """
     tile = vec4_tile(call)
     if tile is not None and tile.kind == FP16_ACC:

@@ -1,12 +1,12 @@
-"""Matrix products as loops of native programs (native/cpu_kernels/program/,
-native/cpu_kernels/conv/).
+"""Matrix products as loops of native programs.
 
     small                      rows of b, or dot products of rows: "matmul"
     b is (n, k), few rows      transpose a | 1 x 1 convolution with weights b | transpose the result
     other                      blocks of the result with numpy's BLAS library: "gemm"
 
 For the second case that library first copies b into blocks, which does not pay for few rows. If the
-native loops do not find the library, numpy computes the same blocks. Examples:
+native loops do not find the library, numpy computes the same blocks. Sources of the loops:
+native/cpu_kernels/program/, native/cpu_kernels/conv/. Examples:
 tests/ops/native/test_matmul_native.py, tests/ops/native/test_matmul_blocks.py.
 """
 

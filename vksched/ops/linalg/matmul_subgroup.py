@@ -48,9 +48,7 @@ class SubgroupTile:
         return f"{name}_{layout}_{dtype}" if self.fixed else f"{name}_{dtype}"
 
     def suits(self, b_along_k: bool) -> bool:
-        """Return True if the tile suits the layout of b: wide tiles read whole cache lines of b
-        along n.
-        """
+        """Return True if the tile suits b's layout: wide tiles read whole lines of b along n."""
         return not b_along_k or self.columns == 4 * self.lanes
 
     def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:

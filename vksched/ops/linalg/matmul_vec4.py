@@ -78,9 +78,7 @@ class Vec4Tile:
         return self.local <= most and self.shared_bytes <= limits.shared_bytes
 
     def fills(self, m: int, n: int) -> bool:
-        """Return True if more than half of the tiles' rows and columns are used; also for small
-        results.
-        """
+        """Return True if a tile is more than half full along both axes, or is the smallest."""
         return self.rows < 2 * max(m, _SMALL[0]) and self.columns < 2 * max(n, _SMALL[1])
 
     def time(self, m: int, n: int, batches: int) -> float:

@@ -29,9 +29,7 @@ from .quant_layout import BlockFormat, FloatFormat, Format, Parts, check_columns
 
 
 def _nibbles(parts: NDArray) -> NDArray:
-    """Return the lower nibbles of a part's bytes, then the upper ones: (..., bytes) -> (..., 2
-    bytes).
-    """
+    """Return the lower nibbles of bytes, then the upper ones: (..., bytes) -> (..., 2 bytes)."""
     four: NDArray = np.ascontiguousarray(parts).view(np.uint32)  # shift four bytes at once
     out = np.empty((*four.shape[:-1], 2, four.shape[-1]), np.uint32)
     np.copyto(out[..., 0, :], four)
@@ -41,9 +39,7 @@ def _nibbles(parts: NDArray) -> NDArray:
 
 
 def _bits(parts: NDArray, bits: int) -> NDArray:
-    """Return the lowest bits of a part's bytes, then the next: (..., bytes) -> (..., 8 / bits *
-    bytes).
-    """
+    """Return the lowest bits of bytes, then the next: (..., bytes) -> (..., 8 / bits * bytes)."""
     mask = np.uint8((1 << bits) - 1)
     return np.concatenate([parts >> np.uint8(s) & mask for s in range(0, 8, bits)], axis=-1)
 
@@ -86,9 +82,7 @@ def _shifted(parts: NDArray, bits: int) -> NDArray:
 
 
 def _split_k45(raw: NDArray) -> Parts:
-    """Decode q4_K or q5_K. Header: both super-block scales, low bits of 8 scales and 8 minima, high
-    bits.
-    """
+    """Decode q4_K or q5_K. Header: super-block scales, low bits of scales and minima, high bits."""
     block = raw[..., 0, :]
     five = block.shape[-1] > 144
     quants = _nibbles(block[..., 16 + 32 * five :].reshape(*block.shape[:-1], 4, 32))
@@ -116,9 +110,7 @@ def _split_q6_k(raw: NDArray) -> Parts:
 
 
 def _split_q2_k(raw: NDArray) -> Parts:
-    """Decode q2_K. Header: 16 scales and minima of 4 bits each, super-block scales, a word of
-    padding.
-    """
+    """Decode q2_K. Header: 16 scales and minima of 4 bits, super-block scales, padding."""
     block = raw[..., 0, :]
     head = np.zeros((*block.shape[:-1], 24), np.uint8)
     head[..., :16], head[..., 16:20] = block[..., :16], block[..., 80:]
@@ -348,9 +340,7 @@ class Repacked(LazyArray):
         self._name, self._row_bytes = kind.name, kind.row_bytes(columns)
 
     def part(self, out: NDArray, first: int = 0) -> native_kernels.FilePart:
-        """Return the rows from `first` on, to be written to `out`, in the form of
-        `loops.repack_file`.
-        """
+        """Return the rows from `first` on, to be written to `out`, for `loops.repack_file`."""
         assert self.place is not None
         file, start = self.place
         rows = out.reshape(-1, self.shape[-1])

@@ -109,9 +109,7 @@ def _fitting(call: Call, sizes: Sizes) -> dict[str, Tiling]:
 
 
 def _has_groups(call: Call, sizes: Sizes, tiling: Tiling) -> bool:
-    """Return True if a dispatch has workgroups for all tiles, for kernels that do not loop over
-    tiles.
-    """
+    """Return True if a dispatch has enough workgroups for all tiles."""
     return not call.limits.software or sizes.tiles(tiling.rows) <= call.limits.max_groups[2]
 
 

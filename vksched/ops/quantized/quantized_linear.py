@@ -119,8 +119,7 @@ def dequantize(words: Tensor, format: str, columns: int, *, name: str | None = N
 
 
 def quantized_weight(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -> Tensor:
-    """Return a quantized weight of a GGUF file as a float tensor that takes the file's size in
-    memory.
+    """Return a quantized weight of a GGUF file as a float tensor, without dequantizing it.
 
     blocks: bytes of a GGUF tensor; they must not change, because the host repacks them for each
     device. format: e.g. "q4_K", also "f16" and "bf16". shape: (..., n, k), in values -> float32

@@ -165,9 +165,7 @@ class _Layer:
         coupled: bool = False,
         linear: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Return the states of all time steps, (time, direction, batch, hidden), then the last
-        states.
-        """
+        """Return the states of all time steps, (time, direction, batch, hidden), then the last."""
         functions = _functions(self._op, activations, self._count)
         names = tuple(tuple(_NAMES.get(f, "") for f in each) for each in functions)
         cell = Cell(

@@ -45,9 +45,7 @@ class _Direction:
         }
 
     def time_step(self, gates: NDArray, states: NDArray) -> list[NDArray]:
-        """Return the next states from gates (batch, gates * hidden) and states (states, batch,
-        hidden).
-        """
+        """Return the next states; gates: (batch, gates * hidden), states: (states, batch, hidden)."""
         with np.errstate(all="ignore"):
             return self._steps[self._cell.kind](gates, *states)
 

@@ -1,9 +1,9 @@
-"""Device kernels of recurrent layers. Between two dispatches the states are in the last rows of the
-result, so a submission may end there.
+"""Device kernels of recurrent layers.
 
     groups   state -> result -> some time steps -> more time steps -> ...          one dispatch each
     steps    state -> result, work -> h @ r -> step -> h @ r -> ...      two dispatches for a step
 
+Between two dispatches the states are in the last rows of the result, so a submission may end there.
 With `groups`, a workgroup has some sequences of one direction, with their states in shared memory;
 each weight is read once for all of them. With many weights, or on a CPU driver, a separate matrix
 product (`steps`) reads them faster than one workgroup.
@@ -119,8 +119,9 @@ class _Layer:
         )
 
     def extra_words(self) -> tuple[int, ...]:
-        """Return the words of a scratch buffer for both optional operands; devices may bind only
-        four.
+        """Return the words of a scratch buffer for both optional operands.
+
+        Devices may bind only four buffers.
         """
         if self.args.own is None or self.args.lengths is None:
             return ()
@@ -188,8 +189,7 @@ def _lanes(hidden: int, limits: Limits) -> int:
 
 
 def _iterations(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
-    """Return the maximum loop iterations of an invocation: per time step, and outside of time
-    steps.
+    """Return the maximum loop iterations of an invocation, per time step and in total outside.
 
     Some compilers do not unroll the loops over sequences.
     """
@@ -228,8 +228,9 @@ _WORK = SCRATCH
 
 
 def _work_layout(layer: _Layer) -> tuple[int, int, int]:
-    """Return the offsets of h and of reset * h in the work buffer, behind the product, and its
-    size.
+    """Return the offsets of h and of reset * h in the work buffer, and the buffer's size.
+
+    The product is stored at offset 0.
     """
     h_at = _aligned(layer.states * layer.cell.gates)
     reset_at = h_at + _aligned(layer.states)

@@ -1,8 +1,9 @@
-"""Recurrent layers unrolled into other ops, for activations that `rnn_scan` does not support, and
-for its gradient.
+"""Recurrent layers unrolled into other ops.
 
     gates (direction, time, batch, gates * hidden) -> gate by gate (time, gate, direction, ...)
     time step: gates[t] + h @ r -> activations -> h          both directions are one time step
+
+They serve activations that `rnn_scan` does not support, and its gradient.
 """
 
 from __future__ import annotations
@@ -104,8 +105,9 @@ def _alive(lengths: Tensor, backwards: tuple[bool, ...], time: int, batch: int) 
 
 
 class _TimeSteps:
-    """The time steps of a call; each kind of cell maps gates and states, (direction, batch,
-    hidden).
+    """The time steps of a call: each kind of cell maps gates and states to new states.
+
+    All are (direction, batch, hidden).
     """
 
     def __init__(self, cell: Cell, parts: _Parts, functions: Sequence[Sequence[Function]]) -> None:
