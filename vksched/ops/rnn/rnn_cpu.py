@@ -45,7 +45,10 @@ class _Direction:
         }
 
     def time_step(self, gates: NDArray, states: NDArray) -> list[NDArray]:
-        """Return the next states; gates: (batch, gates * hidden), states: (states, batch, hidden)."""
+        """Return the next states.
+
+        `gates` is (batch, gates * hidden), `states` is (states, batch, hidden).
+        """
         with np.errstate(all="ignore"):
             return self._steps[self._cell.kind](gates, *states)
 
