@@ -221,7 +221,7 @@ def attention(
     }
     if kv_len is not None:
         if mask is not None:
-            raise ShapeError("[attention] expected `mask` or `kv_len`, got both")
+            raise ShapeError("[attention] expected a mask or kv_len, got both")
         cached, appended = operands[:3], operands[3:]
         if layout == "BSHD":
             appended = [transpose(t, (0, 2, 1, 3)) for t in appended]

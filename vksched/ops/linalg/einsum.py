@@ -197,7 +197,7 @@ def einsum(equation: str, *operands: TensorLike, name: str | None = None) -> Ten
         The sum of products over the letters that the result lacks.
     """
     if not isinstance(equation, str):
-        raise ShapeError(f"[einsum] expected an equation, e.g. 'ij,jk->ik', got {equation!r}")
+        raise ShapeError(f"[einsum] expected an equation such as 'ij,jk->ik', got {equation!r}")
     if not operands:
         raise ShapeError("[einsum] expected at least one operand, got none")
     like = next((t for t in operands if isinstance(t, Tensor)), None)
