@@ -219,13 +219,13 @@ supports_device = VkschedBackend.supports_device
 def _by_name(node: NodeProto, inputs: Any) -> dict[str, Any]:
     if isinstance(inputs, Mapping):
         return dict(inputs)
-    given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    arrays = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     names = list(dict.fromkeys(name for name in node.input if name))
-    if len(given) != len(names):
+    if len(arrays) != len(names):
         raise GraphError(
-            f"[onnx backend] expected {len(names)} inputs for {node.op_type}, got {len(given)}"
+            f"[onnx backend] expected {len(names)} inputs for {node.op_type}, got {len(arrays)}"
         )
-    return dict(zip(names, given, strict=True))
+    return dict(zip(names, arrays, strict=True))
 
 
 def _model_of(
@@ -245,8 +245,8 @@ def _model_of(
         ]
     else:
         outputs = [ValueInfoProto(name=name) for name in names]
-    given = [helper.make_value_info(name, _type_of(value)) for name, value in inputs.items()]
-    graph = helper.make_graph([node], node.op_type, given, outputs)
+    input_infos = [helper.make_value_info(name, _type_of(value)) for name, value in inputs.items()]
+    graph = helper.make_graph([node], node.op_type, input_infos, outputs)
     domain = canonical_domain(node.domain)
     imports = {"": onnx.defs.onnx_opset_version()}
     imports[domain] = version or _newest(domain)

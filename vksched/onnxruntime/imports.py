@@ -104,10 +104,10 @@ class _Finder(DistributionFinder, Loader):
         names = [NAME, *([_GPU] if "CUDAExecutionProvider" in offered() else [])]
         asked = getattr(context, "name", None)
         wanted = None if asked is None else asked.lower().replace("_", "-")
-        return [_Told(name) for name in names if wanted in (None, name)]
+        return [_OrtDistribution(name) for name in names if wanted in (None, name)]
 
 
-class _Told(Distribution):
+class _OrtDistribution(Distribution):
     """The package as importlib.metadata shows it."""
 
     def __init__(self, name: str) -> None:

@@ -240,7 +240,7 @@ class InferenceSession(OfProcess):
         """Return a value to be written to."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
 
-    def _feeds(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a run is given, as arrays.
 
         Raises:
@@ -248,14 +248,14 @@ class InferenceSession(OfProcess):
         """
         known = [value.name for value in self._model.inputs]
         empty = {value.name: None for value in self._model.inputs if value.kind == "optional"}
-        missing = [name for name in known if name not in given and name not in empty]
-        unknown = [name for name in given if name not in known and name not in self._model.defaults]
+        missing = [name for name in known if name not in feeds and name not in empty]
+        unknown = [name for name in feeds if name not in known and name not in self._model.defaults]
         if missing or unknown:
             raise GraphError(
-                f"[session] expected inputs {known}, got {list(given)}; try session.run(None, "
+                f"[session] expected inputs {known}, got {list(feeds)}; try session.run(None, "
                 f"{dict_text(known)})"
             )
-        return {**empty, **{name: plain(value) for name, value in given.items()}}
+        return {**empty, **{name: plain(value) for name, value in feeds.items()}}
 
     def _names(self, wanted: Sequence[str] | None) -> list[str]:
         known = [value.name for value in self._model.outputs]

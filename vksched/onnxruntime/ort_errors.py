@@ -103,17 +103,17 @@ _KINDS: tuple[tuple[type[VkschedError], type[Exception]], ...] = (
 """By class of ours what onnxruntime raises; the first that fits counts."""
 
 
-_made: dict[tuple[type[VkschedError], type[Exception]], type[VkschedError]] = {}
+_classes: dict[tuple[type[VkschedError], type[Exception]], type[VkschedError]] = {}
 
 
 def both(ours: type[VkschedError], theirs: type[Exception]) -> type[VkschedError]:
     """Return a class that is one of ours and one of onnxruntime's; it shows the name of ours."""
     if issubclass(ours, theirs):
         return ours
-    if (ours, theirs) not in _made:
+    if (ours, theirs) not in _classes:
         body = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__reduce__": _reduce}
-        _made[ours, theirs] = type(ours.__name__, (ours, theirs), body)
-    return _made[ours, theirs]
+        _classes[ours, theirs] = type(ours.__name__, (ours, theirs), body)
+    return _classes[ours, theirs]
 
 
 def _reduce(error: VkschedError) -> tuple[Any, ...]:

@@ -96,8 +96,8 @@ class OrtValue:
     ) -> Any:
         """Return a capsule of DLPack that shares this value's memory."""
         newer = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        given = {name: value for name, value in newer.items() if value is not None}
-        return self._value.__dlpack__(stream=stream, **given)
+        options = {name: value for name, value in newer.items() if value is not None}
+        return self._value.__dlpack__(stream=stream, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, number = self._value.__dlpack_device__()

@@ -106,20 +106,20 @@ def choose_devices(
     aim: dict[str, Any] = {}
     for index, provider in enumerate(providers):
         name, own = provider if isinstance(provider, (tuple, list)) else (provider, {})
-        given = {**(options[index] if options is not None else {}), **own}
+        passed = {**(options[index] if options is not None else {}), **own}
         if not isinstance(name, str):
             raise DeviceError(f"[session] expected the name of a provider, got {name!r}")
         of_vulkan = name == VULKAN or name.startswith("vulkan:")
         if of_vulkan or name in (CPU, "cpu"):
             known = ("policy", "objective", "precision") if of_vulkan else ("precision",)
-            aim = {key: given[key] for key in known if key in given} | aim
-            _check_options(name, given, (*known, "device_id") if name == VULKAN else known)
+            aim = {key: passed[key] for key in known if key in passed} | aim
+            _check_options(name, passed, (*known, "device_id") if name == VULKAN else known)
         if name in ON_CPU or name == "cpu":
             moved = moved or name in wanted
         elif name.startswith("vulkan:"):
             gpus[name] = None
         elif name == VULKAN:
-            gpus[f"vulkan:{given['device_id']}" if "device_id" in given else None] = None
+            gpus[f"vulkan:{passed['device_id']}" if "device_id" in passed else None] = None
         elif name in _OTHERS:
             gpus[None] = None
             foreign.append(name)
@@ -138,11 +138,11 @@ def choose_devices(
     return Chosen((*dict.fromkeys(found), "cpu"), tuple(foreign), (), **aim)
 
 
-def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+def _check_options(name: str, passed: Mapping[str, Any], known: Sequence[str]) -> None:
     """Refuse options that a provider of vksched does not have. For onnxruntime's own CPU provider
     one warning names them: programs give it options of memory arenas.
     """
-    for key in given:
+    for key in passed:
         if key in known:
             continue
         if name != CPU:

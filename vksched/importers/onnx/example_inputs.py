@@ -66,13 +66,13 @@ def choose_shapes(
     _require(shapes, inputs, "input")
     sizes = dict(dims)
     met: dict[str, set[int]] = {}
-    given = {name: np.shape(a) for name, a in arrays.items() if name in inputs}
-    for name, shape in given.items():
+    array_shapes = {name: np.shape(a) for name, a in arrays.items() if name in inputs}
+    for name, shape in array_shapes.items():
         if shapes.get(name, shape) != shape:
             raise ShapeError(
                 f"[model] expected an array of shape {shapes[name]} for {name!r}, got {shape}"
             )
-    fixed = {**shapes, **given}
+    fixed = {**shapes, **array_shapes}
     for name, shape in fixed.items():
         declared = inputs[name].dims
         for dim, size in zip(declared or (), shape, strict=False):
@@ -122,8 +122,8 @@ def _size(dim: str | None, sizes: Mapping[str, int], named: set[str]) -> int:
     return sum(sizes.get(name, 1) for name in _terms(dim, named))
 
 
-def _require(given: Mapping[str, Any], known: Collection[str], what: str) -> None:
-    unknown = [name for name in given if name not in known]
+def _require(names: Mapping[str, Any], known: Collection[str], what: str) -> None:
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise GraphError(
             f"[model] expected {what}s of {sorted(known)}, got {', '.join(map(repr, unknown))}"

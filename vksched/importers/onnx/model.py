@@ -115,20 +115,20 @@ class Model(ImportedModel):
         """
         if not sizes:
             return self
-        made = copy.copy(self)
-        made._fitting = None
-        made.inputs = tuple(_sized(v, sizes) for v in self.inputs)
-        made.outputs = tuple(_sized(v, sizes) for v in self.outputs)
-        made.defaults = {name: _sized(v, sizes) for name, v in self.defaults.items()}
-        return made
+        copied = copy.copy(self)
+        copied._fitting = None
+        copied.inputs = tuple(_sized(v, sizes) for v in self.inputs)
+        copied.outputs = tuple(_sized(v, sizes) for v in self.outputs)
+        copied.defaults = {name: _sized(v, sizes) for name, v in self.defaults.items()}
+        return copied
 
     def with_outputs(self, names: Iterable[str]) -> Model:
         """Return this model with more outputs: tensors of its main graph, by name."""
         known = {v.name for v in self.outputs}
-        made = copy.copy(self)
+        copied = copy.copy(self)
         more = (ModelValue(n, "tensor", 0, None) for n in dict.fromkeys(names) if n not in known)
-        made.outputs = (*self.outputs, *more)
-        return made
+        copied.outputs = (*self.outputs, *more)
+        return copied
 
     @property
     def is_static(self) -> bool:
@@ -193,9 +193,9 @@ class Model(ImportedModel):
         types = self.input_types(shapes or {})
         return tensors_of(self.context, self.frame(), types, trainable, self._env)
 
-    def frame(self, given: frozenset[str] = frozenset()) -> Frame:
+    def frame(self, as_inputs: frozenset[str] = frozenset()) -> Frame:
         """Return the whole graph as something to lower. given: initializers to take as inputs."""
-        names = [*(v.name for v in self.inputs), *given]
+        names = [*(v.name for v in self.inputs), *as_inputs]
         nodes, constants = self._without_constants
         env = {**self._env, **constants, **{name: Value(0, slot=name) for name in names}}
         return Frame(nodes, env, tuple(v.name for v in self.outputs))
@@ -233,41 +233,41 @@ class Model(ImportedModel):
             out[value.name] = CpuValueType(value.elem_type, fixed, _usual_bound(value.elem_type))
         return out
 
-    def check_inputs(self, given: Mapping[str, Any]) -> dict[str, CpuValue]:
+    def check_inputs(self, feeds: Mapping[str, Any]) -> dict[str, CpuValue]:
         """Return inputs by name as the model takes them.
 
         Raises:
             GraphError: names are missing or unknown. DTypeError, ShapeError: an array does not fit.
         """
-        seen = types_of(given)
+        seen = types_of(feeds)
         if seen is not None and seen == self._fitting:
-            return dict(given)
-        arrays = self._checked(given)
+            return dict(feeds)
+        arrays = self._checked(feeds)
         self._fitting = seen
         return arrays
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, CpuValue]:
+    def _checked(self, feeds: Mapping[str, Any]) -> dict[str, CpuValue]:
         known = {v.name: v for v in self.inputs}
-        if known.keys() != given.keys():
-            missing, unknown = known.keys() - given.keys(), given.keys() - known.keys()
+        if known.keys() != feeds.keys():
+            missing, unknown = known.keys() - feeds.keys(), feeds.keys() - known.keys()
             unknown -= self.defaults.keys()
             if missing or unknown:
                 raise GraphError(
-                    f"[run] expected inputs {sorted(known)}, got {sorted(given)}; try "
+                    f"[run] expected inputs {sorted(known)}, got {sorted(feeds)}; try "
                     f"{call_text(known)}"
                 )
             known |= self.defaults
-        return {name: _check_input(known[name], value) for name, value in given.items()}
+        return {name: _check_input(known[name], value) for name, value in feeds.items()}
 
 
 Types = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 """Names, element types and shapes of arrays."""
 
 
-def types_of(given: Mapping[str, Any]) -> Types | None:
+def types_of(feeds: Mapping[str, Any]) -> Types | None:
     """Return the types of arrays; None where one is no array of numbers."""
     found: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
-    for name, array in given.items():
+    for name, array in feeds.items():
         if type(array) is not np.ndarray or array.dtype.kind in "OUS":
             return None
         found.append((name, array.dtype, array.shape))
@@ -320,23 +320,23 @@ def _sized(value: ModelValue, sizes: Mapping[str, int]) -> ModelValue:
     return replace(value, dims=tuple(dims))
 
 
-def _check_input(value: ModelValue, given: Any) -> CpuValue:
-    if given is None and value.kind == "optional":
+def _check_input(value: ModelValue, arg: Any) -> CpuValue:
+    if arg is None and value.kind == "optional":
         return None
     if value.kind == "map":
-        return _check_map(value, given)
-    if value.kind != "tensor" and isinstance(given, (list, tuple)):
+        return _check_map(value, arg)
+    if value.kind != "tensor" and isinstance(arg, (list, tuple)):
         kind = "map" if value.key_type else "tensor"
         inner = ModelValue(value.name, kind, value.elem_type, None, value.key_type)
-        return [_check_input(inner, item) for item in given]
+        return [_check_input(inner, item) for item in arg]
     if value.kind == "sequence":
         raise DTypeError(
-            f"[run] expected a list of arrays for input {value.name!r}, got {type(given).__name__}"
+            f"[run] expected a list of arrays for input {value.name!r}, got {type(arg).__name__}"
         )
     if value.elem_type == 0:
-        return np.asarray(given)
+        return np.asarray(arg)
     wanted = numpy_of(value.elem_type)
-    array = np.asarray(given) if hasattr(given, "dtype") else _converted(value, given, wanted)
+    array = np.asarray(arg) if hasattr(arg, "dtype") else _converted(value, arg, wanted)
     text = wanted.kind == "O" and array.dtype.kind in "US"
     if array.dtype != wanted and not text:
         raise DTypeError(
@@ -348,19 +348,19 @@ def _check_input(value: ModelValue, given: Any) -> CpuValue:
     return array.astype(object) if text else array
 
 
-def _check_map(value: ModelValue, given: Any) -> Map:
+def _check_map(value: ModelValue, arg: Any) -> Map:
     """Return a map whose keys and values have the types that the model says."""
-    if not isinstance(given, Mapping):
+    if not isinstance(arg, Mapping):
         raise DTypeError(
-            f"[run] expected a dict for input {value.name!r}, got {type(given).__name__}; try "
+            f"[run] expected a dict for input {value.name!r}, got {type(arg).__name__}; try "
             "{key: value, ...}"
         )
     keys = ModelValue(value.name, "tensor", value.key_type, None)
     values = ModelValue(value.name, "tensor", value.elem_type, None)
     dtypes = [numpy_of(v.elem_type) for v in (keys, values)]
     columns = [
-        _converted(v, list(column), dtype).tolist() if len(given) else []
-        for v, column, dtype in zip((keys, values), (given, given.values()), dtypes, strict=True)
+        _converted(v, list(column), dtype).tolist() if len(arg) else []
+        for v, column, dtype in zip((keys, values), (arg, arg.values()), dtypes, strict=True)
     ]
     for column, dtype in zip(columns, dtypes, strict=True):
         if dtype.kind == "O" and not all(isinstance(item, str) for item in column):
@@ -368,17 +368,17 @@ def _check_map(value: ModelValue, given: Any) -> Map:
     return Map(zip(*columns, strict=True), dtypes[1])
 
 
-def _converted(value: ModelValue, given: Any, wanted: np.dtype[Any]) -> NDArray:
+def _converted(value: ModelValue, arg: Any, wanted: np.dtype[Any]) -> NDArray:
     """Return Python's numbers as an array, where that changes none but by rounding floats."""
     try:
-        found = np.array(given)
+        found = np.array(arg)
         whole = value.elem_type in INTS or wanted.kind == "b"
         if wanted.kind != "O" and found.size and found.dtype.kind in ("OUSfc" if whole else "OUSc"):
             raise TypeError(f"its elements are {found.dtype}")
-        return np.array(given, wanted)
+        return np.array(arg, wanted)
     except (TypeError, ValueError, OverflowError) as error:
         raise DTypeError(
-            f"[run] expected {wanted} for input {value.name!r}, got {type(given).__name__} that "
+            f"[run] expected {wanted} for input {value.name!r}, got {type(arg).__name__} that "
             f"cannot be converted: {error}"
         ) from None
 

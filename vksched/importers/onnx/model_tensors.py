@@ -72,8 +72,8 @@ def tensors_of(
         )
     outputs: dict[str, Tensor] = {}
     for name, result in zip(frame.outputs, lowered.results, strict=True):
-        made = lowered.outputs.get(result.slot or "")
-        outputs[name] = lowering.tensor(result) if made is None else made
+        output = lowered.outputs.get(result.slot or "")
+        outputs[name] = lowering.tensor(result) if output is None else output
     inputs = {name: tensor for name, tensor in lowering.inputs.items() if tensor.op == "input"}
     return ModelTensors(*map(MappingProxyType, (inputs, outputs, params)))
 
@@ -152,6 +152,6 @@ def _params(
     out: dict[str, Tensor] = {}
     for name, array in floats.items():
         if name in wanted:
-            out[name] = made = state(to_storage(array), name)
-            made.name = name
+            out[name] = output = state(to_storage(array), name)
+            output.name = name
     return out

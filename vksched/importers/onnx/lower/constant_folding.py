@@ -75,9 +75,9 @@ def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
     if not is_fixed(n) or n.op_type in HANDED_ON | BY_PATTERN:
         return None
     arrays = [None if v is None else v.array for v in n.inputs]
-    given = sum(a.size for a in arrays if a is not None)
+    operand_elements = sum(a.size for a in arrays if a is not None)
     inferred = [i for i in n.inferred if i is not None and i.shape is not None]
-    most = max(FOLD_ELEMENTS, 2 * given)
+    most = max(FOLD_ELEMENTS, 2 * operand_elements)
     if sum(map(_size, inferred)) > most:
         return None
     is_bounded = len(inferred) == len(n.outputs) or n.op_type in NO_LARGER
@@ -87,8 +87,8 @@ def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
     serialized = n.node.SerializeToString(deterministic=True)
 
     def make() -> Results | None:
-        made = _by_rule(n, by_rule, most)
-        return made or (_by_evaluator(n, serialized) if is_bounded else None)
+        results = _by_rule(n, by_rule, most)
+        return results or (_by_evaluator(n, serialized) if is_bounded else None)
 
     return n.lowering.context.fold(serialized, n.inputs, make)
 
@@ -102,8 +102,8 @@ def _by_rule(n: NodeContext, by_rule: ByRule, most: int) -> Results | None:
     inputs = tuple(v if v is None else _held(v) for v in n.inputs)
     once = NodeContext(n.lowering, n.node, inputs, n.schema, n.inferred, n.version)
     try:
-        made = by_rule(once)
-        return None if made is None else [evaluated(n, v, most) for v in made[: len(n.outputs)]]
+        results = by_rule(once)
+        return None if results is None else [evaluated(n, v, most) for v in results[: len(n.outputs)]]
     except (VkschedError, ValueError, LookupError):
         return None  # the evaluator says what is wrong, if anything is
 
@@ -115,11 +115,11 @@ def _by_evaluator(n: NodeContext, serialized: bytes) -> Results | None:
         found = context.host_node(serialized)(operands)
         if any(map(has_maps, found)):
             return None
-        made: Results = [known_value(v) for v in found]
+        results: Results = [known_value(v) for v in found]
     except ModelFormatError:
         return None
     # of texts nobody knows before how long they are
-    return made if context.budget.has_room(sum(map(bytes_of, arrays_of(made)))) else None
+    return results if context.budget.has_room(sum(map(bytes_of, arrays_of(results)))) else None
 
 
 def _size(inferred: Inferred) -> int:

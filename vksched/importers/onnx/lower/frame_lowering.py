@@ -169,9 +169,9 @@ class FrameLowering:
     def _lower(self, node: NodeProto) -> CpuStep | None:
         """Lower one node into the environment, or returns it as a step of the host."""
         inputs = tuple(self._read(node, name) for name in node.input)
-        made = self.context.constant_node(node)
-        if made is not None:
-            self.env[node.output[0]] = made
+        computed = self.context.constant_node(node)
+        if computed is not None:
+            self.env[node.output[0]] = computed
             return None
         schema = self.context.schema(node)
         inferred = self.context.infer(node, inputs, schema)
@@ -301,12 +301,12 @@ class FrameLowering:
             return self._step(node, inputs, reason)
         elem_types = [0 if v is None else v.elem_type for v in inputs]
         with name_scope(scope_name(node)):
-            made = add_host_node(node, self.context.opsets, tensors, elem_types, types, reason)
+            computed = add_host_node(node, self.context.opsets, tensors, elem_types, types, reason)
         self._write(
             node,
             [
                 None if t is None or kind is None else Value(kind.elem_type, tensor=t)
-                for t, kind in zip(made, types, strict=True)
+                for t, kind in zip(computed, types, strict=True)
             ],
         )
         return None
@@ -340,12 +340,12 @@ class FrameLowering:
         wanted = [*read, *self.frame.outputs]
         env = {name: hand_on(name, self.env[name]) for name in wanted if name in self.env}
         if step is not None:
-            given = [
+            handed = [
                 None if v is None else hand_on(name, v)
                 for name, v in zip(step.node.input, step.inputs, strict=True)
             ]
             captured = {name: hand_on(name, v) for name, v in step.captured.items()}
-            step = replace(step, inputs=tuple(given), captured=captured)
+            step = replace(step, inputs=tuple(handed), captured=captured)
             env.update({name: Value(0, slot=name) for name in step.node.output if name})
         then = Frame(nodes, env, self.frame.outputs)
         return Lowered(outputs, elem_types, self.guards, step, then, known=known)

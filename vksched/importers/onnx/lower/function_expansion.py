@@ -33,13 +33,13 @@ def expand(
         return None
     if not has_subgraphs(node) and not _is_expressed(context, function.node):
         return None
-    given = {a.name: a for a in node.attribute}
+    attributes_of_node = {a.name: a for a in node.attribute}
     defaults = {
         name: a.default_value
         for name, a in schema.attributes.items()
         if a.default_value.type != AttributeProto.UNDEFINED
     }
-    body = [_bound(inner, {**defaults, **given}) for inner in function.node]
+    body = [_bound(inner, {**defaults, **attributes_of_node}) for inner in function.node]
     names = [*node.input, *[""] * len(function.input)]
     arguments = dict(zip(function.input, names, strict=False))
     copy = copy_body(body, list(function.output), context.prefix(node), arguments)
@@ -145,6 +145,6 @@ def _bind(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> None:
             value.CopyFrom(attributes[attribute.ref_attr_name])
             value.name = attribute.name
             bound.append(value)
-    kept = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
+    copies = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(copies)

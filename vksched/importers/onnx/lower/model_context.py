@@ -63,7 +63,7 @@ class ModelContext:
         self.budget = budget or Budget(0)
         self.opsets = {canonical_domain(d): v for d, v in opsets.items()}
         self._functions = functions
-        self._kept: dict[int, NDArray] = {}
+        self._shared: dict[int, NDArray] = {}
         self._tensors: dict[int, Tensor] = {}
         self._names: dict[int, str] = {}
         self._constants: dict[bytes, Value] = {}
@@ -87,7 +87,7 @@ class ModelContext:
     def _keep(self, value: Value) -> Value:
         """Notes that an array is the same one in every lowering."""
         if value.array is not None:
-            self._kept[id(value.array)] = value.array
+            self._shared[id(value.array)] = value.array
         return value
 
     def graph_initializers(self, graph: GraphProto) -> dict[str, Value]:
@@ -101,8 +101,8 @@ class ModelContext:
         for sparse in graph.sparse_initializer:
             node = NodeProto(op_type="Constant", output=[sparse.values.name])
             node.attribute.append(make_attribute("sparse_value", sparse))
-            (made,) = self.host_node(node.SerializeToString(deterministic=True))([])
-            out[sparse.values.name] = known(np.asarray(made))
+            (result,) = self.host_node(node.SerializeToString(deterministic=True))([])
+            out[sparse.values.name] = known(np.asarray(result))
         return out
 
     def constant_node(self, node: NodeProto) -> Value | None:
@@ -117,9 +117,9 @@ class ModelContext:
         key = hashlib.blake2b(attribute.SerializeToString(deterministic=True)).digest()
         if key not in self._constants:
             value = attribute_value(attribute)
-            made = value if attribute.name == "value" else np.array(value, _KINDS[attribute.name])
-            made.flags.writeable = False
-            self._constants[key] = self._keep_constant(made)
+            result = value if attribute.name == "value" else np.array(value, _KINDS[attribute.name])
+            result.flags.writeable = False
+            self._constants[key] = self._keep_constant(result)
         return self._constants[key]
 
     def tensor(self, array: NDArray) -> Tensor:
@@ -136,25 +136,25 @@ class ModelContext:
         narrow = narrow_weight(array)
         stored = to_storage(array) if narrow is None else narrow
         is_weight = narrow is not None or stored.nbytes > INLINE_BYTES
-        made = weight(stored) if is_weight else constant(stored)
+        result = weight(stored) if is_weight else constant(stored)
         if name:
-            made.name, made._named = name, True
+            result.name, result._named = name, True
         elif is_weight:
-            made.name = "folded"  # not by the node that happened to read it first
+            result.name = "folded"  # not by the node that happened to read it first
         if narrow is not None:
-            held, made = made, dequantize_linear(made)
-            made.name = f"{held.name}.widened"
+            held, result = result, dequantize_linear(result)
+            result.name = f"{held.name}.widened"
         self.budget.hold(stored)
-        if id(array) in self._kept:
-            self._tensors[id(array)] = made
-        return made
+        if id(array) in self._shared:
+            self._tensors[id(array)] = result
+        return result
 
     def prefix(self, node: NodeProto) -> str:
         """Returns what the names of a node's body begin with, and no name of the model."""
-        made = next((str(name) for name in node.output if name), str(node.name)) + JOINT
-        while any(name.startswith(made) for name in self._taken):
-            made += JOINT
-        return made
+        result = next((str(name) for name in node.output if name), str(node.name)) + JOINT
+        while any(name.startswith(result) for name in self._taken):
+            result += JOINT
+        return result
 
     # -- one node ------------------------------------------------------------------------------
 
@@ -210,14 +210,14 @@ class ModelContext:
         Operands that every lowering shares, such as weights, give the same values each time.
         """
         arrays = [None if v is None else v.array for v in operands]
-        if any(v is not None and id(v.array) not in self._kept for v in operands):
+        if any(v is not None and id(v.array) not in self._shared for v in operands):
             return make()
         key = (node, *map(id, arrays))
         if key not in self._folded:
-            made = make()
-            if made is None:
+            result = make()
+            if result is None:
                 return None
-            self._folded[key] = [v if v is None else self._keep(v) for v in made]
+            self._folded[key] = [v if v is None else self._keep(v) for v in result]
         return self._folded[key]
 
 

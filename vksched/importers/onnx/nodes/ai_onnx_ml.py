@@ -26,10 +26,10 @@ class _Classical(OpRun):
     op_domain = ML
 
     def _run(self, *operands: Any, **_: Any) -> Results:
-        given = {a.name: getattr(self, a.name) for a in self.onnx_node.attribute}
-        return (self.compute(given, *operands),)
+        attrs = {a.name: getattr(self, a.name) for a in self.onnx_node.attribute}
+        return (self.compute(attrs, *operands),)
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         raise NotImplementedError
 
 
@@ -53,17 +53,17 @@ def _key(value: Any) -> Any:
 class LabelEncoder(_Classical):
     """Values for keys, of which the first one of several that are equal counts."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (x,) = operands
-        if "classes_strings" in given:  # version 1
-            names = given["classes_strings"]
+        if "classes_strings" in attrs:  # version 1
+            names = attrs["classes_strings"]
             if np.asarray(x).dtype.kind in "OUS":
                 numbers = {name: i for i, name in enumerate(names)}
-                return _looked_up(x, numbers, given.get("default_int64", -1), np.int64)
-            default = given.get("default_string", "_Unused")
+                return _looked_up(x, numbers, attrs.get("default_int64", -1), np.int64)
+            default = attrs.get("default_string", "_Unused")
             return _looked_up(x, dict(enumerate(names)), default, object)
-        keys, _, _ = _column(given, "keys")
-        values, default, dtype = _column(given, "values")
+        keys, _, _ = _column(attrs, "keys")
+        values, default, dtype = _column(attrs, "values")
         if len(keys) != len(values):
             raise ValueError(f"expected as many keys as values, got {len(keys)} and {len(values)}")
         table: dict[Any, Any] = {}
@@ -82,9 +82,9 @@ _KINDS: dict[str, tuple[str, Any, Any]] = {
 """Kinds of keys and values: the attribute that has their default, what it is, and numpy's type."""
 
 
-def _column(given: Mapping[str, Any], name: str) -> tuple[Sequence[Any], Any, Any]:
+def _column(attrs: Mapping[str, Any], name: str) -> tuple[Sequence[Any], Any, Any]:
     """Return keys or values, the default of values, and their element type."""
-    tensor, default = given.get(f"{name}_tensor"), given.get("default_tensor")
+    tensor, default = attrs.get(f"{name}_tensor"), attrs.get("default_tensor")
     if tensor is not None:
         letter = tensor.dtype.kind
         kind = "strings" if letter in "OUS" else "floats" if letter == "f" else "int64s"
@@ -92,43 +92,43 @@ def _column(given: Mapping[str, Any], name: str) -> tuple[Sequence[Any], Any, An
         items = tensor.reshape(-1).tolist()
         if default is not None:
             standard = default.reshape(-1).tolist()[0]
-        elif attribute in given:
-            standard = given[attribute]
+        elif attribute in attrs:
+            standard = attrs[attribute]
         return items, standard, dtype if kind == "strings" else tensor.dtype
     for kind, (attribute, standard, dtype) in _KINDS.items():
-        if f"{name}_{kind}" in given:
-            return given[f"{name}_{kind}"], given.get(attribute, standard), dtype
+        if f"{name}_{kind}" in attrs:
+            return attrs[f"{name}_{kind}"], attrs.get(attribute, standard), dtype
     raise ValueError(f"expected {name}_strings, {name}_int64s, {name}_floats or {name}_tensor")
 
 
 class CategoryMapper(_Classical):
     """Numbers for names, or names for numbers."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (x,) = operands
-        numbers, names = given.get("cats_int64s", ()), given.get("cats_strings", ())
+        numbers, names = attrs.get("cats_int64s", ()), attrs.get("cats_strings", ())
         if len(numbers) != len(names):
             raise ValueError(f"expected as many numbers as names, got {len(numbers)}, {len(names)}")
         if np.asarray(x).dtype.kind in "OUS":
             table: dict[Any, Any] = dict(zip(names, numbers, strict=True))
-            return _looked_up(x, table, given.get("default_int64", -1), np.int64)
+            return _looked_up(x, table, attrs.get("default_int64", -1), np.int64)
         table = dict(zip(numbers, names, strict=True))
-        return _looked_up(x, table, given.get("default_string", "_Unused"), object)
+        return _looked_up(x, table, attrs.get("default_string", "_Unused"), object)
 
 
 class OneHotEncoder(_Classical):
     """A 1 where the category of each element stands, an axis behind the others."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         x = np.asarray(operands[0])
         text = x.dtype.kind in "OUS"
-        names = given.get("cats_strings", ()) if text else given.get("cats_int64s", ())
-        count = len(given.get("cats_int64s", ()) or given.get("cats_strings", ()))
+        names = attrs.get("cats_strings", ()) if text else attrs.get("cats_int64s", ())
+        count = len(attrs.get("cats_int64s", ()) or attrs.get("cats_strings", ()))
         places = {name: i for i, name in enumerate(names)}
         with np.errstate(all="ignore"):
             keys = x if text else x.astype(np.int64)
         found = _looked_up(keys, places, -1, np.int64)
-        if not given.get("zeros", 1) and (found < 0).any():
+        if not attrs.get("zeros", 1) and (found < 0).any():
             raise ValueError("a category that is not among those of the node, and zeros is 0")
         return (found[..., None] == np.arange(count)).astype(np.float32)
 
@@ -136,7 +136,7 @@ class OneHotEncoder(_Classical):
 class ArrayFeatureExtractor(_Classical):
     """Columns of the last axis; of one axis it makes a row."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         x, places = (np.asarray(a) for a in operands)
         at = places.reshape(-1)
         if at.size and not 0 <= at.min() <= at.max() < x.shape[-1]:
@@ -154,9 +154,9 @@ _NUMPY: dict[type, Any] = {float: np.float32, int: np.int64, str: object}
 class DictVectorizer(_Classical):
     """The values that a map has for a vocabulary, 0 or "" where it has none: one row."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (found,) = operands
-        words = given.get("string_vocabulary") or given.get("int64_vocabulary") or ()
+        words = attrs.get("string_vocabulary") or attrs.get("int64_vocabulary") or ()
         dtype = getattr(found, "dtype", None) or _NUMPY[type(next(iter(found.values()), 0.0))]
         empty = "" if np.dtype(dtype).kind == "O" else 0
         return np.array([[found.get(word, empty) for word in words]], dtype)
@@ -165,15 +165,15 @@ class DictVectorizer(_Classical):
 class CastMap(_Classical):
     """The values of a map, in the order of its keys or at the place that each names: one row."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (found,) = operands
-        cast, empty, dtype = _CASTS[given.get("cast_to", "TO_FLOAT")]
-        if given.get("map_form", "DENSE") == "DENSE":
+        cast, empty, dtype = _CASTS[attrs.get("cast_to", "TO_FLOAT")]
+        if attrs.get("map_form", "DENSE") == "DENSE":
             values = [cast(found[key]) for key in sorted(found)]
         else:
             if any(key < 0 for key in found):
                 raise ValueError(f"expected keys from 0 on, got {min(found)}")
-            places = range(given.get("max_map", 1))
+            places = range(attrs.get("max_map", 1))
             values = [cast(found[i]) if i in found else empty for i in places]
         out = np.empty((1, len(values)), dtype)
         out[0, :] = values
@@ -203,9 +203,9 @@ _CASTS: dict[str, tuple[Any, Any, Any]] = {
 class ZipMap(_Classical):
     """A list of maps from labels to scores, one for each row."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         x = np.asarray(operands[0])
-        names = given.get("classlabels_strings") or given.get("classlabels_int64s") or ()
+        names = attrs.get("classlabels_strings") or attrs.get("classlabels_int64s") or ()
         if not 1 <= x.ndim <= 2 or x.shape[-1] != len(names):
             raise ValueError(f"expected scores of {len(names)} labels, got shape {x.shape}")
         order = sorted(range(len(names)), key=lambda i: _sort_key(names[i]))

@@ -32,17 +32,17 @@ class MurmurHash3(ContribOp):
     """A hash of 32 bits of each element: of its bytes, of text in UTF-8."""
 
     def _run(self, x: NDArray, positive: int = 1, seed: int = 0) -> Results:
-        made = np.empty(x.size, np.uint32)
+        hashes = np.empty(x.size, np.uint32)
         start = seed & 0xFFFFFFFF
         if x.dtype.kind in "OUS":
             for at, text in enumerate(x.reshape(-1)):
                 data = str(text).encode()
                 words = np.frombuffer(data + bytes(-len(data) % 4), "<u4")
-                made[at] = murmur3(words[None], len(data), start)[0]
+                hashes[at] = murmur3(words[None], len(data), start)[0]
         else:
             words = np.ascontiguousarray(x).reshape(-1, 1).view(np.uint32)
-            made[:] = murmur3(words, x.itemsize, start)
-        return (made.view(np.uint32 if positive else np.int32).reshape(x.shape),)
+            hashes[:] = murmur3(words, x.itemsize, start)
+        return (hashes.view(np.uint32 if positive else np.int32).reshape(x.shape),)
 
 
 def _ngrams(
@@ -77,8 +77,8 @@ def _ngrams(
         word = np.where(at - shift < first, np.asarray(filler, ids.dtype), whole[at - shift])
         mixed = mixed ^ (word * multipliers[shift])
         out.append(mixed[:, None] % sizes[(shift - 1) * heads : shift * heads])
-    made = np.concatenate(out, 1)
-    return np.asarray(made if offsets is None else made + offsets, ids.dtype)
+    hashes = np.concatenate(out, 1)
+    return np.asarray(hashes if offsets is None else hashes + offsets, ids.dtype)
 
 
 class NGramHashMapping(ContribOp):
@@ -104,13 +104,13 @@ class NGramHashMapping(ContribOp):
         shape = (len(ids), max_ngram_size - 1)
         held = np.full(shape, filler, ids.dtype) if past is None else past
         stop = filler if end is not None and reset_on_eos else None
-        made = []
+        hashes = []
         for row, before, at in zip(ids, held, range(len(ids)), strict=True):
             parts = None
             if segments is not None:  # what came before is of the first one
                 parts = np.concatenate([np.repeat(segments[at, :1], shape[1]), segments[at]])
-            made.append(_ngrams(row, before, multipliers, sizes, offsets, stop, filler, parts))
-        return np.stack(made), np.concatenate([held, ids], 1)[:, -shape[1] :].copy()
+            hashes.append(_ngrams(row, before, multipliers, sizes, offsets, stop, filler, parts))
+        return np.stack(hashes), np.concatenate([held, ids], 1)[:, -shape[1] :].copy()
 
 
 class VarlenNGramHashMapping(ContribOp):
@@ -141,7 +141,7 @@ class VarlenNGramHashMapping(ContribOp):
         held = np.full(shape, filler, ids.dtype) if past is None else past
         stop = filler if end is not None and reset_on_eos else None
         updates: NDArray = np.full((len(held), state_update_capacity, shape[1]), pad_id, ids.dtype)
-        made, words, marks = [], [], []
+        hashes, words, marks = [], [], []
         for at, (start, stop_at) in enumerate(zip(ends, ends[1:], strict=False)):
             row, parts = ids[start:stop_at], None
             if segments is not None:
@@ -149,11 +149,11 @@ class VarlenNGramHashMapping(ContribOp):
                 before = before if past_segments is None else past_segments[at]
                 parts = np.concatenate([before, segments[start:stop_at]])
                 marks.append(parts[-shape[1] :])
-            made.append(_ngrams(row, held[at], multipliers, sizes, offsets, stop, filler, parts))
+            hashes.append(_ngrams(row, held[at], multipliers, sizes, offsets, stop, filler, parts))
             whole = np.concatenate([held[at], row])
             words.append(whole[-shape[1] :])
             count = 0 if captured is None else int(captured[at])
             for step in range(min(count, state_update_capacity, len(row))):
                 updates[at, step] = whole[step + 1 : step + 1 + shape[1]]
         states = np.stack(marks) if marks else np.zeros(shape, np.int32)
-        return np.concatenate(made), np.stack(words), states, updates
+        return np.concatenate(hashes), np.stack(words), states, updates

@@ -49,9 +49,9 @@ def describe(node: NodeProto) -> str:
 class Refused(ModelFormatError):
     """The evaluator refuses a node or its operands. said: what it says."""
 
-    def __init__(self, node: NodeProto, said: str) -> None:
-        super().__init__(f"[onnx] {describe(node)}: {said}")
-        self.node, self.said = node, said
+    def __init__(self, node: NodeProto, message: str) -> None:
+        super().__init__(f"[onnx] {describe(node)}: {message}")
+        self.node, self.message = node, message
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def naming(reason: str) -> Iterator[None]:
         yield
     except Refused as error:
         raise ModelFormatError(
-            f"[onnx] {describe(error.node)}: {reason}; the onnx evaluator: {error.said}"
+            f"[onnx] {describe(error.node)}: {reason}; the onnx evaluator: {error.message}"
         ) from error
 
 
@@ -172,8 +172,8 @@ def add_host_node(
         "shapes": tuple(t.shape for t in wanted),
         "reason": reason,
     }
-    given = [t for t in inputs if t is not None]
-    result = apply(_host_op(node), given, attrs)
+    tensors = [t for t in inputs if t is not None]
+    result = apply(_host_op(node), tensors, attrs)
     if len(wanted) == 1:
         return [result if t is not None else None for t in outputs]
     starts = iter(_starts(wanted))
@@ -245,10 +245,10 @@ def _evaluator(node: str, opsets: str) -> CpuNode:
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    arrays, given = iter(inputs), attrs.as_ints("given")
+    arrays, input_types = iter(inputs), attrs.as_ints("given")
     with naming(attrs.as_str("reason")):
         evaluate = _evaluator(attrs.as_str("node"), attrs.as_str("opsets"))
-        found = evaluate([from_storage(next(arrays), e) if e else None for e in given])
+        found = evaluate([from_storage(next(arrays), e) if e else None for e in input_types])
     types = _host_types(attrs)
     results = [r for name, r in zip(evaluate.node.output, found, strict=True) if name]
     held = [_checked(evaluate.node, r, t) for r, t in zip(results, types, strict=True)]

@@ -12,7 +12,7 @@ MAX_MADE_BYTES = 1 << 28
 """What constants may take that a file describes in less: sparse ones, shared external data, the
 results of ConstantOfShape and the like while a model is folded. For folding more by `MADE_TIMES`
 the size of the file, as weights of 4 bits may become floats."""
-MADE_TIMES = 16
+MATERIALIZED_FACTOR = 16
 MADE = "VKSCHED_MADE_MIB"
 """Variable that gives another number instead of both, in MiB."""
 MAX_DEPTH = 24
@@ -26,5 +26,5 @@ MAX_INFERRED_BYTES = 1 << 26
 
 def made_limit(file_bytes: int = 0) -> int:
     """Returns what may be made of a file of so many bytes, beside what it holds as it is."""
-    given = number_of(MADE)
-    return MAX_MADE_BYTES + MADE_TIMES * file_bytes if given is None else given << 20
+    limit_mib = number_of(MADE)
+    return MAX_MADE_BYTES + MATERIALIZED_FACTOR * file_bytes if limit_mib is None else limit_mib << 20

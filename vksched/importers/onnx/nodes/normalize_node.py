@@ -21,9 +21,9 @@ def as_was_meant(node: NodeProto, opsets: Mapping[str, int]) -> NodeProto:
     """Return a node with what the evaluator takes from a later version of its op spelled out, and
     a sparse constant as a dense one.
     """
-    given = {a.name: a for a in node.attribute}
-    if node.op_type == "Constant" and "sparse_value" in given and not node.domain:
-        dense = _dense(given["sparse_value"].sparse_tensor)
+    attributes = {a.name: a for a in node.attribute}
+    if node.op_type == "Constant" and "sparse_value" in attributes and not node.domain:
+        dense = _dense(attributes["sparse_value"].sparse_tensor)
         return make_node("Constant", [], node.output, node.name, value=from_array(dense))
     if node.domain in ("", "ai.onnx") and node.op_type == "RoiAlign" and opsets.get("", 16) < 16:
         node = NodeProto.FromString(node.SerializeToString())
@@ -46,13 +46,13 @@ def _dense(sparse: SparseTensorProto) -> NDArray:
 def with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
     """Return a node that leaves out no input which the evaluator asks for, and their values."""
     defaults: dict[str, NDArray] = {}
-    given = list(node.input)
+    inputs = list(node.input)
     for at, value in _LEFT_OUT.get(node.op_type if not node.domain else "", {}).items():
-        given.extend([""] * (at + 1 - len(given)))
-        if not given[at]:
-            given[at] = f"default {at} of {node.output[0]}"
-            defaults[given[at]] = value
+        inputs.extend([""] * (at + 1 - len(inputs)))
+        if not inputs[at]:
+            inputs[at] = f"default {at} of {node.output[0]}"
+            defaults[inputs[at]] = value
     if defaults:
         node = NodeProto.FromString(node.SerializeToString())
-        node.input[:] = given
+        node.input[:] = inputs
     return node, defaults

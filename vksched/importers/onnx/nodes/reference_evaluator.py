@@ -209,8 +209,8 @@ class Unique(OpRun):
 
     def _run(self, x: NDArray, axis: int | None = None, sorted: int | None = 1) -> Results:
         text = x.dtype.kind in "OUS"
-        given = x.astype(str) if text else x
-        y, first, inverse, counts = np.unique(given, True, True, True, axis=axis)
+        values = x.astype(str) if text else x
+        y, first, inverse, counts = np.unique(values, True, True, True, axis=axis)
         inverse = inverse.reshape(-1)
         if not sorted:
             order = np.argsort(first)

@@ -130,8 +130,8 @@ class StringNormalizer(OpRun):
         compare: Callable[[str], str] = str if is_case_sensitive else str.lower
         stops = {compare(word) for word in stopwords or ()}
         change = _CASES[case_change_action]
-        kept = [change(text) for text in x.reshape(-1).tolist() if compare(text) not in stops]
-        return (np.array(kept or [""], object).reshape((1, -1) if x.ndim == 2 else -1),)
+        texts = [change(text) for text in x.reshape(-1).tolist() if compare(text) not in stops]
+        return (np.array(texts or [""], object).reshape((1, -1) if x.ndim == 2 else -1),)
 
 
 class StringSplit(OpRun):

@@ -97,10 +97,10 @@ def from_columns(columns: dict[str, Sequence[object]], weighted: Iterable[NDArra
     mode, threshold = np.asarray(columns["modes"], object), np.asarray(columns["values"])
     count = len(tree)
     missing = np.zeros(count, bool)
-    given = np.asarray(columns["missing_value_tracks_true"], np.int64)
+    missing_true = np.asarray(columns["missing_value_tracks_true"], np.int64)
     if any(len(a) != count for a in (node, feature, yes, no, mode, threshold)) or not count:
         raise ValueError(f"expected as many of each attribute of nodes, at least one, got {count}")
-    missing[: len(given)] = given[:count] == 1
+    missing[: len(missing_true)] = missing_true[:count] == 1
     unknown = sorted(set(mode) - {*MODES, LEAF})
     if unknown:
         raise ValueError(f"expected modes of {[*MODES, LEAF]}, got {unknown[0]!r}")
@@ -108,13 +108,13 @@ def from_columns(columns: dict[str, Sequence[object]], weighted: Iterable[NDArra
     is_leaf = mode == LEAF
     place = np.where(is_leaf, np.cumsum(is_leaf) - 1, np.cumsum(~is_leaf) - 1)
     place[is_leaf] = -1 - place[is_leaf]  # as Branches counts them
-    made = Branches()
+    branch_table = Branches()
     inner = np.flatnonzero(~is_leaf)
     targets_of = place[find(tree[inner], yes[inner])], place[find(tree[inner], no[inner])]
     for i, then, other in zip(inner, *targets_of, strict=True):
         value = threshold[i].item()
         children = ways(mode[i], value, bool(missing[i]), int(then), int(other))
-        made.add(int(feature[i]), 0.0 if value != value else value, children)
+        branch_table.add(int(feature[i]), 0.0 if value != value else value, children)
     starts = np.flatnonzero(np.diff(tree, prepend=tree[0] - 1) != 0)
     trees, nodes, targets, weights = (np.asarray(a) for a in weighted)
     if not len(trees) == len(nodes) == len(targets) == len(weights):
@@ -124,7 +124,7 @@ def from_columns(columns: dict[str, Sequence[object]], weighted: Iterable[NDArra
     at_leaf = leaf >= 0  # old converters give weights to branches as well: they do not count
     targets, weights = targets[order][at_leaf], weights[order][at_leaf]
     return _finish(
-        made, place[starts], int(is_leaf.sum()), leaf[at_leaf], targets, weights, threshold.dtype
+        branch_table, place[starts], int(is_leaf.sum()), leaf[at_leaf], targets, weights, threshold.dtype
     )
 
 
@@ -182,29 +182,29 @@ def from_tensors(
     if modes.max() >= len(NUMBERED):
         raise ValueError(f"expected modes below {len(NUMBERED)}, got {modes.max()}")
     missing = np.zeros(count, bool)
-    given = np.asarray(columns["nodes_missing_value_tracks_true"], np.int64)
-    missing[: len(given)] = given[:count] == 1
+    missing_true = np.asarray(columns["nodes_missing_value_tracks_true"], np.int64)
+    missing[: len(missing_true)] = missing_true[:count] == 1
     yes, no = (np.where(leaf != 0, -1 - ids, ids) for ids, leaf in ((yes, yes_leaf), (no, no_leaf)))
     sets = iter(np.split(members, np.flatnonzero(np.isnan(members)) + 1))
-    made = Branches([0] * count, [0.0] * count, [()] * count)
+    branch_table = Branches([0] * count, [0.0] * count, [()] * count)
     for i in range(count):
         mode, value = NUMBERED[int(modes[i])], splits[i].item()
         children = int(yes[i]), int(no[i])
         if mode == "BRANCH_MEMBER":
             found = next(sets, members[:0])
             values = sorted({v for v in found.tolist() if v == v})
-            _add_set(made, i, int(feature[i]), values, children, bool(missing[i]))
+            _add_set(branch_table, i, int(feature[i]), values, children, bool(missing[i]))
             continue
-        made.features[i], made.thresholds[i] = int(feature[i]), 0.0 if value != value else value
-        made.children[i] = ways(mode, value, bool(missing[i]), *children)
+        branch_table.features[i], branch_table.thresholds[i] = int(feature[i]), 0.0 if value != value else value
+        branch_table.children[i] = ways(mode, value, bool(missing[i]), *children)
     roots = np.asarray(columns["tree_roots"], np.int64)
     if not roots.size or roots.min() < 0 or roots.max() >= count:
         raise ValueError(f"expected roots among {count} nodes")
-    return _finish(made, roots, leaves, np.arange(leaves), targets, weights, splits.dtype)
+    return _finish(branch_table, roots, leaves, np.arange(leaves), targets, weights, splits.dtype)
 
 
 def _add_set(
-    made: Branches,
+    branch_table: Branches,
     at: int,
     feature: int,
     values: Sequence[float],
@@ -214,9 +214,9 @@ def _add_set(
     """Make node `at` the root of a search for a feature among sorted values."""
     yes, no = children
     none = yes if missing else no
-    made.features[at] = feature
+    branch_table.features[at] = feature
     if not values:
-        made.children[at] = (no, no, no, none)
+        branch_table.children[at] = (no, no, no, none)
         return
     stack = [(at, 0, len(values))]
     while stack:
@@ -226,15 +226,15 @@ def _add_set(
         for part in ((low, middle), (middle + 1, high)):
             side = no
             if part[0] < part[1]:
-                side = made.add(feature, 0.0, ())
+                side = branch_table.add(feature, 0.0, ())
                 stack.append((side, *part))
             sides.append(side)
-        made.thresholds[node] = values[middle]
-        made.children[node] = (sides[0], yes, sides[1], none)
+        branch_table.thresholds[node] = values[middle]
+        branch_table.children[node] = (sides[0], yes, sides[1], none)
 
 
 def _finish(
-    made: Branches,
+    branch_table: Branches,
     roots: NDArray,
     leaf_count: int,
     leaves: NDArray,
@@ -243,17 +243,17 @@ def _finish(
     dtype: np.dtype[np.generic],
 ) -> Forest:
     """Return branches and leaves as tables, with leaves behind the branches."""
-    branches = len(made.features)
-    inner = np.array(made.children, np.int64).reshape(branches, 4)
+    branches = len(branch_table.features)
+    inner = np.array(branch_table.children, np.int64).reshape(branches, 4)
     own = np.repeat(np.arange(branches, branches + leaf_count)[:, None], 4, axis=1)
     children = np.concatenate([np.where(inner < 0, branches - 1 - inner, inner), own])
     starts = np.where(roots < 0, branches - 1 - roots, roots)
-    features = np.array(made.features + [0] * leaf_count, np.int64)
+    features = np.array(branch_table.features + [0] * leaf_count, np.int64)
     if features.size and not 0 <= features.min() <= features.max() < 1 << 31:
         raise ValueError("expected numbers of features of 31 bits")
     return Forest(
         features.astype(np.int32),
-        np.array(made.thresholds + [0.0] * leaf_count).astype(dtype),
+        np.array(branch_table.thresholds + [0.0] * leaf_count).astype(dtype),
         children.astype(np.int32),
         starts.astype(np.int32),
         branches,

@@ -375,20 +375,20 @@ def _check_call(node: onnx.NodeProto, schema: Any, where: str) -> None:
     for name, formal in zip(node.input, schema.inputs, strict=False):
         if not name and formal.option == single:
             raise ModelFormatError(f"[onnx] {where}: expected an input {formal.name}, got none")
-    given: set[str] = set()
+    present: set[str] = set()
     known = schema.attributes
     for attribute in node.attribute:
-        if attribute.name in given or attribute.name not in known:
+        if attribute.name in present or attribute.name not in known:
             raise ModelFormatError(
                 f"[onnx] {where}: expected attributes of {', '.join(known) or 'none'}, each at "
-                f"most once, got {attribute.name!r}" + (" again" if attribute.name in given else "")
+                f"most once, got {attribute.name!r}" + (" again" if attribute.name in present else "")
             )
-        given.add(attribute.name)
+        present.add(attribute.name)
         if attribute.type != known[attribute.name].type.value:
             raise ModelFormatError(
                 f"[onnx] {where}, attribute {attribute.name!r}: expected "
                 f"{known[attribute.name].type.name}, got type {attribute.type}"
             )
     for name, wanted in known.items():
-        if wanted.required and name not in given:
+        if wanted.required and name not in present:
             raise ModelFormatError(f"[onnx] {where}: expected an attribute {name!r}, got none")

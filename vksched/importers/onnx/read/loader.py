@@ -111,8 +111,8 @@ def _read(
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)
     _drop_data(model.graph, arrays)
-    size, made = len(data) + folder.total_bytes, reader.made_bytes
-    return OnnxFile(model, MappingProxyType(arrays), path, size, functions, made)
+    size, materialized = len(data) + folder.total_bytes, reader.made_bytes
+    return OnnxFile(model, MappingProxyType(arrays), path, size, functions, materialized)
 
 
 def _content(source: Source) -> memoryview:

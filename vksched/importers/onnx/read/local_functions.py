@@ -28,8 +28,8 @@ def inline_functions(model: ModelProto) -> ModelProto:
     out = ModelProto()
     out.CopyFrom(model)
     versions = _versions(out)
-    kept = [f for f in out.functions if _since(f.name, f.domain, versions) is None]
-    functions = [FunctionProto.FromString(f.SerializeToString()) for f in kept]
+    remaining = [f for f in out.functions if _since(f.name, f.domain, versions) is None]
+    functions = [FunctionProto.FromString(f.SerializeToString()) for f in remaining]
     del out.functions[:]
     by_key = {function_key(f): f for f in functions}
     for nodes in (out.graph.node, *(f.node for f in functions)):
@@ -83,9 +83,9 @@ def _give_defaults(
             _give_defaults(graph.node, functions)
         called = functions.get(function_key(node))
         if called is not None:
-            given = {a.name for a in node.attribute}
+            present = {a.name for a in node.attribute}
             node.attribute.extend(
                 AttributeProto.FromString(a.SerializeToString())
                 for a in called.attribute_proto
-                if a.name not in given
+                if a.name not in present
             )

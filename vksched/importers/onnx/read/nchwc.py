@@ -40,13 +40,13 @@ def mark_blocks(model: onnx.ModelProto) -> None:
     size, marked = 0, []
     for node in _all_nodes(model.graph):
         fits = _fitting(node, shapes, blocked)
-        told = min(fits, default=-1) if len(fits) < len(SIZES) else 0
-        if told < 0 or (told and size and told != size):
+        inferred = min(fits, default=-1) if len(fits) < len(SIZES) else 0
+        if inferred < 0 or (inferred and size and inferred != size):
             raise ModelFormatError(
                 f"[onnx] {label(node)}: expected weights in blocks of {size or '8 or 16'} channels "
                 "as in all of the model, got other ones"
             )
-        size = told or size
+        size = inferred or size
         channels = _channels(node, shapes, blocked)
         if channels is not None:
             blocked.update(dict.fromkeys(node.output, channels))
@@ -60,9 +60,9 @@ def mark_blocks(model: onnx.ModelProto) -> None:
             "this machine; try the model as it was, or as ORT_ENABLE_EXTENDED saves it"
         )
     for node in marked:
-        given = [a for a in node.attribute if a.name != BLOCK]
+        attributes = [a for a in node.attribute if a.name != BLOCK]
         del node.attribute[:]
-        node.attribute.extend([*given, make_attribute(BLOCK, size)])
+        node.attribute.extend([*attributes, make_attribute(BLOCK, size)])
 
 
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -83,12 +83,12 @@ def _channels(
     if node.domain == NCHWC and node.op_type == "Conv":
         shape = shapes.get(node.input[1], ()) if len(node.input) > 1 else ()
         return shape[0] if len(shape) == 4 else 0
-    given = [blocked[name] for name in node.input if name in blocked]
-    if not given:
+    channels = [blocked[name] for name in node.input if name in blocked]
+    if not channels:
         return None
     if node.op_type == "Concat":
-        return sum(given) if all(given) else 0
-    return max(given)
+        return sum(channels) if all(inputs) else 0
+    return max(channels)
 
 
 def _fitting(

@@ -84,21 +84,21 @@ def begins_as_model(data: memoryview) -> bool:
 
 def _graph(data: memoryview, graph: _Field, taken: list[Large | None]) -> list[bytes | memoryview]:
     pieces: list[bytes | memoryview] = []
-    kept = graph.value
+    copied = graph.value
     for field in _fields(data, graph.value, graph.end):
         if (field.number, field.wire) != (_INITIALIZER, _DELIMITED):
             continue
         large = _large(data, field)
         taken.append(None if large is None else Large(large.number, data[large.value : large.end]))
         if large is not None:
-            pieces.append(data[kept : field.start])
+            pieces.append(data[copied : field.start])
             rest: list[bytes | memoryview] = [
                 data[field.value : large.start],
                 data[large.end : field.end],
             ]
             _put(pieces, _INITIALIZER, rest)
-            kept = field.end
-    pieces.append(data[kept : graph.end])
+            copied = field.end
+    pieces.append(data[copied : graph.end])
     return pieces
 
 

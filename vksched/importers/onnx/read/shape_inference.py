@@ -64,10 +64,10 @@ def check_inference(
             helper.make_opsetid(domain, 1) for domain in missing - {o.domain for o in opsets}
         )
     asked.ir_version = max(asked.ir_version, 4)  # from there on initializers need not be inputs
-    said = _failure(asked)
-    if said:
-        found = _ERROR.search(said)
-        where, what = (found[1], found[2]) if found else (_blamed(asked), said)
+    message = _failure(asked)
+    if message:
+        found = _ERROR.search(message)
+        where, what = (found[1], found[2]) if found else (_blamed(asked), message)
         raise ModelFormatError(f"[onnx] {where}: {what}{_operands(asked, where)}")
 
 

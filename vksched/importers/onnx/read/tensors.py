@@ -219,10 +219,10 @@ class TensorReader:
             count = -(-size * _BITS[kind] // 8)
         values = getattr(tensor, field)
         if len(values) != count:
-            given = [f"{len(getattr(tensor, f))} in {f}" for f in _FIELDS if getattr(tensor, f)]
+            filled = [f"{len(getattr(tensor, f))} in {f}" for f in _FIELDS if getattr(tensor, f)]
             raise ModelFormatError(
                 f"[onnx] {where}: expected {count} numbers in {field} for {kind} {shape}, got "
-                f"{' and '.join(given) or 'no data'}"
+                f"{' and '.join(filled) or 'no data'}"
             )
         if kind != "STRING":
             try:

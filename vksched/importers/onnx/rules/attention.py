@@ -42,7 +42,7 @@ from .registry import rule
 def rotary_rule(n: NodeContext) -> Tensor:
     x = n.tensor(0)
     joined = x.rank == 3
-    turned = rotate(
+    rotated = rotate(
         split_heads(x, n.attr("num_heads")) if joined else x,
         n.tensor(1),
         n.tensor(2),
@@ -50,7 +50,7 @@ def rotary_rule(n: NodeContext) -> Tensor:
         bool(n.attr("interleaved", 0)),
         n.attr("rotary_embedding_dim", 0),
     )
-    return join_heads(turned) if joined else turned
+    return join_heads(rotated) if joined else rotated
 
 
 @rule("Attention", types=PLAIN)
@@ -130,8 +130,8 @@ def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
         q, heads = repeat(q, shared // heads, 1), shared
     batch, _, steps, depth = q.shape
     scale = n.attr("scale", 0.0) or 1 / math.sqrt(depth)
-    given = n.optional(3)
-    state = zeros((batch, shared, depth, v.shape[3]), q.dtype) if given is None else given
+    initial = n.optional(3)
+    state = zeros((batch, shared, depth, v.shape[3]), q.dtype) if initial is None else initial
     stored, dtype = state.dtype, FLOAT64 if state.dtype == FLOAT64 else FLOAT32
     decay = exp(cast(split_heads(n.tensor(4), shared), dtype)) if "gated" in kind else None
     rate = None
@@ -139,8 +139,8 @@ def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
         beta = cast(n.tensor(5), dtype)
         rate = split_heads(beta, beta.shape[2])
     q, k, v, state = (cast(t, dtype) for t in (q, k, v, state))
-    made, state = linear_recurrence(q, k, v, state, decay, rate, scale)
-    return cast(join_heads(made), n.tensor(0).dtype), cast(state, stored)
+    attended, state = linear_recurrence(q, k, v, state, decay, rate, scale)
+    return cast(join_heads(attended), n.tensor(0).dtype), cast(state, stored)
 
 
 def linear_recurrence(

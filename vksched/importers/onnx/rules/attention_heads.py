@@ -108,8 +108,8 @@ def rotate(
     caches = [cos, sin]
     if positions is not None:
         caches = [gather(c, positions, 0) for c in caches]
-    turned = rotary_dim or None
-    return rotary_embedding(x, *caches, interleaved=interleaved, rotary_dim=turned)
+    dims = rotary_dim or None
+    return rotary_embedding(x, *caches, interleaved=interleaved, rotary_dim=dims)
 
 
 def scores_of(

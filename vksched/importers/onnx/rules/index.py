@@ -60,8 +60,8 @@ def _gather_widened(table: Tensor, indices: Tensor, axis: int) -> Tensor | None:
         parts = [part if part.size == 1 else gather(part, picks) for part in parts]
     scale = next((part for part in parts if part.dtype == FLOAT32), None)
     zero = next((part for part in parts if part.dtype == INT32), None)
-    made = dequantize_linear(gather(held, picks, axis), scale, zero, axis=along)
-    return made.reshape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]))
+    output = dequantize_linear(gather(held, picks, axis), scale, zero, axis=along)
+    return output.reshape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]))
 
 
 @rule("GatherElements", types=ANY)
@@ -124,8 +124,8 @@ def reverse_sequence(n: NodeContext) -> Tensor:
     length = reshape(lengths, (batches, 1))
     mirrored = sub(sub(length, np.int32(1)), line)
     picked = where(less(line, length), mirrored, expand(line, (batches, steps)))
-    turned = gather_nd(rows, reshape(picked, (batches, steps, 1)), 1)
-    return transpose(turned, np.argsort(order).tolist())
+    rotated = gather_nd(rows, reshape(picked, (batches, steps, 1)), 1)
+    return transpose(rotated, np.argsort(order).tolist())
 
 
 @rule("OneHot", types=ANY)

@@ -64,8 +64,8 @@ def zero_point(n: NodeContext, index: int, shift: int = 0) -> Tensor:
     shape: Shape = () if not n.has(index) or math.prod(n.shape(index)) == 1 else (-1,)
     array = n.value(index).array if n.has(index) else np.zeros((), np.int32)
     if array is None or array.nbytes > INLINE_BYTES:
-        given = n.tensor(index).reshape(shape)
-        return given - shift if shift else given
+        operand = n.tensor(index).reshape(shape)
+        return operand - shift if shift else operand
     return constant(to_storage(array).astype(np.int32).reshape(shape) - np.int32(shift))
 
 
@@ -92,9 +92,9 @@ def _words(n: NodeContext, index: int, as_rows: Callable[[NDArray], NDArray], ki
 
     found = n.lowering.context.fold(f"words {kind}".encode(), [value], make)
     assert found is not None and found[0] is not None
-    made = n.lowering.tensor(found[0])
-    made.name = f"{n.node.input[index]}.words"
-    return made
+    result = n.lowering.tensor(found[0])
+    result.name = f"{n.node.input[index]}.words"
+    return result
 
 
 # -- products ----------------------------------------------------------------------------------
@@ -149,11 +149,11 @@ def _convolution(n: NodeContext, x: int, x_zero: int, w: int, w_zero: int) -> Te
     zeros = _has_zeros(n, x_zero) and _has_zeros(n, w_zero, shape[0])
     if types and zeros and groups == 1 and n.value(w).array is not None and 0 not in shape:
         words = _words(n, w, as_matrix, "of windows")
-        given = zero_point(n, x_zero), zero_of_weights(n, w, w_zero)
+        zeros = zero_point(n, x_zero), zero_of_weights(n, w, w_zero)
         signed = n.elem_type(x) == T.INT8
         int8_values, kernel = n.tensor(x), shape[2:]
         return ops.conv_integer(
-            int8_values, words, shape[0], kernel, *given, signed=signed, **window
+            int8_values, words, shape[0], kernel, *zeros, signed=signed, **window
         )
     weights = centred(n, w, w_zero, channels(n, len(shape)))
     return ops.conv(centred(n, x, x_zero), weights, groups=groups, **window)
@@ -184,8 +184,8 @@ def _requantized(
         low, high = limits(target)
         shift = constant(np.int32(0)) if bias is None else bias
         number = int(to_storage(zero).reshape(()).item())
-        made = ops.requantize(sums, flat(scale), shift, zero=number, low=low, high=high, axis=axis)
-        return Value(target, tensor=made)
+        result = ops.requantize(sums, flat(scale), shift, zero=number, low=low, high=high, axis=axis)
+        return Value(target, tensor=result)
     if bias is not None:
         sums = sums + bias.reshape([-1 if a == axis else 1 for a in range(sums.rank)])
     return saturated(cast(sums, FLOAT32) * scale, zero_of(n, 7), target)

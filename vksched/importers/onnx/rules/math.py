@@ -126,12 +126,12 @@ def mod(n: NodeContext) -> Tensor:
 def pow_rule(n: NodeContext) -> Tensor:
     """x ** y in the type of x; y may have another."""
     x, (base, exponent) = n.tensor(0), (n.elem_type(0), n.elem_type(1))
-    given = n.value(1).array
-    if given is not None and given.size == 1 and is_float(base):
-        value, fewer = float(given.reshape(())), given.ndim <= x.rank
+    exponent_array = n.value(1).array
+    if exponent_array is not None and exponent_array.size == 1 and is_float(base):
+        value, fewer = float(exponent_array.reshape(())), exponent_array.ndim <= x.rank
         simple = {2.0: ops.square, 0.5: ops.sqrt, 1.0: ops.positive}.get(value)
         if simple is not None and fewer:
-            shape = np.broadcast_shapes(x.shape, given.shape)
+            shape = np.broadcast_shapes(x.shape, exponent_array.shape)
             return fit(simple(ops.broadcast_to(x, shape)), base)
     if is_float(base):
         return fit(ops.pow(x, convert(n.tensor(1), exponent, base)), base)

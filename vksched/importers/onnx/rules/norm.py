@@ -37,13 +37,13 @@ def batch_norm_rule(n: NodeContext) -> tuple[Tensor, ...]:
     n.require(n.attr("spatial", 1) == 1, "statistics for each place")
     training = bool(n.attr("training_mode", 0))
     n.require(n.version >= 14 or not any(map(n.wants, range(1, 5))), "training before opset 14")
-    given = n.tensors()
-    wide = [t.dtype for t in given]
+    operands = n.tensors()
+    wide = [t.dtype for t in operands]
     if len(set(wide)) > 1:  # from opset 15 on mean and variance may be wider
         common = FLOAT64 if FLOAT64 in wide else FLOAT32
-        given = [cast(t, common) for t in given]
+        operands = [cast(t, common) for t in operands]
     eps = n.attr("epsilon", 1e-5)
-    x, gamma, beta, mean, variance = given
+    x, gamma, beta, mean, variance = operands
     if not training:
         return (cast(batch_norm(x, gamma, beta, mean, variance, eps), wide[0]),)
     momentum = n.attr("momentum", 0.9)
@@ -112,18 +112,18 @@ def normalized(
 ) -> Tensor:
     """Return layer_norm or rms_norm of x, whose scale and shift may broadcast to x."""
     row = x.shape[normalize_axis("norm", axis, x.rank) :]
-    given = [t for t in (scale, shift) if t is not None]
+    operands = [t for t in (scale, shift) if t is not None]
     if all(t.rank <= len(row) or t.shape[: t.rank - len(row)].count(1) == t.rank - len(row)
-           for t in given):  # fmt: skip
-        tail = [t.shape[max(0, t.rank - len(row)) :] for t in given]
-        given = [
+           for t in operands):  # fmt: skip
+        tail = [t.shape[max(0, t.rank - len(row)) :] for t in operands]
+        operands = [
             broadcast_to(reshape(t, s), row) if t.shape != row else t
-            for t, s in zip(given, tail, strict=True)
+            for t, s in zip(operands, tail, strict=True)
         ]
-        return norm(x, *given, axis=axis, eps=eps)
-    made = norm(x, axis=axis, eps=eps)
-    made = made if scale is None else made * scale
-    return made if shift is None else made + shift
+        return norm(x, *operands, axis=axis, eps=eps)
+    result = norm(x, axis=axis, eps=eps)
+    result = result if scale is None else result * scale
+    return result if shift is None else result + shift
 
 
 def layer_norm_results(

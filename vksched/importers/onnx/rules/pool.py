@@ -39,12 +39,12 @@ def window_of(n: NodeContext) -> dict[str, object]:
     }
 
 
-def _pooled(n: NodeContext, made: Tensor) -> Tensor | Value:
+def _pooled(n: NodeContext, result: Tensor) -> Tensor | Value:
     """Return a result whose last window starts within the input: shape inference counts one in the
     padding, too, of some opsets.
     """
     is_plain = n.attr("ceil_mode", 0) and n.elem_type(0) != TensorProto.BFLOAT16
-    return Value(n.elem_type(0), tensor=made) if is_plain else made
+    return Value(n.elem_type(0), tensor=result) if is_plain else result
 
 
 def averages(n: NodeContext, x: Tensor) -> Tensor:
@@ -60,8 +60,8 @@ def average_pool_rule(n: NodeContext) -> Tensor | Value:
 
 @rule("LpPool", rounds=True)
 def lp_pool_rule(n: NodeContext) -> Tensor | Value:
-    made = lp_pool(n.tensor(0), p=float(n.attr("p", 2)), **window_of(n))  # type: ignore[arg-type]
-    return _pooled(n, made)
+    result = lp_pool(n.tensor(0), p=float(n.attr("p", 2)), **window_of(n))  # type: ignore[arg-type]
+    return _pooled(n, result)
 
 
 @rule("MaxPool", types=PLAIN | {TensorProto.INT8, TensorProto.UINT8, TensorProto.BFLOAT16})
@@ -115,9 +115,9 @@ def max_unpool(n: NodeContext) -> Tensor:
     flat = scatter_elements(
         zeros(math.prod(shape), x.dtype), reshape(index, (-1,)), reshape(x, (-1,))
     )
-    made = reshape(flat, shape)
+    result = reshape(flat, shape)
     if n.has(2):
         missing = [w - s for w, s in zip(n.ints(2), shape, strict=True)]
         n.require(min(missing) >= 0, "an output_shape below that of its window")
-        made = pad(made, [(0, more) for more in missing]) if any(missing) else made
-    return made
+        result = pad(result, [(0, more) for more in missing]) if any(missing) else result
+    return result

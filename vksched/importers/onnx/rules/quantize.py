@@ -44,8 +44,8 @@ def parameter(
     put = place or (lambda value: shaped(value, value.shape))
     array = n.value(index).array
     if array is None or array.nbytes > INLINE_BYTES:
-        made: Tensor = put(n.tensor(index))
-        return cast(made, dtype)
+        result: Tensor = put(n.tensor(index))
+        return cast(result, dtype)
     return constant(put(to_storage(array)).astype(dtype))
 
 
@@ -63,8 +63,8 @@ def centred(
     if is_zero(n, zero):
         return x
     shift = parameter(n, zero, x.dtype, place)
-    made = widened(x, shift, None)
-    return x - shift if made is None else made
+    result = widened(x, shift, None)
+    return x - shift if result is None else result
 
 
 def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | None:
@@ -73,9 +73,9 @@ def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | No
     """
     if x.op != "dequantize_linear" or len(x.inputs) > 1:
         return None
-    given = [part for part in (scale, zero) if part is not None]
+    operands = [part for part in (scale, zero) if part is not None]
     sizes = [
-        {x.rank - part.rank + a: s for a, s in enumerate(part.shape) if s > 1} for part in given
+        {x.rank - part.rank + a: s for a, s in enumerate(part.shape) if s > 1} for part in operands
     ]
     axes = {axis for along in sizes for axis in along}
     if len(axes) > 1 or any(x.shape[a] != s for along in sizes for a, s in along.items()):
@@ -120,13 +120,13 @@ def factor(n: NodeContext, first: int, second: int, target: int | None, *shapes:
     arrays = [n.value(i).array for i in indices]
     if all(a is not None for a in arrays):
         parts = [shaped(a, s) for a, s in zip(arrays, wanted, strict=False) if a is not None]
-        made = parts[0] * parts[1]
-        return constant(np.asarray(made if target is None else made / parts[2], np.float32))
+        result = parts[0] * parts[1]
+        return constant(np.asarray(result if target is None else result / parts[2], np.float32))
     elem_type = n.elem_type(first)
-    given = [shaped(n.tensor(i), s) for i, s in zip(indices, wanted, strict=False)]
-    found = fit(given[0] * given[1], elem_type)
+    operands = [shaped(n.tensor(i), s) for i, s in zip(indices, wanted, strict=False)]
+    found = fit(operands[0] * operands[1], elem_type)
     if target is not None:
-        found = fit(found / given[2], elem_type)
+        found = fit(found / operands[2], elem_type)
     return cast(found, FLOAT32)
 
 
@@ -135,8 +135,8 @@ def quantized(x: Tensor, scale: Tensor, zero: Tensor, elem_type: int, axis: int 
     and zero points.
     """
     low, high = limits(elem_type)
-    made = ops.quantize_linear(x, flat(scale), flat(zero), low=low, high=high, axis=axis)
-    return Value(elem_type, tensor=made)
+    result = ops.quantize_linear(x, flat(scale), flat(zero), low=low, high=high, axis=axis)
+    return Value(elem_type, tensor=result)
 
 
 def saturated(x: Tensor, zero: Tensor | None, elem_type: int) -> Value:
@@ -190,9 +190,9 @@ def quantize_linear(n: NodeContext) -> Value:
     quotient = fit(x / convert(scale, n.elem_type(1), precision), precision)
     scaled, zero = cast(quotient, FLOAT32), zero_of(n, 2, place)
     if target in NARROW_FLOATS:
-        made = scaled if zero is None else scaled + zero
+        result = scaled if zero is None else scaled + zero
         saturate = bool(n.attr("saturate", 1))
-        return Value(target, tensor=convert(made, T.FLOAT, target, saturate))
+        return Value(target, tensor=convert(result, T.FLOAT, target, saturate))
     n.require(target in NARROW_INTS, f"{element_name(target)} as a result")
     return saturated(scaled, zero, target)
 
@@ -221,5 +221,5 @@ def quantize_dynamically(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @rule("DynamicQuantizeLinear")
 def dynamic_quantize_linear(n: NodeContext) -> list[Value]:
     types = (T.UINT8, T.FLOAT, T.UINT8)
-    made = quantize_dynamically(n.tensor(0))
-    return [Value(e, tensor=t) for e, t in zip(types, made, strict=True)]
+    result = quantize_dynamically(n.tensor(0))
+    return [Value(e, tensor=t) for e, t in zip(types, result, strict=True)]

@@ -74,14 +74,14 @@ def _activations(n: NodeContext) -> list[Activation] | None:
     names = n.attr("activations", ())
     if not names or not n.has_attr("activations"):
         return None
-    given = [list(n.attr("activation_alpha", ())), list(n.attr("activation_beta", ()))]
+    activation_args = [list(n.attr("activation_alpha", ())), list(n.attr("activation_beta", ()))]
     out = []
     for name in map(str.lower, names):
         if name in _PLAIN:
             out.append(_activation(name))
         elif name in _OF_NUMBERS:
             defaults = _OF_NUMBERS[name][1]
-            numbers = [g.pop(0) if g else d for g, d in zip(given, defaults, strict=False)]
+            numbers = [g.pop(0) if g else d for g, d in zip(activation_args, defaults, strict=False)]
             out.append(_activation(name, *numbers))
         else:
             raise UnsupportedOp(f"{n.op_type} with the activation {name}")
@@ -97,13 +97,13 @@ def _layer(
     """Operands: x, w, r, b, sequence_lens, then the initial states. weights: in place of w, r."""
     batch_first = bool(n.attr("layout", 0))
 
-    def turned(t: Tensor | None) -> Tensor | None:
+    def squeezed(t: Tensor | None) -> Tensor | None:
         return t if t is None or not batch_first else transpose(t, (1, 0, 2))
 
-    initial = [turned(n.optional(5 + i)) for i in range(states)]
+    initial = [squeezed(n.optional(5 + i)) for i in range(states)]
     names = ("initial_h", "initial_c")[:states]
     y, *last = build(
-        turned(n.tensor(0)),
+        squeezed(n.tensor(0)),
         *(weights or (n.tensor(1), n.tensor(2))),
         n.optional(3),
         sequence_lens=n.optional(4),
@@ -147,10 +147,10 @@ def dynamic_quantize_lstm(n: NodeContext) -> list[Tensor]:
 
         of_each = parameter(n, scale, FLOAT32, place)
         zero = None if is_zero(n, scale + 1) else parameter(n, scale + 1, INT32, place)
-        made = widened(n.tensor(index), zero, of_each)
-        if made is None:
-            made = cast(centred(n, index, scale + 1, place), FLOAT32) * of_each
-        return transpose(made, (0, 2, 1))
+        result = widened(n.tensor(index), zero, of_each)
+        if result is None:
+            result = cast(centred(n, index, scale + 1, place), FLOAT32) * of_each
+        return transpose(result, (0, 2, 1))
 
     coupled = bool(n.attr("input_forget", 0))
     build = partial(lstm, peepholes=n.optional(7), input_forget=coupled)

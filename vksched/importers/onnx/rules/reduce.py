@@ -41,10 +41,10 @@ _REDUCTIONS: dict[str, tuple[Reduce, Callable[[Tensor], Tensor]]] = {
 def reduced_axes(n: NodeContext) -> tuple[int, ...]:
     """Return the axes of a reduction: an attribute, later an operand; all where none is given."""
     rank = len(n.shape(0))
-    given = n.ints(1) if n.has(1) else n.attr("axes") or ()
-    if not given and n.attr("noop_with_empty_axes", 0):
+    requested = n.ints(1) if n.has(1) else n.attr("axes") or ()
+    if not requested and n.attr("noop_with_empty_axes", 0):
         return ()
-    return normalize_axes(n.op_type, given or None, rank)
+    return normalize_axes(n.op_type, requested or None, rank)
 
 
 def _reduction(n: NodeContext) -> Tensor:
@@ -78,8 +78,8 @@ def extreme(n: NodeContext) -> Tensor:
     if x.dtype == BOOL:
         return (ops.reduce_any if is_max else ops.reduce_all)(x, axes, keepdims)
     if prod(x.shape[a] for a in axes) == 0:
-        kept = [1 if a in axes else s for a, s in enumerate(x.shape) if keepdims or a not in axes]
-        return ops.full(kept, _of_nothing(n.elem_type(0), is_max), x.dtype)
+        out_shape = [1 if a in axes else s for a, s in enumerate(x.shape) if keepdims or a not in axes]
+        return ops.full(out_shape, _of_nothing(n.elem_type(0), is_max), x.dtype)
     return (ops.reduce_max if is_max else ops.reduce_min)(x, axes, keepdims)
 
 

@@ -42,15 +42,15 @@ class Rule:
         Raises:
             UnsupportedOp: it cannot express this call.
         """
-        given = [v.elem_type for v in n.inputs if v is not None and v.is_tensor]
-        for elem_type in given:
+        elem_types = [v.elem_type for v in n.inputs if v is not None and v.is_tensor]
+        for elem_type in elem_types:
             if elem_type not in self.types and not (self.rounds and elem_type == BFLOAT16):
                 raise UnsupportedOp(f"{self.op_type} of {element_name(elem_type)}")
         found = self.build(n)
         results: list[Tensor | Value | None] = (
             [found] if isinstance(found, (Tensor, Value)) else list(found)
         )
-        if not self.rounds or BFLOAT16 not in given:
+        if not self.rounds or BFLOAT16 not in elem_types:
             return results
         return [_rounded(n, i, result) for i, result in enumerate(results)]
 

@@ -114,6 +114,6 @@ def deform_conv(n: NodeContext) -> Tensor:
     if n.has(4):
         sampled = sampled * reshape(n.tensor(4), (batch, shared, 1, taps, places))
     columns = reshape(sampled, (batch, groups, inner * taps, places))
-    made = matmul(reshape(w, (groups, outs // groups, inner * taps)), columns)
-    made = reshape(made, (batch, outs, *results))
-    return made + reshape(n.tensor(3), (outs, 1, 1)) if n.has(3) else made
+    result = matmul(reshape(w, (groups, outs // groups, inner * taps)), columns)
+    result = reshape(result, (batch, outs, *results))
+    return result + reshape(n.tensor(3), (outs, 1, 1)) if n.has(3) else result

@@ -22,31 +22,31 @@ MAX_ELEMENTS = 1 << 23
 
 
 @lru_cache(maxsize=8)
-def _matrix(given: int, parts: int, length: int, results: int, dtype: str) -> NDArray:
+def _matrix(samples: int, parts: int, length: int, results: int, dtype: str) -> NDArray:
     """Return the transform of `given` places of `parts` numbers, real and perhaps imaginary, as
     (given * parts, results * 2).
     """
-    cos, sin = _waves(given, length, results)
+    cos, sin = _waves(samples, length, results)
     rows = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)][:parts], 1)
-    return rows.reshape(given * parts, results * 2).astype(numpy_dtype(dtype))
+    return rows.reshape(samples * parts, results * 2).astype(numpy_dtype(dtype))
 
 
 @lru_cache(maxsize=8)
-def _inverse_matrix(given: int, parts: int, length: int, dtype: str) -> NDArray:
+def _inverse_matrix(samples: int, parts: int, length: int, dtype: str) -> NDArray:
     """Return the transform back to real values, (given * parts, length): the other half of what is
     given is the conjugate of this one.
     """
-    cos, sin = _waves(given, length, length)
-    twice = np.full((given, 1), 2.0)
+    cos, sin = _waves(samples, length, length)
+    twice = np.full((samples, 1), 2.0)
     twice[0] = 1.0
     if length % 2 == 0:
         twice[length // 2 :] = 1.0
     rows = np.stack([twice * cos, -twice * sin][:parts], 1) / length
-    return rows.reshape(given * parts, length).astype(numpy_dtype(dtype))
+    return rows.reshape(samples * parts, length).astype(numpy_dtype(dtype))
 
 
-def _waves(given: int, length: int, results: int) -> tuple[NDArray, NDArray]:
-    angles = 2 * np.pi / length * (np.outer(np.arange(given), np.arange(results)) % length)
+def _waves(samples: int, length: int, results: int) -> tuple[NDArray, NDArray]:
+    angles = 2 * np.pi / length * (np.outer(np.arange(samples), np.arange(results)) % length)
     return np.cos(angles), np.sin(angles)
 
 
@@ -72,19 +72,19 @@ def transformed(
         matrix, columns = _matrix(used, parts, length, results, dtype), 2
     rest = moved.shape[:-2]
     flat = reshape(moved, (*rest, used * parts))
-    made = matmul(flat, n.lowering.tensor(known(matrix)))
-    made = reshape(made, (*rest, made.shape[-1] // columns, columns))
+    result = matmul(flat, n.lowering.tensor(known(matrix)))
+    result = reshape(result, (*rest, result.shape[-1] // columns, columns))
     places = list(range(x.rank - 2))
     places.insert(axis, x.rank - 2)
-    return transpose(made, (*places, x.rank - 1))
+    return transpose(result, (*places, x.rank - 1))
 
 
 @rule("DFT", rounds=True)
 def dft(n: NodeContext) -> Tensor:
     """Until opset 19 the axis was an attribute."""
     x = n.tensor(0)
-    given = n.attr("axis", 1) if n.version < 20 else int(n.number(2, -2))
-    axis = normalize_axis("dft", given, x.rank)
+    samples = n.attr("axis", 1) if n.version < 20 else int(n.number(2, -2))
+    axis = normalize_axis("dft", samples, x.rank)
     inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
     # numpy's fast transform leaves rounding where the sums are 0, which ONNX's own tests ask for
     n.require(not inverse or onesided, "complex results of an inverse transform")

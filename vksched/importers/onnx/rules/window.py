@@ -21,8 +21,8 @@ def spatial_axes(n: NodeContext) -> int:
 
 def ints(n: NodeContext, name: str, axes: int, default: int = 1) -> tuple[int, ...]:
     """Return an attribute of one number for each spatial axis."""
-    given = n.attr(name, ())
-    return tuple(given) or (default,) * axes
+    attribute = n.attr(name, ())
+    return tuple(attribute) or (default,) * axes
 
 
 def padding(n: NodeContext, axes: int) -> Padding:
@@ -51,8 +51,8 @@ def either_layout(build: Callable[[NodeContext], Value]) -> Callable[[NodeContex
         if not n.attr("channels_last", 0):
             return build(n)
         first = Value(n.elem_type(0), tensor=channels_first(n.tensor(0)))
-        made = build(n.with_input(0, first))
-        assert made.tensor is not None
-        return replace(made, tensor=channels_last(made.tensor))
+        result = build(n.with_input(0, first))
+        assert result.tensor is not None
+        return replace(result, tensor=channels_last(result.tensor))
 
     return either

@@ -55,17 +55,17 @@ def _padding_mask(n: NodeContext, index: int, like: Tensor, keys: int) -> Tensor
     """
     if not n.has(index):
         return None
-    given, batch = narrow(n.tensor(index)), like.shape[0]
-    if given.rank == 1:
-        n.require(given.shape[0] in (batch, 2 * batch), f"a mask of shape {given.shape}")
-        valid = less(arange(keys), reshape(given[:batch], (batch, 1, 1, 1)))
-        if given.shape[0] == 2 * batch:
-            start = reshape(given[batch:], (batch, 1, 1, 1))
+    mask_input, batch = narrow(n.tensor(index)), like.shape[0]
+    if mask_input.rank == 1:
+        n.require(mask_input.shape[0] in (batch, 2 * batch), f"a mask of shape {mask_input.shape}")
+        valid = less(arange(keys), reshape(mask_input[:batch], (batch, 1, 1, 1)))
+        if mask_input.shape[0] == 2 * batch:
+            start = reshape(mask_input[batch:], (batch, 1, 1, 1))
             valid = logical_and(valid, greater_equal(arange(keys), start))
     else:
-        n.require(given.rank in (2, 3), f"a mask of shape {given.shape}")
-        rows = 1 if given.rank == 2 else given.shape[1]
-        valid = cast(reshape(given, (given.shape[0], 1, rows, given.shape[-1])), BOOL)
+        n.require(mask_input.rank in (2, 3), f"a mask of shape {mask_input.shape}")
+        rows = 1 if mask_input.rank == 2 else mask_input.shape[1]
+        valid = cast(reshape(mask_input, (mask_input.shape[0], 1, rows, mask_input.shape[-1])), BOOL)
     return _filtered(n, valid, like)
 
 
@@ -83,21 +83,21 @@ def quantized_attention(n: NodeContext) -> list[Tensor | None]:
     n.require(not n.attr("do_rotary", 0), "rotary positions")
     n.require(not n.attr("past_present_share_buffer", 0), "a shared buffer")
     product = cast(integer_product(n, 0, 6, 1, 7), FLOAT32)
-    made = product * factor(n, 3, 4, None, (), n.shape(4)) + n.tensor(2)
-    return _attended(n, made, (5, 8, 9))
+    projected = product * factor(n, 3, 4, None, (), n.shape(4)) + n.tensor(2)
+    return _attended(n, projected, (5, 8, 9))
 
 
-def _attended(n: NodeContext, made: Tensor, operands: tuple[int, int, int]) -> list[Tensor | None]:
+def _attended(n: NodeContext, projected: Tensor, operands: tuple[int, int, int]) -> list[Tensor | None]:
     """Return the attention of queries, keys and values in one, and the new past.
 
     operands: positions of the padding mask, of the past (k and v), of the bias of scores.
     """
     padding, before_at, bias = operands
     heads = n.attr("num_heads")
-    widths = n.attr("qkv_hidden_sizes", ()) or (made.shape[2] // 3,) * 3
+    widths = n.attr("qkv_hidden_sizes", ()) or (projected.shape[2] // 3,) * 3
     parts, start = [], 0
     for width in widths:
-        parts.append(split_heads(slice_(made, start, start + width, 2), heads))
+        parts.append(split_heads(slice_(projected, start, start + width, 2), heads))
         start += width
     q, k, v = parts
     past, present = 0, None
@@ -221,12 +221,12 @@ def rotary_rule(n: NodeContext) -> Tensor:
     at = narrow(n.tensor(1))
     if at.rank == 1:
         at = broadcast_to(at + arange(x.shape[2]), (x.shape[0], x.shape[2]))
-    turned = rotate(
+    rotated = rotate(
         *(x, cos, n.tensor(3), at),
         interleaved=bool(n.attr("interleaved", 0)),
         rotary_dim=n.attr("rotary_embedding_dim", 0),
     )
-    return join_heads(turned) if joined else turned
+    return join_heads(rotated) if joined else rotated
 
 
 @rule("MRotaryEmbedding", domain=MICROSOFT)
@@ -249,9 +249,9 @@ def rotary_of_streams(n: NodeContext) -> Tensor:
         first, second, third = (gather(table, at[i], 0) for i in range(3))
         return where(constant(stream == 1), second, where(constant(stream == 2), third, first))
 
-    turned = rotate(
+    rotated = rotate(
         *(x, cache(cos), cache(n.tensor(3)), None),
         interleaved=bool(n.attr("interleaved", 0)),
         rotary_dim=n.attr("rotary_embedding_dim", 0),
     )
-    return join_heads(turned) if joined else turned
+    return join_heads(rotated) if joined else rotated

@@ -142,9 +142,9 @@ def skip_layer_norm(n: NodeContext) -> list[Tensor | None]:
 @rule("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_rms_norm(n: NodeContext) -> list[Tensor | None]:
     total, eps = _skipped(n, 3), n.attr("epsilon", 1e-12)
-    made = normalized(rms_norm, total, n.tensor(2), None, -1, eps)
+    out = normalized(rms_norm, total, n.tensor(2), None, -1, eps)
     mean = full((*total.shape[:-1], 1), 0.0) if n.wants(1) else None  # which it does without
-    return [made, mean, rms_deviation(n, 2, total, -1, eps), total]
+    return [out, mean, rms_deviation(n, 2, total, -1, eps), total]
 
 
 @rule("EmbedLayerNormalization", domain=MICROSOFT)
@@ -186,11 +186,11 @@ def _embedded(
     if n.has(1) and segments is not None:
         total = total + gather(segments, n.tensor(1), 0)
     eps = n.attr("epsilon", 1e-12)
-    made = normalized(layer_norm, total, scale, shift, -1, eps)
+    out = normalized(layer_norm, total, scale, shift, -1, eps)
     valid: Tensor | Value = (
         reduce_sum(n.tensor(7), 1) if n.has(7) else known(np.zeros(batch, np.int32))
     )
-    return [made, valid, total]
+    return [out, valid, total]
 
 
 # -- products ------------------------------------------------------------------------------------
@@ -200,9 +200,9 @@ def _embedded(
 def fused_matmul(n: NodeContext) -> Tensor:
     a, b = _batched(n, 0, "A"), _batched(n, 1, "B")
     flags = [bool(n.attr(name, 0)) and t.rank > 1 for name, t in (("transA", a), ("transB", b))]
-    made = matmul(a, b, transpose_a=flags[0], transpose_b=flags[1])
+    out = matmul(a, b, transpose_a=flags[0], transpose_b=flags[1])
     alpha = n.attr("alpha", 1.0)
-    return made if alpha == 1 else mul(made, alpha)
+    return out if alpha == 1 else mul(out, alpha)
 
 
 def _batched(n: NodeContext, index: int, which: str) -> Tensor:
@@ -225,10 +225,10 @@ def fused_conv(n: NodeContext) -> Tensor:
 
 def fused_convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
     """Return a convolution, what is added to it, and an activation. weights: as `convolution`."""
-    made = convolution(n, weights)
+    out = convolution(n, weights)
     if n.has(3):
-        made = made + n.tensor(3)
-    return _activated(n, made)
+        out = out + n.tensor(3)
+    return _activated(n, out)
 
 
 # -- words ---------------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ def word_embedding(n: NodeContext) -> Tensor:
     window, count = w.shape[2], words.shape[1]
     n.require(window <= count, f"a window of {window} for words of {count}")
     rows = unsqueeze(gather(n.tensor(3), words, 0), 1)
-    made = squeeze(tanh(conv(rows, w, n.tensor(2))), 3)
+    out = squeeze(tanh(conv(rows, w, n.tensor(2))), 3)
     lengths = reduce_sum(cast(greater(words, 0), INT32), 1, keepdims=True)
     places = maximum(lengths - window, 0)
     inside = less_equal(arange(count - window + 1), places)
-    return reduce_max(where(unsqueeze(inside, 1), made, -1e12), 2)
+    return reduce_max(where(unsqueeze(inside, 1), out, -1e12), 2)

@@ -61,12 +61,12 @@ def gated_delta_net(n: NodeContext) -> list[Tensor]:
         if n.has(6):
             state = transpose(slice_(n.tensor(6), at, at + 1, 0), (0, 1, 3, 2))
         scale = n.attr("scale", 0.0) or 1 / math.sqrt(depth)
-        made, state = linear_recurrence(queries, keys, values, state, gates[0], gates[1], scale)
-        results.append(transpose(made[0], (1, 0, 2)))
+        output, state = linear_recurrence(queries, keys, values, state, gates[0], gates[1], scale)
+        results.append(transpose(output[0], (1, 0, 2)))
         states.append(transpose(state, (0, 1, 3, 2)))
     lead = n.shape(0)[: 1 if len(n.shape(0)) < 4 else 2]
-    made = reshape(concat(results, 0), (*lead, heads, v.shape[2]))
-    return [as_given(n, made), concat(states, 0)]
+    output = reshape(concat(results, 0), (*lead, heads, v.shape[2]))
+    return [as_given(n, output), concat(states, 0)]
 
 
 def _part(x: Tensor, start: int, end: int) -> Tensor:
@@ -77,8 +77,8 @@ def _part(x: Tensor, start: int, end: int) -> Tensor:
 def _operands(n: NodeContext) -> list[Tensor]:
     """Return queries, keys and values as (rows, heads, size); they may come in one."""
     if n.has(1):
-        given = [wide(n, i) for i in range(3)]
-        return [reshape(t, (-1, *t.shape[-2:])) for t in given]
+        operands = [wide(n, i) for i in range(3)]
+        return [reshape(t, (-1, *t.shape[-2:])) for t in operands]
     x, (_, heads, width, depth) = wide(n, 0), n.shape(6)
     rows = reshape(x, (-1, x.shape[-1]))
     shared = (x.shape[-1] - heads * width) // (2 * depth)
@@ -90,17 +90,17 @@ def _operands(n: NodeContext) -> list[Tensor]:
 
 def _decay(n: NodeContext, rows: int, heads: int) -> Tensor:
     """Return the logarithms of decays: (rows, heads, 1), or one for each place of a key."""
-    given = reshape(wide(n, 4), (rows, heads, -1))
+    logits = reshape(wide(n, 4), (rows, heads, -1))
     kind = n.attr("gate_activation", "none")
     if kind == "none":
-        return given
+        return logits
     factor = exp(reshape(n.tensor(7), (heads, 1)))
     if n.has(8):
-        given = given + reshape(n.tensor(8), (heads, -1))
+        logits = logits + reshape(n.tensor(8), (heads, -1))
     if kind in ("softplus", "qwen"):
-        return neg(factor * softplus(given))
+        return neg(factor * softplus(logits))
     n.require(kind in ("sigmoid", "kda"), f"the activation {kind}")
-    return mul(sigmoid(factor * given), n.attr("gate_lower_bound", -5.0))
+    return mul(sigmoid(factor * logits), n.attr("gate_lower_bound", -5.0))
 
 
 def _sequences(n: NodeContext, rows: int) -> Sequence[tuple[int, int]]:

@@ -37,10 +37,10 @@ def wide(n: NodeContext, index: int) -> Tensor:
     return cast(x, FLOAT32) if x.dtype == FLOAT16 else x
 
 
-def as_given(n: NodeContext, made: Tensor) -> Tensor:
+def as_given(n: NodeContext, out: Tensor) -> Tensor:
     """Returns what was computed in float32 in the element type of operand 0."""
     dtype = n.tensor(0).dtype
-    return fit(made if made.dtype == dtype else cast(made, dtype), n.elem_type(0))
+    return fit(out if out.dtype == dtype else cast(out, dtype), n.elem_type(0))
 
 
 @rule("ScaledSiLU", types=NUMBERS, domain=MICROSOFT)
@@ -74,8 +74,8 @@ def gated_rms_norm(n: NodeContext) -> Tensor:
     kind = n.attr("activation", "silu")
     n.require(kind in ("silu", "swish", "sigmoid"), f"the activation {kind}")
     parts = reshape(x, (*x.shape[:-1], x.shape[-1] // scale.size, scale.size))
-    made = reshape(rms_norm(parts, scale, eps=n.attr("epsilon", 1e-5)), x.shape)
-    return as_given(n, made * (sigmoid(gate) if kind == "sigmoid" else silu(gate)))
+    out = reshape(rms_norm(parts, scale, eps=n.attr("epsilon", 1e-5)), x.shape)
+    return as_given(n, out * (sigmoid(gate) if kind == "sigmoid" else silu(gate)))
 
 
 def _branches(n: NodeContext, index: int = 0) -> Tensor:
@@ -87,11 +87,11 @@ def _branches(n: NodeContext, index: int = 0) -> Tensor:
 @rule("BranchwiseRMSNorm", types=NUMBERS, domain=MICROSOFT)
 def branchwise_rms_norm(n: NodeContext) -> Tensor:
     x = _branches(n)
-    made = rms_norm(x, eps=n.attr("epsilon", 1e-5))
+    out = rms_norm(x, eps=n.attr("epsilon", 1e-5))
     if n.has(1):
         scale = wide(n, 1)
-        made = made * reshape(scale, (-1, x.shape[-1]))
-    return as_given(n, reshape(made, n.shape(0)))
+        out = out * reshape(scale, (-1, x.shape[-1]))
+    return as_given(n, reshape(out, n.shape(0)))
 
 
 @rule("EngramGate", types=NUMBERS, domain=MICROSOFT)
@@ -107,8 +107,8 @@ def engram_gate(n: NodeContext) -> list[Tensor | None]:
     key, query = normed(wide(n, 0), 3), normed(wide(n, 1), 4)
     score = reduce_sum(key * query, -1, keepdims=True) * (1 / math.sqrt(size))
     gate = sigmoid(sign(score) * sqrt(maximum(absolute(score), 1e-6)))
-    made = gate * unsqueeze(wide(n, 2), 2)
-    return [as_given(n, made), as_given(n, normed(made, 5)) if n.wants(1) else None]
+    out = gate * unsqueeze(wide(n, 2), 2)
+    return [as_given(n, out), as_given(n, normed(out, 5)) if n.wants(1) else None]
 
 
 # -- hyper-connections -----------------------------------------------------------------------------
@@ -124,17 +124,17 @@ def _mix(n: NodeContext, index: int, branches: Shape) -> Tensor:
 @rule("HyperConnectionPreMix", types=NUMBERS, domain=MICROSOFT)
 def pre_mix(n: NodeContext) -> Tensor:
     x = _branches(n)
-    made = reduce_sum(x * _mix(n, 1, x.shape), -2)
-    return as_given(n, mul(made, n.attr("reduction_scale", 1.0)))
+    out = reduce_sum(x * _mix(n, 1, x.shape), -2)
+    return as_given(n, mul(out, n.attr("reduction_scale", 1.0)))
 
 
 @rule("HyperConnectionPostMix", types=NUMBERS, domain=MICROSOFT)
 def post_mix(n: NodeContext) -> Tensor:
     """Operands: branches, what a block made of them, its gates, and how branches are mixed."""
     x = _branches(n)
-    made = _mix(n, 2, x.shape) * unsqueeze(wide(n, 1), -2)
+    out = _mix(n, 2, x.shape) * unsqueeze(wide(n, 1), -2)
     if n.has(3):
         mixing = wide(n, 3)
-        turned = (*range(mixing.rank - 2), mixing.rank - 1, mixing.rank - 2)
-        x = matmul(transpose(mixing, turned), x)
-    return as_given(n, reshape(x + made, n.shape(0)))
+        axes = (*range(mixing.rank - 2), mixing.rank - 1, mixing.rank - 2)
+        x = matmul(transpose(mixing, axes), x)
+    return as_given(n, reshape(x + out, n.shape(0)))

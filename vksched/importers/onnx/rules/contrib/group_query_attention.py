@@ -61,19 +61,19 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
     n.require(not n.attr("sliding_window_cache", 0), "a cache that slides")
     q, k, v = _grouped_operands(n)
     (batch, heads, queries, depth), total = q.shape, int(n.number(6))
-    given = narrow(n.tensor(16)) if n.has(16) else None
+    lengths = narrow(n.tensor(16)) if n.has(16) else None
     # a prompt: nothing before it, what is too long is padding
-    first = queries == total and given is None
+    first = queries == total and lengths is None
     counts = narrow(n.tensor(5)) + 1
     past = constant(np.zeros(batch, np.int32))
     if not first:
-        past = reshape(counts, (batch,)) - (queries if given is None else given)
+        past = reshape(counts, (batch,)) - (queries if lengths is None else lengths)
     if n.attr("do_rotary", 0):
-        q, k = _turned(n, q, k, past, 7, (9, first))
-    one = first or (batch == 1 and given is None)
+        q, k = _rotated(n, q, k, past, 7, (9, first))
+    one = first or (batch == 1 and lengths is None)
     at = 0 if first else total - queries if one else past
     caches = [_Cache(n, name, 3 + i, 12 + i) for i, name in enumerate("kv")]
-    presents = [c.put(t, at, total, given) for c, t in zip(caches, (k, v), strict=True)]
+    presents = [c.put(t, at, total, lengths) for c, t in zip(caches, (k, v), strict=True)]
     keys, values = (
         cache.floats(slice_(t, 0, total, 2), q) for cache, t in zip(caches, presents, strict=True)
     )
@@ -114,12 +114,12 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
 
 def _scores(n: NodeContext, q: Tensor, keys: Tensor, mask: Tensor | None, inside: Tensor) -> Tensor:
     """Return the scores before softmax, 0 where a key is hidden, or behind it."""
-    given = scale_of(n, q.shape[3]), n.attr("softcap", 0.0)
+    scale_and_cap = scale_of(n, q.shape[3]), n.attr("softcap", 0.0)
     if n.attr("qk_output", 0) == 2:
-        return scores_of(q, keys, *given, both(mask, inside, q), 3)
+        return scores_of(q, keys, *scale_and_cap, both(mask, inside, q), 3)
     n.require(not n.has(10), "scores with a bias as a result")
     visible = inside if mask is None else logical_and(mask, inside)
-    return where(visible, scores_of(q, keys, *given, None, 1), number_of(0.0, q))
+    return where(visible, scores_of(q, keys, *scale_and_cap, None, 1), number_of(0.0, q))
 
 
 class _Cache:
@@ -166,7 +166,7 @@ def _grouped_operands(n: NodeContext) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _turned(
+def _rotated(
     n: NodeContext,
     q: Tensor,
     k: Tensor,
@@ -187,8 +187,8 @@ def _turned(
         at = narrow(n.tensor(positions[0]))
     at = broadcast_to(at, (batch, queries))
     apart = bool(n.attr("rotary_interleaved", 0))
-    turned = [rotate(t, cos, sin, at, apart, 2 * cos.shape[1]) for t in (q, k)]
-    return turned[0], turned[1]
+    rotated = [rotate(t, cos, sin, at, apart, 2 * cos.shape[1]) for t in (q, k)]
+    return rotated[0], rotated[1]
 
 
 @rule("SparseAttention", domain=MICROSOFT)
@@ -203,7 +203,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
     if queries != total:
         past = reshape(narrow(n.tensor(8)), (batch,)) - queries
     if n.attr("do_rotary", 0):
-        q, k = _turned(n, q, k, past, 9)
+        q, k = _rotated(n, q, k, past, 9)
     at = 0 if queries == total else past
     presents = [put_rows(n.tensor(3 + i), new, at, total) for i, new in enumerate((k, v))]
     keys, values = (slice_(t, 0, total, 2) for t in presents)

@@ -37,8 +37,8 @@ from ..window import channels_first, channels_last, ints, spatial_axes
 
 @rule("NhwcMaxPool", types=(TensorProto.INT8, TensorProto.UINT8), domain=MICROSOFT)
 def nhwc_max_pool(n: NodeContext) -> Value:
-    made = max_pool(channels_first(n.tensor(0)), **window_of(n))  # type: ignore[arg-type]
-    return Value(n.elem_type(0), tensor=channels_last(made))
+    result = max_pool(channels_first(n.tensor(0)), **window_of(n))  # type: ignore[arg-type]
+    return Value(n.elem_type(0), tensor=channels_last(result))
 
 
 # -- crops ---------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def crop_and_resize(n: NodeContext) -> Tensor:
         return gather(table, first + cast(row, INT32) * width + cast(column, INT32), 0)
 
     if mode == "nearest":
-        made = values(floor(y + 0.5), floor(x_at + 0.5))
+        result = values(floor(y + 0.5), floor(x_at + 0.5))
     else:
         n.require(mode == "bilinear", f"mode {mode}")
         top, left = floor(y), floor(x_at)
@@ -80,11 +80,11 @@ def crop_and_resize(n: NodeContext) -> Tensor:
         for row in (top, ceil(y)):
             before = values(row, left)
             rows.append(before + (values(row, ceil(x_at)) - before) * across)
-        made = rows[0] + (rows[1] - rows[0]) * reshape(y - top, (*top.shape, 1))
+        result = rows[0] + (rows[1] - rows[0]) * reshape(y - top, (*top.shape, 1))
     inside = logical_and(*insides)
-    outside = number_of(n.attr("extrapolation_value", 0.0), made)
-    made = where(reshape(inside, (*inside.shape, 1)), made, outside)
-    return transpose(made, (0, 3, 1, 2))
+    outside = number_of(n.attr("extrapolation_value", 0.0), result)
+    result = where(reshape(inside, (*inside.shape, 1)), result, outside)
+    return transpose(result, (0, 3, 1, 2))
 
 
 def _places(start: Tensor, end: Tensor, size: int, count: int) -> Tensor:
@@ -93,9 +93,9 @@ def _places(start: Tensor, end: Tensor, size: int, count: int) -> Tensor:
     if count == 1:
         return (start + end) * 0.5
     steps = np.arange(count, dtype=numpy_dtype(start.dtype))
-    made = start + constant(steps) * ((end - start) * (1 / (count - 1)))
+    result = start + constant(steps) * ((end - start) * (1 / (count - 1)))
     # the last one is the corner itself, which sums may miss
-    return where(constant(steps == count - 1), end, made)
+    return where(constant(steps == count - 1), end, result)
 
 
 # -- pools with masks ----------------------------------------------------------------------------

@@ -31,12 +31,12 @@ def unpack(array: NDArray, bits: int) -> NDArray:
 
 def once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
     """Return a weight made of known operands. The same operands give the same weight."""
-    given = [n.value(i) if n.has(i) else None for i in operands]
+    known_arrays = [n.value(i) if n.has(i) else None for i in operands]
     arrays = [n.known(i) if n.has(i) else None for i in operands]
     node = n.node.SerializeToString(deterministic=True)
-    made = n.lowering.context.fold(node, given, lambda: [known(make(*arrays))])
-    assert made is not None and made[0] is not None
-    return n.lowering.tensor(made[0])
+    result = n.lowering.context.fold(node, known_arrays, lambda: [known(make(*arrays))])
+    assert result is not None and result[0] is not None
+    return n.lowering.tensor(result[0])
 
 
 @rule("MatMulNBits", types=ANY, domain=MICROSOFT)
@@ -132,9 +132,9 @@ def gather_packed(n: NodeContext) -> Value:
         words = once(n, (0,), lambda table: repack(name, table, (count, columns)))
     at = n.tensor(1)
     rows = gather(words, where((at >= 0) & (at < count), at, at * 0), 0)
-    made = rows if kind is None else dequantize_words(rows, kind.name, columns)
+    result = rows if kind is None else dequantize_words(rows, kind.name, columns)
     target = n.attr("output_dtype", TensorProto.BFLOAT16)
-    return Value(target, tensor=fit(cast(made, storage(target)), target))
+    return Value(target, tensor=fit(cast(result, storage(target)), target))
 
 
 @rule("GatherBlockQuantized", types=ANY, domain=MICROSOFT)

@@ -123,12 +123,12 @@ def _mixed(
     x = n.tensor(0)
 
     def layer(rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
-        made = moe_linear(rows, matrices, expert_ids)
-        return made if bias is None else made + gather(bias, expert_ids, 0)
+        result = moe_linear(rows, matrices, expert_ids)
+        return result if bias is None else result + gather(bias, expert_ids, 0)
 
     rows = reshape(x, (-1, x.shape[-1]))
-    made = layer(_activated(n, layer(rows, *first)), *second)
-    return reshape(reduce_sum(made * unsqueeze(weights, 2), 1), x.shape)
+    result = layer(_activated(n, layer(rows, *first)), *second)
+    return reshape(reduce_sum(result * unsqueeze(weights, 2), 1), x.shape)
 
 
 def _activated(n: NodeContext, x: Tensor) -> Tensor:

@@ -94,8 +94,8 @@ def _softmax(n: NodeContext, x: Tensor) -> Tensor:
     if n.attr("opset", 13) >= 13:
         return ops.softmax(x, axis)
     axis += x.rank if axis < 0 else 0
-    kept = x.shape[:axis]
-    return ops.softmax(x.reshape((*kept, -1)), -1).reshape(x.shape)
+    leading = x.shape[:axis]
+    return ops.softmax(x.reshape((*leading, -1)), -1).reshape(x.shape)
 
 
 quantised("QLinearSoftmax")(_of_one(_softmax))
@@ -135,16 +135,16 @@ def qgemm(n: NodeContext) -> Value:
     if n.has(6):
         sums = sums + n.tensor(6)
     scale = factor(n, 1, 4, None, n.shape(1), n.shape(4)) * float(n.attr("alpha", 1.0))
-    made = cast(sums, FLOAT32) * scale
-    return _result(n, made, 7, n.elem_type(0)) if n.has(7) else Value(T.FLOAT, tensor=made)
+    out = cast(sums, FLOAT32) * scale
+    return _result(n, out, 7, n.elem_type(0)) if n.has(7) else Value(T.FLOAT, tensor=out)
 
 
 @quantised("MatMulIntegerToFloat")
 def matmul_integer_to_float(n: NodeContext) -> Value:
     """Operands: a, b, their scales, their zero points, and a bias."""
     product = cast(integer_product(n, 0, 4, 1, 5), FLOAT32)
-    made = product * factor(n, 2, 3, None, per_row(n, 2), n.shape(3))
-    return Value(T.FLOAT, tensor=made + n.tensor(6) if n.has(6) else made)
+    out = product * factor(n, 2, 3, None, per_row(n, 2), n.shape(3))
+    return Value(T.FLOAT, tensor=out + n.tensor(6) if n.has(6) else out)
 
 
 @quantised("DynamicQuantizeMatMul")
@@ -153,5 +153,5 @@ def dynamic_quantize_matmul(n: NodeContext) -> Value:
     a, scale, zero = quantize_dynamically(n.tensor(0))
     by_zero = byte_product(n, a, T.UINT8, 1, 3)
     sums = by_zero(zero) if by_zero else ops.matmul(a - zero, centred(n, 1, 3))
-    made = cast(sums, FLOAT32) * (scale * parameter(n, 2, FLOAT32))
-    return Value(T.FLOAT, tensor=made + n.tensor(4) if n.has(4) else made)
+    out = cast(sums, FLOAT32) * (scale * parameter(n, 2, FLOAT32))
+    return Value(T.FLOAT, tensor=out + n.tensor(4) if n.has(4) else out)

@@ -55,8 +55,8 @@ def body_of(n: NodeContext, name: str, inputs: int, outputs: int) -> GraphProto:
 
 
 def copy_of(n: NodeContext, graph: GraphProto, prefix: str, arguments: Mapping[str, str]) -> Copy:
-    made = n.lowering.context.graph_initializers(graph)
-    return copy_body(graph.node, [o.name for o in graph.output], prefix, arguments, made)
+    initializers = n.lowering.context.graph_initializers(graph)
+    return copy_body(graph.node, [o.name for o in graph.output], prefix, arguments, initializers)
 
 
 @rule("If", types=EVERY)
@@ -106,21 +106,21 @@ def _turn(
     count: int,
     keep: Value,
     carried: list[str],
-    made: list[str],
+    scan_names: list[str],
 ) -> Sequence[Tensor | Value | None]:
     """Copy one turn and what follows it, or ends the loop."""
     if turn == count or not n.lowering.demand(keep).reshape(-1)[0]:
-        return _loop_results(n, body, carried, made)
+        return _loop_results(n, body, carried, scan_names)
     require_small(body, turn + 1)
     prefix = f"{n.lowering.context.prefix(n.node)}{turn}."
-    given = [f"{prefix}turn", f"{prefix}keep", *carried]
-    arguments = dict(zip((i.name for i in body.input), given, strict=False))
+    sources = [f"{prefix}turn", f"{prefix}keep", *carried]
+    arguments = dict(zip((i.name for i in body.input), sources, strict=False))
     copy = copy_of(n, body, prefix, arguments)
-    copy.env[given[0]] = known(np.array(turn, np.int64))
-    copy.env[given[1]] = known(np.array(True))
+    copy.env[sources[0]] = known(np.array(turn, np.int64))
+    copy.env[sources[1]] = known(np.array(True))
     on = make_node("Loop", [], n.outputs, n.node.name, domain=INTERNAL)
     ends = len(carried) + 1
-    on.input.extend([*copy.outputs[:ends], *made, *copy.outputs[ends:]])
+    on.input.extend([*copy.outputs[:ends], *scan_names, *copy.outputs[ends:]])
     on.attribute.extend(
         [
             make_attribute("body", body),
@@ -139,24 +139,24 @@ def require_small(body: GraphProto, turns: int) -> None:
 
 
 def _loop_results(
-    n: NodeContext, body: GraphProto, carried: list[str], made: list[str]
+    n: NodeContext, body: GraphProto, carried: list[str], scan_names: list[str]
 ) -> list[Tensor | Value | None]:
     env = n.lowering.env
     scans = len(body.output) - 1 - len(carried)
     out: list[Tensor | Value | None] = [env[name] if name else None for name in carried]
     for k in range(scans):
-        turns = [env[name] for name in made[k::scans]]
+        turns = [env[name] for name in scan_names[k::scans]]
         out.append(stacked(n, turns, 0) if turns else no_turns(body, 1 + len(carried) + k))
     return out
 
 
 def _copies_end(body: GraphProto) -> bool:
     """Whether the condition stays true: the loop then takes all its turns."""
-    made = {name: node for node in body.node for name in node.output}
+    producers = {name: node for node in body.node for name in node.output}
     name = body.output[0].name
-    while name in made and made[name].op_type == "Identity":
-        name = made[name].input[0]
-    return name == body.input[1].name or (name in made and made[name].op_type == "Constant")
+    while name in producers and producers[name].op_type == "Identity":
+        name = producers[name].input[0]
+    return name == body.input[1].name or (name in producers and producers[name].op_type == "Constant")
 
 
 def _condition_is_known(n: NodeContext, body: GraphProto) -> bool:
@@ -165,8 +165,8 @@ def _condition_is_known(n: NodeContext, body: GraphProto) -> bool:
     carried = [i.name for i in body.input[2:]]
     lost = {
         name
-        for name, given in zip(carried, n.node.input[2:], strict=False)
-        if given and not env[given].is_known
+        for name, initial in zip(carried, n.node.input[2:], strict=False)
+        if initial and not env[initial].is_known
     }
     while True:
         unknown = set(lost)

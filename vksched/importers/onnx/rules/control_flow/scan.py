@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 def _directions(n: NodeContext, name: str, count: int) -> tuple[int, ...]:
     """Return an attribute with a number for each of some values, by default 0."""
-    given = tuple(n.attr(name) or (0,) * count)
-    if len(given) != count:
+    directions = tuple(n.attr(name) or (0,) * count)
+    if len(directions) != count:
         raise ModelFormatError(
-            f"[onnx] {describe(n.node)}: expected {count} numbers as {name!r}, got {given}"
+            f"[onnx] {describe(n.node)}: expected {count} numbers as {name!r}, got {directions}"
         )
-    return given
+    return directions
 
 
 @rule("Stack", types=EVERY, domain=INTERNAL)
@@ -47,13 +47,13 @@ def stack_rule(n: NodeContext) -> Value:
 @rule("Scan", types=EVERY)
 def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
     count = n.attr("num_scan_inputs")
-    given = len(n.inputs) - (n.version < 9)
-    if not isinstance(count, int) or not 0 < count <= given:
+    operand_count = len(n.inputs) - (n.version < 9)
+    if not isinstance(count, int) or not 0 < count <= operand_count:
         raise ModelFormatError(
-            f"[onnx] {describe(n.node)}: expected 1 to {given} as 'num_scan_inputs', got {count}"
+            f"[onnx] {describe(n.node)}: expected 1 to {operand_count} as 'num_scan_inputs', got {count}"
         )
-    carried = given - count
-    body = body_of(n, "body", given, carried)
+    carried = operand_count - count
+    body = body_of(n, "body", operand_count, carried)
     if n.version < 9:
         return _batched_scan(n, body, count)
     axes = _directions(n, "scan_input_axes", count)
@@ -62,7 +62,7 @@ def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
     turns = len(lines[0])
     n.require(all(len(line) == turns for line in lines), "inputs of different lengths")
     require_small(body, turns)
-    nodes, env, states, made = _turns(
+    nodes, env, states, scan_names = _turns(
         n, body, n.lowering.context.prefix(n.node), list(n.node.input[:carried]), lines
     )
     nodes += hand_over(states, n.outputs)
@@ -76,7 +76,7 @@ def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
             env[target] = no_turns(body, carried + k)
             n.require(out_axes[k] == 0, "no turns")
             continue
-        ordered = made[k][::-1] if out_backward[k] else made[k]
+        ordered = scan_names[k][::-1] if out_backward[k] else scan_names[k]
         nodes.append(
             make_node("Stack", ordered, [target], n.node.name, domain=INTERNAL, axis=out_axes[k])
         )
@@ -91,21 +91,21 @@ def _batched_scan(n: NodeContext, body: GraphProto, count: int) -> list[Tensor |
     carried = len(n.inputs) - 1 - count
     backward = _directions(n, "directions", count)
     batches = n.shape(1)[0]
-    given = [_parts(n, n.value(i), 0, False) for i in range(1, len(n.inputs))]
+    slices = [_parts(n, n.value(i), 0, False) for i in range(1, len(n.inputs))]
     prefix = n.lowering.context.prefix(n.node)
     nodes: list[NodeProto] = []
     env: dict[str, Value] = {}
     results: list[list[str]] = [[] for _ in n.outputs]
     for batch in range(batches):
-        lines = [_parts(n, given[carried + i][batch], 0, bool(backward[i])) for i in range(count)]
+        lines = [_parts(n, slices[carried + i][batch], 0, bool(backward[i])) for i in range(count)]
         require_small(body, batches * len(lines[0]))
         start = f"{prefix}{batch}."
         states = [f"{start}state{i}" for i in range(carried)]
-        env.update({name: given[i][batch] for i, name in enumerate(states)})
-        more, found, states, made = _turns(n, body, start, states, lines)
+        env.update({name: slices[i][batch] for i, name in enumerate(states)})
+        more, found, states, scan_names = _turns(n, body, start, states, lines)
         nodes += more
         env.update(found)
-        for k, line in enumerate(made):
+        for k, line in enumerate(scan_names):
             name = f"{start}scan{k}"
             n.require(bool(line), "no turns")
             nodes.append(make_node("Stack", line, [name], n.node.name, domain=INTERNAL, axis=0))
@@ -132,7 +132,7 @@ def _turns(
     """
     nodes: list[NodeProto] = []
     env: dict[str, Value] = {}
-    made: list[list[str]] = [[] for _ in range(len(body.output) - len(states))]
+    scan_names: list[list[str]] = [[] for _ in range(len(body.output) - len(states))]
     for turn in range(len(lines[0])):
         start = f"{prefix}{turn}."
         items = [f"{start}item{i}" for i in range(len(lines))]
@@ -142,9 +142,9 @@ def _turns(
         nodes += copy.nodes
         env.update(copy.env)
         states = copy.outputs[: len(states)]
-        for names, name in zip(made, copy.outputs[len(states) :], strict=True):
+        for names, name in zip(scan_names, copy.outputs[len(states) :], strict=True):
             names.append(name)
-    return nodes, env, states, made
+    return nodes, env, states, scan_names
 
 
 def _parts(n: NodeContext, value: Value, axis: int, backward: bool) -> list[Value]:

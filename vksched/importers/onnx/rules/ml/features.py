@@ -74,17 +74,17 @@ def normalizer(n: NodeContext) -> Value:
 def binarizer(n: NodeContext) -> Value:
     """1 beyond the threshold, else 0."""
     x, threshold = n.tensor(0), n.attr("threshold", 0.0)
-    given = n.elem_type(0)
+    input_type = n.elem_type(0)
     if x.dtype not in FLOATS:
         x = cast(x, FLOAT64 if x.dtype == INT64 else FLOAT32)
     beyond = ops.greater(x, float(np.float32(threshold)))
-    return Value(given, tensor=ops.cast(beyond, storage(given)))
+    return Value(input_type, tensor=ops.cast(beyond, storage(input_type)))
 
 
 @rule("Imputer", domain=ML, types=NUMERIC)
 def imputer(n: NodeContext) -> Value:
     """What is missing, which a value stands for, replaced."""
-    x, given = n.tensor(0), n.elem_type(0)
+    x, input_type = n.tensor(0), n.elem_type(0)
     is_float = x.dtype in FLOATS
     names = ("floats", "float") if is_float else ("int64s", "int64")
     values = np.array(n.attr(f"imputed_value_{names[0]}", ()), np.float32 if is_float else np.int64)
@@ -98,7 +98,7 @@ def imputer(n: NodeContext) -> Value:
         gaps = ops.isnan(x)
     else:
         gaps = ops.equal(x, numpy_dtype(x.dtype).type(missing))
-    return Value(given, tensor=ops.where(gaps, values, x))
+    return Value(input_type, tensor=ops.where(gaps, values, x))
 
 
 @rule("OneHotEncoder", domain=ML, types=NUMERIC)

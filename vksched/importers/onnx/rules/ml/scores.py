@@ -109,9 +109,9 @@ def with_numbers(n: NodeContext, names: Sequence[str], attribute: str) -> bool:
     number = f"{n.lowering.context.prefix(n.node)}number"
     node = NodeProto()
     node.CopyFrom(n.node)
-    kept = [a for a in n.node.attribute if a.name not in ("classlabels_strings", attribute)]
+    other = [a for a in n.node.attribute if a.name not in ("classlabels_strings", attribute)]
     del node.attribute[:]
-    node.attribute.extend([*kept, make_attribute(attribute, list(range(len(names))))])
+    node.attribute.extend([*other, make_attribute(attribute, list(range(len(names))))])
     node.output[0] = number
     n.lowering.splice([node, _names_of(number, label, names, n)], {})
     return True

@@ -176,10 +176,10 @@ def _pair_weights(
     vector of class i has classes - 1 coefficients, one for each other class.
     """
     classes, count = len(per_class), sum(per_class)
-    given = _floats(n, "coefficients")
+    coefs = _floats(n, "coefficients")
     needed = (classes - 1) * count
-    n.require(given.size >= needed, f"{given.size} coefficients, expected {needed}")
-    coefficients = given[:needed].reshape(classes - 1, count)
+    n.require(coefs.size >= needed, f"{coefs.size} coefficients, expected {needed}")
+    coefficients = coefs[:needed].reshape(classes - 1, count)
     ends = np.cumsum(per_class)
     starts = ends - per_class
     table = np.zeros((count, len(pairs)), np.float32)

@@ -91,8 +91,8 @@ def _of_many(
     if base.size:
         rated = scores = scores + base.astype(numpy_dtype(scores.dtype))
     else:
-        given = found.all_given(len(labels))
-        rated = scores if given is None else ops.where(given, scores, -np.inf)
+        has_score = found.all_given(len(labels))
+        rated = scores if has_score is None else ops.where(has_score, scores, -np.inf)
     label = labelled(ops.argmax(rated, 1, False), labels)
     return [label, _scores(transformed(n, scores, post))]
 
@@ -110,10 +110,10 @@ def _of_two(
     elif found.given is None:
         rated, scores = _two_scores(n, found, base, post)
     else:
-        given = found.given_to(1)
-        made = zip(_two_scores(n, found, base, post), _one_score(n, found, base, post), strict=True)
+        has_second = found.given_to(1)
+        pairs = zip(_two_scores(n, found, base, post), _one_score(n, found, base, post), strict=True)
         rated, scores = (
-            ops.where(given, cast(two, FLOAT32), cast(one, FLOAT32)) for two, one in made
+            ops.where(has_second, cast(two, FLOAT32), cast(one, FLOAT32)) for two, one in pairs
         )
     least = 0.5 if alone and _are_positive(n) else 0.0
     is_second = ops.reshape(ops.greater(rated, least), (-1,))

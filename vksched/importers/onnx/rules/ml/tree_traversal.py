@@ -193,8 +193,8 @@ def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
             raise ModelFormatError(f"[onnx] {describe(n.node)}: {error}") from error
 
     key = f"forest {targets} {how} {dtype} ".encode()
-    made = n.lowering.context.fold(key + n.node.SerializeToString(deterministic=True), (), make)
-    values = [v for v in made or () if v is not None and v.array is not None]
+    result = n.lowering.context.fold(key + n.node.SerializeToString(deterministic=True), (), make)
+    values = [v for v in result or () if v is not None and v.array is not None]
     numbers, used, *tables = values
     tensors = [n.lowering.tensor(v) if v.array.size else None for v in tables]  # type: ignore[union-attr]
     roots, features, thresholds, children, weights, given = tensors
