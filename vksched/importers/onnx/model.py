@@ -1,4 +1,4 @@
-"""Model: an ONNX file with named inputs and outputs, ready to be lowered for any shapes."""
+"""Model: an ONNX file with named inputs and outputs, which can be lowered for any shapes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,17 @@ Dim = int | str | None
 class ModelValue:
     """An input or output of a model.
 
-    kind: "tensor", "sequence", "optional" or "map". elem_type: ONNX's number of the element type,
-    of a map that of its values. dims: each a size, a name, or None; None instead where the rank is
-    unknown. One name may stand for several sizes, as in onnxruntime; an input without dimensions
-    takes any shape, as there. key_type: of the keys of a map, or of a sequence of maps.
+    Attributes
+    ----------
+    kind
+        "tensor", "sequence", "optional" or "map".
+    elem_type
+        ONNX element type; for a map, the type of its values.
+    dims
+        A size, a name, or None for each dimension; None if the rank is unknown. One name may have
+        several sizes, as in onnxruntime. An input without dimensions accepts any shape.
+    key_type
+        ONNX type of the keys of a map or of a sequence of maps.
     """
 
     name: str
@@ -80,9 +87,16 @@ def _dim_text(dim: Dim) -> str:
 
 
 class Model(ImportedModel):
-    """An ONNX model. inputs: without those that have a default, which may be given all the same.
+    """An ONNX model.
 
-    opsets: the version of each domain that it imports. defaults: initializers that are inputs, too.
+    Attributes
+    ----------
+    inputs
+        Inputs without a default value. Inputs with a default can be passed as well.
+    opsets
+        The version of each domain that the model imports.
+    defaults
+        Initializers that are also inputs.
     """
 
     format = "onnx"
@@ -102,7 +116,7 @@ class Model(ImportedModel):
         self.defaults = {v.name: v for v in declared if v.name in self._env}
         self.outputs = tuple(_model_value(v) for v in graph.output)
         self._fitting: tuple[object, ...] | None = None
-        """The types of the last inputs that fitted: they are not looked at again."""
+        """The types of the last inputs that fitted, to skip repeated checks."""
         self._nodes = tuple(graph.node)
 
     def __repr__(self) -> str:
@@ -110,9 +124,7 @@ class Model(ImportedModel):
         return f"<Model {self.name}: ({inputs}) -> ({outputs}), {len(self._nodes)} nodes>"
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Model:
-        """Return this model with sizes for some of its named dimensions, which inputs must have
-        then. Names that it does not have are passed over.
-        """
+        """Return a copy with fixed sizes for some named dimensions; unknown names are ignored."""
         if not sizes:
             return self
         copied = copy.copy(self)
@@ -123,7 +135,7 @@ class Model(ImportedModel):
         return copied
 
     def with_outputs(self, names: Iterable[str]) -> Model:
-        """Return this model with more outputs: tensors of its main graph, by name."""
+        """Return a copy with additional outputs: tensors of the main graph, by name."""
         known = {v.name for v in self.outputs}
         copied = copy.copy(self)
         more = (ModelValue(n, "tensor", 0, None) for n in dict.fromkeys(names) if n not in known)
@@ -132,7 +144,7 @@ class Model(ImportedModel):
 
     @property
     def is_static(self) -> bool:
-        """All inputs are tensors of fixed shapes."""
+        """True if all inputs are tensors of fixed shapes."""
         return all(
             v.kind == "tensor" and v.dims is not None and all(isinstance(d, int) for d in v.dims)
             for v in self.inputs
@@ -140,12 +152,14 @@ class Model(ImportedModel):
 
     @property
     def parameters(self) -> int:
-        """The number of elements of all initializers and constants, those of branches too."""
+        """The number of elements of all initializers and constants, including those of
+        subgraphs.
+        """
         return self._embedded[0] + sum(a.size for a in self.file.initializers.values())
 
     @property
     def parameter_bytes(self) -> int:
-        """The bytes of these, as numpy holds them."""
+        """The size of all initializers and constants in numpy arrays."""
         return self._embedded[1] + sum(a.nbytes for a in self.file.initializers.values())
 
     @cached_property
@@ -154,15 +168,18 @@ class Model(ImportedModel):
 
     @property
     def nodes(self) -> tuple[NodeProto, ...]:
-        """The nodes of the main graph, local functions replaced by what they stand for."""
+        """The nodes of the main graph, with local functions inlined."""
         return self._nodes
 
     def lower(self, inputs: Mapping[str, CpuValueType | CpuValue]) -> Lowered:
-        """Return the first stage for inputs of given types, or for given inputs; nothing is
-        planned, and a node that the host runs between stages is not evaluated.
+        """Return the first segment for input types or for concrete inputs.
 
-        Raises:
-            NeedsInputs: types are not enough, as elements decide on shapes.
+        Nothing is planned, and CPU steps between segments are not evaluated.
+
+        Raises
+        ------
+        NeedsInputs
+            Types are not enough: shapes depend on elements.
         """
         types = {name: type_of(value) for name, value in inputs.items()}
         only_types = any(isinstance(value, CpuValueType) for value in inputs.values())
@@ -173,17 +190,26 @@ class Model(ImportedModel):
     def tensors(
         self, shapes: Mapping[str, Any] | None = None, trainable: str | Sequence[str] = ()
     ) -> ModelTensors:
-        """Return the model as tensors, to train it on or to write more graph with.
+        """Return the model as tensors, to train it or to extend its graph.
 
-        shapes: of inputs, by name, where the file leaves sizes open. trainable: names or patterns
-            of initializers of floats ("fc.*"), which become states that `vs.grad` and the
-            optimizers take, or names of constant nodes; the others stay as they are. A pattern
-            leaves out what a shape depends on, such as the scales of a Resize.
+        Parameters
+        ----------
+        shapes
+            Shapes of inputs by name; required for inputs with free dimensions.
+        trainable
+            Names or patterns ("fc.*") of float initializers, or names of constant nodes. They
+            become states for `vs.grad` and the optimizers; all others stay weights. A pattern skips
+            initializers on which a shape depends, for instance the scales of a Resize.
 
-        Raises:
-            UnsupportedOp: the model is no single graph for these shapes. GraphError: a pattern that
-            names no such initializer, or a name on which a shape depends; or a shape of no input.
-            ShapeError: a size is not known, or does not fit.
+        Raises
+        ------
+        UnsupportedOp
+            The model is not a single graph for these shapes.
+        GraphError
+            A pattern matches no float initializer, a shape depends on a named one, or an input is
+            unknown.
+        ShapeError
+            A size is unknown or does not fit.
         """
         known = [value.name for value in self.inputs]
         for name in shapes or {}:
@@ -194,7 +220,7 @@ class Model(ImportedModel):
         return tensors_of(self.context, self.frame(), types, trainable, self._env)
 
     def frame(self, as_inputs: frozenset[str] = frozenset()) -> Frame:
-        """Return the whole graph as something to lower. given: initializers to take as inputs."""
+        """Return the whole graph as a frame; the initializers in `as_inputs` become inputs."""
         names = [*(v.name for v in self.inputs), *as_inputs]
         nodes, constants = self._without_constants
         env = {**self._env, **constants, **{name: Value(0, slot=name) for name in names}}
@@ -202,7 +228,7 @@ class Model(ImportedModel):
 
     @cached_property
     def _without_constants(self) -> tuple[tuple[NodeProto, ...], dict[str, Value]]:
-        """The nodes that are no constants, and the constants: looked at once, not in each frame."""
+        """The nodes that are not constants, and the constants, cached for all frames."""
         nodes, constants = [], {}
         for node in self._nodes:
             value = self.context.constant_node(node)
@@ -213,10 +239,12 @@ class Model(ImportedModel):
         return tuple(nodes), constants
 
     def input_types(self, shapes: Mapping[str, Any]) -> dict[str, CpuValueType]:
-        """Return the types of all inputs, for shapes by name; those with sizes only need none.
+        """Return the types of all inputs; inputs of fixed shape need no entry in `shapes`.
 
-        Raises:
-            ShapeError: a size is not known, or does not fit.
+        Raises
+        ------
+        ShapeError
+            A size is unknown or does not fit.
         """
         out: dict[str, CpuValueType] = {}
         for value in self.inputs:
@@ -234,10 +262,14 @@ class Model(ImportedModel):
         return out
 
     def check_inputs(self, feeds: Mapping[str, Any]) -> dict[str, CpuValue]:
-        """Return inputs by name as the model takes them.
+        """Return inputs by name, converted to the types of the model.
 
-        Raises:
-            GraphError: names are missing or unknown. DTypeError, ShapeError: an array does not fit.
+        Raises
+        ------
+        GraphError
+            Names are missing or unknown.
+        DTypeError, ShapeError
+            An array does not fit.
         """
         seen = types_of(feeds)
         if seen is not None and seen == self._fitting:
@@ -265,7 +297,7 @@ Types = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 
 
 def types_of(feeds: Mapping[str, Any]) -> Types | None:
-    """Return the types of arrays; None where one is no array of numbers."""
+    """Return the types of arrays, or None if one is not a numeric array."""
     found: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
     for name, array in feeds.items():
         if type(array) is not np.ndarray or array.dtype.kind in "OUS":
@@ -275,7 +307,7 @@ def types_of(feeds: Mapping[str, Any]) -> Types | None:
 
 
 def _usual_bound(elem_type: int) -> int:
-    """What is supposed of inputs whose elements are not known: most int64 are small."""
+    """Return the bound assumed for inputs of unknown elements: most int64 values are small."""
     from .nodes.values import BUCKETS
 
     return BUCKETS[0] if element_name(elem_type) == "int64" else 0
@@ -296,7 +328,7 @@ def _model_value(info: ValueInfoProto) -> ModelValue:
             return ModelValue(info.name, kind, values, None, type_.map_type.key_type)
         else:
             return ModelValue(info.name, kinds[0] if kinds else "tensor", 0, None)
-    kind = kinds[0] if kinds else "tensor"  # an optional sequence may be left empty, too
+    kind = kinds[0] if kinds else "tensor"  # an optional sequence may be empty, too
     return ModelValue(info.name, kind, type_.tensor_type.elem_type, _dims(type_))
 
 
@@ -349,7 +381,7 @@ def _check_input(value: ModelValue, arg: Any) -> CpuValue:
 
 
 def _check_map(value: ModelValue, arg: Any) -> Map:
-    """Return a map whose keys and values have the types that the model says."""
+    """Return a map whose keys and values have the declared types."""
     if not isinstance(arg, Mapping):
         raise DTypeError(
             f"[run] expected a dict for input {value.name!r}, got {type(arg).__name__}; try "
@@ -369,7 +401,7 @@ def _check_map(value: ModelValue, arg: Any) -> Map:
 
 
 def _converted(value: ModelValue, arg: Any, wanted: np.dtype[Any]) -> NDArray:
-    """Return Python's numbers as an array, where that changes none but by rounding floats."""
+    """Return Python numbers as an array if the conversion changes them by float rounding only."""
     try:
         found = np.array(arg)
         whole = value.elem_type in INTS or wanted.kind == "b"
@@ -384,7 +416,7 @@ def _converted(value: ModelValue, arg: Any, wanted: np.dtype[Any]) -> NDArray:
 
 
 def _check_shape(value: ModelValue, shape: Shape) -> None:
-    """Raise ShapeError where a shape does not fit the sizes that are declared."""
+    """Raise ShapeError if a shape does not fit the declared sizes."""
     if not value.dims:
         return
     wrong = ""

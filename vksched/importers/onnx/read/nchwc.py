@@ -87,7 +87,7 @@ def _channels(
     if not channels:
         return None
     if node.op_type == "Concat":
-        return sum(channels) if all(inputs) else 0
+        return sum(channels) if all(channels) else 0
     return max(channels)
 
 

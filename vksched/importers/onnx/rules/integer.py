@@ -149,11 +149,11 @@ def _convolution(n: NodeContext, x: int, x_zero: int, w: int, w_zero: int) -> Te
     zeros = _has_zeros(n, x_zero) and _has_zeros(n, w_zero, shape[0])
     if types and zeros and groups == 1 and n.value(w).array is not None and 0 not in shape:
         words = _words(n, w, as_matrix, "of windows")
-        zeros = zero_point(n, x_zero), zero_of_weights(n, w, w_zero)
+        zero_points = zero_point(n, x_zero), zero_of_weights(n, w, w_zero)
         signed = n.elem_type(x) == T.INT8
         int8_values, kernel = n.tensor(x), shape[2:]
         return ops.conv_integer(
-            int8_values, words, shape[0], kernel, *zeros, signed=signed, **window
+            int8_values, words, shape[0], kernel, *zero_points, signed=signed, **window
         )
     weights = centred(n, w, w_zero, channels(n, len(shape)))
     return ops.conv(centred(n, x, x_zero), weights, groups=groups, **window)
