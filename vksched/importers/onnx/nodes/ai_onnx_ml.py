@@ -1,7 +1,7 @@
-"""Ops of ai.onnx.ml that the host computes: of texts and maps, and what no vksched op expresses.
+"""Ops of ai.onnx.ml that the CPU evaluates: ops on strings and maps, and ops without a vksched op.
 
-They take the place of the onnx package's own in its evaluator, which has some of them wrong and
-others not at all. What they give is what onnxruntime gives: tests/importers/test_onnx_classical.py.
+They replace the ops of the onnx package's evaluator, some of which are wrong or missing. Results
+equal those of onnxruntime: tests/importers/test_onnx_classical.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Results = tuple[Any, ...]
 
 
 class _Classical(OpRun):
-    """An op with the attributes that its node gives."""
+    """An op whose attributes are those of its node, without defaults."""
 
     op_domain = ML
 
@@ -34,7 +34,7 @@ class _Classical(OpRun):
 
 
 def _looked_up(x: NDArray, table: Mapping[Any, Any], default: Any, dtype: Any) -> NDArray:
-    """Returns what a table has for each element."""
+    """Return the table's value for each element."""
     found = [table.get(_key(key), default) for key in np.asarray(x).reshape(-1).tolist()]
     out = np.empty(len(found), dtype)
     out[:] = found
@@ -45,13 +45,13 @@ _NAN = "not a number"
 
 
 def _key(value: Any) -> Any:
-    """Return a value as tables have it: all NaN are one."""
+    """Return a value as a table key: all NaN are equal."""
     value = value.item() if isinstance(value, np.generic) else value
     return (_NAN,) if isinstance(value, float) and math.isnan(value) else value
 
 
 class LabelEncoder(_Classical):
-    """Values for keys, of which the first one of several that are equal counts."""
+    """Map keys to values; of equal keys the first one counts."""
 
     def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (x,) = operands
@@ -69,7 +69,7 @@ class LabelEncoder(_Classical):
         table: dict[Any, Any] = {}
         for key, value in zip(keys, values, strict=True):
             table.setdefault(_key(key), value)
-        if np.asarray(x).dtype == np.float32:  # keys that are no tensor are float32, too
+        if np.asarray(x).dtype == np.float32:  # keys that are not a tensor are float32, too
             table = {float(np.float32(k)) if isinstance(k, float) else k: table[k] for k in table}
         return _looked_up(x, table, default, dtype)
 
@@ -79,11 +79,11 @@ _KINDS: dict[str, tuple[str, Any, Any]] = {
     "int64s": ("default_int64", -1, np.int64),
     "floats": ("default_float", -0.0, np.float32),
 }
-"""Kinds of keys and values: the attribute that has their default, what it is, and numpy's type."""
+"""Kinds of keys and values: the attribute of their default, the default, and the numpy dtype."""
 
 
 def _column(attrs: Mapping[str, Any], name: str) -> tuple[Sequence[Any], Any, Any]:
-    """Return keys or values, the default of values, and their element type."""
+    """Return the keys or values, the default value, and their dtype."""
     tensor, default = attrs.get(f"{name}_tensor"), attrs.get("default_tensor")
     if tensor is not None:
         letter = tensor.dtype.kind
@@ -102,7 +102,7 @@ def _column(attrs: Mapping[str, Any], name: str) -> tuple[Sequence[Any], Any, An
 
 
 class CategoryMapper(_Classical):
-    """Numbers for names, or names for numbers."""
+    """Map names to numbers, or numbers to names."""
 
     def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (x,) = operands
@@ -117,7 +117,7 @@ class CategoryMapper(_Classical):
 
 
 class OneHotEncoder(_Classical):
-    """A 1 where the category of each element stands, an axis behind the others."""
+    """One-hot encode categories along a new last axis."""
 
     def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         x = np.asarray(operands[0])
@@ -134,7 +134,7 @@ class OneHotEncoder(_Classical):
 
 
 class ArrayFeatureExtractor(_Classical):
-    """Columns of the last axis; of one axis it makes a row."""
+    """Select columns of the last axis; a one-dimensional input becomes a row."""
 
     def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         x, places = (np.asarray(a) for a in operands)
@@ -148,11 +148,13 @@ class ArrayFeatureExtractor(_Classical):
 # -- maps ----------------------------------------------------------------------------------------
 
 _NUMPY: dict[type, Any] = {float: np.float32, int: np.int64, str: object}
-"""The types of values of maps that the model itself makes."""
+"""Value dtypes of maps that the model creates."""
 
 
 class DictVectorizer(_Classical):
-    """The values that a map has for a vocabulary, 0 or "" where it has none: one row."""
+    """Return a row with the map's value for each entry of a vocabulary, 0 or "" if it is
+    missing.
+    """
 
     def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (found,) = operands
@@ -163,7 +165,9 @@ class DictVectorizer(_Classical):
 
 
 class CastMap(_Classical):
-    """The values of a map, in the order of its keys or at the place that each names: one row."""
+    """Return a row with the values of a map, in the order of its keys or at the positions they
+    name.
+    """
 
     def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (found,) = operands
@@ -197,11 +201,11 @@ _CASTS: dict[str, tuple[Any, Any, Any]] = {
     "TO_INT64": (_to_int, 0, np.int64),
     "TO_STRING": (_to_text, "0.f", object),
 }
-"""How a value becomes one of another type, what stands where there is none, and numpy's type."""
+"""For each target type: the conversion, the default for missing values, and the numpy dtype."""
 
 
 class ZipMap(_Classical):
-    """A list of maps from labels to scores, one for each row."""
+    """Return a list with one map from labels to scores for each row."""
 
     def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         x = np.asarray(operands[0])
@@ -222,9 +226,9 @@ def _sort_key(name: Any) -> Any:
 
 
 class PairwiseCoupling(OpRun):
-    """Probabilities of classes by those of pairs: (rows, pairs) -> (rows, classes).
+    """Compute class probabilities from pairwise ones: (rows, pairs) -> (rows, classes).
 
-    Source: Wu, Lin, Weng (2004), algorithm 2, as libsvm has it; float32 and its bounds are those of
+    Source: Wu, Lin, Weng (2004), algorithm 2, as in libsvm. float32 and the iteration limits follow
     onnxruntime.
     """
 
@@ -240,8 +244,12 @@ _LEAST = np.float32(1e-7)
 
 
 def couple(pairs: NDArray) -> NDArray:
-    """Return the probabilities of classes: (rows, pairs) -> (rows, classes). pairs: how likely the
-    first of two classes is, (0, 1), (0, 2), ... (1, 2), ...
+    """Return the probabilities of classes: (rows, pairs) -> (rows, classes).
+
+    Parameters
+    ----------
+    pairs
+        Probability of the first class of each pair (0, 1), (0, 2), ... (1, 2), ...
     """
     rows, count = pairs.shape
     classes = (1 + math.isqrt(1 + 8 * count)) // 2

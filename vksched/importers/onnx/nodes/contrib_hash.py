@@ -1,4 +1,4 @@
-"""Hashes of com.microsoft, which the host computes: of elements, and of sequences of words."""
+"""Hash ops of com.microsoft on the CPU: of elements and of token n-grams."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def _rotated(x: NDArray, bits: int) -> NDArray:
 
 
 def murmur3(keys: NDArray, size: int, seed: int) -> NDArray:
-    """Return MurmurHash3_x86_32 of keys of `size` bytes each: (count, words), the last one filled
-    up with zeros.
+    """Return MurmurHash3_x86_32 of keys of `size` bytes: (count, words), the last word
+    zero-padded.
     """
     out = np.full(len(keys), seed, np.uint32)
     for at in range(keys.shape[1]):
@@ -29,7 +29,7 @@ def murmur3(keys: NDArray, size: int, seed: int) -> NDArray:
 
 
 class MurmurHash3(ContribOp):
-    """A hash of 32 bits of each element: of its bytes, of text in UTF-8."""
+    """Compute a 32-bit hash of each element's bytes; strings are hashed as UTF-8."""
 
     def _run(self, x: NDArray, positive: int = 1, seed: int = 0) -> Results:
         hashes = np.empty(x.size, np.uint32)
@@ -55,11 +55,22 @@ def _ngrams(
     filler: int,
     segments: NDArray | None,
 ) -> NDArray:
-    """Return hashes of the words before each place of one sequence: (length, hashes).
+    """Return n-gram hashes of each token and its predecessors in one sequence: (length, hashes).
 
-    ids: (length,). past: the words before these. sizes: of the tables of all hashes, those of two
-    words first. end: a word behind which nothing of what was before counts; filler: what stands
-    there instead. segments: (past and length,), another one begins anew.
+    Parameters
+    ----------
+    ids
+        Tokens (length,).
+    past
+        Tokens before `ids`.
+    sizes
+        Table sizes of all hashes, those of bigrams first.
+    end
+        Token that separates sequences: tokens before it do not count.
+    filler
+        Token that replaces the tokens that do not count.
+    segments
+        Segment of each token of `past` and `ids`; a new segment starts a new sequence.
     """
     before, length = len(past), len(ids)
     whole = np.concatenate([past, ids])
@@ -82,9 +93,7 @@ def _ngrams(
 
 
 class NGramHashMapping(ContribOp):
-    """Hashes of each word (batch, length) and those before it, and the words that come before the
-    next call's.
-    """
+    """Return n-gram hashes of tokens (batch, length), and the past tokens for the next call."""
 
     def _run(
         self,
@@ -107,15 +116,15 @@ class NGramHashMapping(ContribOp):
         hashes = []
         for row, before, at in zip(ids, held, range(len(ids)), strict=True):
             parts = None
-            if segments is not None:  # what came before is of the first one
+            if segments is not None:  # past tokens belong to the first segment
                 parts = np.concatenate([np.repeat(segments[at, :1], shape[1]), segments[at]])
             hashes.append(_ngrams(row, before, multipliers, sizes, offsets, stop, filler, parts))
         return np.stack(hashes), np.concatenate([held, ids], 1)[:, -shape[1] :].copy()
 
 
 class VarlenNGramHashMapping(ContribOp):
-    """The same of sequences of any length that lie one behind the other, whose segments may go on
-    in the next call.
+    """Return n-gram hashes of concatenated sequences of any length, whose segments may continue in
+    the next call.
     """
 
     def _run(

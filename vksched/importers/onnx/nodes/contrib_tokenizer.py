@@ -1,4 +1,4 @@
-"""Tokenizer of com.microsoft, which the host computes."""
+"""Tokenizer of com.microsoft on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .contrib_base import ContribOp, Results
 
 @lru_cache(maxsize=32)
 def _characters(category: str) -> str:
-    """Return the characters of a category of Unicode, as they stand within brackets."""
+    """Return the characters of a Unicode category in the syntax of a character class."""
     held = [unicodedata.category(chr(c)).startswith(category) for c in range(sys.maxunicode + 1)]
     ends = np.flatnonzero(np.diff(np.array([False, *held, False], np.int8)))
     if not ends.size:
@@ -30,7 +30,7 @@ def _characters(category: str) -> str:
 
 @lru_cache(maxsize=256)
 def _pattern(source: str) -> re.Pattern[str]:
-    """Return a pattern in RE2's syntax as one of Python's."""
+    """Convert a pattern from RE2's syntax to Python's."""
 
     def category(found: re.Match[str]) -> str:
         kind = _characters(found[2].strip("{}"))
@@ -51,7 +51,7 @@ def _pattern(source: str) -> re.Pattern[str]:
 
 
 def _longest(pattern: re.Pattern[str], text: str, start: int) -> tuple[int, int] | None:
-    """Return where the first match begins, and the end of the longest one from there."""
+    """Return the start of the first match, and the end of the longest match from there."""
     found = pattern.search(text, start)
     if found is None:
         return None
@@ -62,7 +62,7 @@ def _longest(pattern: re.Pattern[str], text: str, start: int) -> tuple[int, int]
 
 
 def _separated(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
-    """Yield what lies between matches; a match of nothing takes a character all the same."""
+    """Yield the parts between matches; an empty match consumes one character."""
     start = 0
     while start <= len(text):
         found = _longest(pattern, text, start)
@@ -74,7 +74,9 @@ def _separated(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
 
 
 def _matches(text: str, pattern: re.Pattern[str], least: int) -> Iterator[str]:
-    """Yield matches of some characters or more; of a shorter one, the first is passed over."""
+    """Yield matches of at least `least` characters; after a shorter one, continue at the next
+    character.
+    """
     start = 0
     while start <= len(text):
         found = _longest(pattern, text, start)
@@ -88,7 +90,7 @@ def _matches(text: str, pattern: re.Pattern[str], least: int) -> Iterator[str]:
 
 
 class Tokenizer(ContribOp):
-    """Texts (..., count) as their parts (..., count, most), filled up with a text."""
+    """Split strings (..., count) into padded tokens (..., count, max_tokens)."""
 
     def _run(
         self,
