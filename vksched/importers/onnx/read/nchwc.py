@@ -1,10 +1,10 @@
-"""NCHWc: models saved with all of onnxruntime's optimizations hold weights in blocks of channels.
+"""NCHWc: models saved with all optimizations of onnxruntime store weights in blocks of channels.
 
-    OIHW (32, 32, 3, 3)  ->  (2, 2, 3, 3, 16, 16), stored in the old shape
+    OIHW (32, 32, 3, 3)  ->  (2, 2, 3, 3, 16, 16), stored with the old shape
 
-A block has 16 channels on processors with AVX-512 or NEON and 8 on others; the file does not say
-which. Shapes tell it where channels were filled up to whole blocks. Else the block of this machine
-is taken, as by onnxruntime, with a warning.
+A block has 16 channels on processors with AVX-512 or NEON, and 8 on others. The file does not
+specify the size. It is inferred from shapes if channels were padded to whole blocks. Otherwise the
+size of this machine is used, as in onnxruntime, with a warning.
 
 Complexity: O(nodes). Examples: tests/importers/test_onnx_saved.py.
 """
@@ -24,14 +24,16 @@ from ..nodes.schemas import BLOCK, NCHWC
 from ..nodes.topological_order import label, subgraphs
 
 SIZES = (8, 16)
-"""Channels of a block."""
+"""Possible numbers of channels per block."""
 
 
 def mark_blocks(model: onnx.ModelProto) -> None:
-    """Write the number of channels of a block into the nodes that need it.
+    """Write the number of channels per block into the nodes that need it.
 
-    Raises:
-        ModelFormatError: shapes of the model contradict each other.
+    Raises
+    ------
+    ModelFormatError
+        Shapes of the model are contradictory.
     """
     if all(opset.domain != NCHWC for opset in model.opset_import):
         return
@@ -75,8 +77,9 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def _channels(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], blocked: Mapping[str, int]
 ) -> int | None:
-    """Return the channels of results that lie in blocks, 0 where they are not known; None of other
-    results. Ops of the default domain between those of blocks leave them as they are.
+    """Return the channels of results in NCHWc layout, 0 if unknown, or None for other results.
+
+    Ops of the default domain between NCHWc nodes keep the layout.
     """
     if node.domain == NCHWC and node.op_type in ("ReorderInput", "ReorderOutput"):
         return 0 if node.op_type == "ReorderInput" else None
@@ -94,7 +97,7 @@ def _channels(
 def _fitting(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], blocked: Mapping[str, int]
 ) -> set[int]:
-    """Return the sizes of blocks that agree with the shapes at a node."""
+    """Return the block sizes that are consistent with the shapes at a node."""
     fits = set(SIZES)
     if node.domain != NCHWC or not node.input:
         return fits
@@ -108,7 +111,7 @@ def _fitting(
     fits = {s for s in fits if shape[0] % s == 0}
     if _attribute(node, "group", 1) > 1:
         return fits
-    # fewer channels than a block are read as they are, others in whole blocks
+    # fewer channels than a block are stored unpadded, others in whole blocks
     if node.input[0] in blocked:
         return {s for s in fits if shape[1] % s == 0}
     return {s for s in fits if shape[1] < s}
@@ -122,7 +125,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
 
 
 def _of_this_machine() -> int:
-    """Return the channels of the blocks that onnxruntime writes on this machine."""
+    """Return the block size that onnxruntime uses on this machine."""
     if platform.machine().lower() not in ("x86_64", "amd64", "i686", "x86"):
         return 16
     try:

@@ -1,4 +1,4 @@
-"""Rules for values as they are: identity, shapes, optionals, what is made from numbers alone."""
+"""Rules for identity, shapes, optionals, and constants generated from numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..nodes.values import EMPTY, Value, known
 from .registry import rule
 
 KNOWN_ELEMENTS = 1 << 16
-"""What is made of numbers alone is made on the host up to this size, that it may be folded."""
+"""Constants up to this size are computed on the CPU, so that they can be folded."""
 
 
 @rule("Identity", types=EVERY)
@@ -45,7 +45,7 @@ def reshape_rule(n: NodeContext) -> Tensor:
         n.require(all(i < len(old) for i in copied), f"shape {sizes} for {old}")
         sizes = tuple(old[i] if d == 0 else d for i, d in enumerate(sizes))
         if -1 in sizes and any(old[i] == 0 for i in copied):
-            # an empty tensor: -1 stands for the axes that are not copied
+            # an empty tensor: -1 is inferred from the axes that are not copied
             rest = math.prod(d for i, d in enumerate(old) if i not in copied)
             others = math.prod(d for i, d in enumerate(sizes) if i not in copied and d != -1)
             n.require(others > 0 and rest % others == 0, f"shape {sizes} for {old}")
@@ -76,7 +76,7 @@ def optional_get_element(n: NodeContext) -> Value:
     return n.value(0)
 
 
-# -- made of numbers -----------------------------------------------------------------------------
+# -- generated from numbers ---------------------------------------------------------------------
 
 
 @rule("ConstantOfShape", types=ANY)

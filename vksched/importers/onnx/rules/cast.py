@@ -1,4 +1,4 @@
-"""Rules for conversions between element types."""
+"""Rules for casts between element types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cast(n: NodeContext) -> Value:
 
 @rule("BitCast", types=ANY)
 def bit_cast(n: NodeContext) -> Value:
-    """Of integers of one width the conversion keeps the bits."""
+    """For integers of equal width the cast keeps the bits."""
     source, target = n.elem_type(0), n.attr("to")
     if {source, target} <= INTS or (source, target) == (T.BOOL, T.UINT8) or source == target:
         return Value(target, tensor=convert(n.tensor(0), source, target))

@@ -1,4 +1,4 @@
-"""Rules for attention and rotary positions of the com.microsoft domain."""
+"""Rules for attention and rotary embedding of com.microsoft."""
 
 from __future__ import annotations
 
@@ -44,14 +44,16 @@ from .group_query_attention import put_rows
 
 
 def _filtered(n: NodeContext, valid: Tensor, like: Tensor) -> Tensor:
-    """Return the numbers to add to scores. They push hidden keys far down, but not to -inf."""
+    """Return an additive mask with a large negative finite value for masked keys."""
     low = number_of(n.attr("mask_filter_value", -10000.0), like)
     return where(valid, number_of(0.0, like), low)
 
 
 def _padding_mask(n: NodeContext, index: int, like: Tensor, keys: int) -> Tensor | None:
-    """Return the mask of keys that are padding: (batch,) lengths, (2 * batch,) ends and starts,
-    (batch, keys) or (batch, queries, keys) with 0 where hidden.
+    """Return the mask of padding keys.
+
+    The operand is (batch,) lengths, (2 * batch,) ends and starts, or (batch, keys) or (batch,
+    queries, keys) with 0 for masked keys.
     """
     if not n.has(index):
         return None
@@ -71,7 +73,7 @@ def _padding_mask(n: NodeContext, index: int, like: Tensor, keys: int) -> Tensor
 
 @rule("Attention", domain=MICROSOFT)
 def attention_rule(n: NodeContext) -> list[Tensor | None]:
-    """Operands: x, weights, bias, mask, past (k and v), bias of scores."""
+    """Operands: x, weights, bias, mask, past (k and v), additive mask."""
     n.require(not n.attr("do_rotary", 0), "rotary positions")
     n.require(not n.attr("past_present_share_buffer", 0), "a shared buffer")
     return _attended(n, matmul(n.tensor(0), n.tensor(1), n.optional(2)), (3, 4, 5))
@@ -79,7 +81,7 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
 
 @rule("QAttention", types=NUMBERS, domain=MICROSOFT)
 def quantized_attention(n: NodeContext) -> list[Tensor | None]:
-    """Operands: x and weights of 8 bits, bias, their scales, mask, their zero points, past."""
+    """Operands: 8-bit x and weights, bias, their scales, mask, their zero points, past."""
     n.require(not n.attr("do_rotary", 0), "rotary positions")
     n.require(not n.attr("past_present_share_buffer", 0), "a shared buffer")
     product = cast(integer_product(n, 0, 6, 1, 7), FLOAT32)
@@ -88,9 +90,12 @@ def quantized_attention(n: NodeContext) -> list[Tensor | None]:
 
 
 def _attended(n: NodeContext, projected: Tensor, operands: tuple[int, int, int]) -> list[Tensor | None]:
-    """Return the attention of queries, keys and values in one, and the new past.
+    """Return the attention of packed QKV, and the new past.
 
-    operands: positions of the padding mask, of the past (k and v), of the bias of scores.
+    Parameters
+    ----------
+    operands
+        Indices of the padding mask, of the past (k and v), and of the additive mask.
     """
     padding, before_at, bias = operands
     heads = n.attr("num_heads")
@@ -119,7 +124,7 @@ def _attended(n: NodeContext, projected: Tensor, operands: tuple[int, int, int])
 
 @rule("MultiHeadAttention", domain=MICROSOFT)
 def multi_head(n: NodeContext) -> list[Tensor | None]:
-    """Operands: q, k, v, bias, padding mask, bias of scores, past k, past v."""
+    """Operands: q, k, v, bias, padding mask, additive mask, past k, past v."""
     n.require(not n.has(8) and not n.has(9), "a shared buffer")
     causal = bool(n.attr("unidirectional", 0))
     n.require(not (causal and n.wants(3)), "scores of keys before as a result")
@@ -136,7 +141,7 @@ def multi_head(n: NodeContext) -> list[Tensor | None]:
 
 
 def _multi_head_operands(n: NodeContext, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k and v as (batch, heads, length, size), which may come packed in one another."""
+    """Return q, k and v as (batch, heads, length, size); they may be packed into one operand."""
     query = n.tensor(0)
     if query.rank == 5:  # (batch, length, heads, 3, size)
         q, k, v = (transpose(query[:, :, :, i], (0, 2, 1, 3)) for i in range(3))
@@ -149,7 +154,7 @@ def _multi_head_operands(n: NodeContext, heads: int) -> tuple[Tensor, Tensor, Te
         n.require(not n.has(3), "a bias of packed operands")
         k, v = (transpose(key[:, :, :, i], (0, 2, 1, 3)) for i in range(2))
         return q, k, v
-    if key.rank == 4:  # as a cache holds them, with their biases
+    if key.rank == 4:  # in the layout of a KV cache, including biases
         return q, key, n.tensor(2)
     k, v = (
         split_heads(_sum(t, b), heads) for t, b in zip((key, n.tensor(2)), biases[1:], strict=True)
@@ -159,10 +164,10 @@ def _multi_head_operands(n: NodeContext, heads: int) -> tuple[Tensor, Tensor, Te
 
 @rule("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
 def decoder_attention(n: NodeContext) -> list[Tensor | None]:
-    """Operands: one query, k, v, padding mask, bias of scores, buffers of past k and v, how much of
-    them is in use, the width of a beam, the beam that each past key is of, bias.
+    """Operands: one query, k, v, padding mask, additive mask, buffers of past k and v, their used
+    length, beam width, beam index of each past key, bias.
 
-    Without a past k and v are whole, as a cache holds them.
+    Without a past, k and v have the layout of a KV cache.
     """
     heads, query = n.attr("num_heads"), n.tensor(0)
     biases = _biases(n, 10, query.shape[2])
@@ -186,7 +191,7 @@ def decoder_attention(n: NodeContext) -> list[Tensor | None]:
 
 
 def _of_beams(n: NodeContext, rows: Tensor, past: int) -> Tensor:
-    """Return keys or values (batch, heads, past + 1, size), each past one from its beam."""
+    """Return keys or values (batch, heads, past + 1, size), past ones gathered by beam."""
     width, batch = int(n.number(8)), rows.shape[0]
     first = np.arange(batch, dtype=np.int32).reshape(batch, 1) // width * width
     beams = reshape(slice_(narrow(n.tensor(9)), 0, past, 2), (batch, past)) + constant(first)
@@ -200,7 +205,7 @@ def _sum(x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _biases(n: NodeContext, index: int, wide: int) -> list[Tensor | None]:
-    """Return the biases of q, k and v, which are one operand."""
+    """Return the biases of q, k and v, which are packed into one operand."""
     if not n.has(index):
         return [None] * 3
     bias = n.tensor(index)
@@ -210,8 +215,9 @@ def _biases(n: NodeContext, index: int, wide: int) -> list[Tensor | None]:
 
 @rule("RotaryEmbedding", domain=MICROSOFT)
 def rotary_rule(n: NodeContext) -> Tensor:
-    """Operands: x, positions (or that of the first), the caches of cos and sin. As in onnxruntime
-    the attribute scale has no effect.
+    """Operands: x, positions (or the first position), the cos and sin caches.
+
+    The attribute scale has no effect, as in onnxruntime.
     """
     x, cos = n.tensor(0), n.tensor(2)
     joined = x.rank == 3
@@ -231,8 +237,8 @@ def rotary_rule(n: NodeContext) -> Tensor:
 
 @rule("MRotaryEmbedding", domain=MICROSOFT)
 def rotary_of_streams(n: NodeContext) -> Tensor:
-    """Positions are three streams (3, batch, length), each of which turns sections of a head: these
-    follow one another, or take turns.
+    """Positions are three streams (3, batch, length). Each one rotates sections of a head, which
+    are contiguous or interleaved.
     """
     x, cos = n.tensor(0), n.tensor(2)
     joined, half = x.rank == 3, cos.shape[1]

@@ -1,4 +1,4 @@
-"""The rule for GatedDeltaNet of the com.microsoft domain: linear attention of packed sequences."""
+"""Rule for GatedDeltaNet of com.microsoft: linear attention of packed sequences."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ from ..registry import rule
 from .gates import as_given, wide
 
 NORM_EPS = 1e-12
-"""What is added to the square of a length before its root."""
+"""Epsilon of the L2 norm of queries and keys."""
 
 
 @rule("GatedDeltaNet", types=NUMBERS, domain=MICROSOFT)
 def gated_delta_net(n: NodeContext) -> list[Tensor]:
-    """Operands: queries, keys, values (rows, heads, size), where each sequence begins and the last
-    one ends, decays and rates (rows, heads), states (sequences, heads, width, depth), then what
-    makes decays of their logits. Rows may also be (sequences, steps).
+    """Operands: queries, keys, values (rows, heads, size), cumulative sequence lengths, decays and
+    rates (rows, heads), states (sequences, heads, width, depth), then the parameters of decays from
+    logits.
+
+    Rows may also be (sequences, steps).
     """
     n.require(not n.attr("state_update_capacity", 0), "states of several steps")
     kind = n.attr("update_rule", "gated_delta")
@@ -70,12 +72,14 @@ def gated_delta_net(n: NodeContext) -> list[Tensor]:
 
 
 def _part(x: Tensor, start: int, end: int) -> Tensor:
-    """(rows, heads, size) -> (1, heads, some rows, size)"""
+    """(rows, heads, size) -> (1, heads, end - start, size)"""
     return unsqueeze(transpose(slice_(x, start, end, 0), (1, 0, 2)), 0)
 
 
 def _operands(n: NodeContext) -> list[Tensor]:
-    """Return queries, keys and values as (rows, heads, size); they may come in one."""
+    """Return queries, keys and values as (rows, heads, size); they may be packed into one
+    operand.
+    """
     if n.has(1):
         operands = [wide(n, i) for i in range(3)]
         return [reshape(t, (-1, *t.shape[-2:])) for t in operands]
@@ -89,7 +93,7 @@ def _operands(n: NodeContext) -> list[Tensor]:
 
 
 def _decay(n: NodeContext, rows: int, heads: int) -> Tensor:
-    """Return the logarithms of decays: (rows, heads, 1), or one for each place of a key."""
+    """Return the logarithms of decays: (rows, heads, 1), or one per element of a key."""
     logits = reshape(wide(n, 4), (rows, heads, -1))
     kind = n.attr("gate_activation", "none")
     if kind == "none":
@@ -104,7 +108,7 @@ def _decay(n: NodeContext, rows: int, heads: int) -> Tensor:
 
 
 def _sequences(n: NodeContext, rows: int) -> Sequence[tuple[int, int]]:
-    """Return the first row of each sequence and that behind it."""
+    """Return the first row of each sequence, and the one after its last."""
     if n.has(3):
         ends: Sequence[int] = n.ints(3)
     else:

@@ -1,6 +1,4 @@
-"""Rules for gates and norms of recent language models, of the com.microsoft domain. They are
-computed in float32, whatever the element type.
-"""
+"""Rules for gates and norms of recent language models of com.microsoft, computed in float32."""
 
 from __future__ import annotations
 
@@ -32,20 +30,20 @@ from ..registry import rule
 
 
 def wide(n: NodeContext, index: int) -> Tensor:
-    """Return an operand of float16 as float32."""
+    """Return an operand as float32."""
     x = n.tensor(index)
     return cast(x, FLOAT32) if x.dtype == FLOAT16 else x
 
 
 def as_given(n: NodeContext, out: Tensor) -> Tensor:
-    """Returns what was computed in float32 in the element type of operand 0."""
+    """Cast a float32 result to the element type of operand 0."""
     dtype = n.tensor(0).dtype
     return fit(out if out.dtype == dtype else cast(out, dtype), n.elem_type(0))
 
 
 @rule("ScaledSiLU", types=NUMBERS, domain=MICROSOFT)
 def scaled_silu(n: NodeContext) -> Tensor:
-    """Each step is rounded to the element type."""
+    """Round each step to the element type."""
     factor = wide(n, 1) if n.has(1) else n.attr("alpha", 1.0)
     scaled = as_given(n, mul(wide(n, 0), factor))
     return fit(scaled * fit(sigmoid(scaled), n.elem_type(0)), n.elem_type(0))
@@ -69,7 +67,7 @@ def linear_attention_gate(n: NodeContext) -> list[Tensor | None]:
 
 @rule("GatedRMSNorm", types=NUMBERS, domain=MICROSOFT)
 def gated_rms_norm(n: NodeContext) -> Tensor:
-    """Rows are parts of the last axis, as long as the scale."""
+    """Normalize groups of the last axis with the length of the scale."""
     x, scale, gate = wide(n, 0), wide(n, 1), wide(n, 2)
     kind = n.attr("activation", "silu")
     n.require(kind in ("silu", "swish", "sigmoid"), f"the activation {kind}")
@@ -97,7 +95,7 @@ def branchwise_rms_norm(n: NodeContext) -> Tensor:
 @rule("EngramGate", types=NUMBERS, domain=MICROSOFT)
 def engram_gate(n: NodeContext) -> list[Tensor | None]:
     """Operands: keys and queries (batch, length, branches, size), values (batch, length, size), and
-    the scales of the norms of these and of the result: (branches, size).
+    the scales (branches, size) of the norms of keys, queries and result.
     """
     eps, size = n.attr("epsilon", 1e-5), n.shape(0)[-1]
 
@@ -115,7 +113,7 @@ def engram_gate(n: NodeContext) -> list[Tensor | None]:
 
 
 def _mix(n: NodeContext, index: int, branches: Shape) -> Tensor:
-    """Return gates for each branch, or each of its features, as they broadcast with branches."""
+    """Return the gates of each branch, or of each of its features, broadcastable to branches."""
     gates = wide(n, index)
     *before, count, _ = branches
     return reshape(gates, (*before, count, gates.size // (math.prod(before) * count)))
@@ -130,7 +128,7 @@ def pre_mix(n: NodeContext) -> Tensor:
 
 @rule("HyperConnectionPostMix", types=NUMBERS, domain=MICROSOFT)
 def post_mix(n: NodeContext) -> Tensor:
-    """Operands: branches, what a block made of them, its gates, and how branches are mixed."""
+    """Operands: branches, the output of the block, its gates, and the mixing matrix of branches."""
     x = _branches(n)
     out = _mix(n, 2, x.shape) * unsqueeze(wide(n, 1), -2)
     if n.has(3):

@@ -1,4 +1,4 @@
-"""Rules for images of the com.microsoft domain: crops, pools with masks, channels last."""
+"""Rules for images of com.microsoft: crops, masked pools, NHWC layout."""
 
 from __future__ import annotations
 
@@ -46,9 +46,14 @@ def nhwc_max_pool(n: NodeContext) -> Value:
 
 @rule("CropAndResize", domain=MICROSOFT)
 def crop_and_resize(n: NodeContext) -> Tensor:
-    """Regions of images, of one size; corners lie on corners. What is outside has a given value.
+    """Crop and resize image regions with aligned corners; samples outside have the extrapolation
+    value.
 
-    x: (images, channels, height, width), regions: (regions, 4) -> (regions, channels, *sizes)
+    Shapes
+    ------
+    x: (images, channels, height, width)
+    regions: (regions, 4)
+    result: (regions, channels, *sizes)
     """
     x, regions, images = n.tensor(0), n.tensor(1), cast(n.tensor(2), INT32)
     counts, mode = n.ints(3), n.attr("mode", "bilinear")
@@ -88,30 +93,30 @@ def crop_and_resize(n: NodeContext) -> Tensor:
 
 
 def _places(start: Tensor, end: Tensor, size: int, count: int) -> Tensor:
-    """Return where a region's lines of samples lie on an axis: (regions, count)."""
+    """Return the sample positions of each region along an axis: (regions, count)."""
     start, end = (reshape(t, (-1, 1)) * (size - 1.0) for t in (start, end))
     if count == 1:
         return (start + end) * 0.5
     steps = np.arange(count, dtype=numpy_dtype(start.dtype))
     result = start + constant(steps) * ((end - start) * (1 / (count - 1)))
-    # the last one is the corner itself, which sums may miss
+    # the last sample is the corner itself, which rounding may miss
     return where(constant(steps == count - 1), end, result)
 
 
-# -- pools with masks ----------------------------------------------------------------------------
+# -- masked pools -------------------------------------------------------------------------------
 
 
 @rule("MaxpoolWithMask", domain=MICROSOFT)
 def max_pool_with_mask(n: NodeContext) -> Tensor:
-    """The largest of each window, up to the first element of each of its lines that is masked.
+    """Return the maximum of each window, up to the first masked element of each of its lines.
 
-    Windows are spread out: (batch, channels, places, taps, places, taps, ...).
+    Windows are unfolded: (batch, channels, places, taps, places, taps, ...).
     """
     x, mask = n.tensor(0), not_equal(n.tensor(1), 0)
     axes = spatial_axes(n)
     kernel, strides = tuple(n.attr("kernel_shape")), ints(n, "strides", axes)
     pads = ints(n, "pads", 2 * axes, 0)
-    if axes > 1:  # as onnxruntime has it the first element of all is never masked
+    if axes > 1:  # as in onnxruntime, the first element of a window is never masked
         never = np.zeros(x.shape[2:], bool)
         never[(0,) * axes] = True
         mask = logical_or(mask, constant(never))
