@@ -127,8 +127,8 @@ def _blamed(model: onnx.ModelProto) -> str:
 
 
 def _prepare(graph: onnx.GraphProto | onnx.FunctionProto, opsets: Mapping[str, int]) -> None:
-    """Name each node after its op and position for messages, and hide nodes that onnx infers
-    through a function body if these bodies fail at older opsets (MeanVarianceNormalization at 9 in
+    """Set the name of each node to its label for messages, and hide nodes that onnx would infer
+    through a function body: these bodies fail at older opsets (MeanVarianceNormalization at 9 in
     onnx 1.23).
     """
     for node in graph.node:

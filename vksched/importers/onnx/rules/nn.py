@@ -26,7 +26,9 @@ from .window import ints, padding, spatial_axes
 
 
 def convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
-    """Return the convolution of operands 0 and 1, and 2 as a bias. weights: in place of 1."""
+    """Return the convolution of operands 0 and 1, with operand 2 as bias; `weights` replace operand
+    1.
+    """
     axes = spatial_axes(n)
     return conv(
         n.tensor(0),
@@ -52,7 +54,7 @@ def conv_transpose_rule(n: NodeContext) -> Tensor:
 def transposed_convolution(
     n: NodeContext, pads: tuple[int, ...] | None, bias: Tensor | None
 ) -> Tensor:
-    """Return the transposed convolution of operands 0 and 1. pads: in place of the attribute."""
+    """Return the transposed convolution of operands 0 and 1; `pads` replace the attribute."""
     axes = spatial_axes(n)
     x, w = n.tensor(0), n.tensor(1)
     strides, dilations = ints(n, "strides", axes), ints(n, "dilations", axes)
@@ -73,7 +75,7 @@ def transposed_convolution(
         rest = [max(t, 0) - h for t, h in zip(totals, half, strict=True)]
         upper = n.attr("auto_pad", "NOTSET") == "SAME_UPPER"
         pads_used = (*half, *rest) if upper else (*rest, *half)
-        if target:  # without one the result ends where the weights do, as in onnxruntime
+        if target:  # without output_shape, the result ends at the last weight, as in onnxruntime
             beyond = tuple(max(-t, 0) for t in totals)
     result = conv_transpose(
         x,
@@ -85,7 +87,7 @@ def transposed_convolution(
         dilation=dilations,
         groups=n.attr("group", 1),
     )
-    if any(beyond):  # places that no weight reaches
+    if any(beyond):  # positions that no weight reaches
         result = pad(result, [(0, 0)] * 2 + [(0, more) for more in beyond])
         if bias is not None:
             result = result + reshape(bias, (-1, *(1,) * axes))
@@ -94,7 +96,7 @@ def transposed_convolution(
 
 @rule("Col2Im", types=ANY)
 def col2im(n: NodeContext) -> Tensor:
-    """The transpose of a convolution whose weights put each row of a block at its place."""
+    """Compute Col2Im as a transposed convolution with one-hot weights."""
     x, image, block = n.tensor(0), n.ints(1), n.ints(2)
     axes = len(image)
     n.require(1 <= axes <= 3, f"{axes} spatial axes")
@@ -123,8 +125,8 @@ def col2im(n: NodeContext) -> Tensor:
 @rule("CausalConvWithState", rounds=True)
 @rule("CausalConvWithState", domain=MICROSOFT)
 def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
-    """Each channel on its own, after what the last call left. Channels that come last may have
-    several axes.
+    """Compute a depthwise convolution that continues the past of the last call; channels-last
+    inputs may have several spatial axes.
     """
     n.require(n.attr("ndim", 1) == 1, f"{n.attr('ndim', 1)} spatial axes")
     several = n.attr("state_window", 0) or n.attr("state_update_capacity", 0)
@@ -148,8 +150,13 @@ def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
 def causal_convolution(
     n: NodeContext, x: Tensor, before: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return x (batch, channels, length) convolved with operand 1 behind what came before, and the
-    end of it.
+    """Return the causal convolution of x (batch, channels, length) with operand 1, and the new
+    past.
+
+    Parameters
+    ----------
+    before
+        The past of the previous call, or None.
     """
     w, dilation = n.tensor(1), n.attr("dilation", 1)
     batch, channels, _ = x.shape
@@ -167,8 +174,8 @@ def causal_convolution(
 
 @rule("VarlenCausalConvWithState", domain=MICROSOFT)
 def causal_conv_of_sequences(n: NodeContext) -> tuple[Tensor, Tensor]:
-    """Operands: rows of all sequences (rows, channels), weights, where each sequence begins and the
-    last one ends, a bias, and what came before each.
+    """Operands: rows of all sequences (rows, channels), weights, cumulative sequence lengths, a
+    bias, and the past of each sequence.
     """
     n.require(not n.has(5) and not n.has(6) and not n.wants(2), "states of several steps")
     x, ends, before = n.tensor(0), n.ints(2), n.tensor(4)

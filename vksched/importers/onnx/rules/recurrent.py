@@ -57,12 +57,12 @@ _OF_NUMBERS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "scaledtanh": (_scaled_tanh, (1.0, 1.0)),
     "thresholdedrelu": (thresholded_relu, (1.0,)),
 }
-"""Activations with alpha, or alpha and beta, and what these are unless given."""
+"""Activations with alpha, or alpha and beta, and their default values."""
 
 
 @lru_cache(maxsize=64)
 def _activation(name: str, *numbers: float) -> Activation:
-    """The same function for the same name and numbers: equal directions are computed as one."""
+    """Return a cached function per name and numbers: equal directions are computed as one."""
     if numbers:
         build = _OF_NUMBERS[name][0]
         return lambda x: build(x, *numbers)
@@ -70,7 +70,7 @@ def _activation(name: str, *numbers: float) -> Activation:
 
 
 def _activations(n: NodeContext) -> list[Activation] | None:
-    """Return the activations; alphas and betas are used up by those that have them, in turn."""
+    """Return the activations; each one that has an alpha or beta consumes the next value."""
     names = n.attr("activations", ())
     if not names or not n.has_attr("activations"):
         return None
@@ -94,7 +94,7 @@ def _layer(
     states: int,
     weights: tuple[Tensor, Tensor] | None = None,
 ) -> list[Tensor]:
-    """Operands: x, w, r, b, sequence_lens, then the initial states. weights: in place of w, r."""
+    """Operands: x, w, r, b, sequence_lens, then the initial states; `weights` replace w and r."""
     batch_first = bool(n.attr("layout", 0))
 
     def squeezed(t: Tensor | None) -> Tensor | None:
@@ -136,9 +136,13 @@ def lstm_rule(n: NodeContext) -> list[Tensor]:
 
 @rule("DynamicQuantizeLSTM", types=NUMBERS, domain=MICROSOFT)
 def dynamic_quantize_lstm(n: NodeContext) -> list[Tensor]:
-    """Weights of 8 bits in float32; onnxruntime also rounds x and each state to 8 bits.
+    """Compute an LSTM with dequantized 8-bit weights; onnxruntime also rounds x and each state to 8
+    bits.
 
-    w, r: (directions, inputs, 4 * hidden), scales and zero points: (directions[, 4 * hidden]).
+    Shapes
+    ------
+    w, r: (directions, inputs, 4 * hidden)
+    scales, zero points: (directions[, 4 * hidden])
     """
 
     def weight(index: int, scale: int) -> Tensor:

@@ -1,6 +1,6 @@
-"""Rules for Fourier transforms: products with matrices of cosines and sines.
+"""Rules for Fourier transforms: matmul with matrices of cosines and sines.
 
-The complex numbers of a signal are two columns, so one real product is the whole transform.
+Complex numbers are two columns, so one real matmul computes the whole transform.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..nodes.values import known
 from .registry import rule
 
 MAX_ELEMENTS = 1 << 23
-"""Of a matrix; longer transforms are for a fast one, on the host."""
+"""Maximum elements of a matrix; longer transforms use an FFT on the CPU."""
 
 
 @lru_cache(maxsize=8)
 def _matrix(samples: int, parts: int, length: int, results: int, dtype: str) -> NDArray:
-    """Return the transform of `given` places of `parts` numbers, real and perhaps imaginary, as
-    (given * parts, results * 2).
+    """Return the DFT matrix (samples * parts, results * 2) for real or complex samples (parts 1 or
+    2).
     """
     cos, sin = _waves(samples, length, results)
     rows = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)][:parts], 1)
@@ -33,8 +33,9 @@ def _matrix(samples: int, parts: int, length: int, results: int, dtype: str) -> 
 
 @lru_cache(maxsize=8)
 def _inverse_matrix(samples: int, parts: int, length: int, dtype: str) -> NDArray:
-    """Return the transform back to real values, (given * parts, length): the other half of what is
-    given is the conjugate of this one.
+    """Return the inverse DFT matrix to real values (samples * parts, length).
+
+    The samples are one half of the spectrum; the other half is its conjugate.
     """
     cos, sin = _waves(samples, length, length)
     twice = np.full((samples, 1), 2.0)
@@ -53,7 +54,7 @@ def _waves(samples: int, length: int, results: int) -> tuple[NDArray, NDArray]:
 def transformed(
     n: NodeContext, x: Tensor, axis: int, length: int, onesided: bool, inverse: bool = False
 ) -> Tensor:
-    """Return the transform of x (..., parts) along an axis, or from one half of it back."""
+    """Return the DFT of x (..., parts) along an axis, or the inverse from a one-sided spectrum."""
     parts, dtype = x.shape[-1], x.dtype
     n.require(parts in (1, 2), f"{parts} numbers for each value")
     n.require(length > 0, "a transform of no values")
@@ -83,10 +84,10 @@ def transformed(
 def dft(n: NodeContext) -> Tensor:
     """Until opset 19 the axis was an attribute."""
     x = n.tensor(0)
-    samples = n.attr("axis", 1) if n.version < 20 else int(n.number(2, -2))
-    axis = normalize_axis("dft", samples, x.rank)
+    axis = n.attr("axis", 1) if n.version < 20 else int(n.number(2, -2))
+    axis = normalize_axis("dft", axis, x.rank)
     inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
-    # numpy's fast transform leaves rounding where the sums are 0, which ONNX's own tests ask for
+    # numpy's FFT leaves rounding errors for sums of 0, which ONNX's own tests expect
     n.require(not inverse or onesided, "complex results of an inverse transform")
     size = x.shape[axis]
     length = int(n.number(1, 2 * (size - 1) if inverse and onesided else size))
@@ -95,8 +96,9 @@ def dft(n: NodeContext) -> Tensor:
 
 @rule("STFT", rounds=True)
 def stft(n: NodeContext) -> Tensor:
-    """Operands: a signal (batch, length, parts), the step, a window, the length of a frame. A real
-    signal may come without its axis of parts, as onnxruntime takes it.
+    """Operands: a signal (batch, length, parts), the step, a window, the frame length.
+
+    A real signal may omit the axis of parts, as in onnxruntime.
     """
     x, step = n.tensor(0), int(n.number(1))
     if x.rank == 2:

@@ -1,8 +1,10 @@
-"""Rules for control flow: branches that are taken and turns whose number is known become part of
-the graph; other loops are steps of the host, turn by turn (vksched/models/control_flow.py).
+"""Rules for If and Loop: inline the taken branch, and unroll loops with a known number of
+iterations.
 
-    Loop(5) { body }  ->  body%0, body%1, ... body%4: each turn is copied when the one before it is
-                          lowered, as its condition may follow from values that are known by then
+Other loops run on the CPU, one iteration at a time (vksched/models/control_flow.py).
+
+    Loop(5) { body }  ->  body%0, body%1, ... body%4: each iteration is copied when the previous one
+                          is lowered, because its condition may depend on values known by then
 """
 
 from __future__ import annotations
@@ -30,18 +32,20 @@ if TYPE_CHECKING:
     from ...nodes.node import NodeContext
 
 INTERNAL = "vksched"
-"""The domain of nodes that only lowering makes."""
+"""Domain of internal nodes that only lowering generates."""
 MAX_NODES = 512
-"""So many nodes may the turns of one loop become."""
+"""Maximum number of nodes of an unrolled loop."""
 MAX_BYTES = 1 << 26
-"""So much of a model file may be copied for the turns of one loop."""
+"""Maximum bytes of a model file copied for the iterations of one loop."""
 
 
 def body_of(n: NodeContext, name: str, inputs: int, outputs: int) -> GraphProto:
-    """Return a subgraph that takes so many values and gives at least so many.
+    """Return a subgraph with this number of inputs, and at least this number of outputs.
 
-    Raises:
-        ModelFormatError: it does not.
+    Raises
+    ------
+    ModelFormatError
+        The subgraph has other numbers.
     """
     graph = n.attr(name)
     if not isinstance(graph, GraphProto):
@@ -89,8 +93,9 @@ def loop(n: NodeContext) -> Sequence[Tensor | Value | None]:
 
 @rule("Loop", types=EVERY, domain=INTERNAL)
 def loop_on(n: NodeContext) -> Sequence[Tensor | Value | None]:
-    """A loop after some turns: inputs are its condition, the values carried, and those of the scan
-    outputs of each turn so far.
+    """Continue an unrolled loop.
+
+    Operands: the condition, the carried values, and the scan outputs of each iteration so far.
     """
     body: GraphProto = n.attr("body")
     carried = len(body.input) - 2
@@ -108,7 +113,7 @@ def _turn(
     carried: list[str],
     scan_names: list[str],
 ) -> Sequence[Tensor | Value | None]:
-    """Copy one turn and what follows it, or ends the loop."""
+    """Copy one iteration and a node that continues the loop, or end the loop."""
     if turn == count or not n.lowering.demand(keep).reshape(-1)[0]:
         return _loop_results(n, body, carried, scan_names)
     require_small(body, turn + 1)
@@ -151,7 +156,7 @@ def _loop_results(
 
 
 def _copies_end(body: GraphProto) -> bool:
-    """Whether the condition stays true: the loop then takes all its turns."""
+    """Return True if the condition stays true: the loop then runs all its iterations."""
     producers = {name: node for node in body.node for name in node.output}
     name = body.output[0].name
     while name in producers and producers[name].op_type == "Identity":
@@ -160,7 +165,7 @@ def _copies_end(body: GraphProto) -> bool:
 
 
 def _condition_is_known(n: NodeContext, body: GraphProto) -> bool:
-    """Whether a loop's condition follows from what is known before it, turn by turn."""
+    """Return True if a loop's condition depends on known values only, in every iteration."""
     env = n.lowering.env
     carried = [i.name for i in body.input[2:]]
     lost = {
@@ -202,7 +207,7 @@ def _unknown(
 
 
 def no_turns(body: GraphProto, index: int) -> Value:
-    """Returns what a scan output is after no turns: sizes that are not declared are 0."""
+    """Return the scan output of a loop without iterations; undeclared sizes are 0."""
     tensor = body.output[index].type.tensor_type
     if not tensor.elem_type:
         raise UnsupportedOp(f"a loop without turns and without a type of {body.output[index].name}")
@@ -211,7 +216,7 @@ def no_turns(body: GraphProto, index: int) -> Value:
 
 
 def stacked(n: NodeContext, turns: Sequence[Value], axis: int) -> Value:
-    """Return the values of all turns along a new axis."""
+    """Stack the values of all iterations along a new axis."""
     arrays = [v.array for v in turns if v.array is not None]
     if len(arrays) == len(turns) and all(a.shape == arrays[0].shape for a in arrays):
         n.require_room((len(arrays), *arrays[0].shape), arrays[0].dtype.name)

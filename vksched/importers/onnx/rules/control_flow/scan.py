@@ -1,6 +1,6 @@
-"""Rules for Scan: its number of turns is a size, so that they become part of the graph while few.
+"""Rules for Scan: unrolled if it is small, because the number of iterations is a size.
 
-Scan(s, xs) { body }  ->  body%0(s, xs[0]), body%1(.., xs[1]), ... and Stack of what each gives
+Scan(s, xs) { body }  ->  body%0(s, xs[0]), body%1(.., xs[1]), ..., and Stack of the scan outputs
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _directions(n: NodeContext, name: str, count: int) -> tuple[int, ...]:
-    """Return an attribute with a number for each of some values, by default 0."""
+    """Return an attribute with one number per scanned value, by default 0."""
     directions = tuple(n.attr(name) or (0,) * count)
     if len(directions) != count:
         raise ModelFormatError(
@@ -86,7 +86,7 @@ def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
 
 
 def _batched_scan(n: NodeContext, body: GraphProto, count: int) -> list[Tensor | Value | None]:
-    """Scan of opset 8: the first axis of all operands is that of the batches, the second time."""
+    """Scan of opset 8: the first axis of all operands is the batch, the second is time."""
     n.require(not n.has(0), "sequence lengths")
     carried = len(n.inputs) - 1 - count
     backward = _directions(n, "directions", count)
@@ -127,8 +127,8 @@ def _turns(
     states: list[str],
     lines: Sequence[Sequence[Value]],
 ) -> tuple[list[NodeProto], dict[str, Value], list[str], list[list[str]]]:
-    """Return the nodes of all turns, their env, the states at the end, and the names that each
-    turn gives its scan outputs.
+    """Return the nodes of all iterations, their env, the final states, and the names of the scan
+    outputs of each iteration.
     """
     nodes: list[NodeProto] = []
     env: dict[str, Value] = {}
@@ -148,7 +148,7 @@ def _turns(
 
 
 def _parts(n: NodeContext, value: Value, axis: int, backward: bool) -> list[Value]:
-    """Return the slices of a value along an axis, without it."""
+    """Return the slices of a value along an axis, which is removed."""
     at = normalize_axis("scan", axis, len(value.shape))
     order = range(value.shape[at])[:: -1 if backward else 1]
     if value.array is not None:
@@ -156,5 +156,5 @@ def _parts(n: NodeContext, value: Value, axis: int, backward: bool) -> list[Valu
         return [known(np.take(array, i, at)) for i in order]
     x = n.lowering.tensor(value)
     rest = (*x.shape[:at], *x.shape[at + 1 :])
-    rows = moveaxis(x, at, 0) if at else x  # its slices are then views
+    rows = moveaxis(x, at, 0) if at else x  # its slices are views
     return [Value(value.elem_type, tensor=reshape(slice(rows, i, i + 1, 0), rest)) for i in order]
