@@ -12,7 +12,7 @@ from .imports import install
 
 
 def main() -> None:
-    """Read the arguments and becomes the program."""
+    """Parse the arguments and run the program."""
     parser = argparse.ArgumentParser(
         "python -m vksched.onnxruntime",
         description="Runs a program with vksched as its onnxruntime.",
@@ -34,7 +34,7 @@ def main() -> None:
     if options.module:
         runpy.run_module(options.program, run_name="__main__", alter_sys=True)
     elif os.path.exists(options.program):
-        if not getattr(sys.flags, "safe_path", False):  # as Python does for a program
+        if not getattr(sys.flags, "safe_path", False):  # as Python does for a script
             sys.path[0] = os.path.dirname(os.path.realpath(options.program))
         runpy.run_path(options.program, run_name="__main__")
     else:

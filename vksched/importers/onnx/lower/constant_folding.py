@@ -109,7 +109,9 @@ def _by_rule(n: NodeContext, by_rule: ByRule, most: int) -> Results | None:
     once = NodeContext(n.lowering, n.node, inputs, n.schema, n.inferred, n.version)
     try:
         results = by_rule(once)
-        return None if results is None else [evaluated(n, v, most) for v in results[: len(n.outputs)]]
+        return (
+            None if results is None else [evaluated(n, v, most) for v in results[: len(n.outputs)]]
+        )
     except (VkschedError, ValueError, LookupError):
         return None  # the evaluator reports the error, if there is one
 

@@ -131,13 +131,7 @@ class FrameLowering:
     # -- called by rules ---------------------------------------------------------------------------
 
     def tensor(self, value: Value) -> Tensor:
-        """Return the Tensor of a value.
-
-        Raises
-        ------
-        UnsupportedOp
-            Only the CPU can hold the value.
-        """
+        """Return the Tensor of a value; raise UnsupportedOp if only the CPU can hold it."""
         if value.tensor is not None:
             return value.tensor
         if len(value.shape) > MAX_RANK:
@@ -160,10 +154,7 @@ class FrameLowering:
     def demand(self, value: Value) -> NDArray:
         """Return the elements of a value, and add them to the guards if they can vary between runs.
 
-        Raises
-        ------
-        NeedsValue
-            The elements are not computed yet.
+        Raise NeedsValue if they are not computed yet.
         """
         if value.array is not None:
             return value.array
@@ -220,10 +211,7 @@ class FrameLowering:
     def _by_rule(self, n: NodeContext) -> list[Value | None] | None:
         """Return the results of the rule of a node, or None if the rule spliced in other nodes.
 
-        Raises
-        ------
-        UnsupportedOp
-            No rule expresses the node.
+        Raise UnsupportedOp if no rule expresses the node.
         """
         rule = find_rule(n.node.domain, n.op_type)
         if rule is None:
@@ -391,7 +379,7 @@ class _Handing:
             return replace(value, items=tuple(items))
         if value.tensor is None:
             return value
-        # one Tensor may hold values of two element types, for instance after a cast that keeps the bits
+        # one Tensor may hold values of two element types, as after a cast that keeps bits
         slot = self.slots.setdefault((value.tensor, value.elem_type), name)
         if slot == name and slot not in self.inputs:
             self.outputs[slot], self.elem_types[slot] = value.tensor, value.elem_type

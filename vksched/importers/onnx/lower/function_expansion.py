@@ -27,7 +27,7 @@ def expand(
     would leave more work to the CPU than the node itself.
     """
     if any(v is not None and v.elem_type in NARROW_FLOATS for v in inputs):
-        return None  # with so few digits each rounding is visible: the evaluator's result is the reference
+        return None  # each rounding is visible in few digits: the evaluator is the reference
     function = _function(context, node, inputs, schema)
     if function is None or schema is None or node_count(function.node) > MAX_NODES:
         return None

@@ -30,4 +30,6 @@ MAX_INFERRED_BYTES = 1 << 26
 def made_limit(file_bytes: int = 0) -> int:
     """Return the limit on materialized constants for a file of this size."""
     limit_mib = number_of(MADE)
-    return MAX_MADE_BYTES + MATERIALIZED_FACTOR * file_bytes if limit_mib is None else limit_mib << 20
+    return (
+        MAX_MADE_BYTES + MATERIALIZED_FACTOR * file_bytes if limit_mib is None else limit_mib << 20
+    )

@@ -89,7 +89,9 @@ class Branches:
 def ways(mode: str, threshold: float, missing: bool, yes: int, no: int) -> tuple[int, ...]:
     """Return the children of a node by comparison result; if `missing`, NaN goes to `yes`."""
     holds = MODES[mode]
-    if threshold != threshold:  # NaN compares unequal to everything: all ordered features take one branch
+    if (
+        threshold != threshold
+    ):  # NaN compares unequal to everything: all ordered features take one branch
         holds = (holds[UNORDERED],) * 4
     return tuple(yes if h else no for h in (*holds[:3], holds[UNORDERED] or missing))
 
@@ -141,7 +143,13 @@ def from_columns(columns: dict[str, Sequence[object]], weighted: Iterable[NDArra
     at_leaf = leaf >= 0  # old converters also write weights for branches, which are ignored
     targets, weights = targets[order][at_leaf], weights[order][at_leaf]
     return _finish(
-        branch_table, place[starts], int(is_leaf.sum()), leaf[at_leaf], targets, weights, threshold.dtype
+        branch_table,
+        place[starts],
+        int(is_leaf.sum()),
+        leaf[at_leaf],
+        targets,
+        weights,
+        threshold.dtype,
     )
 
 
@@ -214,7 +222,10 @@ def from_tensors(
             values = sorted({v for v in found.tolist() if v == v})
             _add_set(branch_table, i, int(feature[i]), values, children, bool(missing[i]))
             continue
-        branch_table.features[i], branch_table.thresholds[i] = int(feature[i]), 0.0 if value != value else value
+        branch_table.features[i], branch_table.thresholds[i] = (
+            int(feature[i]),
+            0.0 if value != value else value,
+        )
         branch_table.children[i] = ways(mode, value, bool(missing[i]), *children)
     roots = np.asarray(columns["tree_roots"], np.int64)
     if not roots.size or roots.min() < 0 or roots.max() >= count:

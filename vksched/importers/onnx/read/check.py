@@ -386,7 +386,8 @@ def _check_call(node: onnx.NodeProto, schema: Any, where: str) -> None:
         if attribute.name in present or attribute.name not in known:
             raise ModelFormatError(
                 f"[onnx] {where}: expected attributes of {', '.join(known) or 'none'}, each at "
-                f"most once, got {attribute.name!r}" + (" again" if attribute.name in present else "")
+                f"most once, got {attribute.name!r}"
+                + (" again" if attribute.name in present else "")
             )
         present.add(attribute.name)
         if attribute.type != known[attribute.name].type.value:

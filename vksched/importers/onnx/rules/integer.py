@@ -198,7 +198,9 @@ def _requantized(
         low, high = limits(target)
         shift = constant(np.int32(0)) if bias is None else bias
         number = int(to_storage(zero).reshape(()).item())
-        result = ops.requantize(sums, flat(scale), shift, zero=number, low=low, high=high, axis=axis)
+        result = ops.requantize(
+            sums, flat(scale), shift, zero=number, low=low, high=high, axis=axis
+        )
         return Value(target, tensor=result)
     if bias is not None:
         sums = sums + bias.reshape([-1 if a == axis else 1 for a in range(sums.rank)])

@@ -81,7 +81,9 @@ def _activations(n: NodeContext) -> list[Activation] | None:
             out.append(_activation(name))
         elif name in _OF_NUMBERS:
             defaults = _OF_NUMBERS[name][1]
-            numbers = [g.pop(0) if g else d for g, d in zip(activation_args, defaults, strict=False)]
+            numbers = [
+                g.pop(0) if g else d for g, d in zip(activation_args, defaults, strict=False)
+            ]
             out.append(_activation(name, *numbers))
         else:
             raise UnsupportedOp(f"{n.op_type} with the activation {name}")

@@ -80,7 +80,9 @@ def extreme(n: NodeContext) -> Tensor:
     if x.dtype == BOOL:
         return (ops.reduce_any if is_max else ops.reduce_all)(x, axes, keepdims)
     if prod(x.shape[a] for a in axes) == 0:
-        out_shape = [1 if a in axes else s for a, s in enumerate(x.shape) if keepdims or a not in axes]
+        out_shape = [
+            1 if a in axes else s for a, s in enumerate(x.shape) if keepdims or a not in axes
+        ]
         return ops.full(out_shape, _of_nothing(n.elem_type(0), is_max), x.dtype)
     return (ops.reduce_max if is_max else ops.reduce_min)(x, axes, keepdims)
 

@@ -67,7 +67,9 @@ def _padding_mask(n: NodeContext, index: int, like: Tensor, keys: int) -> Tensor
     else:
         n.require(mask_input.rank in (2, 3), f"a mask of shape {mask_input.shape}")
         rows = 1 if mask_input.rank == 2 else mask_input.shape[1]
-        valid = cast(reshape(mask_input, (mask_input.shape[0], 1, rows, mask_input.shape[-1])), BOOL)
+        valid = cast(
+            reshape(mask_input, (mask_input.shape[0], 1, rows, mask_input.shape[-1])), BOOL
+        )
     return _filtered(n, valid, like)
 
 
@@ -89,7 +91,9 @@ def quantized_attention(n: NodeContext) -> list[Tensor | None]:
     return _attended(n, projected, (5, 8, 9))
 
 
-def _attended(n: NodeContext, projected: Tensor, operands: tuple[int, int, int]) -> list[Tensor | None]:
+def _attended(
+    n: NodeContext, projected: Tensor, operands: tuple[int, int, int]
+) -> list[Tensor | None]:
     """Return the attention of packed QKV, and the new past.
 
     Parameters

@@ -217,7 +217,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
     layouts = constant(_blocks(n.known(5), n.known(6)))
     places = reshape(past, (batch, 1)) + arange(queries)
     blocks = cast(minimum(places // size, layouts.shape[1] - 1), INT32)
-    # (layouts, batch, queries, keys) -> (batch, heads, queries, keys); layouts are assigned round-robin
+    # (layouts, batch, queries, keys) -> (batch, heads, queries, keys), round-robin
     rows = gather(gather(layouts, blocks, 1), np.arange(total) // size, 3)
     of_heads = np.arange(heads) % layouts.shape[0]
     mask = gather(transpose(rows, (1, 0, 2, 3)), of_heads, 1)

@@ -128,12 +128,12 @@ def qgemm(n: NodeContext) -> Value:
     """Return alpha * a @ b + c; c is int32 with the product's scale. The result is float32 without
     operand 7.
     """
-    turned = bool(n.attr("transB", 0))
+    is_transposed = bool(n.attr("transB", 0))
     if n.attr("transA", 0):
-        a, b = centred(n, 0, 2), centred(n, 3, 5, rows(n, 5) if turned else None)
-        sums = ops.matmul(a, b, transpose_a=True, transpose_b=turned)
+        a, b = centred(n, 0, 2), centred(n, 3, 5, rows(n, 5) if is_transposed else None)
+        sums = ops.matmul(a, b, transpose_a=True, transpose_b=is_transposed)
     else:
-        sums = integer_product(n, 0, 2, 3, 5, turned=turned)
+        sums = integer_product(n, 0, 2, 3, 5, turned=is_transposed)
     if n.has(6):
         sums = sums + n.tensor(6)
     scale = factor(n, 1, 4, None, n.shape(1), n.shape(4)) * float(n.attr("alpha", 1.0))

@@ -161,7 +161,9 @@ def _copies_end(body: GraphProto) -> bool:
     name = body.output[0].name
     while name in producers and producers[name].op_type == "Identity":
         name = producers[name].input[0]
-    return name == body.input[1].name or (name in producers and producers[name].op_type == "Constant")
+    return name == body.input[1].name or (
+        name in producers and producers[name].op_type == "Constant"
+    )
 
 
 def _condition_is_known(n: NodeContext, body: GraphProto) -> bool:

@@ -50,7 +50,8 @@ def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
     operand_count = len(n.inputs) - (n.version < 9)
     if not isinstance(count, int) or not 0 < count <= operand_count:
         raise ModelFormatError(
-            f"[onnx] {describe(n.node)}: expected 1 to {operand_count} as 'num_scan_inputs', got {count}"
+            f"[onnx] {describe(n.node)}: expected 1 to {operand_count} as 'num_scan_inputs', "
+            f"got {count}"
         )
     carried = operand_count - count
     body = body_of(n, "body", operand_count, carried)

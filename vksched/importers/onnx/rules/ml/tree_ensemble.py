@@ -112,7 +112,9 @@ def _of_two(
         rated, scores = _two_scores(n, found, base, post)
     else:
         has_second = found.given_to(1)
-        pairs = zip(_two_scores(n, found, base, post), _one_score(n, found, base, post), strict=True)
+        pairs = zip(
+            _two_scores(n, found, base, post), _one_score(n, found, base, post), strict=True
+        )
         rated, scores = (
             ops.where(has_second, cast(two, FLOAT32), cast(one, FLOAT32)) for two, one in pairs
         )

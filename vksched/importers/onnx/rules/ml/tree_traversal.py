@@ -2,7 +2,7 @@
 
     node = roots                                   (rows, trees)
     for each level:
-        way  = comparison of x[row, feature[node]] with threshold[node]: less, equal, greater, or not
+        way  = comparison of x[row, feature[node]] with threshold[node]: less, equal, greater...
         node = children[node, way]
     scores = sums over trees of the contributions of leaves
 
