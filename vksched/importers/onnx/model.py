@@ -396,7 +396,7 @@ def _check_map(value: ModelValue, arg: Any) -> Map:
     ]
     for column, dtype in zip(columns, dtypes, strict=True):
         if dtype.kind == "O" and not all(isinstance(item, str) for item in column):
-            raise DTypeError(f"[run] expected texts in the map for input {value.name!r}")
+            raise DTypeError(f"[run] expected strings in the map for input {value.name!r}")
     return Map(zip(*columns, strict=True), dtypes[1])
 
 

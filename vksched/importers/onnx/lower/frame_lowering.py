@@ -205,7 +205,9 @@ class FrameLowering:
         if not name:
             return None
         if name not in self.env:
-            raise ModelFormatError(f"[onnx] {describe(node)} reads {name!r}, which nothing makes")
+            raise ModelFormatError(
+                f"[onnx] {describe(node)} reads {name!r}, which no node produces"
+            )
         return self.env[name]
 
     def _by_rule(self, n: NodeContext) -> list[Value | None] | None:
@@ -249,11 +251,11 @@ class FrameLowering:
             elem_type = _elem_type_like(result, n.inputs)
         if storage(elem_type) != result.dtype:
             raise UnsupportedOp(
-                f"{n.op_type}: the rule made {result.dtype}, expected {storage(elem_type)}"
+                f"{n.op_type}: the rule returned {result.dtype}, expected {storage(elem_type)}"
             )
         if inferred is not None and inferred.shape not in (None, result.shape):
             raise UnsupportedOp(
-                f"{n.op_type}: the rule made shape {result.shape}, expected {inferred.shape}"
+                f"{n.op_type}: the rule returned shape {result.shape}, expected {inferred.shape}"
             )
         return Value(elem_type, tensor=result)
 
@@ -336,7 +338,7 @@ class FrameLowering:
             results = []
             for name in self.frame.outputs:
                 if name not in self.env:
-                    raise ModelFormatError(f"[onnx] nothing makes the output {name!r}")
+                    raise ModelFormatError(f"[onnx] no node produces the output {name!r}")
                 results.append(hand_on(name, self.env[name]))
             return Lowered(outputs, elem_types, self.guards, None, None, tuple(results), known)
         nodes = tuple(self.todo)

@@ -53,9 +53,9 @@ class Budget:
         if not self._has_warned:
             self._has_warned = True
             warn(
-                f"[onnx] values that are the same in every run take {self._most_bytes >> 20} MiB, "
-                f"all that is made before of a file of {self._file_bytes} bytes; the others are "
-                f"computed in each run; try {MADE}={self._most_bytes >> 19}"
+                f"[onnx] folded constants use {self._most_bytes >> 20} MiB, the limit for a file "
+                f"of {self._file_bytes} bytes; further ones are computed in each run; try "
+                f"{MADE}={self._most_bytes >> 19}"
             )
         return False
 

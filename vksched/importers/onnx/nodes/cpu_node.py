@@ -80,9 +80,8 @@ def require_compared(node: NodeProto, functions: Sequence[FunctionProto] = ()) -
     inner = "" if found is node else f"its {describe(found)}: "
     raise Refused(
         node,
-        f"{inner}not asked for {found.op_type}, of which it gives something else than "
-        "onnxruntime, or was not compared; try to export the model for another opset, or without "
-        "that op",
+        f"{inner}not used for {found.op_type}: its results differ from onnxruntime's, or were not "
+        "compared; try to export the model for another opset, or without that op",
     )
 
 
@@ -323,6 +322,6 @@ register(
         operands=(1, 1),
         any_dtype=True,
         opaque=True,
-        cpu_only_reason="it takes apart what numpy has computed",
+        cpu_only_reason="it extracts one result of a CPU node",
     )
 )

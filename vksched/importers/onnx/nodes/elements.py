@@ -94,7 +94,7 @@ def storage(elem_type: int) -> str:
         Only the CPU can hold the element type.
     """
     if elem_type not in STORAGE:
-        raise UnsupportedOp(f"{element_name(elem_type)} is held by the host only")
+        raise UnsupportedOp(f"{element_name(elem_type)} can only be held by the CPU")
     return STORAGE[elem_type]
 
 

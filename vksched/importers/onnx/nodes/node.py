@@ -148,7 +148,7 @@ class NodeContext:
         """
         size = math.prod(shape)
         fits = self.lowering.context.budget.has_room(size * numpy_dtype(dtype).itemsize)
-        self.require(fits, f"{size} numbers that are made before")
+        self.require(fits, f"{size} elements as a folded constant")
 
     def require_type(self, index: int, *elem_types: int) -> None:
         """Raise UnsupportedOp unless an operand has one of these element types."""

@@ -44,7 +44,7 @@ def whole_of(text: str) -> int:
 def _beginning(pattern: re.Pattern[str], text: str) -> str:
     match = pattern.match(text)
     if match is None:
-        raise ValueError(f"expected texts that begin with a number, got {text!r}")
+        raise ValueError(f"expected strings that start with a number, got {text!r}")
     return match[0]
 
 
@@ -127,7 +127,7 @@ class StringNormalizer(OpRun):
         **_: Any,
     ) -> Results:
         if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
-            raise ValueError(f"expected texts (count) or (1, count), got shape {x.shape}")
+            raise ValueError(f"expected strings (count) or (1, count), got shape {x.shape}")
         compare: Callable[[str], str] = str if is_case_sensitive else str.lower
         stops = {compare(word) for word in stopwords or ()}
         change = _CASES[case_change_action]

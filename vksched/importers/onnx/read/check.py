@@ -168,7 +168,7 @@ class _Checker:
             if value.name not in scope:
                 raise ModelFormatError(
                     f"[onnx] {prefix}output {value.name!r}: expected the name of a value, got one "
-                    "that nothing gives"
+                    "that no node produces"
                 )
         if main:
             self._names(set(), (o.name for o in graph.output), "output")
@@ -182,7 +182,7 @@ class _Checker:
             if name not in scope:
                 raise ModelFormatError(
                     f"[onnx] {self.prefix}output {name!r}: expected the name of a value, got one "
-                    "that nothing gives"
+                    "that no node produces"
                 )
 
     def nodes(
@@ -213,7 +213,7 @@ class _Checker:
                 if name and name not in scope:
                     raise ModelFormatError(
                         f"[onnx] {where}: expected inputs that exist, got {name!r}, which no "
-                        "node, input or initializer gives"
+                        "node, input or initializer defines"
                     )
             self._op(node, where)
             for attribute in node.attribute:

@@ -72,7 +72,9 @@ class Folder:
                 got = (
                     f"a symbolic link that leads out of {str(root_of(self._path))!r}, or no folder"
                 )
-                hint = "; try a copy of the file in place of the link, or the model where it lies"
+                hint = (
+                    "; try a copy of the file in place of the link, or the model in its own folder"
+                )
             raise ModelFormatError(
                 f"[onnx] {where}: expected external data in {location!r}, got {got}{hint}"
             ) from None

@@ -57,9 +57,10 @@ def mark_blocks(model: onnx.ModelProto) -> None:
     if marked and not size:
         size = _of_this_machine()
         warn_user(
-            "[onnx] the model was saved with all of onnxruntime's optimizations: its weights lie "
-            f"in blocks of 8 or 16 channels, and their shapes fit both; {size} is taken, as on "
-            "this machine; try the model as it was, or as ORT_ENABLE_EXTENDED saves it"
+            "[onnx] the model was saved with all of onnxruntime's optimizations: its weights are "
+            "stored in blocks of 8 or 16 channels, and their shapes fit both; "
+            f"{size} is used, as on this machine; try the original model, or one saved with "
+            "ORT_ENABLE_EXTENDED"
         )
     for node in marked:
         attributes = [a for a in node.attribute if a.name != BLOCK]

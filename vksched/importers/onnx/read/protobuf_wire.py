@@ -171,7 +171,7 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[_Field]:
         if not number:
             raise _damaged(start, "a field with the number 0")
         if at > end:
-            raise _damaged(start, f"a field that ends {at - end} bytes behind what holds it")
+            raise _damaged(start, f"a field that ends {at - end} bytes after its parent")
         yield _Field(number, wire, start, value, at)
 
 

@@ -159,7 +159,9 @@ class TensorReader:
     def _described(self, tensor: onnx.TensorProto, where: str) -> tuple[Shape, str]:
         kind = check_element_type(tensor.data_type, where)
         if tensor.HasField("segment"):
-            raise ModelFormatError(f"[onnx] {where}: expected a tensor in one piece, got segments")
+            raise ModelFormatError(
+                f"[onnx] {where}: expected a tensor without segments, got segments"
+            )
         return checked_shape(tensor.dims, where), kind
 
     def _external(
@@ -208,7 +210,7 @@ class TensorReader:
         width = 1 if kind in _BITS else helper.tensor_dtype_to_np_dtype(data_type).itemsize
         if count > len(large.data):
             raise ModelFormatError(
-                f"[onnx] {where}: expected {count} numbers in {field} for {kind} {shape}, got less"
+                f"[onnx] {where}: expected {count} numbers in {field} for {kind} {shape}, got fewer"
             )
         self._count(max(0, count * width - 4 * len(large.data)), where)
         try:

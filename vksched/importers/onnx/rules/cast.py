@@ -18,7 +18,7 @@ WORDS = {T.FLOAT, T.INT32, T.UINT32}
 @rule("Cast", "CastLike", types=ANY)
 def cast(n: NodeContext) -> Value:
     target = n.attr("to") if n.op_type == "Cast" else n.elem_type(1)
-    n.require(target in STORAGE, f"{element_name(target)}, which is held by the host only,")
+    n.require(target in STORAGE, f"{element_name(target)}, which only the CPU can hold,")
     saturate = bool(n.attr("saturate", 1))
     return Value(target, tensor=convert(n.tensor(0), n.elem_type(0), target, saturate))
 

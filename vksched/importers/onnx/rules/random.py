@@ -39,7 +39,7 @@ def _seed(n: NodeContext) -> int | Tensor:
     if n.has_attr("seed"):
         return int(struct.unpack("<I", struct.pack("<f", n.attr("seed")))[0])
     node = make_node("RandomUniform", [], ["seed"], shape=[2], low=-(2.0**31), high=2.0**31)
-    reason = "it draws another seed in every run"
+    reason = "it draws a new seed in every run"
     opsets = n.lowering.context.opsets
     drawn = add_host_node(node, opsets, (), (), [CpuValueType(T.FLOAT, (2,))], reason)[0]
     assert drawn is not None

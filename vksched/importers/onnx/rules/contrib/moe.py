@@ -140,7 +140,7 @@ def _activated(n: NodeContext, x: Tensor) -> Tensor:
         n.require(kind in _ACTIVATIONS, f"the activation {kind}")
         return _ACTIVATIONS[kind](x)
     n.require(n.attr("swiglu_fusion", 0) == 1, "gates that do not alternate with values")
-    n.require(not n.attr("swiglu_limit_after_activation", 0), "limits behind the activation")
+    n.require(not n.attr("swiglu_limit_after_activation", 0), "limits after the activation")
     pairs = reshape(x, (*x.shape[:-1], x.shape[-1] // 2, 2))
     gate, value = pairs[..., 0], pairs[..., 1]
     limit = n.attr("swiglu_limit", math.inf)

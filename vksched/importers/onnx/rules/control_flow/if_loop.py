@@ -81,7 +81,7 @@ def loop(n: NodeContext) -> Sequence[Tensor | Value | None]:
     if len(body.output) <= len(n.outputs):
         raise ModelFormatError(f"[onnx] {describe(n.node)}: expected as many results as its body")
     if any(n.has(i) and not n.value(i).is_known for i in (0, 1)):
-        raise UnsupportedOp("Loop with a number of turns that runs may differ in")
+        raise UnsupportedOp("Loop with a number of iterations that varies between runs")
     count = max(0, int(n.number(0))) if n.has(0) else -1
     if not _condition_is_known(n, body):
         raise UnsupportedOp("Loop with a condition that is computed")
@@ -140,7 +140,7 @@ def _turn(
 def require_small(body: GraphProto, turns: int) -> None:
     nodes = node_count(body.node) * turns
     if nodes > MAX_NODES or body.ByteSize() * turns > MAX_BYTES:
-        raise UnsupportedOp(f"Loop of {nodes} nodes in all its turns")
+        raise UnsupportedOp(f"Loop of {nodes} nodes in all its iterations")
 
 
 def _loop_results(
@@ -212,7 +212,9 @@ def no_turns(body: GraphProto, index: int) -> Value:
     """Return the scan output of a loop without iterations; undeclared sizes are 0."""
     tensor = body.output[index].type.tensor_type
     if not tensor.elem_type:
-        raise UnsupportedOp(f"a loop without turns and without a type of {body.output[index].name}")
+        raise UnsupportedOp(
+            f"a loop without iterations and without a type of {body.output[index].name}"
+        )
     dims = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
     return known(np.zeros((0, *dims), numpy_of(tensor.elem_type)))
 
@@ -224,5 +226,5 @@ def stacked(n: NodeContext, turns: Sequence[Value], axis: int) -> Value:
         n.require_room((len(arrays), *arrays[0].shape), arrays[0].dtype.name)
         return known(np.stack(arrays, axis))
     if any(not v.is_tensor for v in turns):
-        raise UnsupportedOp("a sequence for each turn")
+        raise UnsupportedOp("a sequence per iteration")
     return Value(turns[0].elem_type, tensor=stack([n.lowering.tensor(v) for v in turns], axis))

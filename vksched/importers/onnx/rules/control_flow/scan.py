@@ -75,13 +75,13 @@ def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
             continue
         if not turns:
             env[target] = no_turns(body, carried + k)
-            n.require(out_axes[k] == 0, "no turns")
+            n.require(out_axes[k] == 0, "no iterations")
             continue
         ordered = scan_names[k][::-1] if out_backward[k] else scan_names[k]
         nodes.append(
             make_node("Stack", ordered, [target], n.node.name, domain=INTERNAL, axis=out_axes[k])
         )
-    n.require(bool(nodes), "no turns")
+    n.require(bool(nodes), "no iterations")
     n.lowering.splice(nodes, env)
     return []
 
@@ -108,7 +108,7 @@ def _batched_scan(n: NodeContext, body: GraphProto, count: int) -> list[Tensor |
         env.update(found)
         for k, line in enumerate(scan_names):
             name = f"{start}scan{k}"
-            n.require(bool(line), "no turns")
+            n.require(bool(line), "no iterations")
             nodes.append(make_node("Stack", line, [name], n.node.name, domain=INTERNAL, axis=0))
             states.append(name)
         for i, name in enumerate(states[: len(results)]):

@@ -26,14 +26,14 @@ def sequence_of(items: tuple[Value, ...] | list[Value]) -> Value:
 def _items(n: NodeContext, index: int = 0) -> tuple[Value, ...]:
     items = n.value(index).items
     if items is None:
-        raise UnsupportedOp(f"{n.op_type} of what is no sequence")
+        raise UnsupportedOp(f"{n.op_type} of a value that is not a sequence")
     return items
 
 
 def _position(n: NodeContext, index: int, count: int) -> int:
     """Return a position below count; negative ones count from the end."""
     if not n.value(index).is_known:
-        raise UnsupportedOp(f"{n.op_type} at a position that runs may differ in")
+        raise UnsupportedOp(f"{n.op_type} at a position that varies between runs")
     at = int(n.number(index))
     n.require(-count <= at < count, f"position {at} among {count}")
     return at + count if at < 0 else at
