@@ -83,8 +83,8 @@ def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
     arrays = [None if v is None else v.array for v in n.inputs]
     operand_elements = sum(a.size for a in arrays if a is not None)
     inferred = [i for i in n.inferred if i is not None and i.shape is not None]
-    most = max(FOLD_ELEMENTS, 2 * operand_elements)
-    if sum(map(_size, inferred)) > most:
+    max_elements = max(FOLD_ELEMENTS, 2 * operand_elements)
+    if sum(map(_size, inferred)) > max_elements:
         return None
     is_bounded = len(inferred) == len(n.outputs) or n.op_type in NO_LARGER
     needed_bytes = sum(_size(i) * numpy_of(i.elem_type).itemsize for i in inferred if i.elem_type)
@@ -93,13 +93,13 @@ def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
     serialized = n.node.SerializeToString(deterministic=True)
 
     def make() -> Results | None:
-        results = _by_rule(n, by_rule, most)
+        results = _by_rule(n, by_rule, max_elements)
         return results or (_by_evaluator(n, serialized) if is_bounded else None)
 
     return n.lowering.context.fold(serialized, n.inputs, make)
 
 
-def _by_rule(n: NodeContext, by_rule: ByRule, most: int) -> Results | None:
+def _by_rule(n: NodeContext, by_rule: ByRule, max_elements: int) -> Results | None:
     if n.op_type in SHAPE_ARITHMETIC and n.version >= 13 and not n.node.domain:
         return None
     if find_rule(n.node.domain, n.op_type) is None:
@@ -110,7 +110,9 @@ def _by_rule(n: NodeContext, by_rule: ByRule, most: int) -> Results | None:
     try:
         results = by_rule(once)
         return (
-            None if results is None else [evaluated(n, v, most) for v in results[: len(n.outputs)]]
+            None
+            if results is None
+            else [evaluated(n, v, max_elements) for v in results[: len(n.outputs)]]
         )
     except (VkschedError, ValueError, LookupError):
         return None  # the evaluator reports the error, if there is one
@@ -145,15 +147,17 @@ def _held(value: Value) -> Value:
     return replace(value, tensor=weight(stored) if stored.size else constant(stored))
 
 
-def evaluated(n: NodeContext, value: Value | None, most: int = FOLD_ELEMENTS) -> Value | None:
+def evaluated(
+    n: NodeContext, value: Value | None, max_elements: int = FOLD_ELEMENTS
+) -> Value | None:
     """Return a result of known operands as a known value.
 
-    The result stays a Tensor if it has more than `most` elements or the budget is spent. Later
-    nodes may need it as a shape.
+    The result stays a Tensor if it has more than `max_elements` elements or the budget is spent.
+    Later nodes may need it as a shape.
     """
     if value is None or value.tensor is None or value.array is not None:
         return value
     budget, type_ = n.lowering.context.budget, value.tensor.type
-    if type_.size > most or not budget.has_room(type_.host_bytes):
+    if type_.size > max_elements or not budget.has_room(type_.host_bytes):
         return value
     return known(from_storage(evaluate(value.tensor), value.elem_type))

@@ -54,13 +54,13 @@ def _function(
     """Return the body of the newest version that the model's opset can refer to."""
     if schema is None:
         return None
-    asked = context.version(node.domain)
+    opset = context.version(node.domain)
     for versions, needs_types in (
         (schema.function_opset_versions, False),  # type: ignore[attr-defined]
         (schema.context_dependent_function_opset_versions, True),  # type: ignore[attr-defined]
     ):
         # a body of a later opset is valid, too, if its ops have not changed since
-        for version in sorted(versions, key=lambda v: (v > asked, abs(v - asked))):
+        for version in sorted(versions, key=lambda v: (v > opset, abs(v - opset))):
             try:
                 if needs_types:
                     types = [TypeProto() if v is None else type_proto(v) for v in inputs]

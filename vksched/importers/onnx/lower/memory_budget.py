@@ -34,7 +34,7 @@ class Budget:
     """
 
     def __init__(self, file_bytes: int, used_bytes: int = 0) -> None:
-        self._most_bytes = made_limit(file_bytes)
+        self._max_bytes = made_limit(file_bytes)
         self._file_bytes, self._used_bytes = file_bytes, used_bytes
         self._held: set[int] = set()
         """Arrays that count, or belong to the file, by their identity."""
@@ -48,14 +48,14 @@ class Budget:
         """Return True if a result of this size may be computed; warn at the first one that may
         not.
         """
-        if size_bytes <= SMALL_BYTES or self._used_bytes + size_bytes <= self._most_bytes:
+        if size_bytes <= SMALL_BYTES or self._used_bytes + size_bytes <= self._max_bytes:
             return True
         if not self._has_warned:
             self._has_warned = True
             warn(
-                f"[onnx] folded constants use {self._most_bytes >> 20} MiB, the limit for a file "
+                f"[onnx] folded constants use {self._max_bytes >> 20} MiB, the limit for a file "
                 f"of {self._file_bytes} bytes; further ones are computed in each run; try "
-                f"{MADE}={self._most_bytes >> 19}"
+                f"{MADE}={self._max_bytes >> 19}"
             )
         return False
 

@@ -73,8 +73,8 @@ def _separated(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
     yield text[start:]
 
 
-def _matches(text: str, pattern: re.Pattern[str], least: int) -> Iterator[str]:
-    """Yield matches of at least `least` characters; after a shorter one, continue at the next
+def _matches(text: str, pattern: re.Pattern[str], min_length: int) -> Iterator[str]:
+    """Yield matches of at least `min_length` characters; after a shorter one, continue at the next
     character.
     """
     start = 0
@@ -82,7 +82,7 @@ def _matches(text: str, pattern: re.Pattern[str], least: int) -> Iterator[str]:
         found = _longest(pattern, text, start)
         if found is None:
             break
-        if found[1] - found[0] >= least:
+        if found[1] - found[0] >= min_length:
             yield text[found[0] : found[1]]
             start = found[1]
         else:
@@ -107,23 +107,23 @@ class Tokenizer(ContribOp):
             list(_tokens(str(text), list(separators), tokenexp, mincharnum))
             for text in x.reshape(-1)
         ]
-        most = max(map(len, rows))
-        if most and mark:
+        width = max(map(len, rows))
+        if width and mark:
             rows = [["\x02", *row, "\x03"] for row in rows]
-        most += 2 * bool(most and mark)
-        out = np.full((len(rows), most), pad_value, object)
+        width += 2 * bool(width and mark)
+        out = np.full((len(rows), width), pad_value, object)
         for row, tokens in zip(out, rows, strict=True):
             row[: len(tokens)] = tokens
-        return (out.reshape(*x.shape, most),)
+        return (out.reshape(*x.shape, width),)
 
 
-def _tokens(text: str, separators: list[str], expression: str, least: int) -> Iterable[str]:
+def _tokens(text: str, separators: list[str], expression: str, min_length: int) -> Iterable[str]:
     if separators == [""] or (not separators and expression == "."):
         return text
     if not separators:
-        return _matches(text, _pattern(expression), least)
+        return _matches(text, _pattern(expression), min_length)
     parts: Iterable[str] = [text]
     for separator in separators:
         pattern = _pattern(separator)
-        parts = [p for part in parts for p in _separated(part, pattern) if len(p) >= least]
+        parts = [p for part in parts for p in _separated(part, pattern) if len(p) >= min_length]
     return parts

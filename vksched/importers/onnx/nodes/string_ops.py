@@ -69,8 +69,8 @@ def convert_texts(x: NDArray, elem_type: int) -> NDArray:
         if dtype.kind == "b":
             return _filled([bool(v) for v in wholes], dtype, x)
         span = 1 << 8 * dtype.itemsize
-        least = -span // 2 if dtype.kind == "i" else 0
-        return _filled([(v - least) % span + least for v in wholes], dtype, x)
+        lowest = -span // 2 if dtype.kind == "i" else 0
+        return _filled([(v - lowest) % span + lowest for v in wholes], dtype, x)
     return _filled([number_of(v) for v in items.tolist()], np.float64, x).astype(dtype)
 
 
@@ -141,8 +141,8 @@ class StringSplit(OpRun):
     def _run(
         self, x: NDArray, delimiter: str | None = None, maxsplit: int | None = None
     ) -> Results:
-        most = -1 if maxsplit is None else maxsplit
-        parts = [_parts(text, delimiter, most) for text in x.reshape(-1).tolist()]
+        max_splits = -1 if maxsplit is None else maxsplit
+        parts = [_parts(text, delimiter, max_splits) for text in x.reshape(-1).tolist()]
         counts = np.array([len(p) for p in parts], np.int64)
         width = int(counts.max(initial=0))
         out = np.full((len(parts), width), "", object)
@@ -151,12 +151,12 @@ class StringSplit(OpRun):
         return out.reshape((*x.shape, width)), counts.reshape(x.shape)
 
 
-def _parts(text: str, delimiter: str | None, most: int) -> list[str]:
+def _parts(text: str, delimiter: str | None, max_splits: int) -> list[str]:
     if delimiter:
-        return text.split(delimiter, most) if text else []
+        return text.split(delimiter, max_splits) if text else []
     found: list[str] = []
     rest = text.strip(" ")
-    while rest and len(found) != most:
+    while rest and len(found) != max_splits:
         part, _, rest = rest.partition(" ")
         found.append(part)
         rest = rest.lstrip(" ")

@@ -305,6 +305,6 @@ def _depth(children: NDArray, roots: NDArray, branches: int) -> int:
     depth, line = 0, np.unique(roots)
     while (line := line[line < branches]).size:
         if depth == MAX_DEPTH:
-            raise ValueError(f"expected trees of at most {MAX_DEPTH} levels, and no circles")
+            raise ValueError(f"expected trees of at most {MAX_DEPTH} levels, and no cycles")
         line, depth = np.unique(children[line]), depth + 1
     return depth

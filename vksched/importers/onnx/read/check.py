@@ -367,14 +367,14 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str,
 
 def _check_call(node: onnx.NodeProto, schema: Any, where: str) -> None:
     """Check the inputs, outputs and attributes of a node against the op's schema."""
-    for what, count, least, most in (
+    for what, count, min_count, max_count in (
         ("inputs", len(node.input), schema.min_input, schema.max_input),
         ("outputs", len(node.output), schema.min_output, schema.max_output),
     ):
-        if not least <= count <= most:
-            span = str(least) if least == most else f"{least} to {most}"
-            if most >= 1 << 31 - 1:
-                span = f"at least {least}"
+        if not min_count <= count <= max_count:
+            span = str(min_count) if min_count == max_count else f"{min_count} to {max_count}"
+            if max_count >= 1 << 31 - 1:
+                span = f"at least {min_count}"
             raise ModelFormatError(f"[onnx] {where}: expected {span} {what}, got {count}")
     single = defs.OpSchema.FormalParameterOption.Single
     for name, formal in zip(node.input, schema.inputs, strict=False):

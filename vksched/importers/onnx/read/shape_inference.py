@@ -43,9 +43,9 @@ def check_inference(
         return
     if model.functions:
         return  # opsets differ from those of the model: onnx would reject them
-    asked = onnx.ModelProto()
-    asked.CopyFrom(model)
-    graph = asked.graph
+    stripped = onnx.ModelProto()
+    stripped.CopyFrom(model)
+    graph = stripped.graph
     types = {t.name: t.data_type for t in graph.initializer}
     types |= {s.values.name: s.values.data_type for s in graph.sparse_initializer}
     del graph.initializer[:], graph.sparse_initializer[:], graph.value_info[:]
@@ -58,20 +58,21 @@ def check_inference(
     for value in graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    for function in asked.functions:
+    for function in stripped.functions:
         _prepare(function, _versions(function.opset_import))
-    _prepare(graph, _versions(asked.opset_import))
-    for opsets in (asked.opset_import, *(f.opset_import for f in asked.functions)):
-        missing = {_PASSED_OVER, *CONTRIB_DOMAINS, *(f.domain for f in asked.functions)}
+    _prepare(graph, _versions(stripped.opset_import))
+    for opsets in (stripped.opset_import, *(f.opset_import for f in stripped.functions)):
+        missing = {_PASSED_OVER, *CONTRIB_DOMAINS, *(f.domain for f in stripped.functions)}
         opsets.extend(
             helper.make_opsetid(domain, 1) for domain in missing - {o.domain for o in opsets}
         )
-    asked.ir_version = max(asked.ir_version, 4)  # from version 4 on initializers need not be inputs
-    message = _failure(asked)
+    # from IR version 4 on initializers need not be inputs
+    stripped.ir_version = max(stripped.ir_version, 4)
+    message = _failure(stripped)
     if message:
         found = _ERROR.search(message)
-        where, what = (found[1], found[2]) if found else (_blamed(asked), message)
-        raise ModelFormatError(f"[onnx] {where}: {what}{_operands(asked, where)}")
+        where, what = (found[1], found[2]) if found else (_blamed(stripped), message)
+        raise ModelFormatError(f"[onnx] {where}: {what}{_operands(stripped, where)}")
 
 
 def _failure(model: onnx.ModelProto) -> str:

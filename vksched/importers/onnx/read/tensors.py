@@ -86,7 +86,7 @@ class TensorReader:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self.made_bytes = 0
-        self._most_bytes = made_limit()
+        self._max_bytes = made_limit()
 
     def array(self, tensor: onnx.TensorProto, where: str, large: Large | None = None) -> NDArray:
         """Return the value as a read-only array, a view of the file if possible.
@@ -251,11 +251,11 @@ class TensorReader:
 
     def _count(self, made_bytes: int, where: str) -> None:
         self.made_bytes += made_bytes
-        if self.made_bytes > self._most_bytes:
+        if self.made_bytes > self._max_bytes:
             raise ModelFormatError(
-                f"[onnx] {where}: expected constants that take at most {self._most_bytes >> 20} "
+                f"[onnx] {where}: expected constants that take at most {self._max_bytes >> 20} "
                 f"MiB more than in the file, got {self.made_bytes >> 20} MiB; try plain "
-                f"initializers of the main graph, or {MADE}={self._most_bytes >> 19}"
+                f"initializers of the main graph, or {MADE}={self._max_bytes >> 19}"
             )
 
 

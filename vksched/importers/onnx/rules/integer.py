@@ -135,8 +135,8 @@ def byte_product(
     if not _has_zeros(n, b_zero, columns):
         return None
     if n.value(b).array is not None:
-        turn: Callable[[NDArray], NDArray] = (lambda w: w.T) if turned else (lambda w: w)
-        words = _words(n, b, turn, "turned" if turned else "")
+        arrange: Callable[[NDArray], NDArray] = (lambda w: w.T) if turned else (lambda w: w)
+        words = _words(n, b, arrange, "turned" if turned else "")
     else:
         right = ops.transpose(n.tensor(b), (1, 0)) if turned else n.tensor(b)
         words = ops.prepack_int8(right, signed=n.elem_type(b) == T.INT8)

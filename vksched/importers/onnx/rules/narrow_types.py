@@ -74,8 +74,10 @@ def round_float(x: Tensor, elem_type: int, saturate: bool = False) -> Tensor:
     """
     if elem_type not in _FORMATS:
         raise UnsupportedOp(f"no vksched op rounds to {element_name(elem_type)}")
-    digits, least, largest, wraps, cut = _FORMATS[elem_type]
-    rounded = ops.reduce_precision(x, digits, least, largest, cut if saturate else wraps)
+    digits, min_exponent, largest, wraps, saturated = _FORMATS[elem_type]
+    rounded = ops.reduce_precision(
+        x, digits, min_exponent, largest, saturated if saturate else wraps
+    )
     return rounded + 0.0 if elem_type in _WITHOUT_MINUS_ZERO else rounded
 
 
@@ -116,8 +118,8 @@ def _within(source: int, target: int) -> bool:
     """Return True if all values of one type are integers in the range of another."""
     if source not in _BITS:
         return source == T.BOOL
-    (low, high), (least, most) = limits(source), limits(target)
-    return least <= low and high <= most
+    (low, high), (low_limit, high_limit) = limits(source), limits(target)
+    return low_limit <= low and high <= high_limit
 
 
 def is_float(elem_type: int) -> bool:

@@ -224,10 +224,10 @@ def dequantize_linear(n: NodeContext) -> Value:
 
 def quantize_dynamically(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Quantize float32 to uint8 by its minimum and maximum; return values, scale and zero point."""
-    least = ops.minimum(ops.reduce_min(x), 0.0)
-    span = ops.maximum(ops.reduce_max(x), 0.0) - least
+    lowest = ops.minimum(ops.reduce_min(x), 0.0)
+    span = ops.maximum(ops.reduce_max(x), 0.0) - lowest
     scale = ops.where(span > 0, span / 255.0, 1.0)
-    zero = ops.cast(ops.round(ops.clip(-least / scale, 0, 255)), INT32)
+    zero = ops.cast(ops.round(ops.clip(-lowest / scale, 0, 255)), INT32)
     return ops.quantize_linear(x, scale, zero), scale, zero
 
 

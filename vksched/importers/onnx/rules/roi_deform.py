@@ -60,7 +60,7 @@ def roi_align(n: NodeContext) -> Tensor:
 
 
 def _weights(
-    start: Tensor, end: Tensor, size: int, count: int, samples: int, least_one: bool
+    start: Tensor, end: Tensor, size: int, count: int, samples: int, min_one: bool
 ) -> Tensor:
     """Return the weight of each position of an axis in each cell of a region: (regions, count,
     size).
@@ -68,7 +68,7 @@ def _weights(
     start, end: (regions, 1). Positions more than one pixel outside are not sampled.
     """
     span = end - start
-    if least_one:
+    if min_one:
         span = maximum(span, number_of(1.0, span))
     dtype = numpy_dtype(start.dtype)
     steps: NDArray = (np.arange(count * samples) + 0.5) / (count * samples)

@@ -261,8 +261,8 @@ def put_rows(
             parts.append(slice_(old, at + count, length, 2))
         return concat(parts, 2) if len(parts) > 1 else new
     place = arange(length) - reshape(at, (batch, 1))
-    most = count if counts is None else reshape(counts, (batch, 1))
-    inside = logical_and(greater_equal(place, 0), less(place, most))
+    limit = count if counts is None else reshape(counts, (batch, 1))
+    inside = logical_and(greater_equal(place, 0), less(place, limit))
     index = reshape(clip(place, 0, max(count - 1, 0)), (batch, 1, length, 1))
     taken = take_along_axis(new, broadcast_to(index, (batch, shared, length, size)), 2)
     if old is None:

@@ -131,5 +131,5 @@ def max_pool_with_mask(n: NodeContext) -> Tensor:
         x, mask = (gather(t, places.clip(0, size - 1), at) for t in (x, mask))
     is_open = cumprod(cast(logical_or(mask, constant(~there)), x.dtype), -1)
     taken = logical_and(cast(is_open, BOOL), constant(there))
-    least = full_like(x, float(np.finfo(numpy_dtype(x.dtype)).min))
-    return reduce_max(where(taken, x, least), tuple(range(3, 3 + 2 * axes, 2)))
+    lowest = full_like(x, float(np.finfo(numpy_dtype(x.dtype)).min))
+    return reduce_max(where(taken, x, lowest), tuple(range(3, 3 + 2 * axes, 2)))

@@ -173,8 +173,8 @@ def group_router(n: NodeContext) -> list[Tensor | None]:
     is_open = scatter_elements(
         full((rows, groups), 0.0), open_groups, full((rows, used), 1.0), axis=1
     )
-    least = number_of(-math.inf, grouped)
-    allowed = where(greater(reshape(is_open, (rows, groups, 1)), 0.0), grouped, least)
+    lowest = number_of(-math.inf, grouped)
+    allowed = where(greater(reshape(is_open, (rows, groups, 1)), 0.0), grouped, lowest)
     _, expert_ids = topk(reshape(allowed, (rows, count)), n.attr("top_k"))
     taken = log(maximum(take_along_axis(weights, expert_ids, 1), 1e-20))
     sentinel = full((rows, count), n.attr("router_sentinel", -10000.0))

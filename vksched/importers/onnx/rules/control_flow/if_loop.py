@@ -87,8 +87,8 @@ def loop(n: NodeContext) -> Sequence[Tensor | Value | None]:
         raise UnsupportedOp("Loop with a condition that is computed")
     if (not n.has(1) or n.number(1)) and count > 0 and _copies_end(body):
         require_small(body, count)
-    keep = known(np.array(bool(n.number(1, True))))
-    return _turn(n, body, 0, count, keep, list(n.node.input[2:]), [])
+    condition = known(np.array(bool(n.number(1, True))))
+    return _copy_iteration(n, body, 0, count, condition, list(n.node.input[2:]), [])
 
 
 @rule("Loop", types=EVERY, domain=INTERNAL)
@@ -100,28 +100,30 @@ def loop_on(n: NodeContext) -> Sequence[Tensor | Value | None]:
     body: GraphProto = n.attr("body")
     carried = len(body.input) - 2
     names = list(n.node.input)
-    turn, count = n.attr("turn"), n.attr("count")
-    return _turn(n, body, turn, count, n.value(0), names[1 : 1 + carried], names[1 + carried :])
+    iteration, count = n.attr("turn"), n.attr("count")
+    return _copy_iteration(
+        n, body, iteration, count, n.value(0), names[1 : 1 + carried], names[1 + carried :]
+    )
 
 
-def _turn(
+def _copy_iteration(
     n: NodeContext,
     body: GraphProto,
-    turn: int,
+    iteration: int,
     count: int,
-    keep: Value,
+    condition: Value,
     carried: list[str],
     scan_names: list[str],
 ) -> Sequence[Tensor | Value | None]:
     """Copy one iteration and a node that continues the loop, or end the loop."""
-    if turn == count or not n.lowering.demand(keep).reshape(-1)[0]:
+    if iteration == count or not n.lowering.demand(condition).reshape(-1)[0]:
         return _loop_results(n, body, carried, scan_names)
-    require_small(body, turn + 1)
-    prefix = f"{n.lowering.context.prefix(n.node)}{turn}."
+    require_small(body, iteration + 1)
+    prefix = f"{n.lowering.context.prefix(n.node)}{iteration}."
     sources = [f"{prefix}turn", f"{prefix}keep", *carried]
     arguments = dict(zip((i.name for i in body.input), sources, strict=False))
     copy = copy_of(n, body, prefix, arguments)
-    copy.env[sources[0]] = known(np.array(turn, np.int64))
+    copy.env[sources[0]] = known(np.array(iteration, np.int64))
     copy.env[sources[1]] = known(np.array(True))
     on = make_node("Loop", [], n.outputs, n.node.name, domain=INTERNAL)
     ends = len(carried) + 1
@@ -129,7 +131,7 @@ def _turn(
     on.attribute.extend(
         [
             make_attribute("body", body),
-            make_attribute("turn", turn + 1),
+            make_attribute("turn", iteration + 1),
             make_attribute("count", count),
         ]
     )
@@ -137,9 +139,9 @@ def _turn(
     return []
 
 
-def require_small(body: GraphProto, turns: int) -> None:
-    nodes = node_count(body.node) * turns
-    if nodes > MAX_NODES or body.ByteSize() * turns > MAX_BYTES:
+def require_small(body: GraphProto, iterations: int) -> None:
+    nodes = node_count(body.node) * iterations
+    if nodes > MAX_NODES or body.ByteSize() * iterations > MAX_BYTES:
         raise UnsupportedOp(f"Loop of {nodes} nodes in all its iterations")
 
 
@@ -150,8 +152,10 @@ def _loop_results(
     scans = len(body.output) - 1 - len(carried)
     out: list[Tensor | Value | None] = [env[name] if name else None for name in carried]
     for k in range(scans):
-        turns = [env[name] for name in scan_names[k::scans]]
-        out.append(stacked(n, turns, 0) if turns else no_turns(body, 1 + len(carried) + k))
+        iterations = [env[name] for name in scan_names[k::scans]]
+        out.append(
+            stacked(n, iterations, 0) if iterations else no_turns(body, 1 + len(carried) + k)
+        )
     return out
 
 
@@ -219,12 +223,14 @@ def no_turns(body: GraphProto, index: int) -> Value:
     return known(np.zeros((0, *dims), numpy_of(tensor.elem_type)))
 
 
-def stacked(n: NodeContext, turns: Sequence[Value], axis: int) -> Value:
+def stacked(n: NodeContext, iterations: Sequence[Value], axis: int) -> Value:
     """Stack the values of all iterations along a new axis."""
-    arrays = [v.array for v in turns if v.array is not None]
-    if len(arrays) == len(turns) and all(a.shape == arrays[0].shape for a in arrays):
+    arrays = [v.array for v in iterations if v.array is not None]
+    if len(arrays) == len(iterations) and all(a.shape == arrays[0].shape for a in arrays):
         n.require_room((len(arrays), *arrays[0].shape), arrays[0].dtype.name)
         return known(np.stack(arrays, axis))
-    if any(not v.is_tensor for v in turns):
+    if any(not v.is_tensor for v in iterations):
         raise UnsupportedOp("a sequence per iteration")
-    return Value(turns[0].elem_type, tensor=stack([n.lowering.tensor(v) for v in turns], axis))
+    return Value(
+        iterations[0].elem_type, tensor=stack([n.lowering.tensor(v) for v in iterations], axis)
+    )

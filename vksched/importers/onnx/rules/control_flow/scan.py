@@ -60,10 +60,10 @@ def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
     axes = _directions(n, "scan_input_axes", count)
     backward = _directions(n, "scan_input_directions", count)
     lines = [_parts(n, n.value(carried + i), axes[i], bool(backward[i])) for i in range(count)]
-    turns = len(lines[0])
-    n.require(all(len(line) == turns for line in lines), "inputs of different lengths")
-    require_small(body, turns)
-    nodes, env, states, scan_names = _turns(
+    iterations = len(lines[0])
+    n.require(all(len(line) == iterations for line in lines), "inputs of different lengths")
+    require_small(body, iterations)
+    nodes, env, states, scan_names = _copy_iterations(
         n, body, n.lowering.context.prefix(n.node), list(n.node.input[:carried]), lines
     )
     nodes += hand_over(states, n.outputs)
@@ -73,7 +73,7 @@ def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
     for k, target in enumerate(n.outputs[carried:]):
         if not target:
             continue
-        if not turns:
+        if not iterations:
             env[target] = no_turns(body, carried + k)
             n.require(out_axes[k] == 0, "no iterations")
             continue
@@ -103,7 +103,7 @@ def _batched_scan(n: NodeContext, body: GraphProto, count: int) -> list[Tensor |
         start = f"{prefix}{batch}."
         states = [f"{start}state{i}" for i in range(carried)]
         env.update({name: slices[i][batch] for i, name in enumerate(states)})
-        more, found, states, scan_names = _turns(n, body, start, states, lines)
+        more, found, states, scan_names = _copy_iterations(n, body, start, states, lines)
         nodes += more
         env.update(found)
         for k, line in enumerate(scan_names):
@@ -121,7 +121,7 @@ def _batched_scan(n: NodeContext, body: GraphProto, count: int) -> list[Tensor |
     return []
 
 
-def _turns(
+def _copy_iterations(
     n: NodeContext,
     body: GraphProto,
     prefix: str,
@@ -134,10 +134,10 @@ def _turns(
     nodes: list[NodeProto] = []
     env: dict[str, Value] = {}
     scan_names: list[list[str]] = [[] for _ in range(len(body.output) - len(states))]
-    for turn in range(len(lines[0])):
-        start = f"{prefix}{turn}."
+    for iteration in range(len(lines[0])):
+        start = f"{prefix}{iteration}."
         items = [f"{start}item{i}" for i in range(len(lines))]
-        env.update({name: line[turn] for name, line in zip(items, lines, strict=True)})
+        env.update({name: line[iteration] for name, line in zip(items, lines, strict=True)})
         arguments = dict(zip((i.name for i in body.input), [*states, *items], strict=False))
         copy = copy_of(n, body, start, arguments)
         nodes += copy.nodes

@@ -118,8 +118,8 @@ def _of_two(
         rated, scores = (
             ops.where(has_second, cast(two, FLOAT32), cast(one, FLOAT32)) for two, one in pairs
         )
-    least = 0.5 if alone and _are_positive(n) else 0.0
-    is_second = ops.reshape(ops.greater(rated, least), (-1,))
+    threshold = 0.5 if alone and _are_positive(n) else 0.0
+    is_second = ops.reshape(ops.greater(rated, threshold), (-1,))
     return [chosen(is_second, labels if alone else (0, 1)), _scores(scores)]
 
 
