@@ -90,8 +90,8 @@ class DynamicTimeWarping(ContribOp):
 
 
 class BifurcationDetector(ContribOp):
-    """Accept predicted tokens up to the first one that differs from the source, and find where the
-    source continues after the last tokens, if they occur there exactly once.
+    """Accept predicted tokens up to and including the first one that differs from the source, and
+    find where the source continues after the last tokens, if they occur there exactly once.
     """
 
     def _run(

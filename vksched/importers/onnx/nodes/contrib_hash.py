@@ -66,7 +66,7 @@ def _ngrams(
     sizes
         Table sizes of all hashes, those of bigrams first.
     end
-        Token that separates sequences: tokens before it do not count.
+        Token that ends a sequence: n-grams of later tokens do not extend beyond it.
     filler
         Token that replaces the tokens that do not count.
     segments

@@ -222,10 +222,8 @@ def from_tensors(
             values = sorted({v for v in found.tolist() if v == v})
             _add_set(branch_table, i, int(feature[i]), values, children, bool(missing[i]))
             continue
-        branch_table.features[i], branch_table.thresholds[i] = (
-            int(feature[i]),
-            0.0 if value != value else value,
-        )
+        branch_table.features[i] = int(feature[i])
+        branch_table.thresholds[i] = 0.0 if value != value else value
         branch_table.children[i] = ways(mode, value, bool(missing[i]), *children)
     roots = np.asarray(columns["tree_roots"], np.int64)
     if not roots.size or roots.min() < 0 or roots.max() >= count:

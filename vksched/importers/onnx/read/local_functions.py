@@ -47,9 +47,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
     out.functions.extend(functions)
     try:
         return inline_local_functions(out, convert_version=True)
-    except (
-        Exception
-    ):  # raised by onnx's converter for an op that it cannot convert to another opset
+    except Exception:  # raised by onnx's converter for ops that it cannot convert
         return inline_local_functions(out)
 
 

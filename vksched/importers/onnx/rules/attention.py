@@ -121,7 +121,7 @@ def _mask(n: NodeContext, q: Tensor, keys: int) -> Tensor | None:
 def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
     """Linear attention as a recurrence over a state (batch, shared heads, depth, width).
 
-    Heads of q, k and v share states if there are fewer states than heads.
+    If there are fewer query heads than states, each query head is repeated for several states.
     """
     n.require(not n.attr("state_window", 0), "states of several steps")
     kind = n.attr("update_rule", "gated_delta")

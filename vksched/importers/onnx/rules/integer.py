@@ -177,8 +177,7 @@ def conv_integer(n: NodeContext) -> Value:
     return Value(T.INT32, tensor=_convolution(n, 0, 2, 1, 3))
 
 
-# -- back to quantized values
-# -----------------------------------------------------------------------------
+# -- requantize --------------------------------------------------------------------------------
 
 
 def _requantized(

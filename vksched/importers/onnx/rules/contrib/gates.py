@@ -30,7 +30,7 @@ from ..registry import rule
 
 
 def wide(n: NodeContext, index: int) -> Tensor:
-    """Return an operand as float32."""
+    """Return an operand; float16 is cast to float32."""
     x = n.tensor(index)
     return cast(x, FLOAT32) if x.dtype == FLOAT16 else x
 
