@@ -50,9 +50,7 @@ class Opened:
         self.chosen = chosen
         self._model, self._recorder, self._optimize = model, recorder, optimize
         gpus = [name for name in chosen.devices or () if name != "cpu"]
-        self._open(
-            gpus or chosen.devices
-        )  # in addition to GPUs, the CPU runs ops that they do not support
+        self._open(gpus or chosen.devices)  # the CPU runs ops that GPUs do not support
 
     @property
     def run(self) -> CompiledModel:

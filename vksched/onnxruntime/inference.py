@@ -121,9 +121,7 @@ class InferenceSession(OfProcess):
         for name in kwargs.keys() - NO_EFFECT:
             say_once(f"the argument {name!r} of InferenceSession")
         named = isinstance(path_or_bytes, (str, os.PathLike))
-        self._model_path = (
-            os.fsdecode(path_or_bytes) if named else None
-        )  # programs read this attribute
+        self._model_path = os.fsdecode(path_or_bytes) if named else None  # programs read it
         self._sess_options = options = sess_options or SessionOptions()
         model = _load(path_or_bytes, self._model_path, options)
         self._model = _sized(model, free_dimensions(options))

@@ -89,9 +89,7 @@ class Branches:
 def ways(mode: str, threshold: float, missing: bool, yes: int, no: int) -> tuple[int, ...]:
     """Return the children of a node by comparison result; if `missing`, NaN goes to `yes`."""
     holds = MODES[mode]
-    if (
-        threshold != threshold
-    ):  # NaN compares unequal to everything: all ordered features take one branch
+    if threshold != threshold:  # NaN: all ordered features take one branch
         holds = (holds[UNORDERED],) * 4
     return tuple(yes if h else no for h in (*holds[:3], holds[UNORDERED] or missing))
 

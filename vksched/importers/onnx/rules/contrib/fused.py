@@ -144,9 +144,7 @@ def skip_layer_norm(n: NodeContext) -> list[Tensor | None]:
 def skip_rms_norm(n: NodeContext) -> list[Tensor | None]:
     total, eps = _skipped(n, 3), n.attr("epsilon", 1e-12)
     out = normalized(rms_norm, total, n.tensor(2), None, -1, eps)
-    mean = (
-        full((*total.shape[:-1], 1), 0.0) if n.wants(1) else None
-    )  # the mean, which RMS norm does not use
+    mean = full((*total.shape[:-1], 1), 0.0) if n.wants(1) else None  # unused by RMS norm
     return [out, mean, rms_deviation(n, 2, total, -1, eps), total]
 
 
