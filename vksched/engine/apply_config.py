@@ -49,16 +49,16 @@ class PlanCostOracle:
             self._known[key] = node_seconds(spec, graph, graph.nodes[node])
         return self._known[key]
 
-    def run_seconds(self, made: BuildResult) -> float:
+    def run_seconds(self, built: BuildResult) -> float:
         """Return the expected seconds of a run of a graph; infinite where it cannot run."""
         try:
             plan = plan_graph(
-                made.graph,
+                built.graph,
                 self._topology,
                 policy=self._policy,
-                overrides=tuple(made.pinned_devices.items()),
+                overrides=tuple(built.pinned_devices.items()),
                 with_cpu=self._with_cpu,
-                pipeline_order=made.pipeline_order,
+                pipeline_order=built.pipeline_order,
             )
         except OutOfMemory:
             return math.inf
@@ -93,12 +93,14 @@ class Configuring:
         shown = {graph.nodes[n].name for n in request.observers}
         applied = self._applied(graph, config, topology, shown)
         self._warn(applied.warnings)
-        made = request.of_graph(applied.graph)
+        built = request.of_graph(applied.graph)
         names = NameIndex(applied.graph, "placement")
-        placed = [(n, device) for key, device in made.overrides for n in names.find(key)]
+        placed = [(n, device) for key, device in built.overrides for n in names.find(key)]
         overrides = (*applied.overrides, *placed)
         done = replace(
-            made, overrides=overrides, pipeline_order=applied.pipeline_order or made.pipeline_order
+            built,
+            overrides=overrides,
+            pipeline_order=applied.pipeline_order or built.pipeline_order,
         )
         return replace(done, notes=applied.notes, all_reduce_nodes=applied.all_reduce_nodes)
 

@@ -250,8 +250,8 @@ class GraphExecutionState:
                     if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
                         raise ExecutorClosed  # while this run waited for its turn
                     try:
-                        given = self._request.given(graph, feeds, observers or {})
-                        results, failed = executor.run(*given), None
+                        values = self._request.values_by_id(graph, feeds, observers or {})
+                        results, failed = executor.run(*values), None
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))

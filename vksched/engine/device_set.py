@@ -59,7 +59,7 @@ class DeviceSet:
         remote = {} if hosts is None else {device.name: device for device in hosts.devices}
         if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
             raise DeviceError(f"[Scheduler] expected a sequence of devices, got {devices!r}")
-        given: list[str | Device | device_probe.DeviceInfo] = (
+        requested: list[str | Device | device_probe.DeviceInfo] = (
             [*[info.name for info in device_probe.default_devices()], *remote]
             if devices is None
             else list(devices)
@@ -67,7 +67,7 @@ class DeviceSet:
         cpu: Device | None = None
         self.with_cpu = devices is None
         counts: dict[str, int] = {}
-        for item in given:
+        for item in requested:
             if isinstance(item, device_probe.DeviceInfo):
                 item = item.name
             if isinstance(item, str) and host_of(item) != DRIVER:

@@ -144,21 +144,21 @@ class Function(OfProcess):
             raise GraphError(
                 f"[function] expected bounds of inputs {sorted(arrays)}, got {sorted(unknown)}"
             )
-        made = self._build(
+        outputs = self._build(
             **{
                 name: input(name, array.shape, array.dtype, self._bounds.get(name))
                 for name, array in arrays.items()
             }
         )
         updates: Updates | None = None
-        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping):
-            made, updates = made
-        if not isinstance(made, (Tensor, Mapping, tuple, list)):
+        if isinstance(outputs, tuple) and len(outputs) == 2 and isinstance(outputs[1], Mapping):
+            outputs, updates = outputs
+        if not isinstance(outputs, (Tensor, Mapping, tuple, list)):
             raise GraphError(
-                f"[function] expected outputs, or outputs and updates, got {type(made).__name__}"
+                f"[function] expected outputs, or outputs and updates, got {type(outputs).__name__}"
             )
         run = self._graphs.compile(
-            made, self._placement, updates=updates, precision=self._precision
+            outputs, self._placement, updates=updates, precision=self._precision
         )
         self._plan_numbers.append(run.plan_numbers)
         return run

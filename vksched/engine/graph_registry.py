@@ -86,7 +86,7 @@ class Graphs:
         return self._warn_of_fallbacks(run)
 
     def compile_cached_plan(
-        self, kept: CachedPlan, progress: Progress | None = None
+        self, cached: CachedPlan, progress: Progress | None = None
     ) -> CompiledGraph:
         """Return a run of a graph of one output that was rewritten, as `Plan.graph` is, where
         `rewriting` was the same; it is not rewritten again, and not planned again where the plan
@@ -95,7 +95,7 @@ class Graphs:
         self.owner.require("the scheduler")
         with self.lock:
             self._require_open()
-            request = Request(kept.graph, (), {}, cached_plan=kept)
+            request = Request(cached.graph, (), {}, cached_plan=cached)
             run = self._run_of(request, lambda arrays: arrays[0], lambda same: same, progress)
         return self._warn_of_fallbacks(run)
 
@@ -131,9 +131,9 @@ class Graphs:
         key = request.key()
         entry = self.entries.get(key)
         if entry is None:
-            made = GraphExecutionState(self.preparing, lighten(request), progress)
-            entry = self.entries[key] = _Entry(made)
-            self.compiled.append(made)
+            state = GraphExecutionState(self.preparing, lighten(request), progress)
+            entry = self.entries[key] = _Entry(state)
+            self.compiled.append(state)
         run = CompiledGraph(
             entry.compiled,
             pack,

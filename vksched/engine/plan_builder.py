@@ -168,10 +168,10 @@ class Preparing:
         plan by cost wants to know. Then the same for the version of those devices that have work.
         """
         devices = [d for d in self.opened.own if d.name not in left_out]
-        made = self._measure(
+        measured = self._measure(
             request, devices, lambda: self.plan(request, self.topology(left_out), small)
         )
-        wants = made or any(self._tuner.wants(device.spec) for device in devices)
+        wants = measured or any(self._tuner.wants(device.spec) for device in devices)
         if self._by_cost and wants:
             plan = self.plan(request, self.topology(left_out), small)
             if plan.graph is not request.graph:
@@ -402,13 +402,13 @@ def _only(topology: Topology, names: Sequence[str]) -> Topology:
     """Return a machine on which only some devices, and the CPU, may have work; all by default."""
     if not names or any(topology.devices[topology.index(name)].disabled_reason for name in names):
         return topology
-    kept = {*names, topology.devices[topology.cpu].name}
+    in_use = {*names, topology.devices[topology.cpu].name}
     why = f"{', '.join(names)} proved to be faster alone"
     return replace(
         topology,
         devices=tuple(
             spec
-            if spec.name in kept or spec.disabled_reason
+            if spec.name in in_use or spec.disabled_reason
             else replace(spec, disabled_reason=why)
             for spec in topology.devices
         ),

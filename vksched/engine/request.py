@@ -59,7 +59,7 @@ OPTIONS = {
 V = TypeVar("V")
 
 
-def given_options(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_for(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `compile` that are not None.
 
     Raises:
@@ -67,13 +67,13 @@ def given_options(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]
     """
     kind = outputs.format if isinstance(outputs, ImportedModel) else "tensors"
     known = {name for names in OPTIONS.values() for name in names}
-    given = {n: value for n, value in options.items() if value is not None or n not in known}
-    for name in given:
+    values = {n: value for n, value in options.items() if value is not None or n not in known}
+    for name in values:
         if name not in OPTIONS[kind]:
             what = kind if kind == "tensors" else f"a model of a {kind} file"
             allowed = ", ".join(OPTIONS[kind])
             raise GraphError(f"[compile] expected {allowed} for {what}, got {name!r}")
-    return given
+    return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +122,8 @@ class Request:
             least_limits(chosen),
             min((d.memory_bytes for d in _in_use(chosen)), default=0),
         )
-        made = self.of_graph(optimize(graph, constraints))
-        return replace(made, source=self, device_profile=_device_profile(chosen), _versions={})
+        built = self.of_graph(optimize(graph, constraints))
+        return replace(built, source=self, device_profile=_device_profile(chosen), _versions={})
 
     def for_devices(self, topology: Topology, working: Collection[int]) -> Request:
         """Return the version of this request for what some devices of a machine allow; itself
@@ -133,11 +133,11 @@ class Request:
         if self.source is None or device_profile[0] == self.device_profile[0]:
             return self
         if device_profile not in self._versions:
-            made = self.source.optimized(topology, working)
-            at = {**made.graph.aliases, **{node.name: node.id for node in made.graph.nodes}}
+            built = self.source.optimized(topology, working)
+            at = {**built.graph.aliases, **{node.name: node.id for node in built.graph.nodes}}
             ids = {*(node.id for node in self.graph.inputs), *self.observers}
             id_map = {n: at[self.graph.nodes[n].name] for n in ids}
-            self._versions[device_profile] = replace(made, id_map=id_map)
+            self._versions[device_profile] = replace(built, id_map=id_map)
         found = self._versions[device_profile]
         return self if found.graph.key == self.graph.key else found
 
@@ -147,11 +147,11 @@ class Request:
             return self
         return next((v for v in [*self._versions.values()] if v.graph is graph), self)
 
-    def own_ids(self, given: Mapping[int, V]) -> Mapping[int, V]:
+    def own_ids(self, values: Mapping[int, V]) -> Mapping[int, V]:
         """Returns what callers gave for inputs or observed values by the ids of this version."""
-        return {self.id_map[n]: value for n, value in given.items()} if self.id_map else given
+        return {self.id_map[n]: value for n, value in values.items()} if self.id_map else values
 
-    def given(
+    def values_by_id(
         self, graph: Graph, feeds: Mapping[int, NDArray], observers: Observers
     ) -> tuple[Mapping[int, NDArray], Observers]:
         """Returns what callers gave by the ids of the version that has a graph."""
@@ -173,8 +173,8 @@ class Request:
         for n, functions in self.observers.items():
             observers[id_map[n]] = (*observers.get(id_map[n], ()), *functions)
         observed = dict(sorted(observers.items()))
-        made = Request(graph, overrides, observed, pipeline_order=self.pipeline_order)
-        return replace(made, notes=self.notes, all_reduce_nodes=self.all_reduce_nodes)
+        built = Request(graph, overrides, observed, pipeline_order=self.pipeline_order)
+        return replace(built, notes=self.notes, all_reduce_nodes=self.all_reduce_nodes)
 
     def _named(self) -> set[int]:
         """The nodes that the request means by themselves, not by a pattern."""

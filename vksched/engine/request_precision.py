@@ -23,16 +23,16 @@ Precision = str | Mapping[Tensor | str, str]
 """One word for all, or tensors or name patterns to words."""
 
 
-def check_precision(given: object, stage: str, words: Sequence[str] = PRECISIONS) -> str:
+def check_precision(value: object, stage: str, words: Sequence[str] = PRECISIONS) -> str:
     """Return a word of those that are known.
 
     Raises:
         PlanError: it is none.
     """
-    if isinstance(given, str) and given in words:
-        return given
+    if isinstance(value, str) and value in words:
+        return value
     known = ", ".join(f'"{word}"' for word in words)
-    raise PlanError(f"[{stage}] expected a precision of {known}, got {given!r}")
+    raise PlanError(f"[{stage}] expected a precision of {known}, got {value!r}")
 
 
 def apply_precision(
@@ -68,8 +68,8 @@ def _of_names(graph: Graph, ids: Mapping[Tensor, int], asked: object) -> dict[in
             f"[precision] expected a word, or tensors or name patterns to words, got {asked!r}"
         )
     names, out, own = NameIndex(graph, "precision"), dict[int, str](), dict[int, str]()
-    for key, given in asked.items():
-        word = check_precision(given, "precision")
+    for key, value in asked.items():
+        word = check_precision(value, "precision")
         if isinstance(key, Tensor):
             if key not in ids:
                 raise PlanError(f"[precision] {key!r} is not part of this graph")

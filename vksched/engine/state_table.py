@@ -168,7 +168,7 @@ class StateTable:
         self,
         plan: Plan,
         devices: Sequence[Device],
-        kept: Sequence[NDArray],
+        backups: Sequence[NDArray],
         failed: Mapping[int, str] | None = None,
     ) -> list[DeviceError]:
         """Notes what a run has written. kept: copies of next values, as in
@@ -178,7 +178,7 @@ class StateTable:
         written there again, in case the device lives; a state without one is lost.
         """
         graph = plan.graph
-        copies = dict(zip(graph.backed_up_states, kept, strict=True))
+        copies = dict(zip(graph.backed_up_states, backups, strict=True))
         broken: list[DeviceError] = []
         with self._lock:
             for held, value, home in plan.written:

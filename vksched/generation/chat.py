@@ -40,19 +40,19 @@ class _AnswerState:
 class TextStream(Iterator[str]):
     """The pieces of text of an answer, in whole characters, as they come."""
 
-    def __init__(self, pieces: PyGenerator[str, None, None], made: _AnswerState) -> None:
+    def __init__(self, pieces: PyGenerator[str, None, None], state: _AnswerState) -> None:
         self._pieces = pieces
-        self._made = made
+        self._state = state
 
     @property
     def prompt(self) -> tuple[int, ...]:
         """The tokens that the model read."""
-        return tuple(self._made.prompt)
+        return tuple(self._state.prompt)
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens of the answer so far."""
-        return tuple(self._made.tokens)
+        return tuple(self._state.tokens)
 
     @property
     def finish_reason(self) -> str:
@@ -60,7 +60,7 @@ class TextStream(Iterator[str]):
         as were asked for; "context", the text is as long as the context; "closed", it was stopped,
         or failed. "" before.
         """
-        return self._made.finish_reason
+        return self._state.finish_reason
 
     def __next__(self) -> str:
         return next(self._pieces)
@@ -69,10 +69,10 @@ class TextStream(Iterator[str]):
         """Stop the answer; the chat is free for the next one. Where another thread waits for a
         piece, that one is the last, and the chat is free when it has come.
         """
-        self._made.is_closed = True
+        self._state.is_closed = True
         with suppress(ValueError):  # another thread is at it
             self._pieces.close()
-            self._made.finish_reason = self._made.finish_reason or "closed"
+            self._state.finish_reason = self._state.finish_reason or "closed"
 
 
 class Chat(OfProcess):
@@ -181,9 +181,9 @@ class Chat(OfProcess):
             ShapeError: the prompt has no tokens, or more than ctx. VkschedError, as pieces are
                 asked for: another answer is under way.
         """
-        made = _AnswerState(self._tokens_of(prompt))
+        state = _AnswerState(self._tokens_of(prompt))
         chats = not isinstance(prompt, str)
-        return TextStream(self._pieces(made, n, sampling or Sampling(), chats), made)
+        return TextStream(self._pieces(state, n, sampling or Sampling(), chats), state)
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt that fits."""
@@ -196,33 +196,33 @@ class Chat(OfProcess):
         return tokens
 
     def _pieces(
-        self, made: _AnswerState, n: int, sampling: Sampling, chats: bool
+        self, state: _AnswerState, n: int, sampling: Sampling, chats: bool
     ) -> PyGenerator[str, None, None]:
         from ..importers.gguf.tokenizer.tokenizer import StreamDecoder
 
-        decoder, text = StreamDecoder(self.tokenizer), list(made.prompt)
+        decoder, text = StreamDecoder(self.tokenizer), list(state.prompt)
         for token in () if chats else text:
             decoder.add(token)  # what goes on with a text keeps its first space
         with self._alone():
             try:
-                while len(made.tokens) < n and len(text) <= self.ctx:
+                while len(state.tokens) < n and len(text) <= self.ctx:
                     logits = self._generator.prefill(text)
-                    if made.is_closed:
+                    if state.is_closed:
                         break
                     token = sampling.choose(logits, text)
                     if token in self.tokenizer.ends:
-                        made.finish_reason = "stop"
+                        state.finish_reason = "stop"
                         break
                     text.append(token)
-                    made.tokens.append(token)
+                    state.tokens.append(token)
                     if piece := decoder.add(token):
                         yield piece
                 else:
-                    made.finish_reason = "length" if len(made.tokens) >= n else "context"
+                    state.finish_reason = "length" if len(state.tokens) >= n else "context"
                 if piece := decoder.end():
                     yield piece
             finally:
-                made.finish_reason = made.finish_reason or "closed"
+                state.finish_reason = state.finish_reason or "closed"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

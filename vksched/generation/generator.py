@@ -68,7 +68,7 @@ class CompilesCachedPlans(Protocol):
     def rewriting(self) -> str | None: ...
 
     def compile_cached_plan(
-        self, kept: CachedPlan, progress: Progress | None = None
+        self, cached: CachedPlan, progress: Progress | None = None
     ) -> CompiledGraph: ...
 
     def keep(self, plan: Plan) -> dict[str, Any] | None: ...
@@ -125,7 +125,7 @@ class Generator:
         self._scheduler = scheduler
         self._model = model
         self._cache = model.cache(length, cache_type)
-        self._given = self.placement = placement
+        self._user_placement = self.placement = placement
         self._progress = progress
         self._asked = precision
         self._precision: Precision | None = None
@@ -182,7 +182,7 @@ class Generator:
         again.
         """
         gone = set(self._scheduler.failed_devices)
-        if self._given is None and self._sizes and gone != self._without:
+        if self._user_placement is None and self._sizes and gone != self._without:
             self.forget()
         return self._retry_if_lost(lambda: self._prefill(text))
 
@@ -197,7 +197,7 @@ class Generator:
                 self.forget()
             except OutOfMemory as error:
                 name = error.holder
-                if self._given is not None or not name or name in self._full:
+                if self._user_placement is not None or not name or name in self._full:
                     raise
                 warn_user(f"[chat] {name} gets no layers any more: {error}")
                 self._full.add(name)
@@ -244,7 +244,7 @@ class Generator:
             return
         self._without = set(self._scheduler.failed_devices)
         self._sizes = sizes_of(self.length)
-        if self._given is None:
+        if self._user_placement is None:
             about = self._scheduler, self._model, self._cache, self._sizes
             layer_placement = place_layers(*about, self._full)
             self.placement = layer_placement.placement if layer_placement else {}
@@ -286,13 +286,13 @@ class Generator:
             rewriting += repr(self._precision)
         file = CachedStepGraph(self._model, self._cache, size, rewriting)
         with resting_collector(NODES * self._model.hyper.layers * parts):
-            kept, run = file.read(), None
-            if kept is not None:
+            cached, run = file.read(), None
+            if cached is not None:
                 try:
-                    run = self._scheduler.graphs.compile_cached_plan(kept, self._progress)
+                    run = self._scheduler.graphs.compile_cached_plan(cached, self._progress)
                 except DamagedPlan as error:  # then its graph is not trusted, either
                     file.set_aside(error)
-                    kept = None
+                    cached = None
             if run is None:
                 step = self._model.step(self._cache, size, parts)
                 run = self._scheduler.compile(
@@ -302,9 +302,9 @@ class Generator:
                     updates=step.updates,
                     precision=self._precision,
                 )
-        if rewriting is not None and not (kept and kept.taken):
+        if rewriting is not None and not (cached and cached.taken):
             plan = self._scheduler.graphs.keep(run.plan)
-            if kept is None or plan is not None:
+            if cached is None or plan is not None:
                 file.write(run.plan.graph, plan)
         return run
 

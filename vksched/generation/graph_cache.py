@@ -127,9 +127,9 @@ class CachedStepGraph:
             if not is_code(document.fields["code"]):
                 return None
             graph = _graph(document, self._model, self._cache)
-            kept = CachedPlan(graph, document.fields["plan"])
+            cached = CachedPlan(graph, document.fields["plan"])
             self._read = document
-            return kept
+            return cached
         except NONSENSE as error:
             self.set_aside(error)
             return None
@@ -154,8 +154,8 @@ class CachedStepGraph:
         if document is None or code is None:
             return
         # those that made a graph that was read, and those that made a plan of it
-        made_by = sorted({*map(tuple, document.fields.get("code", ())), *code})
-        fields = {**document.fields, "key": self._key, "plan": plan, "code": made_by}
+        modules = sorted({*map(tuple, document.fields.get("code", ())), *code})
+        fields = {**document.fields, "key": self._key, "plan": plan, "code": modules}
         whole = replace(document, fields=fields)
         with kept_if_room(self._path.parent):
             make_folder(self._path.parent)
@@ -287,13 +287,13 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
     data: dict[int, ArrayLike] = {}
     keys: dict[int, object] = {}
     initial: dict[int, NDArray] = {}
-    for node_id, kind, given in fields["leaves"]:
+    for node_id, kind, value in fields["leaves"]:
         wanted = nodes[node_id].type
         if kind == "constant":
-            data[node_id] = _array_of(document.constants, given, wanted)
+            data[node_id] = _array_of(document.constants, value, wanted)
             keys[node_id] = object()
             continue
-        name, *how = given
+        name, *how = value
         if kind == "weight":
             leaf = model.weights.leaf(name, tuple(how[0]), how[1])
         else:
@@ -307,8 +307,8 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
             initial[node_id] = as_array(leaf.held)
     outputs = tuple((name, node_id) for name, node_id in fields["outputs"])
     maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
-    kept, merged = tuple(fields["backed_up_states"]), MappingProxyType(dict(fields["aliases"]))
-    return Graph(nodes, outputs, *maps, kept, merged).verify()
+    backed_up, merged = tuple(fields["backed_up_states"]), MappingProxyType(dict(fields["aliases"]))
+    return Graph(nodes, outputs, *maps, backed_up, merged).verify()
 
 
 def _attr(value: Any) -> AttrValue:

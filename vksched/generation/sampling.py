@@ -76,17 +76,21 @@ class Sampling:
         if self.temperature == 0:
             return int(np.argmax(scores))
         ids = _largest(scores, self.top_k or len(scores))
-        kept = scores[ids]
+        candidates = scores[ids]
         if self.top_p < 1:
-            reached = np.cumsum(_softmax(kept)) >= self.top_p
-            kept = kept[: int(np.argmax(reached)) + 1 if reached.any() else len(kept)]
+            reached = np.cumsum(_softmax(candidates)) >= self.top_p
+            candidates = candidates[
+                : int(np.argmax(reached)) + 1 if reached.any() else len(candidates)
+            ]
         if self.min_p > 0:
-            kept = kept[kept >= kept[0] + np.log(self.min_p)]
+            candidates = candidates[candidates >= candidates[0] + np.log(self.min_p)]
         with np.errstate(over="ignore", invalid="ignore"):
-            warmed = np.where(kept == kept[0], 0.0, (kept - kept[0]) / self.temperature)
+            warmed = np.where(
+                candidates == candidates[0], 0.0, (candidates - candidates[0]) / self.temperature
+            )
         chances = np.cumsum(_softmax(warmed))
         draw = _uniform(self.seed, len(tokens)) * chances[-1]
-        return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(kept) - 1)])
+        return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(candidates) - 1)])
 
     def _penalize(self, scores: Floats, tokens: Sequence[int]) -> None:
         if self.repeat_penalty == 1 or not self.repeat_last_n:

@@ -112,13 +112,13 @@ class CompiledModel(OfProcess):
             arrays = self.model.check_inputs(inputs)
             program = self._program_of(frozenset(arrays.keys() & self.model.defaults.keys()))
             found = program(arrays)
-            given = [a for value in arrays.values() for a in _arrays(value)]
-            made = {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
+            owned = [a for value in arrays.values() for a in _arrays(value)]
+            results = {v.name: _owned(a, owned) for v, a in zip(self.outputs, found, strict=True)}
         if types is not None and (direct is not None or types != self._looked_at):
             segment = program.whole(arrays)
             self._direct = None if segment is None else Direct(types, segment, self.outputs)
             self._looked_at = types
-        return made
+        return results
 
     def submit(self, /, **inputs: Any) -> Future[dict[str, CpuValue]]:
         """Start a run and returns at once; runs that were submitted go one after the other."""
@@ -174,8 +174,8 @@ class CompiledModel(OfProcess):
         order, and what the host does between them, with the reasons.
         """
         with self._cache.lock, self._lock:
-            kept = self._cache.segments
-            age = {segment: number for number, segment in enumerate(kept)}
+            segments = self._cache.segments
+            age = {segment: number for number, segment in enumerate(segments)}
             used = [
                 (age[segment], program.start)
                 for program in self._programs.values()
@@ -184,7 +184,7 @@ class CompiledModel(OfProcess):
             ]
             if not used:
                 raise self._nothing_yet()
-            return explain_segments(max(used, key=lambda pair: pair[0])[1], kept)
+            return explain_segments(max(used, key=lambda pair: pair[0])[1], segments)
 
     @property
     def trace(self) -> Tape:
@@ -234,15 +234,15 @@ class CompiledModel(OfProcess):
             raise PlanError(CLOSED)
         self._owner.require("the compiled model")
 
-    def _program_of(self, given: frozenset[str]) -> Program:
+    def _program_of(self, initializers: frozenset[str]) -> Program:
         """Return the program in which these initializers are inputs."""
         with self._lock:
-            if given not in self._programs:
-                frame = self.model.frame(given)
-                self._programs[given] = Program(
+            if initializers not in self._programs:
+                frame = self.model.frame(initializers)
+                self._programs[initializers] = Program(
                     self.model.context, frame, self._compiler, self._cache
                 )
-            return self._programs[given]
+            return self._programs[initializers]
 
 
 class Direct:
@@ -290,17 +290,17 @@ def _arrays(value: CpuValue) -> list[NDArray]:
     return [value] if isinstance(value, np.ndarray) else []
 
 
-def _owned(value: CpuValue, given: list[NDArray]) -> CpuValue:
+def _owned(value: CpuValue, owned: list[NDArray]) -> CpuValue:
     """Return a result that shares no memory with what the caller gave, with other results or with
     what the model keeps. given: what it must not share, to which it is added.
     """
     if isinstance(value, list):
-        return [_owned(item, given) for item in value]
+        return [_owned(item, owned) for item in value]
     if not isinstance(value, np.ndarray):
         return value
-    if not value.flags.writeable or any(_shares(value, other) for other in given):
+    if not value.flags.writeable or any(_shares(value, other) for other in owned):
         value = value.copy()
-    given.append(value)
+    owned.append(value)
     return value
 
 

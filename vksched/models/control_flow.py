@@ -83,24 +83,24 @@ def _loop(node: NodeProto, body: _Body) -> StepFn:
     first, limit = attributes.get("turn", 0), attributes.get("count")
 
     def run(inputs: Sequence[CpuValue], captured: Mapping[str, CpuValue]) -> list[CpuValue]:
-        given = list(inputs) + [None] * (2 + carried - len(inputs))
+        operands = list(inputs) + [None] * (2 + carried - len(inputs))
         count = limit
         if limit is None:
-            count = -1 if given[0] is None else max(0, int(_one(given.pop(0), node)))
-            given = given[1:] if count < 0 and len(given) > 1 + carried else given
-        keep = given[0] is None or bool(_one(given[0], node))
-        states = given[1 : 1 + carried]
-        before = given[1 + carried :]
-        made = [list(before[k::scans]) for k in range(scans)]
+            count = -1 if operands[0] is None else max(0, int(_one(operands.pop(0), node)))
+            operands = operands[1:] if count < 0 and len(operands) > 1 + carried else operands
+        keep = operands[0] is None or bool(_one(operands[0], node))
+        states = operands[1 : 1 + carried]
+        before = operands[1 + carried :]
+        scan_outputs = [list(before[k::scans]) for k in range(scans)]
         turn = first
         while keep and turn != count:
             found = body([np.array(turn, np.int64), np.array(True), *states], captured)
             keep, states = bool(_one(found[0], node)), found[1 : 1 + carried]
-            for line, value in zip(made, found[1 + carried :], strict=True):
+            for line, value in zip(scan_outputs, found[1 + carried :], strict=True):
                 line.append(value)
             turn += 1
         start = 1 + carried
-        return states + [_stacked(line, body, start + k, 0) for k, line in enumerate(made)]
+        return states + [_stacked(line, body, start + k, 0) for k, line in enumerate(scan_outputs)]
 
     return run
 
@@ -154,15 +154,15 @@ def _scan(node: NodeProto, body: _Body) -> StepFn:
         ]
         if len({len(line) for line in lines}) > 1:
             raise ModelFormatError(f"[onnx] {describe(node)}: scans inputs of different lengths")
-        made: list[list[CpuValue]] = [[] for _ in range(scans)]
+        scan_outputs: list[list[CpuValue]] = [[] for _ in range(scans)]
         for items in zip(*lines, strict=True):
             found = body([*states, *items], captured)
             states = found[:carried]
-            for line, value in zip(made, found[carried:], strict=True):
+            for line, value in zip(scan_outputs, found[carried:], strict=True):
                 line.append(value)
         return states + [
             _stacked(line[::-1] if out_backward[k] else line, body, carried + k, out_axes[k])
-            for k, line in enumerate(made)
+            for k, line in enumerate(scan_outputs)
         ]
 
     def run(inputs: Sequence[CpuValue], captured: Mapping[str, CpuValue]) -> list[CpuValue]:

@@ -81,12 +81,12 @@ def _from_device(segment: CompiledSegment, step: CpuStep) -> bool:
 # -- as text -------------------------------------------------------------------------------------
 
 
-def explain_segments(start: BranchPoint, kept: Iterable[CompiledSegment]) -> str:
+def explain_segments(start: BranchPoint, segments: Iterable[CompiledSegment]) -> str:
     """Return the segments that were used last, in their order, with the steps between them.
 
     kept: all segments, the one used last at the end.
     """
-    age = {segment: number for number, segment in enumerate(kept)}
+    age = {segment: number for number, segment in enumerate(segments)}
     return "\n".join(_lines(start, age, ""))
 
 
@@ -107,7 +107,7 @@ def _lines(start: BranchPoint, age: Mapping[CompiledSegment, int], prefix: str) 
         key, segment = max(found, key=lambda pair: age[pair[1]])
         assert isinstance(key, tuple)
         types = dict(zip(branch_point.frame.slots, key, strict=True))
-        out += [f"{name}{_made_for(types, segment.lowered.guards)}"]
+        out += [f"{name}{_key_text(types, segment.lowered.guards)}"]
         out += [segment.run.plan.explain() if segment.run else "nothing to compute", ""]
         if segment.then is not None:
             out += _between(segment, age, name)
@@ -127,13 +127,13 @@ def _between(segment: CompiledSegment, age: Mapping[CompiledSegment, int], name:
     return out
 
 
-def _made_for(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> str:
+def _key_text(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> str:
     """Return for which slots a segment was made, and for which elements of them."""
     shown = [f"{slot} {_type(kind)}" for slot, kind in types.items()][:SLOTS]
     more = [f"{len(types) - SLOTS} more"] if len(types) > SLOTS else []
-    given = f", for {', '.join([*shown, *more])}" if shown else ""
+    shapes = f", for {', '.join([*shown, *more])}" if shown else ""
     held = [f"{slot} = {_elements(array)}" for slot, array in guards.items()]
-    return f"{given}{', where ' if held else ''}{', '.join(held)}:"
+    return f"{shapes}{', where ' if held else ''}{', '.join(held)}:"
 
 
 def _type(kind: TypeKey) -> str:

@@ -71,9 +71,9 @@ class SegmentCompiler:
         return run
 
 
-def _of_segment(given: Mapping[Tensor | str, str], names: NameIndex) -> dict[Tensor | str, str]:
+def _of_segment(options: Mapping[Tensor | str, str], names: NameIndex) -> dict[Tensor | str, str]:
     """Returns what is said of the values of one segment."""
-    return {k: v for k, v in given.items() if not isinstance(k, str) or names.matches(k)}
+    return {k: v for k, v in options.items() if not isinstance(k, str) or names.matches(k)}
 
 
 class Program:
@@ -134,13 +134,13 @@ class Program:
         """Return the segment that is all of a run with arrays of these types, whatever they hold;
         None where there is none such.
         """
-        given = [arrays[slot] for slot in self.start.frame.slots]
-        if any(not isinstance(a, np.ndarray) or to_storage(a) is not a for a in given):
+        operands = [arrays[slot] for slot in self.start.frame.slots]
+        if any(not isinstance(a, np.ndarray) or to_storage(a) is not a for a in operands):
             return None
-        if any(a.dtype == np.int64 for a in given):  # their size is part of the type
+        if any(a.dtype == np.int64 for a in operands):  # their size is part of the type
             return None
         with self.cache.lock:
-            segments = self.start.segments.get(tuple(map(type_of, given)), [])
+            segments = self.start.segments.get(tuple(map(type_of, operands)), [])
         return segments[0] if len(segments) == 1 and segments[0].is_all else None
 
     def prepare(self, types: Mapping[str, CpuValueType]) -> CompiledSegment:
@@ -186,7 +186,7 @@ class Program:
         doubted = len(self.context.not_inferable)
         lowered = FrameLowering(self.context, branch_point.frame, types, held).run()
         run = self._compiled(lowered.outputs) if lowered.outputs else None
-        made = dict(lowered.outputs)
+        results = dict(lowered.outputs)
         handed = [*(lowered.then.slots if lowered.then else ()), *_step_slots(lowered.step)]
         handed += [slot for value in lowered.results for slot in slots_of(value)]
         later = set(lowered.step.node.output) if lowered.step else set()
@@ -196,7 +196,7 @@ class Program:
             make_step(self, lowered.step) if lowered.step else None,
             BranchPoint(lowered.then) if lowered.then else None,
             tuple(node.name for node in run.plan.graph.inputs) if run else (),
-            tuple(s for s in dict.fromkeys(handed) if s not in made and s not in later),
+            tuple(s for s in dict.fromkeys(handed) if s not in results and s not in later),
             doubted,
         )
         self.cache.add(branch_point, key, segment)
@@ -224,10 +224,10 @@ class Program:
             out.update({s: from_storage(a, lowered.elem_types[s]) for s, a in found.items()})
         if segment.step is not None and lowered.step is not None:
             step = lowered.step
-            given = [None if v is None else cpu_value_of(v, out) for v in step.inputs]
+            operands = [None if v is None else cpu_value_of(v, out) for v in step.inputs]
             captured = {name: cpu_value_of(v, out) for name, v in step.captured.items()}
-            made = self._run_step(segment, segment.step, step, given, captured)
-            named = zip(step.node.output, made, strict=False)
+            results = self._run_step(segment, segment.step, step, operands, captured)
+            named = zip(step.node.output, results, strict=False)
             out.update(flatten({name: value for name, value in named if name}))
         return out
 
@@ -236,20 +236,20 @@ class Program:
         segment: CompiledSegment,
         run: CpuStepFunction,
         step: CpuStep,
-        given: Sequence[CpuValue],
+        operands: Sequence[CpuValue],
         captured: Mapping[str, CpuValue],
     ) -> Sequence[CpuValue]:
         """Run a step, and tells of it unless it is control flow."""
         trace, warned = self.compiler.trace, self.compiler.warned
         start_s = trace.clock.now()
-        made = run.run(given, captured)
+        results = run.run(operands, captured)
         if not run.programs:
             self.compiler.history.add_step(step_kind(step), start_s)
             if trace.active:
                 emit_step(trace, step, start_s, segment.run.plan_numbers[-1] if segment.run else -1)
             if warned is not None:
-                warn_of_step(segment, step, [*given, *made], warned)
-        return made
+                warn_of_step(segment, step, [*operands, *results], warned)
+        return results
 
 
 def _step_slots(step: CpuStep | None) -> list[str]:

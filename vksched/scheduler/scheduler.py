@@ -20,7 +20,7 @@ from ..engine.function import Build, Function
 from ..engine.graph_registry import Graphs
 from ..engine.membership import Membership
 from ..engine.plan_builder import Preparing, Settings, check_settings, check_switches
-from ..engine.request import Observe, Placements, given_options
+from ..engine.request import Observe, Placements, options_for
 from ..engine.request_precision import Precision, check_precision
 from ..engine.state_table import StateTable
 from ..importers.base import ImportedModel
@@ -237,12 +237,12 @@ class Scheduler(OfProcess):
         precision: a word, as for the scheduler, or tensors or name patterns to words.
         """
         self._owner.require("the scheduler")
-        given = given_options(outputs, options)
+        format_options = options_for(outputs, options)
         if not isinstance(outputs, ImportedModel):
-            return self.graphs.compile(outputs, placement, progress, **given)
+            return self.graphs.compile(outputs, placement, progress, **format_options)
         if outputs.format == "gguf":
-            return chat_of(self, outputs, placement, progress, **given)
-        run = run_of_model(outputs, self.graphs, placement or {}, progress, **given)
+            return chat_of(self, outputs, placement, progress, **format_options)
+        run = run_of_model(outputs, self.graphs, placement or {}, progress, **format_options)
         with self._lock:
             self._models.add(run)
         if run.model.is_static:

@@ -26,7 +26,7 @@ from .replay_plans import Difference
 
 ORDERED = ("copy", "submit", "wait", "split", "run")
 """Events whose order follows from a plan."""
-TOLD = ("split", "node", "way", "bytes", "needed_by")
+PLANNED_FIELDS = ("split", "node", "way", "bytes", "needed_by")
 """What follows from a plan of their fields."""
 TOTALS = ("waits", "fence_waits", "transfer_bytes", "input_bytes", "output_bytes")
 """And of the stats of a run."""
@@ -60,7 +60,7 @@ class Deed:
 def deed_of(event: Event) -> Deed:
     """Returns what follows from a plan of an event."""
     fields: Mapping[str, object] = event.fields
-    keys: Sequence[str] = TOLD
+    keys: Sequence[str] = PLANNED_FIELDS
     if event.name == "run":
         stats = fields_of(event).get("stats")
         fields, keys = (stats if isinstance(stats, Mapping) else {}), TOTALS
@@ -115,9 +115,9 @@ def first_difference(
     for number, (at, deed) in enumerate(deeds):
         expected = order[number] if number < len(order) else None
         if deed != expected:
-            said = expected.text(names) if expected is not None else "no more events"
+            expected_text = expected.text(names) if expected is not None else "no more events"
             what = f"event {number} of {len(order)}"
-            return at, Difference(where, what, deed.text(names), said)
+            return at, Difference(where, what, deed.text(names), expected_text)
     if len(deeds) < len(order) and not run.failed and ended:
         at, missing = deeds[-1][0], order[len(deeds)]
         return at, Difference(where, f"event {len(deeds)}", "no more events", missing.text(names))

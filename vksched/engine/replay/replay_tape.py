@@ -61,9 +61,9 @@ def replay_tape(tape: TapeFile) -> Replay:
     of_plan = _runs_by_plan(tape)
     for number, document in enumerate(tape.plans):
         where = f"plan {number}"
-        made = rebuild_plan(tape.graphs[document["graph"]], document, where)
-        if made.difference is not None:
-            found.append((_place_of(tape.events, number), made.difference))
+        rebuilt = rebuild_plan(tape.graphs[document["graph"]], document, where)
+        if rebuilt.difference is not None:
+            found.append((_place_of(tape.events, number), rebuilt.difference))
         taped = of_plan.get(number, [])
         if document["decides"]:
             notes += [f"{where}: its {count_of(len(taped), 'run')} decided anew"] if taped else []
@@ -71,7 +71,7 @@ def replay_tape(tape: TapeFile) -> Replay:
         if taped and any("/" in device["name"] for device in document["topology"]["devices"]):
             notes.append(f"{where}: its runs are not compared: several computers carried them out")
             continue
-        order = _order(made, where, notes) if taped else None
+        order = _order(rebuilt, where, notes) if taped else None
         if order is None:
             continue
         runs, events = runs + len(taped), events + sum(len(run.events) for run in taped)
@@ -84,12 +84,12 @@ def replay_tape(tape: TapeFile) -> Replay:
     return Replay(tape.version, len(tape.plans), runs, events, tuple(notes), first)
 
 
-def _order(made: RebuiltPlan, where: str, notes: list[str]) -> list[Deed] | None:
+def _order(rebuilt: RebuiltPlan, where: str, notes: list[str]) -> list[Deed] | None:
     """Returns what a run of a plan does; None, with a note, where that cannot be known."""
-    if made.plan is None:
+    if rebuilt.plan is None:
         return None
     try:
-        return order_of(made.plan, made.observed)
+        return order_of(rebuilt.plan, rebuilt.observed)
     except NONSENSE as error:
         notes.append(f"{where}: its runs are not compared: {error}")
         return None

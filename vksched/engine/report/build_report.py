@@ -85,10 +85,10 @@ def _doubts(run: WholeRun, times: Sequence[TimeBreakdown]) -> list[str]:
     """Returns what of the measured times cannot be true together."""
     out: list[str] = []
     for share in times:
-        told_s = sum(graph.stats.device_seconds.get(share.device, 0.0) for graph in run.graphs)
-        if told_s > OVER * share.wall_s:
+        busy_s = sum(graph.stats.device_seconds.get(share.device, 0.0) for graph in run.graphs)
+        if busy_s > OVER * share.wall_s:
             out.append(
-                f"{share.device} says that it worked for {format_seconds(told_s)} of a run of "
+                f"{share.device} says that it worked for {format_seconds(busy_s)} of a run of "
                 f"{format_seconds(share.wall_s)}: its clock is wrong, or its splits overlap"
             )
     return out

@@ -106,17 +106,17 @@ class GraphHistory:
         """Runs follow a plan or its replicas from now on."""
         self._plans = (plan, *plan.replicas)
 
-    def _beside(self, one: PlanValue, other: PlanValue) -> bool:
+    def _same_history(self, one: PlanValue, other: PlanValue) -> bool:
         """Whether runs of two plans are kept together."""
         return one is other or (one in self._plans and other in self._plans)
 
     def add(self, plan: PlanValue, stats: RunStats) -> None:
         """Keep a run that is done."""
         runs = self._runs
-        if (runs and not self._beside(runs[-1][0], plan)) or len(stats.splits) > LARGE:
+        if (runs and not self._same_history(runs[-1][0], plan)) or len(stats.splits) > LARGE:
             most = SPLITS // max(1, len(stats.splits))
             self._runs = runs = deque(
-                (r for r in runs.copy() if self._beside(r[0], plan)), min(RUNS, max(1, most))
+                (r for r in runs.copy() if self._same_history(r[0], plan)), min(RUNS, max(1, most))
             )
         runs.append((plan, stats))
 

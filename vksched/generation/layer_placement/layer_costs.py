@@ -69,7 +69,9 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], topology: To
             name,
             writing.weights(name),
             writing.cache_bytes(name),
-            round(writing.kept_bytes(name) + (len(sizes) - 1) * reading.kept_bytes(name)),
+            round(
+                writing.next_value_bytes(name) + (len(sizes) - 1) * reading.next_value_bytes(name)
+            ),
             writing.seconds(name),
             reading.seconds(name),
             _experts(name, writing, reading),
@@ -132,7 +134,7 @@ class _Step:
         """Return the bytes of its keys and values."""
         return sum(map(self._bytes, self._states(name)))
 
-    def kept_bytes(self, name: str) -> int:
+    def next_value_bytes(self, name: str) -> int:
         """Return the bytes of next values of these, where they are not written in place."""
         return sum(self._bytes(s) for s in self._states(name) if s not in self._written)
 
@@ -146,7 +148,9 @@ class _Step:
     def flow_bytes(self) -> int:
         """The bytes of what a run computes on a device, less `kept_bytes`, and of what crosses."""
         memory = self._plan.memory[0]
-        held = memory.weight_bytes + memory.state_bytes + sum(map(self.kept_bytes, self.layers))
+        held = (
+            memory.weight_bytes + memory.state_bytes + sum(map(self.next_value_bytes, self.layers))
+        )
         return max(0, memory.peak_bytes - held) + 2 * self._crossing_bytes
 
     def seconds(self, name: str) -> tuple[float, ...]:

@@ -147,11 +147,11 @@ class _Tables:
         out = np.zeros((count + 1, count + 1))
         for start in range(count):
             seen: dict[str, int] = {}
-            beside = 0
+            unshared = 0
             for end, layer in enumerate(self.layers[start:], start + 1):
                 seen.update(layer.weights)
-                beside += layer.cache_bytes + layer.work_bytes
-                out[start, end] = beside + sum(seen.values())
+                unshared += layer.cache_bytes + layer.work_bytes
+                out[start, end] = unshared + sum(seen.values())
         return out
 
     def total(self, device: int) -> float:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...importers.gguf.kv_cache import KeyValueCache
     from ...importers.gguf.model import LanguageModel
 
-BESIDE_BYTES = 256 << 20
+MIN_FREE_BYTES = 256 << 20
 """A device that has so much memory over, and twice that of weights, keys and values, has room for
 all that steps take.
 """
@@ -162,7 +162,7 @@ def takes_all(scheduler: LayerScheduler, model: LanguageModel, cache: KeyValueCa
     if scheduler.policy != "auto" or scheduler.with_cpu or len(working) != 1:
         return False
     held_bytes = model.device_bytes + _cache_bytes(model, cache)
-    return working[0].memory_bytes >= 2 * held_bytes + BESIDE_BYTES
+    return working[0].memory_bytes >= 2 * held_bytes + MIN_FREE_BYTES
 
 
 def _cache_bytes(model: LanguageModel, cache: KeyValueCache) -> int:

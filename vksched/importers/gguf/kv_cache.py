@@ -64,7 +64,7 @@ class KeyValueCache:
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
 
-    def kept(self, rows: Tensor) -> Tensor:
+    def encoded(self, rows: Tensor) -> Tensor:
         """Return rows as a state keeps them."""
         return quantize_q8_0(rows) if self.dtype == UINT32 else cast(rows, self.dtype)
 
@@ -118,22 +118,22 @@ class CachedSequence:
         """
         keys, new_keys = self._rows(f"blk.{layer}.keys", k)
         values, new_values = self._rows(f"blk.{layer}.values", v)
-        kept, new = (keys, values), (new_keys, new_values)  # rows that are kept, and values
+        cached, new = (keys, values), (new_keys, new_values)  # rows that are kept, and values
         window = attention_mask.window if attention_mask.window < self.length else 0
         used, past = self._start, self._end - q.shape[2]
         if window and attention_mask.chunked:
-            return self._attend_piece(q, kept, new, attention_mask)
+            return self._attend_piece(q, cached, new, attention_mask)
         if window and attention_mask.sink:
-            return self._attend_last(q, kept, new, attention_mask)
+            return self._attend_last(q, cached, new, attention_mask)
         if attention_mask.sink:
             new, past = after_sink(*new), past + 1
         left = window - 1 if window else None
         return attention_mask.attend(
-            q, *self._values(kept, k, v), left=left, past=past, used=used, new=new
+            q, *self._values(cached, k, v), left=left, past=past, used=used, new=new
         )
 
     def _attend_piece(
-        self, q: Tensor, kept: Pair, new: Pair, attention_mask: AttentionMask
+        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
         """Return the attention of q to the keys and values of the piece that its position is in,
         of as many tokens as the window that the text is cut into.
@@ -141,7 +141,7 @@ class CachedSequence:
         size = attention_mask.window
         first = self._start // size * size  # of the piece in which the step begins
         rows = minimum(first + arange(size), self.length - 1)
-        begun_with = self._values([gather(each, rows, axis=2) for each in kept], *new)
+        begun_with = self._values([gather(each, rows, axis=2) for each in cached], *new)
         used, past = self._start - first, self._end - q.shape[2]
         begun = attention_mask.attend(q, *begun_with, past=past, used=used, new=new)
         if self._end == 1:
@@ -153,12 +153,12 @@ class CachedSequence:
         return where(equal(since, first), begun, later)
 
     def _attend_last(
-        self, q: Tensor, kept: Pair, new: Pair, attention_mask: AttentionMask
+        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
         """Return the attention of q to a sink and to the last keys, as many as the window."""
         before = arange(1 - attention_mask.window, 0) + self._start
         rows = maximum(before, 0)
-        last = self._values([gather(each, rows, axis=2) for each in kept], *new)
+        last = self._values([gather(each, rows, axis=2) for each in cached], *new)
         pairs = zip(last, new, strict=True)
         joined = (concat([cast(old, q.dtype), own], axis=2) for old, own in pairs)
         key = arange(-attention_mask.window, self._end) + self._start
@@ -174,15 +174,15 @@ class CachedSequence:
         """
         _, heads, _, size = own.shape
         cache = self._cache
-        kept = cache.state(name, heads, size)
+        cached = cache.state(name, heads, size)
         before = self._before._new[name] if self._before else []
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
-        self.updates[kept] = dynamic_update_slice(kept, cache.kept(new), self._start, axis=2)
-        return kept, new
+        self.updates[cached] = dynamic_update_slice(cached, cache.encoded(new), self._start, axis=2)
+        return cached, new
 
-    def _values(self, kept: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
+    def _values(self, cached: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
         """Return the values of rows of states. k, v: rows of as many values."""
         return [
-            self._cache.values(each, own.shape[3]) for each, own in zip(kept, (k, v), strict=True)
+            self._cache.values(each, own.shape[3]) for each, own in zip(cached, (k, v), strict=True)
         ]

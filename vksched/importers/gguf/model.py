@@ -38,9 +38,9 @@ class LanguageModel(ImportedModel):
 
     def meta(self) -> LanguageModel:
         """Return the model with weights that have nothing in them, for plans: none is read."""
-        made = LanguageModel(self.file)
-        made.weights = MetaWeights(self.file)
-        return made
+        model = LanguageModel(self.file)
+        model.weights = MetaWeights(self.file)
+        return model
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.name}: {self.parameters:,} parameters>"

@@ -59,6 +59,6 @@ class Experts:
             gate, up = gate * shares, up * shares
         if shifts:
             gate, up = gate + shifts[0], up + shifts[1]
-        made = moe_linear(self.between(gate, up), self.down, expert_ids)
-        made = made + shifts[2] if shifts else made
-        return reshape(reduce_sum(made if self.gated else made * shares, 1), x.shape)
+        y = moe_linear(self.between(gate, up), self.down, expert_ids)
+        y = y + shifts[2] if shifts else y
+        return reshape(reduce_sum(y if self.gated else y * shares, 1), x.shape)

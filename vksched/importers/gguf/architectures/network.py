@@ -137,10 +137,10 @@ class Network:
             before, after, both = (
                 name and f"blk.{layer}.{name}" for name in (norms.before, norms.after, norms.sum)
             )
-            made = self._norm(part(layer, self._norm(read, before)), after)
+            y = self._norm(part(layer, self._norm(read, before)), after)
             if self.hyper.residual_scale:
-                made = made * self.hyper.residual_scale
-            x = self._norm(x + made, both)
+                y = y * self.hyper.residual_scale
+            x = self._norm(x + y, both)
             read = read if family.parallel else x
         return x
 
@@ -148,11 +148,11 @@ class Network:
 
     def _attention(self, layer: int, x: Tensor) -> Tensor:
         hyper, window = self.hyper, self._window(layer)
-        turned = self._turns(layer)
+        is_rotated = self._is_rotated(layer)
         q, k, v = self._queries_keys_values(layer, x)
-        if turned:
-            q, k = (self.at.turned(each, window > 0) for each in (q, k))
-        if hyper.temperature_scale and (self.family.tempered == "all" or not turned):
+        if is_rotated:
+            q, k = (self.at.rotate(each, window > 0) for each in (q, k))
+        if hyper.temperature_scale and (self.family.tempered == "all" or not is_rotated):
             q = self.at.tempered(q)
         scale, sink, chunked = self._scale(layer), self.family.sinks, self.family.chunked
         if sink:
@@ -166,11 +166,11 @@ class Network:
 
     def _window(self, layer: int) -> int:
         """Return so many keys a token sees in a layer, 0 where it sees all."""
-        told, every = self.hyper.windowed, self.family.full_every
-        windowed = told[layer] if told else not every or (layer + 1) % every > 0
+        declared, every = self.hyper.windowed, self.family.full_every
+        windowed = declared[layer] if declared else not every or (layer + 1) % every > 0
         return self.hyper.window if windowed else 0
 
-    def _turns(self, layer: int) -> bool:
+    def _is_rotated(self, layer: int) -> bool:
         """Return whether a layer turns queries and keys by their positions."""
         family = self.family
         if (
@@ -214,7 +214,7 @@ class Network:
             apart = reshape(part, (*x.shape[:2], *shapes[which]))
             if normed and norms == "each":
                 apart = self._norm(apart, f"{name}{which}_norm")
-            if normed and norms == "plain" and self._turns(layer):
+            if normed and norms == "plain" and self._is_rotated(layer):
                 apart = rms_norm(apart, eps=hyper.eps)
             out.append(transpose(apart, (0, 2, 1, 3)))
         return tuple(out)
@@ -273,11 +273,11 @@ class Network:
     def _shared(self, name: str, x: Tensor, kind: str) -> Tensor:
         """Returns what the expert makes of x that reads all tokens."""
         hyper, width = self.hyper, self.hyper.width
-        made = self._gated(x, name, "_shexp", hyper.shared_inner or hyper.expert_inner)
+        y = self._gated(x, name, "_shexp", hyper.shared_inner or hyper.expert_inner)
         if kind == "added":
-            return made
+            return y
         opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))
-        return made * sigmoid(linear(x, reshape(opened, (1, width))))
+        return y * sigmoid(linear(x, reshape(opened, (1, width))))
 
     def _product(self, x: Tensor, name: str, size: int) -> Tensor:
         """Return x times a weight, plus its bias where the file has one or must."""

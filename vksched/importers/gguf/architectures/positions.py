@@ -39,7 +39,7 @@ class Positions:
     rows: Tables = field(default_factory=dict)
     """Those of the tokens."""
 
-    def turned(self, x: Tensor, windowed: bool) -> Tensor:
+    def rotate(self, x: Tensor, windowed: bool) -> Tensor:
         """Return queries or keys (b, heads, n, size), turned. windowed: in a layer with a window,
         which may turn them by another base.
         """
@@ -62,8 +62,8 @@ class Positions:
     def _rows_of(self, rope: Rope | None) -> tuple[Tensor, ...]:
         if rope not in self.rows:
             if rope not in self.tables:
-                made = self._growth() if rope is None else self._angles(rope)
-                self.tables[rope] = tuple(constant(self._float32(each)) for each in made)
+                tables = self._growth() if rope is None else self._angles(rope)
+                self.tables[rope] = tuple(constant(self._float32(each)) for each in tables)
             at = self.text.positions
             whole = self.tables[rope]
             self.rows[rope] = whole if at is None else tuple(gather(each, at) for each in whole)
@@ -122,12 +122,12 @@ def _rates(rope: Rope, slowed: NDArray | float, rounded: bool) -> NDArray:
     if rope.scaling == "linear":
         return np.asarray(rates / rope.factor)
     if rope.scaling == "yarn":
-        kept = rope.kept * _kept(rope, rounded)
-        return np.asarray(rates * (kept + (1 - kept) / rope.factor))
+        ext_factor = rope.ext_factor * _extrapolation_ramp(rope, rounded)
+        return np.asarray(rates * (ext_factor + (1 - ext_factor) / rope.factor))
     return np.asarray(rates)
 
 
-def _kept(rope: Rope, rounded: bool) -> NDArray:
+def _extrapolation_ramp(rope: Rope, rounded: bool) -> NDArray:
     """Return for each pair how much of its speed it keeps: 1 where it turns fast, then less and
     less, then 0.
 

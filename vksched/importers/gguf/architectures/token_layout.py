@@ -124,9 +124,11 @@ def _in_pieces(qkv: tuple[Tensor, ...], attention_mask: AttentionMask) -> Tensor
         cut = reshape(x, (b, x.shape[1], count, size, x.shape[3]))
         return reshape(transpose(cut, (0, 2, 1, 3, 4)), (b * count, x.shape[1], size, x.shape[3]))
 
-    made = attention_mask.attend(*map(apart, qkv))
-    made = transpose(reshape(made, (b, count, heads, size, made.shape[3])), (0, 2, 1, 3, 4))
-    return reshape(made, (b, heads, n, made.shape[4]))
+    attended = attention_mask.attend(*map(apart, qkv))
+    attended = transpose(
+        reshape(attended, (b, count, heads, size, attended.shape[3])), (0, 2, 1, 3, 4)
+    )
+    return reshape(attended, (b, heads, n, attended.shape[4]))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Weights:
 
     def __init__(self, file: GgufFile) -> None:
         self._tensors = file.tensors
-        self._made: dict[str, Tensor] = {}
+        self._tensors_by_name: dict[str, Tensor] = {}
         self._asked: dict[str, Asked] = {}
         self._held: dict[str, ArrayLike] = {}
         """The words of matrices, which are perhaps made ready ahead."""
@@ -60,11 +60,13 @@ class Weights:
         else:
             tensors = [self._found(name, shape)]
         with self._making:
-            if name not in self._made:
-                made = Context().run(self._make, name, shape, tensors)
+            if name not in self._tensors_by_name:
+                result = Context().run(self._make, name, shape, tensors)
                 self._asked[name] = name, shape, tuple(parts)
-                self._made |= dict.fromkeys((name, *(tensor.name for tensor in tensors)), made)
-            return self._made[name]
+                self._tensors_by_name |= dict.fromkeys(
+                    (name, *(tensor.name for tensor in tensors)), result
+                )
+            return self._tensors_by_name[name]
 
     def leaf(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
         """Returns what `take` makes a weight of: itself, or its words where it is packed."""
@@ -78,7 +80,9 @@ class Weights:
     def leaves(self) -> dict[Tensor, Asked]:
         """Return all that were taken, as `leaf` returns them, with its operands."""
         with self._making:
-            return {_leaf(self._made[name]): asked for name, asked in self._asked.items()}
+            return {
+                _leaf(self._tensors_by_name[name]): asked for name, asked in self._asked.items()
+            }
 
     def _found(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
         tensor = self._tensors.get(name)
@@ -123,8 +127,8 @@ class Weights:
 
     def _all_words(self) -> dict[Tensor, ArrayLike]:
         with self._making:
-            made = [self._pack_u32(tensor, kind) for tensor, kind in self._matrices()]
-        return {each: each.held for each in made if each.held is not None}
+            packed = [self._pack_u32(tensor, kind) for tensor, kind in self._matrices()]
+        return {each: each.held for each in packed if each.held is not None}
 
     def _matrices(self) -> Iterator[tuple[GgufTensor, Format]]:
         for tensor in self._tensors.values():
@@ -136,7 +140,7 @@ class Weights:
         """Raise ModelFormatError where a tensor of the file was never taken, besides some: what is
         not known would be left out of the computation.
         """
-        left = [name for name in self._tensors if name not in (*self._made, *besides)]
+        left = [name for name in self._tensors if name not in (*self._tensors_by_name, *besides)]
         if left:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             raise ModelFormatError(
@@ -162,11 +166,11 @@ class MetaWeights(Weights):
 
 def _vector(tensor: GgufTensor, blocks: FileSlice, name: str) -> Tensor:
     """Return floats of a file in memory of their own, as a change of the file is told late."""
-    made = weight(_floats(tensor), name)
-    origin = blocks.origin(made.shape, made.dtype)
+    result = weight(_floats(tensor), name)
+    origin = blocks.origin(result.shape, result.dtype)
     if origin is not None:
-        ORIGINS.set(made.held, origin)
-    return made
+        ORIGINS.set(result.held, origin)
+    return result
 
 
 def _floats(tensor: GgufTensor) -> NDArray:

@@ -28,7 +28,7 @@ class Rope:
     window_base: float
     fast: float = 32.0
     slow: float = 1.0
-    kept: float = 1.0
+    ext_factor: float = 1.0
 
 
 def read_rope(keys: Keys, key_length: int, context: int) -> Rope:
@@ -47,7 +47,7 @@ def read_rope(keys: Keys, key_length: int, context: int) -> Rope:
         window_base=keys.real("rope.freq_base_swa", 0.0),
         fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
         slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
-        kept=keys.real("rope.scaling.yarn_ext_factor", 1.0),
+        ext_factor=keys.real("rope.scaling.yarn_ext_factor", 1.0),
     )
 
 

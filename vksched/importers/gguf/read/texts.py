@@ -27,7 +27,7 @@ class Texts(Sequence[str]):
         self._count = count
 
     @cached_property
-    def _made(self) -> tuple[str, ...]:
+    def _strings(self) -> tuple[str, ...]:
         return tuple(Cursor(copied(self._part)).texts(self._count, "texts"))
 
     def __len__(self) -> int:
@@ -40,21 +40,21 @@ class Texts(Sequence[str]):
     def __getitem__(self, at: slice) -> tuple[str, ...]: ...
 
     def __getitem__(self, at: int | slice) -> str | tuple[str, ...]:
-        return self._made[at]
+        return self._strings[at]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
+        return iter(self._strings)
 
     def index(self, text: str, *where: int) -> int:
-        return self._made.index(text, *where)
+        return self._strings.index(text, *where)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (tuple, Texts)):
-            return self._made == tuple(other)
+            return self._strings == tuple(other)
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._made)
+        return hash(self._strings)
 
     def __repr__(self) -> str:
-        return repr(self._made)
+        return repr(self._strings)

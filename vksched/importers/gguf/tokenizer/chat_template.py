@@ -63,7 +63,7 @@ class ChatTemplate:
         DTypeError
             A variable is an object that no other process has.
         """
-        given = {
+        variables = {
             "messages": [dict(each) for each in messages],
             "add_generation_prompt": add_generation_prompt,
             "tools": None,
@@ -72,7 +72,7 @@ class ChatTemplate:
             **values,
         }
         return self._renderer.render(
-            self.source, {name: _plain(value, name) for name, value in given.items()}
+            self.source, {name: _plain(value, name) for name, value in variables.items()}
         )
 
 

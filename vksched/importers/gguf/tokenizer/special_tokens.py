@@ -29,8 +29,8 @@ class Specials:
         ):
             self._left = {vocabulary.ids[each] for each in ("<mask>",) if each in vocabulary.ids}
         elif "phi-3" in name.lower() or "phi3" in name.lower():
-            kept = {"<unk>", "<s>", "<|endoftext|>"}
-            self._right = {each for each, text, _ in self._listed if text not in kept}
+            exempt = {"<unk>", "<s>", "<|endoftext|>"}
+            self._right = {each for each, text, _ in self._listed if text not in exempt}
             self._right |= {vocabulary.ids[each] for each in ("</s>",) if each in vocabulary.ids}
         elif "modern-bert" in name.lower():
             self._left = {vocabulary.ids[each] for each in ("[MASK]",) if each in vocabulary.ids}

@@ -115,14 +115,14 @@ def _size(value: object) -> int:
     return total + elements
 
 
-def _made(value: Any) -> Any:
+def _checked(value: Any) -> Any:
     _size(value)
     return value
 
 
 @pass_context
-def _made_filter(_: Context, value: Any) -> Any:
-    return _made(value)
+def _checked_filter(_: Context, value: Any) -> Any:
+    return _checked(value)
 
 
 @pass_context
@@ -163,11 +163,11 @@ def _to_json(
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-    return str(_made(text))
+    return str(_checked(text))
 
 
 def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
-    text, old, new = (str(_made(each)) for each in (value, old, new))
+    text, old, new = (str(_checked(each)) for each in (value, old, new))
     most = text.count(old) if count is None or count < 0 else min(text.count(old), count)
     if len(text) + most * len(new) > MAX_SIZE:
         raise SecurityError(f"expected texts of at most {MAX_SIZE} characters, got more")
@@ -185,11 +185,11 @@ def _join(values: Any, d: str = "", attribute: str | None = None) -> str:
 
 def _indent(text: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     lead = width if isinstance(width, str) else " " * min(max(int(width), 0), 1000)
-    lines = str(_made(text)).split("\n")
+    lines = str(_checked(text)).split("\n")
     if len(lines) * len(lead) > MAX_SIZE:
         raise SecurityError(f"expected texts of at most {MAX_SIZE} characters, got more")
-    kept = [lead + line if line or blank else line for line in lines[1:]]
-    return "\n".join([(lead if first else "") + lines[0], *kept])
+    indented = [lead + line if line or blank else line for line in lines[1:]]
+    return "\n".join([(lead if first else "") + lines[0], *indented])
 
 
 def _range(*limits: int) -> range:
@@ -268,7 +268,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             "join": _join,
             "indent": _indent,
             "format": _format,
-            "measured": _made_filter,
+            "measured": _checked_filter,
             "count_steps": _count_filter,
             "concat_texts": _concat_filter,
         }
@@ -292,7 +292,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                 return _replace(owner, *args, **values)
             if name == "join":
                 return _join(args[0], owner)
-        return _made(super().call(context, obj, *args, **values))
+        return _checked(super().call(context, obj, *args, **values))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and not (abs(left) <= MAX_BITS and abs(right) <= 64):
@@ -304,7 +304,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                 if isinstance(one, int) and isinstance(other, (str, list, tuple)):
                     if one > 0 and _size(other) * one > MAX_SIZE:
                         raise SecurityError(f"expected values of at most {MAX_SIZE} characters")
-        return _made(super().call_binop(context, operator, left, right))
+        return _checked(super().call_binop(context, operator, left, right))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str) and attr not in _METHODS:
@@ -324,7 +324,7 @@ def _format(form: Any, *args: Any, **values: Any) -> str:
     if _WIDE.search(str(form)):
         raise SecurityError(f"expected a format without wide fields, got {str(form)[:60]!r}")
     _size([form, args, values])
-    return str(_made(str(form) % (values or args)))
+    return str(_checked(str(form) % (values or args)))
 
 
 def compile_template(source: str, seconds: float) -> Callable[[Mapping[str, Any], float], str]:
