@@ -72,7 +72,7 @@ class SegmentCompiler:
 
 
 def _of_segment(options: Mapping[Tensor | str, str], names: NameIndex) -> dict[Tensor | str, str]:
-    """Returns what is said of the values of one segment."""
+    """Return the options whose patterns or tensors match values of one segment."""
     return {k: v for k, v in options.items() if not isinstance(k, str) or names.matches(k)}
 
 

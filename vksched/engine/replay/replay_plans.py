@@ -75,10 +75,10 @@ def rebuild_plan(graph: Mapping[str, Any], document: Mapping[str, Any], where: s
     Raises:
         PlanError: the documents make no graph, machine or question.
     """
-    question, costs, topology = decode_plan_inputs(graph, document)
+    question, rewritten, topology = decode_plan_inputs(graph, document)
     replica, none = replica_of(document), ""
     try:
-        plan = answer(question, costs, topology)
+        plan = answer(question, rewritten, topology)
         every = plan, *plan.replicas
         if replica in range(len(every)):
             plan = every[replica]
