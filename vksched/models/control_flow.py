@@ -1,7 +1,7 @@
-"""Control flow: what the host does between the segments of a program.
+"""Control flow: runs the CPU steps between the segments of a program.
 
-A node without subgraphs is evaluated; the body of a loop is a program of its own, run turn by turn,
-whose segments are kept beside those of the model.
+A node without subgraphs is evaluated directly. The body of a loop is a program of its own, run once
+for each iteration; its segments are cached with those of the model.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from .segments import AnyProgram, CpuStepFunction, StepFn
 
 
 def make_step(program: AnyProgram, step: CpuStep) -> CpuStepFunction:
-    """Returns what a step computes.
+    """Return the function that executes a CPU step.
 
-    Raises:
-        ModelFormatError: the node has subgraphs, and nothing is known of its op.
+    Raises
+    ------
+    ModelFormatError
+        The node has subgraphs, and its op is unknown.
     """
     node = step.node
     if not subgraphs(node):
@@ -50,8 +52,8 @@ def _evaluation(program: AnyProgram, step: CpuStep) -> StepFn:
 
 
 class _Body:
-    """A subgraph as a program: its slots are its inputs, and what it captures that runs may differ
-    in.
+    """A subgraph as a program: its slots are its inputs and the captured values that may differ
+    between runs.
     """
 
     def __init__(self, program: AnyProgram, graph: GraphProto, step: CpuStep) -> None:
@@ -76,7 +78,9 @@ class _Body:
 
 
 def _loop(node: NodeProto, body: _Body) -> StepFn:
-    """Run a Loop, or its last turns where the first ones are part of the graph already."""
+    """Return a function that runs a Loop, or its remaining iterations if the first ones are part of
+    the graph.
+    """
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     carried = len(body.inputs) - 2
     scans = len(body.graph.output) - 1 - carried
@@ -112,7 +116,9 @@ def _one(value: CpuValue, node: NodeProto) -> NDArray:
 
 
 def _stacked(line: Sequence[CpuValue], body: _Body, index: int, axis: int) -> NDArray:
-    """Returns what all turns gave to a scan output; after no turns, sizes not declared are 0."""
+    """Return a scan output, stacked over all iterations; without iterations, undeclared sizes are
+    0.
+    """
     output = body.graph.output[index]
     if line:
         try:
@@ -142,7 +148,9 @@ def _scan(node: NodeProto, body: _Body) -> StepFn:
     out_axes = attributes.get("scan_output_axes", (0,) * scans)
     out_backward = attributes.get("scan_output_directions", (0,) * scans)
     batched = len(node.input) == 1 + carried + count
-    """Opset 8: lengths first, and the first axis of all operands is that of the batches."""
+    """Return a function that runs a Scan. Opset 8 has lengths as the first operand, and a batch
+    axis first in all others.
+    """
 
     def once(
         inputs: Sequence[CpuValue], length: int | None, captured: Mapping[str, CpuValue]
@@ -197,7 +205,7 @@ def _line(
 
 
 def _filled(array: NDArray, steps: int) -> NDArray:
-    """Return an array with zeros up to a number of steps."""
+    """Return an array padded with zeros to a number of steps."""
     out = np.zeros((steps, *array.shape[1:]), array.dtype)
     out[: len(array)] = array
     return out

@@ -1,10 +1,10 @@
-"""Between: what is told of the host's work between the segments of a program.
+"""Host events: reports the CPU steps between the segments of a program.
 
-    segment 1 | Unique: a warning once per kind, an event with its time, a line in explain() |
-    segment 2
+    segment 1 | Unique: one warning per kind, an event with its time, a line in explain() | segment
+    2
 
-Control flow is not warned of, nor is what the host does with a few numbers that no device had.
-Examples: tests/models/test_host_events.py.
+Control flow is not reported, nor is CPU work on a few numbers that no device computed. Examples:
+tests/models/test_host_events.py.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ..trace import Event, Trace
 from .segments import BranchPoint, CompiledSegment
 
 SLOTS = 6
-"""Slots that the text names, of a segment."""
+"""The maximum number of slots of a segment that the text names."""
 
 
 def step_kind(step: CpuStep) -> str:
-    """Return the kind of a step, named as host nodes of a graph are."""
+    """Return the kind of a step, in the form of a graph's CPU nodes."""
     domain = f"{step.node.domain}." if step.node.domain else ""
     return f"onnx.{domain}{step.node.op_type}"
 
 
 def emit_step(trace: Trace, step: CpuStep, start_s: float, plan: int) -> None:
-    """Emit the event of a step that ends now. plan: the number of that of the segment before."""
+    """Emit the event of a step that ends now. plan: the plan number of the segment before it."""
     fields = {"op": step_kind(step), "node": scope_name(step.node), "cause": step.reason}
     trace.emit(Event("host_op", "cpu", start_s, trace.clock.now(), -1, fields, plan))
 
@@ -42,7 +42,7 @@ def emit_step(trace: Trace, step: CpuStep, start_s: float, plan: int) -> None:
 def warn_of_step(
     segment: CompiledSegment, step: CpuStep, values: Sequence[CpuValue], warned: set[str]
 ) -> None:
-    """Warn of a kind of steps that is not yet in `told`, and adds it.
+    """Warn of a kind of steps that is not yet in `warned`, and add it there.
 
     values: the operands and results.
     """
@@ -66,7 +66,7 @@ def _is_few(value: CpuValue) -> bool:
 
 
 def _from_device(segment: CompiledSegment, step: CpuStep) -> bool:
-    """Return whether a device has computed an operand in this segment."""
+    """Return True if a device has computed an operand in this segment."""
     if segment.run is None:
         return False
     plan = segment.run.plan
@@ -82,9 +82,9 @@ def _from_device(segment: CompiledSegment, step: CpuStep) -> bool:
 
 
 def explain_segments(start: BranchPoint, segments: Iterable[CompiledSegment]) -> str:
-    """Return the segments that were used last, in their order, with the steps between them.
+    """Return a text about the most recently used segments in order, with the steps between them.
 
-    kept: all segments, the one used last at the end.
+    segments: all cached segments, the most recently used one last.
     """
     age = {segment: number for number, segment in enumerate(segments)}
     return "\n".join(_lines(start, age, ""))
@@ -128,7 +128,7 @@ def _between(segment: CompiledSegment, age: Mapping[CompiledSegment, int], name:
 
 
 def _key_text(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> str:
-    """Return for which slots a segment was made, and for which elements of them."""
+    """Return a text of a segment's key: the types of slots, and the elements of guarded ones."""
     shown = [f"{slot} {_type(kind)}" for slot, kind in types.items()][:SLOTS]
     more = [f"{len(types) - SLOTS} more"] if len(types) > SLOTS else []
     shapes = f", for {', '.join([*shown, *more])}" if shown else ""

@@ -272,11 +272,19 @@ class Scheduler(OfProcess):
         limit: int = 16,
         precision: Precision | None = None,
     ) -> Function:
-        """Returns what runs a graph on inputs of any shape, compiled at the first call of each.
+        """Return a function that compiles a graph for each set of input shapes at its first call.
 
-        build: called once per shape with one Tensor per input, by name; returns outputs, or a pair
-        of these and a dict of updates of states. Weights and states belong outside of it.
-        bounds: of integer inputs, as in `vs.input`. limit: how many shapes are kept.
+        Parameters
+        ----------
+        build
+            Called once per set of shapes with one Tensor per input, by name. It returns outputs, or
+            a pair of outputs and a dict of state updates. Weights and states belong outside of it.
+        bounds
+            The value ranges of integer inputs, as in `vs.input`.
+        placement, precision
+            See `compile`.
+        limit
+            The maximum number of cached sets of shapes.
         """
         return Function(build, self.graphs, placement, bounds or {}, limit, precision)
 
