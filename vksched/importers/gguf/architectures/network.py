@@ -1,12 +1,14 @@
-"""Network: what most language models are; a Family tells them apart.
+"""Network: builds the graph of a transformer; a Family holds the architecture's parameters.
 
-ids -> embedding -> layers -> norm -> hidden states -> logits
+    ids -> embedding -> layers -> norm -> hidden states -> logits
 
-a layer:  x -> norm -> q, k, v -> turned by position -> attention -> output -> norm --+-> ...
-          '---------------------------------------------------------------------------'
-          ... -> norm -> activation(gate) * up -> down -> norm -> added again
+    a layer:  x -> norm -> q, k, v -> rotary embedding -> attention -> output -> norm -> add --+->
+    ...
+              '--------------------------------------------------------------------'
+              ... -> norm -> activation(gate) * up -> down -> norm -> add
 
-Which norms there are differs, some are of the sum, and the gate may be missing.
+The norms of a layer differ between families, some follow the residual addition, and the gate is
+optional.
 """
 
 from __future__ import annotations
@@ -41,27 +43,29 @@ from .weights import Weights
 
 @dataclass
 class Network:
-    """One graph that is written."""
+    """The builder of one graph."""
 
     family: Family
     hyper: Hyper
     weights: Weights
     text: Text
     tables: Tables = field(default_factory=dict)
-    """Of the positions of the text, which its parts share."""
+    """The position tables, which all parts of a text share."""
 
     @cached_property
     def at(self) -> Positions:
-        """Where the tokens are."""
+        """The positions of the tokens."""
         return Positions(self.family, self.hyper, self.weights, self.text, self.tables)
 
     def logits(self, ids: Tensor) -> Tensor:
-        """Return the logits of what follows each token, or the last one.
+        """Return the next-token logits of each token, or of the last one.
 
         ids: (b, n) int32 -> (b, n, vocabulary) or (b, vocabulary).
 
-        Raises:
-            ModelFormatError: the network is an encoder, or the file has other tensors than it.
+        Raises
+        ------
+        ModelFormatError
+            The network is an encoder, or the file's tensors do not match the network.
         """
         hyper, shape = self.hyper, (self.hyper.vocabulary, self.hyper.width)
         if not hyper.causal or self.family.encoder:
@@ -85,12 +89,14 @@ class Network:
         return logits
 
     def hidden(self, ids: Tensor) -> Tensor:
-        """Returns what the last layer, and its norm, make of each token.
+        """Return the hidden states after the last layer and its norm.
 
         ids: (b, n) int32 -> (b, n, width).
 
-        Raises:
-            ModelFormatError: the file has other tensors than the network.
+        Raises
+        ------
+        ModelFormatError
+            The file's tensors do not match the network.
         """
         x = self._layers(ids)
         with name_scope("output"):
@@ -123,7 +129,7 @@ class Network:
         return self._norm(x, family.embedding_norm)
 
     def _positions(self, tokens: int) -> Tensor:
-        """Return the vectors of the tokens' positions, (tokens, width)."""
+        """Return the position embeddings of the tokens, (tokens, width)."""
         hyper, at = self.hyper, self.text.positions
         table = self.weights.take("position_embd.weight", (hyper.context, hyper.width))
         return table[:tokens] if at is None else gather(table, at)
@@ -165,13 +171,13 @@ class Network:
         return self._product(joined, f"blk.{layer}.attn_output", hyper.width)
 
     def _window(self, layer: int) -> int:
-        """Return so many keys a token sees in a layer, 0 where it sees all."""
+        """Return the attention window of a layer; 0 for full attention."""
         declared, every = self.hyper.windowed, self.family.full_every
         windowed = declared[layer] if declared else not every or (layer + 1) % every > 0
         return self.hyper.window if windowed else 0
 
     def _is_rotated(self, layer: int) -> bool:
-        """Return whether a layer turns queries and keys by their positions."""
+        """Return True if a layer has rotary embedding."""
         family = self.family
         if (
             family.learned_positions
@@ -188,7 +194,7 @@ class Network:
         return hyper.scale or 1 / math.sqrt(size)
 
     def _queries_keys_values(self, layer: int, x: Tensor) -> tuple[Tensor, ...]:
-        """Return each as (b, heads, n, size)."""
+        """Return queries, keys and values, each (b, heads, n, size)."""
         hyper, name = self.hyper, f"blk.{layer}.attn_"
         heads, shared = hyper.heads[layer], hyper.kv_heads[layer]
         shapes = {
@@ -219,7 +225,8 @@ class Network:
             out.append(transpose(apart, (0, 2, 1, 3)))
         return tuple(out)
 
-    # -- feed forward, products, norms -----------------------------------------------------------
+    # -- feed-forward, linear layers, norms
+    # -----------------------------------------------------------
 
     def _feed_forward(self, layer: int, x: Tensor) -> Tensor:
         name = f"blk.{layer}.ffn"
@@ -228,7 +235,9 @@ class Network:
         return self._gated(x, name, "", self.hyper.feed_forward[layer])
 
     def _gated(self, x: Tensor, name: str, kind: str, inner: int) -> Tensor:
-        """Returns what products named after a kind make of x, as "blk.0.ffn_up_shexp"."""
+        """Return the input of the down projection, from the gate and up weights of a kind, for
+        example "blk.0.ffn_up_shexp".
+        """
         family = self.family
         if "ffn_up" in family.joined:
             gate, up = split(self._product(x, f"{name}_up{kind}", 2 * inner), 2, -1)
@@ -248,7 +257,9 @@ class Network:
             self.weights.take(
                 f"{name}_{which}_exps.weight",
                 (count, *shape),
-                [f"{name}_{which}.{expert}.weight" for expert in range(count)],  # old files
+                [
+                    f"{name}_{which}.{expert}.weight" for expert in range(count)
+                ],  # older files have one tensor per expert
             )
             for which, shape in shapes.items()
         )
@@ -271,7 +282,7 @@ class Network:
         return mixed + self._shared(name, x, kind) if kind else mixed
 
     def _shared(self, name: str, x: Tensor, kind: str) -> Tensor:
-        """Returns what the expert makes of x that reads all tokens."""
+        """Return the output of the shared expert."""
         hyper, width = self.hyper, self.hyper.width
         y = self._gated(x, name, "_shexp", hyper.shared_inner or hyper.expert_inner)
         if kind == "added":
@@ -280,17 +291,17 @@ class Network:
         return y * sigmoid(linear(x, reshape(opened, (1, width))))
 
     def _product(self, x: Tensor, name: str, size: int) -> Tensor:
-        """Return x times a weight, plus its bias where the file has one or must."""
+        """Return x times a weight, plus its bias if the file has one or the family requires it."""
         weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
         return linear(x, weight, self._shift(name, size))
 
     def _shift(self, name: str, size: int) -> Tensor | None:
-        """Return the bias of a product, None where the file has none and need not."""
+        """Return the bias of a linear layer; None if it is optional and the file has none."""
         biased = name.rpartition(".")[2] in self.family.biases or f"{name}.bias" in self.weights
         return self.weights.take(f"{name}.bias", (size,)) if biased else None
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        """Return x by a norm of the file, or as it is where the norm has no name."""
+        """Return x normalized by a norm of the file; return x if the name is ""."""
         if not name:
             return x
         size, eps = x.shape[-1:], self.hyper.eps

@@ -1,7 +1,7 @@
-"""Keys: the metadata of one architecture, each value in its range.
+"""Metadata keys: reads the metadata of one architecture, with a range check for each value.
 
-Keys begin with the name of the architecture: "llama.block_count". Wrong or missing ones are a
-ModelFormatError that names the key.
+Keys begin with the name of the architecture: "llama.block_count". An invalid or missing key raises
+a ModelFormatError that names it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..read.metadata import Value
 
 MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
-"""A little of float32 is left, for what is computed of it."""
+"""The range of numbers: within float32, with headroom for values computed from them."""
 
 USUAL: Mapping[str, Value] = {
     "gemma2.attention.sliding_window": 4096,
@@ -24,7 +24,7 @@ USUAL: Mapping[str, Value] = {
     "llama4.attention.temperature_length": 8192,
     "llama4.attention.temperature_scale": 0.1,
 }
-"""What files leave out, as all models of the architecture have it."""
+"""Defaults of keys that files of an architecture omit."""
 NEEDED = frozenset(
     {
         "cohere2.attention.sliding_window",
@@ -37,11 +37,11 @@ NEEDED = frozenset(
         "granitemoe.logit_scale",
     }
 )
-"""What other architectures may leave out."""
+"""Defaults of keys that all other architectures may omit."""
 
 
 class Keys:
-    """Takes values of one architecture from the metadata, each in its range."""
+    """The metadata of one architecture, with range checks."""
 
     def __init__(self, architecture: str, metadata: Mapping[str, Value]) -> None:
         self.architecture = architecture
@@ -53,14 +53,14 @@ class Keys:
     def whole(
         self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE
     ) -> int:
-        """Return a whole number."""
+        """Return an integer."""
         value = self._get(name, default)
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
         raise self._wrong(name, f"a whole number of {least} to {most}", value)
 
     def real(self, name: str, default: float | None = None) -> float:
-        """Return a number over 0 that float32 holds with some to spare; also 0 where that is the
+        """Return a positive number within the range of float32 with headroom; also 0 if that is the
         default.
         """
         value = self._get(name, default)
@@ -72,14 +72,14 @@ class Keys:
         raise self._wrong(name, f"a float32 over 0, at most {MAX_REAL:g}", value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return whether something is so."""
+        """Return a Boolean."""
         value = self._get(name, default)
         if isinstance(value, bool):
             return value
         raise self._wrong(name, "true or false", value)
 
     def text(self, name: str, default: str) -> str:
-        """Return a word."""
+        """Return a string."""
         value = self._get(name, default)
         if isinstance(value, str):
             return value
@@ -88,7 +88,7 @@ class Keys:
     def per_layer(
         self, name: str, layers: int, default: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
-        """Return a number for each layer; one in the file stands for all."""
+        """Return an integer for each layer; a scalar in the file applies to all layers."""
         if default is not None and not self.has(name):
             return default
         value = self._get(name, None)
@@ -101,8 +101,8 @@ class Keys:
         raise self._wrong(name, f"{layers} whole numbers of 0 to {MAX_SIZE}", found)
 
     def flags(self, name: str, layers: int) -> tuple[bool, ...]:
-        """Return true or false for each layer; () where the file has no such key. A number p in
-        the file stands for p layers in turn of which the last one is false, and 0 for true.
+        """Return a Boolean for each layer; () if the file has no such key. A scalar p in the file
+        means that every p-th layer is False, and 0 that all are True.
         """
         if not self.has(name):
             return ()
