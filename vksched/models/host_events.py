@@ -1,7 +1,6 @@
 """Host events: reports the CPU steps between the segments of a program.
 
-    segment 1 | Unique: one warning per kind, an event with its time, a line in explain() | segment
-    2
+    segment 1 | Unique: a warning per kind, an event, a line in explain() | segment 2
 
 Control flow is not reported, nor is CPU work on a few numbers that no device computed. Examples:
 tests/models/test_host_events.py.

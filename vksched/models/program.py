@@ -1,9 +1,8 @@
 """Program: executes an ONNX graph as compiled segments with CPU steps between them.
 
-    frame --lower for the input types--> segment 1 --CPU step--> frame --> segment 2 --> ... -->
-    results
-                                         |  other types, or other elements of a guard
-                                         +-> segment 1' ...
+    frame --lower for the types--> segment 1 --CPU step--> frame --> segment 2 --> ... --> results
+                                   |  other types, or other elements of a guard
+                                   +-> segment 1' ...
 
 A branch point precedes each frame and caches its lowered segments. A run with cached types and
 guards lowers, plans and allocates nothing. Examples: tests/models/test_program.py.

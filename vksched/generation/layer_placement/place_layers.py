@@ -1,8 +1,8 @@
 """Place layers: selects the devices of a language model's layers, once for all of its steps.
 
-    topology, model --layer_costs.py--> layers, places --partition_layers.py--> partition -->
-    placement
-                                                                     '--> bytes of each device
+    topology, model --layer_costs.py--> layers, places
+                                            '--partition_layers.py--> partition --> placement
+                                                                          '--> bytes per device
 
 The placement has the form of a user's `placement` for `Scheduler.compile`. It uses one set of names
 for all steps, so no weight and no state moves between them. Examples:

@@ -1,8 +1,7 @@
 """KV cache: keys and values of a text's tokens, as states on the devices.
 
     ids, start, count --> q, k, v of these tokens
-    each token attends to the rows of the states before start, and to the new ones up to its own -->
-    logits
+    each token attends to cached rows before start, and to new rows up to its own --> logits
     at the end of the run: the new rows are written into the states at start, start + 1, ...
 
 The cost of a step depends on the used rows and the written rows, not on the capacity of the cache.

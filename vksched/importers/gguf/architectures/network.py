@@ -2,9 +2,8 @@
 
     ids -> embedding -> layers -> norm -> hidden states -> logits
 
-    a layer:  x -> norm -> q, k, v -> rotary embedding -> attention -> output -> norm -> add --+->
-    ...
-              '--------------------------------------------------------------------'
+    a layer:  x -> norm -> q, k, v -> rotary embedding -> attention -> output -> norm --+-> ...
+              '-------------------------------------------------------------------------'
               ... -> norm -> activation(gate) * up -> down -> norm -> add
 
 The norms of a layer differ between families, some follow the residual addition, and the gate is

@@ -27,13 +27,13 @@ class Hyper:
     epsilon of norms. window: the number of visible keys, at most the context; 0 for full attention.
     windowed: whether each layer has the window; () if the file does not list it. scale: the scale
     of scores; 0 for the default by head size. temperature_scale, temperature_length: queries are
-    scaled by 1 plus this scale times the log of the number of lengths that precede their position;
-    0 if absent. softcap, output_softcap: the softcaps of scores and logits, 0 if absent.
-    embedding_scale, residual_scale, logit_scale: the factors of embeddings, residual branches and
-    logits; 0 if absent. experts: the number of experts of each layer, of which `experts_used` are
-    active; 0 if absent. expert_inner, shared_inner: the inner sizes of experts and of the shared
-    expert. expert_scale: the factor of the experts' output, 0 if absent. causal: causal attention.
-    pooling: the pooling of an encoder, one of `POOLINGS`; "" if the file does not name one.
+    scaled by 1 + scale * log(1 + position // length); 0 if absent. softcap, output_softcap: the
+    softcaps of scores and logits, 0 if absent. embedding_scale, residual_scale, logit_scale: the
+    factors of embeddings, residual branches and logits; 0 if absent. experts: the number of experts
+    of each layer, of which `experts_used` are active; 0 if absent. expert_inner, shared_inner: the
+    inner sizes of experts and of the shared expert. expert_scale: the factor of the experts'
+    output, 0 if absent. causal: causal attention. pooling: the pooling of an encoder, one of
+    `POOLINGS`; "" if the file does not name one.
     """
 
     architecture: str

@@ -1,5 +1,4 @@
-"""Texts: the strings of a long array of a file, as a vocabulary has them, made when they are first
-asked for. A start that needs no text makes none.
+"""Texts: the strings of a long array of a file, for example a vocabulary, decoded at first use.
 
 Examples: tests/importers/test_gguf_reader.py.
 """
@@ -15,11 +14,13 @@ from .cursor import Cursor
 
 
 class Texts(Sequence[str]):
-    """A tuple of texts that is equal to others with the same ones. start, end: the bytes of the
-    file in which they lie, each behind its length; `count` of them are known to be whole.
+    """A lazy sequence of strings, which compares by its elements. start, end: the range of the file
+    that holds them, each after its length; its `count` strings were checked to be complete.
 
-    Raises:
-        ModelFormatError, when they are first asked for: the file was changed.
+    Raises
+    ------
+    ModelFormatError
+        At first use: the file was changed.
     """
 
     def __init__(self, file: ModelFile, start: int, end: int, count: int) -> None:

@@ -1,6 +1,6 @@
-"""Vocabularies and chat templates as the metadata of a GGUF file describe them.
+"""Tokenizers and chat templates, built from the metadata of a GGUF file.
 
 metadata --> Vocabulary --> one of: byte_pair, sentence_piece, unigram, word_piece
                  |                        |
-text --specials--+--- pieces of text -----+--> ids --> bytes --> text
+text --special tokens--+--- pieces of text -----+--> ids --> bytes --> text
 """

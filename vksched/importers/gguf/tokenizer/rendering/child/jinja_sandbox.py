@@ -1,14 +1,15 @@
-"""Runs a chat template, which a stranger wrote, within limits.
+"""Jinja sandbox: runs an untrusted chat template within limits.
 
-This is the inner wall; the limits of the process that runs it are the outer one. jinja2's sandbox
-keeps a template away from Python. It bounds neither time nor memory, so the parsed template is
-changed before it is compiled:
+This is the inner sandbox; the limits of the process are the outer one. jinja2's sandbox prevents
+access to Python, but does not limit time or memory. The parsed template is therefore rewritten
+before it is compiled:
 
-    for x in y        -> for x in y|count          each turn is a step, and looks at the clock
-    a ~ b, [a, b]     -> [a, b]|concat, ...|made   what a template makes is measured
-    text              -> {{ "text" }}              output is counted before it is joined
+    for x in y        -> for x in y|count              each iteration is a step, and checks the
+    clock
+    a ~ b, [a, b]     -> [a, b]|concat, ...|measured   values that a template creates are measured
+    text              -> {{ "text" }}                  output is counted before it is joined
 
-Filters and methods of texts are those that templates use. Loops that call themselves are refused.
+The allowed filters and string methods are those that templates use. Recursive loops are rejected.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_SOURCE_CHARS = 1 << 20
-"""Characters of a template."""
+"""The maximum characters of a template."""
 MAX_OUTPUT_CHARS = 1 << 24
-"""Characters that a template writes in one rendering, captured blocks included."""
+"""The maximum characters of the output of one rendering, including captured blocks."""
 MAX_SIZE = 1 << 22
-"""Characters of one value that a template makes."""
+"""The maximum characters of one value."""
 MAX_ELEMENTS = 1 << 17
-"""Of one value that a template makes, inner ones included."""
+"""The maximum elements of one value, including nested ones."""
 MAX_STEPS = 300_000
-"""Turns of loops and calls in one rendering."""
+"""The maximum number of loop iterations and calls of one rendering."""
 MAX_BITS = 4096
-"""Of a whole number that a template makes."""
+"""The maximum bits of an integer."""
 
 _NAME = "<chat template>"
 _FILTERS = (
@@ -54,17 +55,17 @@ _METHODS = frozenset(
     "isnumeric isspace isupper join lower lstrip partition removeprefix removesuffix replace rfind "
     "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
 )
-"""Of texts."""
+"""The allowed methods of strings."""
 _WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^}]*\{")
-"""A format that makes texts of thousands of characters, or takes the width from elsewhere."""
+"""A format with a width of thousands of characters, or with a width from an argument."""
 
 
 class WrongTemplate(Exception):
-    """A template is wrong, or wants more than the limits; the message has the line."""
+    """A template is invalid or exceeds the limits; the message has the line."""
 
 
 class _Budget(threading.local):
-    """What is left in this thread's rendering."""
+    """The remaining budget of this thread's rendering."""
 
     steps = 0
     output = 0
@@ -94,7 +95,9 @@ _budget = _Budget()
 
 
 def _size(value: object) -> int:
-    """Return characters and elements of a value, inner ones included, within the limits."""
+    """Return the number of characters and elements of a value, including nested ones; raise if it
+    exceeds the limits.
+    """
     total, elements, rest = 0, 0, [value]
     while rest:
         each = rest.pop()
@@ -209,7 +212,7 @@ def _now(form: str) -> str:
 
 
 class _Generation(Extension):
-    """{% generation %} marks what a model is trained on; here it does nothing."""
+    """The tag {% generation %}, which marks the training text; it has no effect here."""
 
     tags = {"generation"}
 
@@ -219,7 +222,7 @@ class _Generation(Extension):
 
 
 class _Limits(NodeTransformer):
-    """Puts measures into a parsed template."""
+    """Inserts the checks into a parsed template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         if node.recursive:
@@ -335,19 +338,19 @@ def compile_template(source: str, seconds: float) -> Callable[[Mapping[str, Any]
     source
         The template.
     seconds
-        How long compiling may take.
+        The time limit of the compilation.
 
     Returns
     -------
     Callable
-        Renders the template with variables, within so many seconds.
+        A function that renders the template with variables, within a number of seconds.
 
     Raises
     ------
     WrongTemplate
-        It cannot be compiled, or, as the result is called, not be rendered.
+        The template cannot be compiled, or, when the function is called, cannot be rendered.
     MemoryError
-        The process may have no more memory.
+        The process is out of memory.
     """
     if len(source) > MAX_SOURCE_CHARS:
         raise WrongTemplate(
