@@ -47,7 +47,7 @@ WIDE = 512
 saturate a large card, and each step dequantizes the weights again.
 """
 NODES = 40
-"""The approximate size of a layer."""
+"""The approximate number of nodes of a layer."""
 AUTO = "auto"
 """The precision mode in which quantized linear ops on the CPU quantize their activations to 8 bits.
 """

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 FORMAT = 6
 MIN_LAYERS = 12
-"""The minimum bytes of a model whose steps are worth a file."""
+"""The minimum number of layers of a model whose steps are worth a file."""
 MAX_FILES = 32
 """The maximum number of files; the oldest are removed first."""
 SUFFIX = ".step"

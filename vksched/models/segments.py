@@ -100,7 +100,7 @@ LIGHTER = 16
 """The weight of a segment without a compiled graph is 1 / LIGHTER."""
 CLOSED = "[run] the model or its scheduler is closed; compile it again"
 MOST = 64
-"""The number of sets of shapes for which the graphs of a single run are cached."""
+"""The maximum number of compiled graphs of a single run that are cached for each set of shapes."""
 
 
 class _OneRun:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 MIN_LAYERS = 12
-"""The minimum bytes of a model whose costs are worth a file."""
+"""The minimum number of layers of a model whose costs are worth a file."""
 MAX_FILES = 32
 """The maximum number of files; the oldest are removed first."""
 EXPERTS = {"size_bytes": int, "write_s": [float], "read_s": [float]}

@@ -55,7 +55,7 @@ _VARIABLES = ("TZ", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _BOUNDED = sys.platform == "linux"
 """True if the operating system enforces a limit of address space."""
 _ALARMS = [getattr(signal, name, None) for name in ("SIGALRM", "SIGXCPU")]
-"""The signals by which the operating system ends a child that exceeds its CPU time."""
+"""The signals by which the operating system ends a child that exceeds its time limits."""
 _SAFER = "try a text as the prompt, or a model whose template you know"
 _WAY_OUT = (
     "try VKSCHED_TEMPLATES=inprocess for a model that you trust: its template then runs in this "
