@@ -1,9 +1,9 @@
-"""Precision: which word each node of a request gets.
+"""Request precision: selects the precision mode of each node of a request.
 
-    scheduler < compile: one word < config: signals < compile: names and patterns
+    scheduler < compile: one mode < config: signals < compile: tensors and patterns
 
-The later one wins. Of what is given to compile a tensor wins over patterns, and a later pattern
-over an earlier one, as with placement. Examples: tests/engine/test_precision.py.
+Later entries win. In the options of `compile` a tensor wins over patterns, and a later pattern over
+an earlier one, as for placement. Examples: tests/engine/test_precision.py.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from ..passes.set_precision import has_precision, set_precision
 from ..plan.types.node_names import NameIndex
 
 Precision = str | Mapping[Tensor | str, str]
-"""One word for all, or tensors or name patterns to words."""
+"""One mode for all nodes, or a mapping of tensors or name patterns to modes."""
 
 
 def check_precision(value: object, stage: str, words: Sequence[str] = PRECISIONS) -> str:
-    """Return a word of those that are known.
+    """Return a valid precision mode.
 
-    Raises:
-        PlanError: it is none.
+    Raises
+    ------
+    PlanError
+        The value is not one of the modes.
     """
     if isinstance(value, str) and value in words:
         return value
@@ -42,13 +44,15 @@ def apply_precision(
     asked: Precision | None,
     config: Config | None,
 ) -> Graph:
-    """Return a graph whose products, convolutions and attention have the precision asked for.
+    """Return a graph whose matmuls, convolutions and attention have the requested precision.
 
-    default: the word of the scheduler. asked: what a caller of compile wants. config: that of the
-    scheduler.
+    default: the scheduler's mode. asked: the `precision` option of `compile`. config: the
+    scheduler's config.
 
-    Raises:
-        PlanError: a word that is none, or a name that matches nothing.
+    Raises
+    ------
+    PlanError
+        A mode is invalid, or a name matches nothing.
     """
     words = _of_config(graph, config)
     if default == SINGLE and asked is None and not words:

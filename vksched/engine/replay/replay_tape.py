@@ -1,4 +1,4 @@
-"""Replay of a whole tape: each plan once, each of its runs, and the difference that comes first.
+"""Replay tape: rebuilds each plan of a tape, replays its runs, and reports the first difference.
 
 Examples: tests/trace/test_replay.py.
 """
@@ -17,14 +17,14 @@ from .replay_plans import Difference, RebuiltPlan, rebuild_plan
 from .replay_runs import ORDERED, Deed, TapedRun, first_difference, order_of
 
 DifferenceAt = tuple[int, Difference]
-"""A difference and its place on the tape."""
+"""An event index and the difference there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of a tape that was made again. version: of the vksched that wrote it. plans, runs,
-    events: how many were compared. notes: what was not, and why. difference: the first one, None
-    where all is the same.
+    """The result of a replay. version: the vksched version that wrote the tape. plans, runs,
+    events: the numbers of compared items. notes: the skipped items with reasons. difference: the
+    first one, None if there is none.
     """
 
     version: str
@@ -50,10 +50,12 @@ class Replay:
 
 
 def replay_tape(tape: TapeFile) -> Replay:
-    """Make all plans of a tape again, and one run of each on devices that compute nothing.
+    """Rebuild all plans of a tape, and replay one run of each on meta devices.
 
-    Raises:
-        PlanError: a graph, a machine or what was asked of the planner cannot be made of the tape.
+    Raises
+    ------
+    PlanError
+        The tape contains an invalid graph, topology or plan request.
     """
     found: list[DifferenceAt] = []
     notes: list[str] = []
@@ -85,7 +87,7 @@ def replay_tape(tape: TapeFile) -> Replay:
 
 
 def _order(rebuilt: RebuiltPlan, where: str, notes: list[str]) -> list[Deed] | None:
-    """Returns what a run of a plan does; None, with a note, where that cannot be known."""
+    """Return the events of a run of a plan; None, with a note, if they cannot be determined."""
     if rebuilt.plan is None:
         return None
     try:
@@ -124,13 +126,13 @@ def _runs_by_plan(tape: TapeFile) -> dict[int, list[TapedRun]]:
 
 
 def _place_of(events: Iterable[Event], plan: int) -> int:
-    """Return the place of the event of a plan; -1 where it was dropped."""
+    """Return the index of a plan's event; -1 if it was dropped."""
     places = (at for at, event in enumerate(events) if event.name == "plan" and event.plan == plan)
     return next(places, -1)
 
 
 def _gaps(tape: TapeFile) -> list[str]:
-    """Return notes on what the tape does not hold any more."""
+    """Return notes on the events and plans that the tape has dropped."""
     out: list[str] = []
     if tape.dropped:
         out.append(f"{count_of(tape.dropped, 'event')} had made room for later ones")
