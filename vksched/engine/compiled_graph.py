@@ -76,9 +76,8 @@ _CLOSED = (
 class GraphExecutionState:
     """A compiled graph on the devices of one scheduler.
 
-    preparing: builds a plan and an executor for each generation. Its watchdog receives the timings
-    of each run. If devices are too slow for the plan, or if their speeds changed and another plan
-    is faster (replan.py), the next run starts a new generation.
+    preparing: builds plans and executors. Its watchdog records each run; if devices are too slow,
+    or another plan is faster (replan.py), the next run starts a generation.
     """
 
     def __init__(
@@ -142,11 +141,7 @@ class GraphExecutionState:
         then: Callable[[tuple[NDArray, ...]], R],
         observers: Observers | None = None,
     ) -> Future[R]:
-        """Start a run and return its future at once; the arrays must not change until it has
-        finished.
-
-        An accepted run is executed even if `close` is called before it begins.
-        """
+        """Start a run and return its future; the arrays must not change until it has finished."""
 
         def work() -> R:
             me = threading.get_ident()
@@ -183,7 +178,7 @@ class GraphExecutionState:
 
     def close(self) -> None:
         """Wait for accepted runs, then free the plan's resources; idempotent. A callback of a
-        future cancels runs that have not begun; a forked child does nothing.
+        future cancels runs that have not begun.
         """
         if self._owner.forked:
             return
@@ -242,9 +237,8 @@ class GraphExecutionState:
 
     def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
         """Run until no device fails: each failure excludes one device, or reduces the use of
-        memory.
-
-        A device that fails after all results have arrived costs at most the states that it held.
+        memory. A device that fails after all results have arrived costs at most the states that it
+        held.
         """
         failures = 0
         while True:
@@ -302,7 +296,7 @@ class GraphExecutionState:
             self._states.release(self._placed.pop())
 
     def _watch(self, executor: BaseExecutor, plan: Plan, stats: RunStats) -> None:
-        """Record the timings of a run. plan: the executed plan, maybe not the executor's."""
+        """Record the timings of a run. plan: the executed plan."""
         own = plan if executor.plan.replicas else executor.plan
         first = own not in self._watched
         self._watched.add(own)
@@ -313,9 +307,8 @@ class GraphExecutionState:
                 self._drift.see(self._preparing.trace.clock.now(), stats)
 
     def _ready(self, progress: Progress | None = None) -> BaseExecutor:
-        """Return the current executor; build a new one if one of its devices is excluded.
-
-        Runs in flight on the last one end first, because the new one may need their resources.
+        """Return the current executor; build a new one, after all runs in flight, if one of its
+        devices is excluded.
         """
         warnings: list[str] = []
         failed: VkschedError | None = None

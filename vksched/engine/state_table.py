@@ -61,12 +61,8 @@ class StateTable:
     # -- for the caller ----------------------------------------------------------------------------
 
     def read(self, state: Tensor) -> NDArray:
-        """Return a copy of a state's value after the last run.
-
-        Raises
-        ------
-        StateLost
-            Its device has failed.
+        """Return a copy of a state's value after the last run; raise StateLost if its device has
+        failed.
         """
         self._require_state("read", state)
         with self._turn, self._lock:
@@ -125,12 +121,8 @@ class StateTable:
 
     @contextmanager
     def running(self, graph: Graph) -> Iterator[None]:
-        """Hold the states during a run of a graph; wait for other runs with states.
-
-        Raises
-        ------
-        StateLost
-            The value of a state is lost.
+        """Hold the states during a run of a graph, after other runs with states; raise StateLost if
+        a value is lost.
         """
         with self._turn:
             if self._running:
@@ -146,14 +138,8 @@ class StateTable:
                 self._running = False
 
     def place(self, plan: Plan, devices: Sequence[Device]) -> None:
-        """Place the states of a plan on their devices, and add it to their users.
-
-        Raises
-        ------
-        StateLost
-            The value of a state is lost.
-        OutOfMemory
-            A device has no memory for a state.
+        """Place the states of a plan on their devices, and add it to their users. Raise StateLost
+        if a value is lost, OutOfMemory if a device has no memory for it.
         """
         with self._lock:
             self._part(plan)
@@ -278,12 +264,8 @@ class StateTable:
         return np.concatenate(parts, pieces[0].axis) if pieces else parts[0]
 
     def _part(self, plan: Plan) -> None:
-        """Shard the states of a plan as it requires.
-
-        Raises
-        ------
-        PlanError
-            A compiled graph has a state in other pieces.
+        """Shard the states of a plan as it requires; raise PlanError if a compiled graph has one in
+        other pieces.
         """
         wanted: dict[Tensor, tuple[StatePiece, ...]] = {}
         for key in _states(plan):

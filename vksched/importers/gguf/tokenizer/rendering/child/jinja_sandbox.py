@@ -4,8 +4,7 @@ This is the inner sandbox; the limits of the process are the outer one. jinja2's
 access to Python, but does not limit time or memory. The parsed template is therefore rewritten
 before it is compiled:
 
-    for x in y        -> for x in y|count              each iteration is a step, and checks the
-    clock
+    for x in y        -> for x in y|count              each iteration is a step
     a ~ b, [a, b]     -> [a, b]|concat, ...|measured   values that a template creates are measured
     text              -> {{ "text" }}                  output is counted before it is joined
 
