@@ -58,7 +58,7 @@ class StateTable:
         self._failed: set[str] = set()
         """Devices whose states were marked as lost."""
 
-    # -- for the caller ----------------------------------------------------------------------------
+    # -- reads and writes --------------------------------------------------------------------------
 
     def read(self, state: Tensor) -> NDArray:
         """Return a copy of a state's value after the last run; raise StateLost if its device has

@@ -82,8 +82,7 @@ class Scheduler(OfProcess):
         docs/guides/traces.md. VKSCHED_TRACE names a file for the tape of all schedulers.
     submit_granularity
         The nodes of one submission: "split", "level" (independent nodes) or "op"; for all GPUs, or
-        a mapping by device name, including the CPU. With the latter two the host waits after each
-        submission.
+        by device name, including the CPU. With the latter two the host waits after each one.
     offload
         Allow ops on a GPU to stream weights from host memory if their arithmetic intensity pays.
     on_device_failure
