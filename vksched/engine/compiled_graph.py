@@ -64,8 +64,8 @@ _FROM_INSIDE = (
     "would wait for itself; try returning False to stop a run"
 )
 _FROM_CALLBACK = (
-    "[synchronize] expected a thread of the caller's, got the callback of a run, which would wait "
-    "for itself"
+    "[synchronize] expected a call outside of callbacks, got one from the callback of a run, which "
+    "would wait for itself"
 )
 _CLOSED = (
     "[run] the compiled graph or its scheduler is closed; run it inside the scheduler's `with`, or "

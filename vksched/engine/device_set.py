@@ -178,7 +178,9 @@ def _drop(hosts: Hosts) -> None:
     # the garbage collector may run on a thread that a connection waits for
     threading.Thread(target=hosts.close, name="vksched-drop", daemon=True).start()
     # last, because warnings may be errors
-    warnings.warn("[Scheduler] one with a cluster was not closed", ResourceWarning, stacklevel=1)
+    warnings.warn(
+        "[Scheduler] a scheduler with a cluster was not closed", ResourceWarning, stacklevel=1
+    )
 
 
 def _check_distinct(item: Device, before: Sequence[Device]) -> None:
@@ -202,8 +204,8 @@ def _check_distinct(item: Device, before: Sequence[Device]) -> None:
         )
     if innermost(item) in _in_use:
         raise DeviceError(
-            f"[Scheduler] expected a device of its own, got {name}, which another open Scheduler "
-            "has; try its name, which opens it once more"
+            f"[Scheduler] {name} is in use by another open Scheduler; try its "
+            "name, which opens it once more"
         )
 
 

@@ -70,8 +70,8 @@ class OverflowWatch:
         for (name, _), array in zip(self._graph.outputs, results, strict=True):
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 return (
-                    f"[precision] {name} has values that are not finite, and products behind it "
-                    f"may be rounded to float16, which ends at {MOST:.0f}; {more}"
+                    f"[precision] {name} has values that are not finite, and its matmuls may "
+                    f"be rounded to float16, whose maximum is {MOST:.0f}; {more}"
                 )
         return ""
 

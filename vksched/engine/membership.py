@@ -44,7 +44,7 @@ class Membership:
         if self._hosts is None or not names:
             raise DeviceError(
                 f"[restore_device] expected one of {', '.join(known) or 'no device of a cluster'}, "
-                f"or its computer, got {name!r}; try a new Scheduler for devices of this computer"
+                f"or a host of theirs, got {name!r}; try a new Scheduler for devices of this host"
             )
         with self._lock:
             there = {device.name: device for device in self._hosts.rejoin(host)}
@@ -57,7 +57,7 @@ class Membership:
             back = [known for known in names if known in there]
             if not back:
                 raise DeviceError(
-                    f"[restore_device] expected {', '.join(names)} on {host}, which is back with "
+                    f"[restore_device] expected {', '.join(names)} on {host}, which returned with "
                     f"{', '.join(there) or 'no device'}; try a new Scheduler"
                 )
             for returned in back:

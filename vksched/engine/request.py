@@ -349,8 +349,8 @@ def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) ->
         computed = [n for n in matched if _is_computed(graph, n)]
         if not computed:
             raise PlanError(
-                f"[observe] expected a computed value, got {graph.nodes[matched[0]].name!r}, which "
-                "the caller gave"
+                f"[observe] expected a computed value, got the leaf "
+                f"{graph.nodes[matched[0]].name!r}"
             )
         for node_id in computed:
             found.setdefault(node_id, []).append(function)

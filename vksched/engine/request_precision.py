@@ -69,7 +69,7 @@ def apply_precision(
 def _of_names(graph: Graph, ids: Mapping[Tensor, int], asked: object) -> dict[int, str]:
     if not isinstance(asked, Mapping):
         raise PlanError(
-            f"[precision] expected a word, or tensors or name patterns to words, got {asked!r}"
+            f"[precision] expected a mode, or tensors or name patterns to modes, got {asked!r}"
         )
     names, out, own = NameIndex(graph, "precision"), dict[int, str](), dict[int, str]()
     for key, value in asked.items():

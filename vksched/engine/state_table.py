@@ -75,8 +75,7 @@ class StateTable:
         with self._turn, self._lock:
             if self._running:
                 raise PlanError(
-                    f"[write] expected no run under way, got an observer of one, which writes "
-                    f"{state.name!r}"
+                    f"[write] cannot write state {state.name!r} from an observer of a running graph"
                 )
             keys = self._keys(state)
             homes = [self._home(key) for key in keys]
@@ -126,7 +125,7 @@ class StateTable:
         """
         with self._turn:
             if self._running:
-                raise PlanError("[run] an observer of a run with states starts another such run")
+                raise PlanError("[run] an observer of a stateful run must not start another one")
             with self._lock:
                 if self._lost:
                     for node_id in dict.fromkeys(graph.states.values()):
@@ -340,7 +339,7 @@ def _out_of_use(device: Device, error: DeviceError) -> DeviceError:
     """Return an error that quarantines a device, because it holds outdated states, whatever the
     cause.
     """
-    out = DeviceError(f"[state] a next value could not be put in its place: {error}")
+    out = DeviceError(f"[state] a next value could not be written: {error}")
     out.device, out.during = device.name, "moving states"
     return out
 

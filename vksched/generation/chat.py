@@ -279,8 +279,7 @@ class Chat(OfProcess):
         """
         if not self._busy.acquire(blocking=False):
             raise VkschedError(
-                "[chat] expected one answer at a time, got a second while one is under way; try "
-                "to close the first, or a Chat of its own"
+                "[chat] another answer is being generated; close it, or create a second Chat"
             )
         try:
             yield

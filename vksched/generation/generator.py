@@ -199,7 +199,7 @@ class Generator:
                 name = error.holder
                 if self._user_placement is not None or not name or name in self._full:
                     raise
-                warn_user(f"[chat] {name} gets no layers any more: {error}")
+                warn_user(f"[chat] {name} gets no more layers: {error}")
                 self._full.add(name)
                 self.forget()
         return work()

@@ -125,7 +125,7 @@ class CachedStepGraph:
         try:
             document = _document_of(self._content)
             if document.fields["key"] != self._key:
-                raise ValueError("it is of another model, or of a step of another size")
+                raise ValueError("it has another key")
             if not is_code(document.fields["code"]):
                 return None
             graph = _graph(document, self._model, self._cache)
@@ -143,7 +143,7 @@ class CachedStepGraph:
             set_aside(self._path, self._content)
             warn(
                 f"[steps] {self._path} is not used: {type(why).__name__}: {why}; it is set aside "
-                "as .damaged, and made anew"
+                "as .damaged, and built again"
             )
 
     def write(self, graph: Graph, plan: Mapping[str, Any] | None) -> None:

@@ -86,8 +86,8 @@ class Sampling:
         scores = np.asarray(logits, np.float64).copy()
         if scores.ndim != 1 or not scores.max(initial=-np.inf) > -np.inf:
             raise SamplingError(
-                "[sampling] expected one score for each token, one over -inf and none NaN; "
-                "weights of the model may be damaged, or keys and values too large for float16"
+                "[sampling] expected 1-D logits without NaN, at least one of them finite; the "
+                "weights may be damaged, or keys and values too large for float16"
             )
         self._penalize(scores, tokens)
         if self.temperature == 0:

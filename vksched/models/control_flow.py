@@ -128,7 +128,8 @@ def _stacked(line: Sequence[CpuValue], body: _Body, index: int, axis: int) -> ND
     tensor = output.type.tensor_type
     if not tensor.elem_type:
         raise ModelFormatError(
-            f"[onnx] output {output.name!r} of a loop: expected a type, as it took no turn"
+            f"[onnx] output {output.name!r} of a loop: expected a declared type, because "
+            "the loop had no iterations"
         )
     shape = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 0)

@@ -51,8 +51,9 @@ def warn_of_step(
     warned.add(kind)
     warn_user(
         f"[fallback] the host runs {step_kind(step).removeprefix('onnx.')} (node "
-        f"{scope_name(step.node)!r}) between two segments, as {step.reason}; the second one waits "
-        "for it, and is planned for the shapes that come out; try print(run.explain())"
+        f"{scope_name(step.node)!r}) on the CPU, because {step.reason}; the graph is split there, "
+        "and the second segment is compiled once its input shapes are known; try "
+        "print(run.explain())"
     )
 
 
@@ -102,7 +103,7 @@ def _lines(start: BranchPoint, age: Mapping[CompiledSegment, int], prefix: str) 
             if s in age
         ]
         if not found:
-            return [*out, f"{name}: not made yet; a run plans it for the shapes it meets"]
+            return [*out, f"{name}: not compiled yet; a run compiles it for its shapes"]
         key, segment = max(found, key=lambda pair: age[pair[1]])
         assert isinstance(key, tuple)
         types = dict(zip(branch_point.frame.slots, key, strict=True))
@@ -118,7 +119,7 @@ def _between(segment: CompiledSegment, age: Mapping[CompiledSegment, int], name:
     step, then = segment.lowered.step, segment.lowered.then
     if step is None:
         node = f" of {describe(then.nodes[0])}" if then and then.nodes else ""
-        return [f"after {name}: its results decide on the shapes{node}", ""]
+        return [f"after {name}: its results determine the shapes{node}", ""]
     what = "goes through" if segment.step and segment.step.programs else "runs"
     out = [f"after {name}: the host {what} {describe(step.node)}, as {step.reason}", ""]
     for program in segment.step.programs if segment.step else ():
@@ -144,4 +145,4 @@ def _type(kind: TypeKey) -> str:
 
 
 def _elements(array: NDArray) -> str:
-    return str(array.tolist()) if array.size <= FEW_ELEMENTS else f"{array.size} given elements"
+    return str(array.tolist()) if array.size <= FEW_ELEMENTS else f"{array.size} fixed elements"

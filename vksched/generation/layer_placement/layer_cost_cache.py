@@ -120,13 +120,13 @@ def _read(path: Path, key: str, topology: Topology) -> Measured | None:
             return None
         fields = data["measured"]
         if data["key"] != key or data["digest"] != _digest(fields):
-            raise ValueError("it is of another question, or damaged")
+            raise ValueError("it has another key, or is damaged")
         return _measured_of(fields, topology)
     except DAMAGE as error:
         set_aside(path, content)
         warn(
             f"[layers] {path} is not used: {type(error).__name__}: {error}; it is set aside as "
-            ".damaged, and layers are measured"
+            ".damaged, and layer costs are estimated again"
         )
         return None
 

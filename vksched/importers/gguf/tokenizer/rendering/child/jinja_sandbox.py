@@ -78,7 +78,7 @@ class _Budget(threading.local):
     def step(self, count: int = 1) -> None:
         self.steps -= count
         if self.steps < 0:
-            raise SecurityError(f"expected at most {MAX_STEPS} turns of loops and calls, got more")
+            raise SecurityError(f"expected at most {MAX_STEPS} loop iterations and calls, got more")
         if time.monotonic() > self.until:
             raise SecurityError(f"expected at most {self.seconds:g} seconds, it takes longer")
 
