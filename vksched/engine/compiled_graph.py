@@ -50,7 +50,7 @@ from .request import Request
 from .run_pool import RunPool
 
 R = TypeVar("R")
-NO_TURN = nullcontext()
+NO_LOCK = nullcontext()
 MAX_FAILURES = 64
 """The maximum number of failures of one run, and of the preparation of one plan; each is followed
 by another plan. A device is excluded after at most three failures, so more come from devices that
@@ -248,7 +248,7 @@ class GraphExecutionState:
             late: BaseException | None = None
             try:
                 graph = executor.plan.graph
-                with self._states.running(graph) if graph.states else NO_TURN:
+                with self._states.running(graph) if graph.states else NO_LOCK:
                     if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
                         raise ExecutorClosed  # while this run waited for the states
                     try:

@@ -24,7 +24,7 @@ from ..ir.tensor import Tensor
 from ..runtime.cpu.evaluate import evaluate_node
 
 SWITCH = "VKSCHED_FIND_OVERFLOW"
-MOST = 65504.0
+MAX_FLOAT16 = 65504.0
 """The largest finite float16."""
 
 
@@ -59,11 +59,11 @@ class OverflowWatch:
         if self._searches:
             found = find_overflow(self._graph, feeds, self._states())
             if found is not None:
-                self._tell(str(found), found.node)
+                self._warn_once(str(found), found.node)
             else:
-                self._tell(self._hint(results, "numpy finds no product that overflows"))
+                self._warn_once(self._hint(results, "numpy finds no product that overflows"))
         else:
-            self._tell(self._hint(results, f"try {SWITCH}=1, which finds the first product"))
+            self._warn_once(self._hint(results, f"try {SWITCH}=1, which finds the first product"))
 
     def _hint(self, results: Sequence[NDArray], more: str) -> str:
         """Return a warning of a result that is not finite; "" if all are finite."""
@@ -71,11 +71,11 @@ class OverflowWatch:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 return (
                     f"[precision] {name} has values that are not finite, and its matmuls may "
-                    f"be rounded to float16, whose maximum is {MOST:.0f}; {more}"
+                    f"be rounded to float16, whose maximum is {MAX_FLOAT16:.0f}; {more}"
                 )
         return ""
 
-    def _tell(self, text: str, about: str = "") -> None:
+    def _warn_once(self, text: str, about: str = "") -> None:
         """Warn once per topic, by default the text."""
         if text and (about or text) not in self._reported:
             self._reported.add(about or text)
@@ -128,11 +128,13 @@ def _overflow_of(graph: Graph, node: Node, operands: tuple[NDArray, ...], result
             if lost.any():
                 largest = np.abs(operands[i][lost]).max()
                 name = graph.nodes[node.inputs[i]].name
-                return f"its operand {name} holds {largest:g}, over {MOST:.0f}"
+                return f"its operand {name} holds {largest:g}, over {MAX_FLOAT16:.0f}"
     if np.isfinite(result).all():
         return ""
     exact = replace(node, attrs=with_word(node.attrs, SINGLE))
     nodes = (*graph.nodes[: node.id], exact, *graph.nodes[node.id + 1 :])
     whole = evaluate_node(replace(graph, nodes=nodes), node.id, operands)
     lost = np.isfinite(whole) & ~np.isfinite(result)
-    return f"its result is {np.abs(whole[lost]).max():g}, over {MOST:.0f}" if lost.any() else ""
+    return (
+        f"its result is {np.abs(whole[lost]).max():g}, over {MAX_FLOAT16:.0f}" if lost.any() else ""
+    )

@@ -78,7 +78,7 @@ class Function(OfProcess):
     def __call__(self, /, **inputs: Any) -> Result:
         """Run once, as `CompiledGraph` does."""
         arrays = _as_arrays(inputs)
-        key, run = self._take(arrays)
+        key, run = self._acquire(arrays)
         try:
             return run(**arrays)
         finally:
@@ -87,7 +87,7 @@ class Function(OfProcess):
     def submit(self, /, **inputs: Any) -> Future[Result]:
         """Start a run as `CompiledGraph.submit` does, after compilation if needed."""
         arrays = _as_arrays(inputs)
-        key, run = self._take(arrays)
+        key, run = self._acquire(arrays)
         try:
             future = run.submit(**arrays)
         except BaseException:
@@ -111,7 +111,7 @@ class Function(OfProcess):
         with self._lock:
             return tuple({name: shape for name, shape, _ in key} for key in self._runs)
 
-    def _take(self, arrays: Mapping[str, NDArray]) -> tuple[_Key, CompiledGraph]:
+    def _acquire(self, arrays: Mapping[str, NDArray]) -> tuple[_Key, CompiledGraph]:
         """Return the key and the compiled graph for the arrays' shapes and element types; it stays
         cached until it is released.
         """

@@ -49,7 +49,7 @@ from .replan import Drift, ReplanReason
 from .request import Request, plan_request
 from .state_table import StateTable
 
-SHORT = "copies: 1 made on each device, as a device ran out of memory"
+ONE_COPY_NOTE = "copies: 1 made on each device, as a device ran out of memory"
 """The note of a plan with fewer copies than requested."""
 PLANS = itertools.count()
 """The plan numbers of this process, for events."""
@@ -220,13 +220,13 @@ class Preparing:
             plan = replace(plan, notes=(*request.notes, *plan.notes))
         if not small:
             return plan
-        return replace(plan, notes=(*plan.notes, SHORT))
+        return replace(plan, notes=(*plan.notes, ONE_COPY_NOTE))
 
     def keep(self, plan: Plan) -> dict[str, Any] | None:
         """Return a plan as plain data for `CachedPlan`, for a request with default options; None if
         it cannot be cached.
         """
-        if SHORT in plan.notes:
+        if ONE_COPY_NOTE in plan.notes:
             return None
         return serialize_cached_plan(plan, self._question(Request(plan.graph, (), {}), small=False))
 
@@ -284,7 +284,7 @@ class Preparing:
             for replica, (own, number) in enumerate(zip(every, numbers, strict=True)):
                 decides = isinstance(own, DynamicPlan)
                 planned = PlanRecord(own, question, cause, decides, replica)
-                self._tell_plan(planned, start_s, number)
+                self._emit_plan(planned, start_s, number)
         for own in every:
             self.paces.expect(own)
             self.lessons.expect(own, self.opened.devices)
@@ -301,7 +301,7 @@ class Preparing:
             drift.begin(plan, self.trace.clock.now() - start_s)
         return executor
 
-    def _tell_plan(self, planned: PlanRecord, start_s: float, number: int) -> None:
+    def _emit_plan(self, planned: PlanRecord, start_s: float, number: int) -> None:
         """Emit the events of a plan and of its CPU fallbacks. start_s: the time when planning
         began.
         """

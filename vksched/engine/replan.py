@@ -156,11 +156,11 @@ class Drift:
         if self.runs > self._began + LAST:  # the first runs are the most informative
             self._next_s = now_s + EVERY_S
         self._shares = self._shares or _shares(self._plan)
-        _, away = self._farthest(self._middle)
+        _, away = self._largest_deviation(self._middle)
         if abs(away) > math.log(BAND) or self.runs >= self._due:
-            name, away = self._farthest(_costs(self._plan.topology))
+            name, away = self._largest_deviation(_costs(self._plan.topology))
             self.left = name, math.exp(away)
-        self._found = self.alone.find(self.runs, self._costs_s, self._slower)
+        self._found = self.alone.find(self.runs, self._costs_s, self._slowdown)
         if self._found is not None:
             self.left = self._found.device, self._found.before_s / self._found.after_s
 
@@ -174,14 +174,14 @@ class Drift:
         if old is None or left is None:
             return None
         if self._found is not None:
-            return self._follow(self._found, old)
+            return self._trial_reason(self._found, old)
         if left[1] > BAND:
             self.alone.forget()
         self._center(topology)
         self._due = 2 * self.runs
         objective = objective_of(old)
-        before = _measure(_on(topology, old), objective)
-        new = planned(_with_slots(topology, old))
+        before = _measure(_with_speeds(topology, old), objective)
+        new = planned(_with_slots_freed(topology, old))
         after, formatter = _measure(new, objective), ObjectiveFormatter.of(objective, before)
         factor = formatter.factor(after)
         if factor is None or factor > 1 - MARGIN:
@@ -197,7 +197,7 @@ class Drift:
             *left, before.latency_s, after.latency_s, self.runs, objective.name, *values
         )
 
-    def _follow(self, found: Finding, old: PlanValue) -> ReplanReason:
+    def _trial_reason(self, found: Finding, old: PlanValue) -> ReplanReason:
         """Return the reason for the change that a trial found."""
         self._found, ratio = None, found.before_s / found.after_s
         self.alone.follow(found)
@@ -208,18 +208,18 @@ class Drift:
     def _center(self, topology: Topology) -> None:
         self._middle = _costs(topology)
 
-    def _farthest(self, middle: Mapping[str, PerfModel]) -> tuple[str, float]:
+    def _largest_deviation(self, middle: Mapping[str, PerfModel]) -> tuple[str, float]:
         """Return the device with the largest deviation from the given costs, and its logarithm."""
-        away = {name: self._away(name, costs) for name, costs in middle.items()}
+        away = {name: self._deviation(name, costs) for name, costs in middle.items()}
         name = max(away, key=lambda device: abs(away[device]), default="")
         return name, away.get(name, 0.0)
 
-    def _slower(self, device: str) -> float:
+    def _slowdown(self, device: str) -> float:
         """Return the slowdown of a device since planning time."""
         costs = {} if self._plan is None else _costs(self._plan.topology)
-        return math.exp(self._away(device, costs[device])) if device in costs else 1.0
+        return math.exp(self._deviation(device, costs[device])) if device in costs else 1.0
 
-    def _away(self, device: str, middle: PerfModel) -> float:
+    def _deviation(self, device: str, middle: PerfModel) -> float:
         """Return the deviation of a device from the given costs: the mean logarithm over the plan's
         ops, weighted by their time.
         """
@@ -245,7 +245,7 @@ def _measure(plan: PlanValue, objective: Objective) -> Metrics:
     return join_replicas(each)
 
 
-def _on(topology: Topology, plan: PlanValue) -> PlanValue:
+def _with_speeds(topology: Topology, plan: PlanValue) -> PlanValue:
     """Return a plan on a topology with other speeds."""
     replicas = tuple(replace(own, topology=topology) for own in plan.replicas)
     return replace(plan, topology=topology, replicas=replicas)
@@ -261,7 +261,7 @@ def _shares(plan: PlanValue) -> dict[str, float]:
     return {op: seconds / whole for op, seconds in total.items()} if whole else {}
 
 
-def _with_slots(topology: Topology, plan: PlanValue) -> Topology:
+def _with_slots_freed(topology: Topology, plan: PlanValue) -> Topology:
     """Return the topology with the memory of this plan's slots counted as free; they are released
     before the next plan is prepared.
     """

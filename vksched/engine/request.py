@@ -114,7 +114,7 @@ class Request:
         """
         graph, devices = self.graph, topology.devices
         homes = resolve_overrides(graph, topology, self.overrides) if self.overrides else {}
-        chosen = _those(topology, working)
+        chosen = _subset(topology, working)
         placed = {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()}
         # nodes of different pipeline positions are not fused, like nodes of different devices
         apart = {
@@ -134,7 +134,7 @@ class Request:
         """Return the version of this request for the limits of some devices; itself if its graph is
         equal.
         """
-        device_profile = _device_profile(_those(topology, working))
+        device_profile = _device_profile(_subset(topology, working))
         if self.source is None or device_profile[0] == self.device_profile[0]:
             return self
         if device_profile not in self._versions:
@@ -152,7 +152,7 @@ class Request:
             return self
         return next((v for v in [*self._versions.values()] if v.graph is graph), self)
 
-    def own_ids(self, values: Mapping[int, V]) -> Mapping[int, V]:
+    def by_own_ids(self, values: Mapping[int, V]) -> Mapping[int, V]:
         """Return values by this version's ids instead of the callers'."""
         return {self.id_map[n]: value for n, value in values.items()} if self.id_map else values
 
@@ -163,7 +163,7 @@ class Request:
         if graph is self.graph and not self.id_map:
             return feeds, observers
         version = self.version(graph)
-        return version.own_ids(feeds), version.own_ids(observers)
+        return version.by_own_ids(feeds), version.by_own_ids(observers)
 
     def of_graph(self, graph: Graph) -> Request:
         """Return this request with the graph that a pass created."""
@@ -194,7 +194,7 @@ def plan_request(request: Request, topology: Topology, planned: Callable[[Reques
     plan = _plan_for_working(request, request, topology, planned)
     tried = {request.graph.key, plan.graph.key}
     decision = plan.decision
-    for working in (*_allowing_more(topology, decision), *_cpu_alone(topology, decision)):
+    for working in (*_higher_limits(topology, decision), *_cpu_alone(topology, decision)):
         version = request.for_devices(topology, working)
         if version.graph.key not in tried:
             tried.add(version.graph.key)
@@ -221,7 +221,7 @@ def _plan_for_working(
     return plan
 
 
-def _allowing_more(topology: Topology, decision: Decision | None) -> list[set[int]]:
+def _higher_limits(topology: Topology, decision: Decision | None) -> list[set[int]]:
     """Return sets of devices with higher limits than the common ones: for each competing device the
     devices with at least its limits, and all CPUs. Empty if there was no choice.
     """
@@ -231,7 +231,7 @@ def _allowing_more(topology: Topology, decision: Decision | None) -> list[set[in
     cpus = {d for d in topology.order if topology.is_cpu(d)}
 
     def allowed(*devices: int) -> Limits | None:
-        return _device_profile(_those(topology, devices))[1]
+        return _device_profile(_subset(topology, devices))[1]
 
     alike: dict[Limits | None, list[int]] = {}
     for device, spec in enumerate(topology.devices):
@@ -256,7 +256,7 @@ def _cpu_alone(topology: Topology, decision: Decision | None) -> list[set[int]]:
     cpu = topology.devices[topology.cpu].name
     if decision is None or cpu not in decision.devices or not _in_use(topology):
         return []
-    most_s = FAR_SLOWER * decision.chosen.metrics.latency_s
+    most_s = MAX_CPU_SLOWDOWN * decision.chosen.metrics.latency_s
     near = any(c.single == cpu and c.metrics.latency_s <= most_s for c in decision.candidates)
     return [{d for d in topology.order if topology.is_cpu(d)}] if near else []
 
@@ -299,7 +299,7 @@ def least_limits(topology: Topology) -> Limits | None:
     return replace(lanes, **least)
 
 
-def _those(topology: Topology, working: Collection[int] | None) -> Topology:
+def _subset(topology: Topology, working: Collection[int] | None) -> Topology:
     """Return a topology of some of its devices."""
     if working is None:
         return topology
@@ -315,7 +315,7 @@ def _device_profile(topology: Topology) -> DeviceProfile:
     return names, None if limits is None else replace(limits, tuned=Choices())
 
 
-FAR_SLOWER = 30.0
+MAX_CPU_SLOWDOWN = 30.0
 """The slowdown of a CPU relative to the plan from which on a graph version for it is not tried."""
 _SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes")
 

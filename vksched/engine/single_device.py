@@ -32,9 +32,9 @@ from ..runtime.run_stats import RunStats
 
 WINDOW, FULL = 8, 4
 """The number of runs in the window; for a stream at least this number for each copy."""
-FLOWING = 0.75
+MIN_UTILIZATION = 0.75
 """The minimum utilization of a stream's slots."""
-SURE = 1.1
+MIN_RATIO = 1.1
 """The minimum ratio of the plan's time to the prediction for the single device."""
 CALM = 8
 
@@ -112,11 +112,11 @@ class Alone:
         if decision.objective.word == "latency":
             foreseen_s = single.metrics.latency_s
         several = not decision.chosen.single and single.single in single.devices
-        if self.only or not several or runs < self._next or measured_s <= SURE * foreseen_s:
+        if self.only or not several or runs < self._next or measured_s <= MIN_RATIO * foreseen_s:
             return None
         foreseen_s *= slower(single.single) / min(map(slower, decision.chosen.devices))
         saved_s = measured_s - foreseen_s
-        if measured_s <= SURE * foreseen_s:
+        if measured_s <= MIN_RATIO * foreseen_s:
             return None
         if saved_s * runs < costs_s:
             return None
@@ -143,7 +143,7 @@ class Alone:
         ends = sorted(end for _, end in runs)
         span_s = max(ends) - min(start for start, _ in runs)
         busy_s = sum(end - start for start, end in runs)
-        if busy_s < FLOWING * self._copies * span_s:
+        if busy_s < MIN_UTILIZATION * self._copies * span_s:
             return None
         return (ends[-1] - ends[0]) / (len(ends) - 1)
 

@@ -87,7 +87,7 @@ class StateTable:
             for key, home in zip(keys, homes, strict=True):
                 part = _part(key, array)
                 if home is not None:
-                    with _blaming(home):
+                    with _naming_device(home):
                         home.states.write(key, part)
                 self._copies[key] = part
             for key in keys:
@@ -146,7 +146,7 @@ class StateTable:
                 keys = [_key(plan.graph, state) for state in memory.states]
                 new = [(key, self._value(key)) for key in keys if not device.states.holds(key)]
                 if new:
-                    with _blaming(device):
+                    with _naming_device(device):
                         if device.name in self._failed:  # it failed after planning
                             raise DeviceError(f"[state] {device.name} is out of use")
                         device.states.add(new)
@@ -257,7 +257,7 @@ class StateTable:
             if home is None:
                 parts.append(np.array(value, copy=True))
             else:
-                with _blaming(home):
+                with _naming_device(home):
                     parts.append(home.states.read(key))
         pieces = self._pieces.get(state)
         return np.concatenate(parts, pieces[0].axis) if pieces else parts[0]
@@ -325,7 +325,7 @@ class StateTable:
 
 
 @contextmanager
-def _blaming(device: Device) -> Iterator[None]:
+def _naming_device(device: Device) -> Iterator[None]:
     """Add the device's name to errors raised inside the context."""
     try:
         yield

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from ..importers.gguf.model import LanguageModel
 
 CONTEXT = 2048
-SHORTEST = 16
+MIN_LENGTH = 16
 """The minimum padded length. Longer batches are padded to powers of two; each length is one graph.
 """
-TEXTS = 8
+BATCH_SIZE = 8
 """The number of texts of a batch; a single remaining text is a batch of one."""
 
 
@@ -129,7 +129,7 @@ class Embedder(OfProcess):
         for length, alike in groupby(by_length, lambda at: self._bucket(len(tokens[at]))):
             rest = list(alike)
             while rest:
-                batch, rest = rest[:TEXTS], rest[TEXTS:]
+                batch, rest = rest[:BATCH_SIZE], rest[BATCH_SIZE:]
                 out[batch] = self._vectors([tokens[at] for at in batch], length)
         return out
 
@@ -145,10 +145,10 @@ class Embedder(OfProcess):
 
     def _bucket(self, tokens: int) -> int:
         """Return the padded length of the batch for texts of `tokens` tokens."""
-        return min(self.ctx, max(SHORTEST, 1 << (tokens - 1).bit_length()))
+        return min(self.ctx, max(MIN_LENGTH, 1 << (tokens - 1).bit_length()))
 
     def _vectors(self, batch: list[list[int]], length: int) -> NDArray:
-        rows = 1 if len(batch) == 1 else TEXTS
+        rows = 1 if len(batch) == 1 else BATCH_SIZE
         ids, counts = np.zeros((rows, length), np.int32), np.ones(rows, np.int32)
         for at, tokens in enumerate(batch):
             ids[at, : len(tokens)], counts[at] = tokens, len(tokens)

@@ -46,12 +46,12 @@ WIDE = 512
 """The size of the largest step if one card holds the whole model: GEMMs of fewer rows do not
 saturate a large card, and each step dequantizes the weights again.
 """
-NODES = 40
+NODES_PER_LAYER = 40
 """The approximate number of nodes of a layer."""
 AUTO = "auto"
 """The precision mode in which quantized linear ops on the CPU quantize their activations to 8 bits.
 """
-LONGER = (4, 16)
+MICROBATCHES = (4, 16)
 """The numbers of microbatches of longer steps, each of the largest size. Devices process them as a
 pipeline: the next device reads a part while this one reads the part after it.
 """
@@ -152,7 +152,7 @@ class Generator:
         first, *others = self._scheduler.devices
         if not others:
             return WeightRepackThread(self._model.weights.held())
-        if isinstance(first, PrefetchesWeights) and self._is_alone():
+        if isinstance(first, PrefetchesWeights) and self._fits_one_device():
             return first.prefetch_weights(list(self._model.weights.words().items()))
         return None
 
@@ -205,7 +205,7 @@ class Generator:
         return work()
 
     def _prefill(self, text: Sequence[int]) -> NDArray:
-        del self.tokens[min(_shared(self.tokens, text), len(text) - 1) :]
+        del self.tokens[min(_common_prefix(self.tokens, text), len(text) - 1) :]
         self._decide()
         logits: Any = None
         while (start := len(self.tokens)) < len(text):
@@ -252,7 +252,7 @@ class Generator:
             self.placement = layer_placement.placement if layer_placement else {}
             self.away = layer_placement.n_cpu_moe if layer_placement else 0
             part = SIZES[-1]
-            longer = (n for n in LONGER if n * part <= self.length)
+            longer = (n for n in MICROBATCHES if n * part <= self.length)
             flowing = [
                 n for n in longer if layer_placement and layer_placement.flows(n, self.length)
             ]
@@ -261,9 +261,9 @@ class Generator:
                 self._parts = {WIDE: 1}
             self._sizes += self._parts
         if not self._is_decided:  # once: the cached tokens stay valid after a device loss
-            self._precision, self._is_decided = self._words(), True
+            self._precision, self._is_decided = self._precision_by_name(), True
 
-    def _words(self) -> Precision | None:
+    def _precision_by_name(self) -> Precision | None:
         """Return the precision of all nodes, or for AUTO the precision of the layers on the CPU by
         name.
         """
@@ -280,16 +280,18 @@ class Generator:
     def _run(self, size: int) -> CompiledGraph:
         if size not in self._runs:
             self._runs[size] = self._compiled(size, self._parts.get(size, 1))
-            self._make_no_more()  # the device holds the weights
+            self._stop_background_tasks()  # the device holds the weights
         return self._runs[size]
 
     def _compiled(self, size: int, parts: int) -> CompiledGraph:
         """Return a compiled step, from the graph cache or built now."""
-        rewriting = self._scheduler.graphs.rewriting if parts == 1 and self._is_alone() else None
+        rewriting = (
+            self._scheduler.graphs.rewriting if parts == 1 and self._fits_one_device() else None
+        )
         if rewriting is not None and self._precision is not None:
             rewriting += repr(self._precision)
         file = CachedStepGraph(self._model, self._cache, size, rewriting)
-        with resting_collector(NODES * self._model.hyper.layers * parts):
+        with resting_collector(NODES_PER_LAYER * self._model.hyper.layers * parts):
             cached, run = file.read(), None
             if cached is not None:
                 try:
@@ -312,7 +314,7 @@ class Generator:
                 file.write(run.plan.graph, plan)
         return run
 
-    def _is_alone(self) -> bool:
+    def _fits_one_device(self) -> bool:
         """Return True if one device holds the whole model without a search for a placement."""
         if self.placement:
             return False
@@ -322,9 +324,9 @@ class Generator:
     def _has_a_card(self) -> bool:
         """Return True if one device holds the whole model and is not a CPU driver."""
         spec = self._scheduler.topology.devices[0]
-        return spec.kind == "vulkan" and not spec.limits.software and self._is_alone()
+        return spec.kind == "vulkan" and not spec.limits.software and self._fits_one_device()
 
-    def _make_no_more(self) -> None:
+    def _stop_background_tasks(self) -> None:
         if self._background_task is not None:
             self._background_task.close()
             self._background_task = None
@@ -338,7 +340,7 @@ class Generator:
         """Free the compiled steps and the KV cache; the next text is prefilled from its first
         token.
         """
-        self._make_no_more()
+        self._stop_background_tasks()
         for run in self._runs.values():
             run.close()
         for state in self._cache.states.values():
@@ -349,7 +351,7 @@ class Generator:
         self._parts.clear()
 
 
-def _shared(known: list[int], text: Sequence[int]) -> int:
+def _common_prefix(known: list[int], text: Sequence[int]) -> int:
     """Return the length of the common prefix of two token sequences.
 
     One comparison suffices if all cached tokens match, as they do while an answer grows.

@@ -90,16 +90,16 @@ def _loop(node: NodeProto, body: _Body) -> StepFn:
         operands = list(inputs) + [None] * (2 + carried - len(inputs))
         count = limit
         if limit is None:
-            count = -1 if operands[0] is None else max(0, int(_one(operands.pop(0), node)))
+            count = -1 if operands[0] is None else max(0, int(_scalar(operands.pop(0), node)))
             operands = operands[1:] if count < 0 and len(operands) > 1 + carried else operands
-        keep = operands[0] is None or bool(_one(operands[0], node))
+        keep = operands[0] is None or bool(_scalar(operands[0], node))
         states = operands[1 : 1 + carried]
         before = operands[1 + carried :]
         scan_outputs = [list(before[k::scans]) for k in range(scans)]
         turn = first
         while keep and turn != count:
             found = body([np.array(turn, np.int64), np.array(True), *states], captured)
-            keep, states = bool(_one(found[0], node)), found[1 : 1 + carried]
+            keep, states = bool(_scalar(found[0], node)), found[1 : 1 + carried]
             for line, value in zip(scan_outputs, found[1 + carried :], strict=True):
                 line.append(value)
             turn += 1
@@ -109,7 +109,7 @@ def _loop(node: NodeProto, body: _Body) -> StepFn:
     return run
 
 
-def _one(value: CpuValue, node: NodeProto) -> NDArray:
+def _scalar(value: CpuValue, node: NodeProto) -> NDArray:
     if not isinstance(value, np.ndarray) or value.size != 1:
         raise ModelFormatError(f"[onnx] {describe(node)}: expected one number, got {value!r}")
     return value.reshape(())
@@ -158,7 +158,7 @@ def _scan(node: NodeProto, body: _Body) -> StepFn:
     ) -> list[CpuValue]:
         states = list(inputs[:carried])
         lines = [
-            _line(node, value, axis, length, bool(back))
+            _slices(node, value, axis, length, bool(back))
             for value, axis, back in zip(inputs[carried:], axes, backward, strict=True)
         ]
         if len({len(line) for line in lines}) > 1:
@@ -186,14 +186,14 @@ def _scan(node: NodeProto, body: _Body) -> StepFn:
         ]
         outs = zip(*batches, strict=True)
         return [
-            np.stack([_filled(v, steps) if i >= carried else v for v in values])
+            np.stack([_padded(v, steps) if i >= carried else v for v in values])
             for i, values in enumerate(outs)
         ]
 
     return run
 
 
-def _line(
+def _slices(
     node: NodeProto, value: CpuValue, axis: int, length: int | None, backward: bool
 ) -> list[NDArray]:
     """Return the slices of an array along an axis, without it."""
@@ -205,7 +205,7 @@ def _line(
     return list(rows[::-1] if backward else rows)
 
 
-def _filled(array: NDArray, steps: int) -> NDArray:
+def _padded(array: NDArray, steps: int) -> NDArray:
     """Return an array padded with zeros to a number of steps."""
     out = np.zeros((steps, *array.shape[1:]), array.dtype)
     out[: len(array)] = array

@@ -104,7 +104,7 @@ class Program:
     def _run(self, held: dict[str, CpuValue]) -> list[CpuValue]:
         branch_point = self.start
         while True:
-            segment = self._take(branch_point, held)
+            segment = self._acquire(branch_point, held)
             try:
                 held = self._advance(segment, held)
                 if segment.then is None:
@@ -151,15 +151,15 @@ class Program:
         """
         with self.cache.one_run():
             key = tuple(types[slot] for slot in self.start.frame.slots)
-            segment = self._find_or_make(self.start, key, None)
+            segment = self._find_or_compile(self.start, key, None)
             self.cache.release(segment)
         return segment
 
-    def _take(self, branch_point: BranchPoint, held: Mapping[str, CpuValue]) -> CompiledSegment:
+    def _acquire(self, branch_point: BranchPoint, held: Mapping[str, CpuValue]) -> CompiledSegment:
         key = tuple([type_of(held[slot]) for slot in branch_point.frame.slots])
-        return self._find_or_make(branch_point, key, held)
+        return self._find_or_compile(branch_point, key, held)
 
-    def _find_or_make(
+    def _find_or_compile(
         self,
         branch_point: BranchPoint,
         key: tuple[TypeKey, ...],

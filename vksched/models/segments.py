@@ -96,10 +96,10 @@ class BranchPoint:
     segments: dict[object, list[CompiledSegment]] = field(default_factory=dict)
 
 
-LIGHTER = 16
-"""The weight of a segment without a compiled graph is 1 / LIGHTER."""
+GRAPHLESS_FACTOR = 16
+"""The weight of a segment without a compiled graph is 1 / GRAPHLESS_FACTOR."""
 CLOSED = "[run] the model or its scheduler is closed; compile it again"
-MOST = 64
+MAX_GRAPHS = 64
 """The maximum number of compiled graphs of a single run that are cached for each set of shapes."""
 
 
@@ -124,7 +124,7 @@ class SegmentCache:
 
     limit: the number of runs whose compiled graphs are cached. A run uses several graphs if it has
     several segments, or if shapes grow in a loop; the largest number of a run counts. Segments
-    without a graph may be LIGHTER times as many. A segment in use is not evicted.
+    without a graph may be GRAPHLESS_FACTOR times as many. A segment in use is not evicted.
     """
 
     def __init__(self, limit: int) -> None:
@@ -202,7 +202,7 @@ class SegmentCache:
         used: set[CompiledSegment] | None = getattr(self._runs, "used", None)
         if used is not None and segment.run is not None:
             used.add(segment)
-            self._most_used = max(self._most_used, min(len(used), MOST))
+            self._most_used = max(self._most_used, min(len(used), MAX_GRAPHS))
 
     def release(self, segment: CompiledSegment) -> None:
         """End a use, and close evicted segments."""
@@ -223,7 +223,7 @@ class SegmentCache:
         compiled = [s for s in self._segments if s.run is not None]
         without = [s for s in self._segments if s.run is None]
         most = self.limit * self._most_used
-        for segments, limit in ((compiled, most), (without, LIGHTER * most)):
+        for segments, limit in ((compiled, most), (without, GRAPHLESS_FACTOR * most)):
             idle = (s for s in segments if s not in self._users)
             for old in itertools.islice(idle, max(0, len(segments) - limit)):
                 gone += self._drop(old)

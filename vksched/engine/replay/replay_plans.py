@@ -19,9 +19,9 @@ from ...plan.serialize.graph_codec import NONSENSE
 from ...plan.serialize.plan_codec import PlanRecord, decode_plan_inputs, replica_of
 from ...planner.planner import answer
 
-PLACED = ("policy", "copies", "decides")
+PLAN_FIELDS = ("policy", "copies", "decides")
 """The fields of a plan before its splits."""
-SPLIT = (
+SPLIT_FIELDS = (
     "device",
     "nodes",
     "waits",
@@ -37,9 +37,9 @@ SPLIT = (
     "depth",
     "inner_barriers",
 )
-AFTER = ("placements", "final_waits", "memory", "locations")
+FINAL_FIELDS = ("placements", "final_waits", "memory", "locations")
 """The fields of a plan after its splits."""
-EXPECTED = ("fixed_s", "seconds", "measured")
+PREDICTED_FIELDS = ("fixed_s", "seconds", "measured")
 """The predicted fields of a split."""
 
 
@@ -107,19 +107,19 @@ def _differences(
             both = one.get(key), other.get(key)  # fields of asynchronous transfers are optional
             if both[0] != both[1]:
                 pair = [_text(key, each, names, devices) for each in both]
-                yield Difference(where, f"{of}{key}", *_apart(*pair))
+                yield Difference(where, f"{of}{key}", *_from_first_difference(*pair))
 
-    yield from parts("", PLACED, tape, replay)
+    yield from parts("", PLAN_FIELDS, tape, replay)
     pairs = [*zip(tape["splits"], replay["splits"], strict=False)]
     for number, (one, other) in enumerate(pairs):
-        yield from parts(f"split {number}: ", SPLIT, one, other)
+        yield from parts(f"split {number}: ", SPLIT_FIELDS, one, other)
     if len(tape["splits"]) != len(replay["splits"]):
         counts = (f"{len(each['splits'])} splits" for each in (tape, replay))
         yield Difference(where, "the number of splits", *counts)
     yield from _placements(tape, replay, names, devices, where)
-    yield from parts("", AFTER, tape, replay)
+    yield from parts("", FINAL_FIELDS, tape, replay)
     for number, (one, other) in enumerate(pairs):
-        yield from parts(f"split {number}: predicted ", EXPECTED, one, other)
+        yield from parts(f"split {number}: predicted ", PREDICTED_FIELDS, one, other)
     yield from parts("predicted ", ("seconds", "spans"), tape, replay)
 
 
@@ -152,18 +152,18 @@ def _text(key: str, value: Any, names: Sequence[str], devices: Sequence[str]) ->
     return str(value)
 
 
-MOST = 120
+MAX_CHARS = 120
 """The maximum characters of each side."""
 
 
-def _apart(one: str, other: str) -> tuple[str, str]:
+def _from_first_difference(one: str, other: str) -> tuple[str, str]:
     """Return two texts from shortly before their first difference."""
     same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
     same = min(len(one), len(other)) if same is None else same
-    start = 0 if max(len(one), len(other)) <= MOST else max(0, same - MOST // 3)
+    start = 0 if max(len(one), len(other)) <= MAX_CHARS else max(0, same - MAX_CHARS // 3)
     return _cut(one, start), _cut(other, start)
 
 
 def _cut(text: str, start: int) -> str:
-    shown = text[start : start + MOST]
-    return f"{'...' * (start > 0)}{shown}{'...' * (start + MOST < len(text))}" or "nothing"
+    shown = text[start : start + MAX_CHARS]
+    return f"{'...' * (start > 0)}{shown}{'...' * (start + MAX_CHARS < len(text))}" or "nothing"

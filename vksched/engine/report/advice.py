@@ -33,7 +33,7 @@ from ...topology.topology import Topology
 from .run_history import GraphRun, WholeRun
 
 AS_IT_IS = "as it is"
-MOST = 3
+MAX_LINES = 3
 """The maximum number of lines of advice, the best first."""
 
 
@@ -85,7 +85,7 @@ class Advice:
 
     def lines(self) -> list[str]:
         """Return the advice as lines of text; one line if there is none."""
-        found, formatter = self.found[:MOST], self._formatter
+        found, formatter = self.found[:MAX_LINES], self._formatter
         phrases = formatter.phrases
         if not self.alternatives:
             return []

@@ -18,7 +18,7 @@ from .run_report import RunReport
 from .time_breakdown import TimeBreakdown, spans_of, time_breakdowns
 from .transfers import transfer_volumes
 
-OVER = 1.05
+MAX_BUSY_RATIO = 1.05
 """The tolerated ratio of a device's busy time to the host's wall time."""
 
 
@@ -88,7 +88,7 @@ def _doubts(run: WholeRun, times: Sequence[TimeBreakdown]) -> list[str]:
     out: list[str] = []
     for share in times:
         busy_s = sum(graph.stats.device_seconds.get(share.device, 0.0) for graph in run.graphs)
-        if busy_s > OVER * share.wall_s:
+        if busy_s > MAX_BUSY_RATIO * share.wall_s:
             out.append(
                 f"{share.device} says that it worked for {format_seconds(busy_s)} of a run of "
                 f"{format_seconds(share.wall_s)}: its clock is wrong, or its splits overlap"

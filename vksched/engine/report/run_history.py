@@ -23,7 +23,7 @@ from ...runtime.run_stats import RunStats
 
 RUNS = 32
 """The maximum number of recorded runs."""
-SPLITS = 20_000
+MAX_SPLITS = 20_000
 """The maximum number of splits of all recorded runs."""
 
 
@@ -82,7 +82,7 @@ def run_of(graph: GraphRun) -> WholeRun:
     return WholeRun(graph.stats.start_s, graph.stats.end_s, (graph,))
 
 
-LARGE = SPLITS // RUNS
+LARGE_PLAN_SPLITS = MAX_SPLITS // RUNS
 """The number of splits of a plan from which on fewer runs are recorded."""
 
 
@@ -112,8 +112,10 @@ class GraphHistory:
     def add(self, plan: PlanValue, stats: RunStats) -> None:
         """Add a finished run."""
         runs = self._runs
-        if (runs and not self._same_history(runs[-1][0], plan)) or len(stats.splits) > LARGE:
-            most = SPLITS // max(1, len(stats.splits))
+        if (runs and not self._same_history(runs[-1][0], plan)) or len(
+            stats.splits
+        ) > LARGE_PLAN_SPLITS:
+            most = MAX_SPLITS // max(1, len(stats.splits))
             self._runs = runs = deque(
                 (r for r in runs.copy() if self._same_history(r[0], plan)), min(RUNS, max(1, most))
             )
@@ -155,7 +157,7 @@ class RunHistory:
         with self._lock:
             if plans != self._plans:  # plans compare by identity
                 splits = sum([len(graph.stats.splits) for graph in run.graphs])
-                most = max(1, min(RUNS, SPLITS // max(1, splits)))
+                most = max(1, min(RUNS, MAX_SPLITS // max(1, splits)))
                 self._plans, self._runs = plans, deque(maxlen=most)
             self._runs.append(run)
 

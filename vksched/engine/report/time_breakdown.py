@@ -23,9 +23,9 @@ from ...plan.types.plan_types import PlanValue
 from .run_history import WholeRun
 
 HOST = "host"
-CLOSE = 1e-6
+RELATIVE_TOLERANCE = 1e-6
 """The tolerated relative rounding error of the sum."""
-KINDS = 4
+MAX_KINDS = 4
 """The maximum number of ops in the name of a split."""
 Stretch = tuple[float, float]
 
@@ -58,7 +58,7 @@ class TimeBreakdown:
     def __post_init__(self) -> None:
         parts = self.busy_s, self.copying_s, self.waiting_s, self.idle_s
         off = abs(sum(parts) - self.wall_s)
-        if min(parts) < 0 or not off <= CLOSE * max(self.wall_s, CLOSE):
+        if min(parts) < 0 or not off <= RELATIVE_TOLERANCE * max(self.wall_s, RELATIVE_TOLERANCE):
             raise PlanError(
                 f"[report] expected times of {self.device} that add up to {self.wall_s:g} s, got "
                 f"{', '.join(f'{part:g}' for part in parts)} s"
@@ -115,7 +115,7 @@ def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
 def _ops(plan: PlanValue, split: int) -> str:
     """Return the op kinds of a split, at most KINDS."""
     kinds = list(dict.fromkeys(plan.graph.nodes[node].op for node in plan.splits[split].nodes))
-    return ", ".join(kinds[:KINDS]) + (", ..." if len(kinds) > KINDS else "")
+    return ", ".join(kinds[:MAX_KINDS]) + (", ..." if len(kinds) > MAX_KINDS else "")
 
 
 def time_breakdowns(run: WholeRun, spans: Sequence[TimeSpan]) -> tuple[TimeBreakdown, ...]:

@@ -109,7 +109,7 @@ class Forecaster:
         read_s = read.seconds + (parts - 1) * max(read.busy_s.values())
         return Forecast(
             tuple(
-                _held(layer_placement, layer_range)
+                _placed_layers(layer_placement, layer_range)
                 for layer_range in layer_placement.partition.layer_ranges
             ),
             Speeds(1 / written.seconds, parts * self._sizes[-1] / read_s),
@@ -147,7 +147,7 @@ class Forecaster:
         return plan_request(request, layer_placement.topology, planned)
 
 
-def _held(layer_placement: LayerPlacement, layer_range: LayerRange) -> PlacedLayers:
+def _placed_layers(layer_placement: LayerPlacement, layer_range: LayerRange) -> PlacedLayers:
     spec = layer_placement.topology.devices[layer_range.device]
     return PlacedLayers(
         spec.name,

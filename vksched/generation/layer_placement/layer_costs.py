@@ -33,7 +33,7 @@ EXPERTS, INSIDE = "_exps", "experts"
 """The part of a name that marks expert weights, and the name scope of their computation."""
 USED_SHARE = 0.98
 """The usable share of a device's memory, because pages are not filled completely."""
-ROOMY_BYTES = 1 << 60
+UNLIMITED_BYTES = 1 << 60
 FIRST, BETWEEN, LAST = "token_embd", "blk", "output"
 """The prefix of layer names."""
 _LAYER = re.compile(rf"({FIRST}|{BETWEEN}\.\d+|{LAST})[._]")
@@ -166,7 +166,7 @@ class _Step:
         nodes = [node for node in self.layers[name] if node.name.startswith(inside)]
         on_cpu_s = sum(self._node_s(node, self.topology.cpu) for node in nodes)
         return tuple(
-            on_cpu_s - sum(self._node_s(n, device) for n in nodes) + self._visit_s(device)
+            on_cpu_s - sum(self._node_s(n, device) for n in nodes) + self._round_trip_s(device)
             for device in range(len(self.topology.devices))
         )
 
@@ -174,20 +174,22 @@ class _Step:
         """Return the overhead of a layer range in seconds: transfers of hidden states to and from
         the device.
         """
-        return node_cost.submission_seconds(self.topology.devices[device]) + self._way_s(device)
+        return node_cost.submission_seconds(self.topology.devices[device]) + self._transfer_s(
+            device
+        )
 
     def _node_s(self, node: Node, device: int) -> float:
         if self._support.supports(node, device):
             return self._support.node_seconds(node.id, device)
-        return self._support.node_seconds(node.id, self.topology.cpu) + self._visit_s(device)
+        return self._support.node_seconds(node.id, self.topology.cpu) + self._round_trip_s(device)
 
-    def _visit_s(self, device: int) -> float:
+    def _round_trip_s(self, device: int) -> float:
         """Return the seconds of a round trip from a device to the CPU."""
         specs = self.topology.devices
         both = node_cost.submission_seconds(specs[device]) + node_cost.submission_seconds(specs[-1])
-        return both + self._way_s(device)
+        return both + self._transfer_s(device)
 
-    def _way_s(self, device: int) -> float:
+    def _transfer_s(self, device: int) -> float:
         """Return the seconds that hidden states take to a device and back."""
         way, cpu, size_bytes = self.topology.route, self.topology.cpu, self.hidden_bytes
         if device == cpu:
@@ -225,6 +227,6 @@ def _planned(graph: Graph, topology: Topology) -> Plan:
     """Return the plan of a step on the first enabled device, with unlimited memory."""
     working = [spec for spec in topology.devices[:-1] if not spec.disabled_reason]
     roomy: list[DeviceSpec] = [
-        replace(spec, memory_bytes=ROOMY_BYTES, memory_node="") for spec in working[:1]
+        replace(spec, memory_bytes=UNLIMITED_BYTES, memory_node="") for spec in working[:1]
     ]
     return plan_graph(graph, Topology((*roomy, topology.devices[-1])), policy="priority")

@@ -13,7 +13,7 @@ which is lowered until the sum grows by more than the limit saves.
 
 If a layer range exceeds the memory of its device, the experts of its last layers are assigned to
 the host. A larger set of devices must be faster by a margin than a smaller one. Complexity:
-2**devices * devices * layers**2 for each limit, with at most MOST devices. Examples:
+2**devices * devices * layers**2 for each limit, with at most MAX_DEVICES devices. Examples:
 tests/generation/test_partition_layers.py.
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 
-MOST = 4
+MAX_DEVICES = 4
 """The maximum number of devices that are considered, fastest first."""
 WRITTEN, PARTS = 128, 4
 """The workload: `WRITTEN` decoded tokens after a prompt of `PARTS` microbatches."""
@@ -116,7 +116,7 @@ def partition_layers(
     """
     host = len(places) - 1
     tables = _Tables(layers, places)
-    order = sorted(range(host), key=lambda d: (tables.total(d), d))[:MOST]
+    order = sorted(range(host), key=lambda d: (tables.total(d), d))[:MAX_DEVICES]
     sets = [
         (chosen, with_host)
         for count in range(len(order) + 1)
@@ -178,7 +178,7 @@ class _Tables:
         hosts = [self.table(len(self.places) - 1)] if with_host else []
         best: LayerPartition | None = None
         limit = math.inf
-        while layer_ranges := _path(tables, hosts, limit):
+        while layer_ranges := _best_ranges(tables, hosts, limit):
             at = {table.device: table for table in (*tables, *hosts)}
             alone_s = sum(at[s.device].cost[s.start, s.end] for s in layer_ranges)
             load_s = dict.fromkeys(at, 0.0)
@@ -236,7 +236,7 @@ def _sums(values: Sequence[float]) -> NDArray:
     return np.array([0.0, *accumulate(values)])
 
 
-def _path(
+def _best_ranges(
     tables: Sequence[_Table], hosts: Sequence[_Table], limit: float
 ) -> tuple[LayerRange, ...]:
     """Return the layer ranges with the minimum sum, one for each device and any number for the
@@ -245,9 +245,9 @@ def _path(
     lanes = [*tables, *hosts]
     costs = [np.where(lane.read_s <= limit, lane.cost, np.inf) for lane in lanes]
     count = len(costs[0])
-    reached: list[_Reached] = []
+    reached: list[_Frontier] = []
     for used in range(1 << len(tables)):
-        here = _Reached(np.full(count, np.inf), [None] * count)
+        here = _Frontier(np.full(count, np.inf), [None] * count)
         if not used:
             here.least[0] = 0.0
         for lane in reversed(range(len(tables))):  # ties: the first device comes first
@@ -269,7 +269,7 @@ def _path(
 
 
 @dataclass
-class _Reached:
+class _Frontier:
     """The minimum costs of layers 0 .. n - 1 on a set of devices, for each n. ways: the predecessor
     set, the start and the device of the last layer range.
     """

@@ -32,7 +32,7 @@ MIN_FREE_BYTES = 256 << 20
 has room for all steps.
 """
 NO_ROOM = float("-inf")
-PREPARE_S = 0.015
+COMPILE_S = 0.015
 """The seconds to compile one layer of a prefill microbatch, mostly for planning."""
 
 
@@ -100,7 +100,7 @@ class LayerPlacement:
         for layer_range in self.partition.layer_ranges:
             loads[layer_range.device] = loads.get(layer_range.device, 0.0) + layer_range.read_s
         saved_s = (parts - 1) * (sum(loads.values()) - max(loads.values()))
-        return saved_s > PREPARE_S * parts * len(self.layers) and all(
+        return saved_s > COMPILE_S * parts * len(self.layers) and all(
             self._room_bytes(layer_range) >= self._parts_bytes(layer_range, parts, length)
             for layer_range in self.partition.layer_ranges
         )

@@ -12,7 +12,7 @@ import numpy as np
 from ....ir.tensor import Tensor, constant
 from ....ops import concat, expand, reshape, zeros
 
-WIDER = 4
+SINK_ELEMENTS = 4
 """The number of added elements of queries and keys; rows stay multiples of vec4."""
 
 
@@ -22,13 +22,13 @@ def widened(q: Tensor, k: Tensor, sinks: Tensor, scale: float) -> tuple[Tensor, 
     """
     b, heads, n, _ = q.shape
     own = expand(reshape(sinks * (1 / scale), (1, heads, 1, 1)), (b, heads, n, 1))
-    q = concat([q, own, zeros((b, heads, n, WIDER - 1))], axis=3)
-    return q, concat([k, zeros((*k.shape[:3], WIDER))], axis=3)
+    q = concat([q, own, zeros((b, heads, n, SINK_ELEMENTS - 1))], axis=3)
+    return q, concat([k, zeros((*k.shape[:3], SINK_ELEMENTS))], axis=3)
 
 
 def after_sink(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Return keys and values with those of the sink first. k: extended by `widened`."""
     key = np.zeros((*k.shape[:2], 1, k.shape[3]), np.float32)
-    key[..., -WIDER] = 1
+    key[..., -SINK_ELEMENTS] = 1
     none = zeros((*v.shape[:2], 1, v.shape[3]))
     return concat([constant(key), k], axis=2), concat([none, v], axis=2)

@@ -78,7 +78,7 @@ class Network:
                 x = gather(x, self.text.last, axis=1)
             own = OUTPUT in self.weights
             head = self.weights.take(OUTPUT if own else EMBEDDING, shape)
-            shift = self._shift("output", hyper.vocabulary)
+            shift = self._bias("output", hyper.vocabulary)
             logits = linear(self._norm(x, self.family.output_norm), head, shift)
             if scale := hyper.logit_scale:
                 logits = logits * (1 / scale if self.family.logits_over_scale else scale)
@@ -167,7 +167,7 @@ class Network:
         seen = self.text.attend(layer, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
-        return self._product(joined, f"blk.{layer}.attn_output", hyper.width)
+        return self._linear(joined, f"blk.{layer}.attn_output", hyper.width)
 
     def _window(self, layer: int) -> int:
         """Return the attention window of a layer; 0 for full attention."""
@@ -203,10 +203,10 @@ class Network:
         }
         sizes = [count * size for count, size in shapes.values()]
         if "attn_qkv" in self.family.joined or f"{name}qkv.weight" in self.weights:
-            flat = split(self._product(x, f"{name}qkv", sum(sizes)), sizes, -1)
+            flat = split(self._linear(x, f"{name}qkv", sum(sizes)), sizes, -1)
         else:
             flat = tuple(
-                self._product(x, name + which, size)
+                self._linear(x, name + which, size)
                 for which, size in zip(shapes, sizes, strict=True)
             )
         unnormed = hyper.experts and hyper.experts == self.family.unnormed_experts
@@ -239,14 +239,14 @@ class Network:
         """
         family = self.family
         if "ffn_up" in family.joined:
-            gate, up = split(self._product(x, f"{name}_up{kind}", 2 * inner), 2, -1)
+            gate, up = split(self._linear(x, f"{name}_up{kind}", 2 * inner), 2, -1)
             between = family.between(gate, up)
         elif family.gated:
-            gate = self._product(x, f"{name}_gate{kind}", inner)
-            between = family.between(gate, self._product(x, f"{name}_up{kind}", inner))
+            gate = self._linear(x, f"{name}_gate{kind}", inner)
+            between = family.between(gate, self._linear(x, f"{name}_up{kind}", inner))
         else:
-            between = family.activation(self._product(x, f"{name}_up{kind}", inner))
-        return self._product(between, f"{name}_down{kind}", self.hyper.width)
+            between = family.activation(self._linear(x, f"{name}_up{kind}", inner))
+        return self._linear(between, f"{name}_down{kind}", self.hyper.width)
 
     def _experts(self, name: str, x: Tensor) -> Tensor:
         hyper, family, width = self.hyper, self.family, self.hyper.width
@@ -272,15 +272,15 @@ class Network:
             gated=family.gated_experts,
             shifts=shifts,
         )
-        scores = self._product(x, f"{name}_gate_inp", count)
+        scores = self._linear(x, f"{name}_gate_inp", count)
         with name_scope("experts"):
             mixed = experts.mix(x, scores)
         if hyper.expert_scale:
             mixed = mixed * hyper.expert_scale
         kind = family.shared_expert or ("added" if hyper.shared_inner else "")
-        return mixed + self._shared(name, x, kind) if kind else mixed
+        return mixed + self._shared_expert(name, x, kind) if kind else mixed
 
-    def _shared(self, name: str, x: Tensor, kind: str) -> Tensor:
+    def _shared_expert(self, name: str, x: Tensor, kind: str) -> Tensor:
         """Return the output of the shared expert."""
         hyper, width = self.hyper, self.hyper.width
         y = self._gated(x, name, "_shexp", hyper.shared_inner or hyper.expert_inner)
@@ -289,12 +289,12 @@ class Network:
         opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))
         return y * sigmoid(linear(x, reshape(opened, (1, width))))
 
-    def _product(self, x: Tensor, name: str, size: int) -> Tensor:
+    def _linear(self, x: Tensor, name: str, size: int) -> Tensor:
         """Return x times a weight, plus its bias if the file has one or the family requires it."""
         weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
-        return linear(x, weight, self._shift(name, size))
+        return linear(x, weight, self._bias(name, size))
 
-    def _shift(self, name: str, size: int) -> Tensor | None:
+    def _bias(self, name: str, size: int) -> Tensor | None:
         """Return the bias of a linear layer; None if it is optional and the file has none."""
         biased = name.rpartition(".")[2] in self.family.biases or f"{name}.bias" in self.weights
         return self.weights.take(f"{name}.bias", (size,)) if biased else None

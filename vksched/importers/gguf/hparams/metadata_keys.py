@@ -18,14 +18,14 @@ MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
-USUAL: Mapping[str, Value] = {
+DEFAULTS: Mapping[str, Value] = {
     "gemma2.attention.sliding_window": 4096,
     "llama4.attention.sliding_window": 8192,
     "llama4.attention.temperature_length": 8192,
     "llama4.attention.temperature_scale": 0.1,
 }
 """Defaults of keys that files of an architecture omit."""
-NEEDED = frozenset(
+REQUIRED = frozenset(
     {
         "cohere2.attention.sliding_window",
         "cohere2.logit_scale",
@@ -116,7 +116,7 @@ class Keys:
 
     def _get(self, name: str, default: Value | None) -> Value:
         key = f"{self.architecture}.{name}"
-        default = USUAL.get(key, None if key in NEEDED else default)
+        default = DEFAULTS.get(key, None if key in REQUIRED else default)
         value = self._metadata.get(key, default)
         if value is None:
             raise ModelFormatError(

@@ -107,7 +107,7 @@ class Cursor:
         out, at = native_kernels.gguf_strings(self.data, self.at, count) or _texts(
             self.data, self.at, count
         )
-        self._go_behind(at, len(out), count, what)
+        self._skip_to(at, len(out), count, what)
         return out
 
     def skip_texts(self, count: int, what: str) -> bool:
@@ -118,10 +118,10 @@ class Cursor:
         if skipped is None:
             return False
         found, at = skipped
-        self._go_behind(at, found, count, what)
+        self._skip_to(at, found, count, what)
         return True
 
-    def _go_behind(self, at: int, found: int, count: int, what: str) -> None:
+    def _skip_to(self, at: int, found: int, count: int, what: str) -> None:
         if found < count:
             raise ModelFormatError(
                 f"[gguf] {what}: expected {count} strings, got {found} and one that ends "

@@ -44,9 +44,9 @@ MAX_REPLY_BYTES = 64 << 20
 """The maximum bytes of an answer; the sandbox counts 16 Mi characters."""
 START_S = 30.0
 """The time limit for starting a child on a busy machine."""
-LOOK_S = 0.05
+POLL_S = 0.05
 """The interval between checks of a child's memory on systems without memory limits."""
-AFTER_S = 1.0
+KILL_DELAY_S = 1.0
 """The delay after the time limit at which the parent kills the child."""
 
 _BOOT = "import sys; sys.path += sys.argv[2:]; from child.main import main; main(int(sys.argv[1]))"
@@ -83,7 +83,7 @@ class Renderer:
 
     def start(self) -> None:
         """Start the child in the background, if there is none; a later rendering finds it ready."""
-        if not _here():
+        if not _in_process():
             with self._lock, suppress(VkschedError):  # the rendering raises it again
                 self._started()
 
@@ -104,8 +104,8 @@ class Renderer:
         VkschedError
             jinja2 is missing, or no child can be started.
         """
-        if _here():
-            return _rendered_here(source, values, self.seconds)
+        if _in_process():
+            return _render_in_process(source, values, self.seconds)
         request = marshal.dumps((source, values, self.seconds))
         if len(request) > MAX_REQUEST_BYTES:
             raise ModelFormatError(
@@ -198,7 +198,9 @@ class _Child:
                 f"{_WAY_OUT}"
             ) from error
         try:
-            threading.Thread(target=self._keep_watch, name="vksched templates", daemon=True).start()
+            threading.Thread(
+                target=self._watch_memory, name="vksched templates", daemon=True
+            ).start()
         except RuntimeError as error:  # too many threads, or interpreter shutdown
             self.end()
             raise VkschedError(
@@ -209,7 +211,7 @@ class _Child:
         """Return the kind of an answer, and its text or an error message."""
         start_s = 0.0 if self.answers else START_S
         with self._watch:
-            self._until = time.monotonic() + start_s + seconds + AFTER_S
+            self._until = time.monotonic() + start_s + seconds + KILL_DELAY_S
             self._watch.notify()
         try:
             answer = self._exchange(request)
@@ -217,7 +219,7 @@ class _Child:
             with self._watch:
                 self._until = None
         if answer is None:
-            return self._why_none(seconds)
+            return self._missing_reason(seconds)
         self.answers += 1
         kind, data = answer
         if kind == _MEMORY:
@@ -244,7 +246,7 @@ class _Child:
         data = _read(pipe_out, length)
         return None if data is None else (kind, data)
 
-    def _why_none(self, seconds: float) -> tuple[bytes, str]:
+    def _missing_reason(self, seconds: float) -> tuple[bytes, str]:
         """Return the reason for a missing answer."""
         self.kill()
         code = self.process.wait()
@@ -272,21 +274,21 @@ class _Child:
             f"memory, it needs more; {_SAFER}"
         )
 
-    def _keep_watch(self) -> None:
+    def _watch_memory(self) -> None:
         with self._watch:
             while not self._ended:
                 if self._until is None:
                     self._watch.wait()
                     continue
                 left = self._until - time.monotonic()
-                why = _LATE if left <= 0 else b"" if _BOUNDED else self._swollen()
+                why = _LATE if left <= 0 else b"" if _BOUNDED else self._memory_exceeded()
                 if why:
                     self._why, self._until = why, None
                     self.kill()
                 else:
-                    self._watch.wait(left if _BOUNDED else min(left, LOOK_S))
+                    self._watch.wait(left if _BOUNDED else min(left, POLL_S))
 
-    def _swollen(self) -> bytes:
+    def _memory_exceeded(self) -> bytes:
         import psutil
 
         try:
@@ -319,12 +321,12 @@ class _Child:
                 pipe.close()
 
 
-def _here() -> bool:
+def _in_process() -> bool:
     """Return True if the user requests rendering in this process."""
     return bool(word_of("VKSCHED_TEMPLATES", ("inprocess",)))
 
 
-def _rendered_here(source: str, values: dict[str, Any] | None, seconds: float) -> str:
+def _render_in_process(source: str, values: dict[str, Any] | None, seconds: float) -> str:
     _require_jinja2()
     from .child.jinja_sandbox import WrongTemplate, compile_template
 
