@@ -159,13 +159,13 @@ class CompiledGraph(OfProcess):
         if inputs.keys() != self._inputs.keys():
             raise GraphError(
                 f"[run] expected inputs {sorted(self._inputs)}, got {sorted(inputs)}; "
-                "try the names given to vs.input"
+                "try the names passed to vs.input"
             )
         feeds: dict[int, NDArray] = {}
         for name, value in inputs.items():
-            wanted = self._inputs[name]
-            array = wanted.check(value)
-            feeds[wanted.id] = np.array(array, order="C", copy=True) if copy else array
+            input_ = self._inputs[name]
+            array = input_.check(value)
+            feeds[input_.id] = np.array(array, order="C", copy=True) if copy else array
         return feeds
 
 

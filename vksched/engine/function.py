@@ -50,7 +50,7 @@ class Function(OfProcess):
         The maximum number of cached sets of shapes; the least recently used one is closed.
     """
 
-    _INSTEAD = "to send the function that it was made from, and to make it in each process"
+    _INSTEAD = "to send the Python function, and to compile it in each process"
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ from .replan import Drift, ReplanReason
 from .request import Request, plan_request
 from .state_table import StateTable
 
-ONE_COPY_NOTE = "copies: 1 made on each device, as a device ran out of memory"
+ONE_COPY_NOTE = "copies: 1 on each device, because a device ran out of memory"
 """The note of a plan with fewer copies than requested."""
 PLANS = itertools.count()
 """The plan numbers of this process, for events."""

@@ -23,7 +23,7 @@ Precision = str | Mapping[Tensor | str, str]
 """One mode for all nodes, or a mapping of tensors or name patterns to modes."""
 
 
-def check_precision(value: object, stage: str, words: Sequence[str] = PRECISIONS) -> str:
+def check_precision(value: object, stage: str, modes: Sequence[str] = PRECISIONS) -> str:
     """Return a valid precision mode.
 
     Raises
@@ -31,9 +31,9 @@ def check_precision(value: object, stage: str, words: Sequence[str] = PRECISIONS
     PlanError
         The value is not one of the modes.
     """
-    if isinstance(value, str) and value in words:
+    if isinstance(value, str) and value in modes:
         return value
-    known = ", ".join(f'"{word}"' for word in words)
+    known = ", ".join(f'"{mode}"' for mode in modes)
     raise PlanError(f"[{stage}] expected a precision of {known}, got {value!r}")
 
 
@@ -54,8 +54,8 @@ def apply_precision(
     PlanError
         A mode is invalid, or a name matches nothing.
     """
-    words = _of_config(graph, config)
-    if default == SINGLE and asked is None and not words:
+    modes = _of_config(graph, config)
+    if default == SINGLE and asked is None and not modes:
         return graph
     patterns: dict[int, str] = {}
     if asked is not None and not isinstance(asked, str):
@@ -63,7 +63,7 @@ def apply_precision(
     elif asked is not None:
         default = check_precision(asked, "precision")
     everywhere = {node.id: default for node in graph.nodes if has_precision(node)}
-    return set_precision(graph, everywhere | words | patterns)
+    return set_precision(graph, everywhere | modes | patterns)
 
 
 def _of_names(graph: Graph, ids: Mapping[Tensor, int], asked: object) -> dict[int, str]:
@@ -73,13 +73,13 @@ def _of_names(graph: Graph, ids: Mapping[Tensor, int], asked: object) -> dict[in
         )
     names, out, own = NameIndex(graph, "precision"), dict[int, str](), dict[int, str]()
     for key, value in asked.items():
-        word = check_precision(value, "precision")
+        mode = check_precision(value, "precision")
         if isinstance(key, Tensor):
             if key not in ids:
                 raise PlanError(f"[precision] {key!r} is not part of this graph")
-            own[ids[key]] = word
+            own[ids[key]] = mode
         else:
-            out.update(dict.fromkeys(names.find(key), word))
+            out.update(dict.fromkeys(names.find(key), mode))
     return out | own
 
 

@@ -266,12 +266,12 @@ class StateTable:
         """Shard the states of a plan as it requires; raise PlanError if a compiled graph has one in
         other pieces.
         """
-        wanted: dict[Tensor, tuple[StatePiece, ...]] = {}
+        required: dict[Tensor, tuple[StatePiece, ...]] = {}
         for key in _states(plan):
             whole = key.state if isinstance(key, StatePiece) else key
             more = (key,) if isinstance(key, StatePiece) else ()
-            wanted[whole] = (*wanted.get(whole, ()), *more)
-        for state, found in wanted.items():
+            required[whole] = (*required.get(whole, ()), *more)
+        for state, found in required.items():
             pieces = tuple(sorted(found, key=lambda piece: piece.start))
             if self._pieces.get(state, ()) == pieces:
                 continue

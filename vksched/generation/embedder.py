@@ -61,7 +61,7 @@ class Embedder(OfProcess):
         names a pooling.
     """
 
-    _INSTEAD = "to send the path of the model, and to make it in each process"
+    _INSTEAD = "to send the path of the model, and to create it in each process"
 
     def __init__(
         self,

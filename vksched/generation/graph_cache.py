@@ -292,9 +292,9 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
     keys: dict[int, object] = {}
     initial: dict[int, NDArray] = {}
     for node_id, kind, value in fields["leaves"]:
-        wanted = nodes[node_id].type
+        expected = nodes[node_id].type
         if kind == "constant":
-            data[node_id] = _array_of(document.constants, value, wanted)
+            data[node_id] = _array_of(document.constants, value, expected)
             keys[node_id] = object()
             continue
         name, *how = value
@@ -302,8 +302,8 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
             leaf = model.weights.leaf(name, tuple(how[0]), how[1])
         else:
             leaf = cache.state(name, *how)
-        if leaf.type != wanted or leaf.held is None:
-            raise ValueError(f"{name}: expected {wanted}, got {leaf.type}")
+        if leaf.type != expected or leaf.held is None:
+            raise ValueError(f"{name}: expected {expected}, got {leaf.type}")
         keys[node_id] = leaf
         if kind == "weight":
             data[node_id] = leaf.held
@@ -319,6 +319,6 @@ def _attr(value: Any) -> AttrValue:
     return tuple(map(_attr, value)) if isinstance(value, list) else value
 
 
-def _array_of(constants: bytes | memoryview, start: int, wanted: TensorType) -> NDArray:
-    flat = np.frombuffer(constants, numpy_dtype(wanted.dtype), wanted.size, start)
-    return flat.reshape(wanted.shape)  # read-only, like all constants
+def _array_of(constants: bytes | memoryview, start: int, expected: TensorType) -> NDArray:
+    flat = np.frombuffer(constants, numpy_dtype(expected.dtype), expected.size, start)
+    return flat.reshape(expected.shape)  # read-only, like all constants

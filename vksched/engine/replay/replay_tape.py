@@ -68,7 +68,11 @@ def replay_tape(tape: TapeFile) -> Replay:
             found.append((_place_of(tape.events, number), rebuilt.difference))
         taped = of_plan.get(number, [])
         if document["decides"]:
-            notes += [f"{where}: its {count_of(len(taped), 'run')} decided anew"] if taped else []
+            notes += (
+                [f"{where}: its {count_of(len(taped), 'run')} scheduled dynamically"]
+                if taped
+                else []
+            )
             continue
         if taped and any("/" in device["name"] for device in document["topology"]["devices"]):
             notes.append(f"{where}: its runs are not compared: several computers carried them out")
@@ -135,7 +139,7 @@ def _gaps(tape: TapeFile) -> list[str]:
     """Return notes on the events and plans that the tape has dropped."""
     out: list[str] = []
     if tape.dropped:
-        out.append(f"{count_of(tape.dropped, 'event')} had made room for later ones")
+        out.append(f"{count_of(tape.dropped, 'event')} dropped for later ones")
     if tape.dropped_plans:
-        out.append(f"{count_of(tape.dropped_plans, 'plan')} had made room for later ones")
+        out.append(f"{count_of(tape.dropped_plans, 'plan')} dropped for later ones")
     return out

@@ -113,7 +113,7 @@ def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
 
 
 def _ops(plan: PlanValue, split: int) -> str:
-    """Return the op kinds of a split, at most KINDS."""
+    """Return the op kinds of a split, at most MAX_KINDS."""
     kinds = list(dict.fromkeys(plan.graph.nodes[node].op for node in plan.splits[split].nodes))
     return ", ".join(kinds[:MAX_KINDS]) + (", ..." if len(kinds) > MAX_KINDS else "")
 

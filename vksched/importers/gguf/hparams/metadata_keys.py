@@ -83,7 +83,7 @@ class Keys:
         value = self._get(name, default)
         if isinstance(value, str):
             return value
-        raise self._wrong(name, "a word", value)
+        raise self._wrong(name, "a string", value)
 
     def per_layer(
         self, name: str, layers: int, default: tuple[int, ...] | None = None

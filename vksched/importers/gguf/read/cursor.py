@@ -61,8 +61,8 @@ class Cursor:
 
     def numbers(self, dtype: str, count: int, what: str) -> NDArray:
         """Return numbers as a read-only view of the file."""
-        wanted = np.dtype(dtype).newbyteorder("<")
-        return np.frombuffer(self.take(count * wanted.itemsize, what), wanted)
+        element_type = np.dtype(dtype).newbyteorder("<")
+        return np.frombuffer(self.take(count * element_type.itemsize, what), element_type)
 
     def count(self, least_bytes: int, most: int, what: str) -> int:
         """Return the number of items that follow.

@@ -164,7 +164,7 @@ def _paths_of_parts(path: Path, count: int) -> list[Path]:
     if named is None or int(named[3]) != count or not 1 <= int(named[2]) <= count:
         raise ModelFormatError(
             f"[gguf] expected a part of {count} with a name such as model-00001-of-{count:05}.gguf"
-            f", got {path.name!r}; try to give all parts the names that they were made with"
+            f", got {path.name!r}; try the original names of all parts"
         )
     if count > MAX_PARTS:
         raise ModelFormatError(f"[gguf] expected a model of at most {MAX_PARTS} parts, got {count}")
@@ -173,14 +173,14 @@ def _paths_of_parts(path: Path, count: int) -> list[Path]:
 
 def _check_part(part: _Part, name: str, number: int, count: int) -> None:
     """Raise ModelFormatError if a file is not the part that its name says."""
-    for key, wanted in (
+    for key, expected in (
         (Keys.Split.LLM_KV_SPLIT_NO, number),
         (Keys.Split.LLM_KV_SPLIT_COUNT, count),
     ):
         found = part.metadata.get(key)
-        if not _is_whole(found, MAX_PARTS) or found != wanted:
+        if not _is_whole(found, MAX_PARTS) or found != expected:
             raise ModelFormatError(
-                f"[gguf] {name}: expected {wanted} as {key!r}, got {shortened(found)}; try to "
+                f"[gguf] {name}: expected {expected} as {key!r}, got {shortened(found)}; try to "
                 "get this part again"
             )
 
@@ -200,10 +200,10 @@ def _joined(parts: list[_Part], paths: tuple[Path, ...]) -> GgufFile:
                     "in two"
                 )
             tensors[name] = tensor
-    wanted = _split_number(first, Keys.Split.LLM_KV_SPLIT_TENSORS_COUNT, len(tensors))
-    if wanted != len(tensors):
+    expected = _split_number(first, Keys.Split.LLM_KV_SPLIT_TENSORS_COUNT, len(tensors))
+    if expected != len(tensors):
         raise ModelFormatError(
-            f"[gguf] expected {wanted} tensors in all parts, as the first one says, got "
+            f"[gguf] expected {expected} tensors in all parts, as the first one says, got "
             f"{len(tensors)}; the parts are not of one model"
         )
     known = [part.identity for part in parts if part.identity is not None]
