@@ -198,11 +198,11 @@ class _Input:
                 f"[run] expected shape {self._shape} for input {name!r}, got {array.shape}"
             )
         if self._bounds is not None and array.size:
-            (low, high), least, most = self._bounds, array.min(), array.max()
-            if least < low or most > high:
+            (low, high), smallest, largest = self._bounds, array.min(), array.max()
+            if smallest < low or largest > high:
                 raise IndexOutOfRange(
                     f"[run] expected values in {low}..{high} for input {name!r}, as its bounds "
-                    f"say, got {least}..{most}"
+                    f"say, got {smallest}..{largest}"
                 )
         return array
 

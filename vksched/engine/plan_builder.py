@@ -396,8 +396,10 @@ class Preparing:
         spec = self._tuner.tuned(spec)
         spec = self.paces.correct(self._calibrator.costed(spec))
         submit_granularity = self._settings.submit_granularity.get(device.name, "split")
-        least = spec.offload_flops_per_byte if self._settings.offload else math.inf
-        return replace(spec, submit_granularity=submit_granularity, offload_flops_per_byte=least)
+        min_intensity = spec.offload_flops_per_byte if self._settings.offload else math.inf
+        return replace(
+            spec, submit_granularity=submit_granularity, offload_flops_per_byte=min_intensity
+        )
 
 
 def _only(topology: Topology, names: Sequence[str]) -> Topology:

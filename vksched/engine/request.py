@@ -292,11 +292,11 @@ def least_limits(topology: Topology) -> Limits | None:
     limits = [d.limits for d in _in_use(topology)]
     if not limits:
         return None
-    least = {name: min(getattr(each, name) for each in limits) for name in _SIZES}
+    min_limits = {name: min(getattr(each, name) for each in limits) for name in _SIZES}
     # independent of the order of devices; the subgroup sizes of CPU drivers select kernels
     software = [each for each in limits if each.software]
     lanes = min((each for each in software or limits), key=lambda each: each.subgroup_size)
-    return replace(lanes, **least)
+    return replace(lanes, **min_limits)
 
 
 def _subset(topology: Topology, working: Collection[int] | None) -> Topology:

@@ -237,8 +237,8 @@ class Generator:
         writes must fit into the cache.
         """
         part = SIZES[-1]
-        least = size - part + 1 if size > part else size / 2
-        return least <= rest and size <= room
+        min_tokens = size - part + 1 if size > part else size / 2
+        return min_tokens <= rest and size <= room
 
     def _decide(self) -> None:
         """Decide the placement of layers, unless it is set, and the sizes of steps."""

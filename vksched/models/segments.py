@@ -222,8 +222,8 @@ class SegmentCache:
         gone: list[CompiledSegment] = []
         compiled = [s for s in self._segments if s.run is not None]
         without = [s for s in self._segments if s.run is None]
-        most = self.limit * self._most_used
-        for segments, limit in ((compiled, most), (without, GRAPHLESS_FACTOR * most)):
+        max_graphs = self.limit * self._most_used
+        for segments, limit in ((compiled, max_graphs), (without, GRAPHLESS_FACTOR * max_graphs)):
             idle = (s for s in segments if s not in self._users)
             for old in itertools.islice(idle, max(0, len(segments) - limit)):
                 gone += self._drop(old)

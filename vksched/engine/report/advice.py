@@ -90,8 +90,8 @@ class Advice:
         if not self.alternatives:
             return []
         if not found:
-            least = percent(min(map(self._margin, self.alternatives)))
-            text = f"no device to remove or to add would make {phrases.made} over {least}"
+            min_gain = percent(min(map(self._margin, self.alternatives)))
+            text = f"no device to remove or to add would make {phrases.made} over {min_gain}"
             return [f"{text} {phrases.smaller}, by simulation"]
         now = formatter.text(self.value(self.now) or 0.0)
         return [

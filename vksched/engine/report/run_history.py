@@ -115,9 +115,10 @@ class GraphHistory:
         if (runs and not self._same_history(runs[-1][0], plan)) or len(
             stats.splits
         ) > LARGE_PLAN_SPLITS:
-            most = MAX_SPLITS // max(1, len(stats.splits))
+            max_runs = MAX_SPLITS // max(1, len(stats.splits))
             self._runs = runs = deque(
-                (r for r in runs.copy() if self._same_history(r[0], plan)), min(RUNS, max(1, most))
+                (r for r in runs.copy() if self._same_history(r[0], plan)),
+                min(RUNS, max(1, max_runs)),
             )
         runs.append((plan, stats))
 
@@ -157,8 +158,8 @@ class RunHistory:
         with self._lock:
             if plans != self._plans:  # plans compare by identity
                 splits = sum([len(graph.stats.splits) for graph in run.graphs])
-                most = max(1, min(RUNS, MAX_SPLITS // max(1, splits)))
-                self._plans, self._runs = plans, deque(maxlen=most)
+                max_runs = max(1, min(RUNS, MAX_SPLITS // max(1, splits)))
+                self._plans, self._runs = plans, deque(maxlen=max_runs)
             self._runs.append(run)
 
     def last(self, count: int | None = None) -> tuple[WholeRun, ...]:

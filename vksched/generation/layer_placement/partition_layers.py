@@ -125,9 +125,9 @@ def partition_layers(
         if chosen or with_host
     ]
     sets.sort(key=lambda each: len(each[0]) + each[1])
-    found = [(s, tables.least(*s)) for s in sets if competes or not s[1]]
+    found = [(s, tables.fastest(*s)) for s in sets if competes or not s[1]]
     if not any(partition for _, partition in found):
-        found = [(s, tables.least(*s)) for s in sets]
+        found = [(s, tables.fastest(*s)) for s in sets]
     best: LayerPartition | None = None
     most_s = math.inf
     for (chosen, _), partition in found:
@@ -170,7 +170,7 @@ class _Tables:
             self._known[device] = _Table(self.layers, self.places[device], device, self.sizes)
         return self._known[device]
 
-    def least(self, chosen: tuple[int, ...], with_host: bool) -> LayerPartition | None:
+    def fastest(self, chosen: tuple[int, ...], with_host: bool) -> LayerPartition | None:
         """Return the fastest partition in which each of the chosen devices has a layer range; None
         if none fits.
         """
@@ -249,15 +249,15 @@ def _best_ranges(
     for used in range(1 << len(tables)):
         here = _Frontier(np.full(count, np.inf), [None] * count)
         if not used:
-            here.least[0] = 0.0
+            here.min_cost[0] = 0.0
         for lane in reversed(range(len(tables))):  # ties: the first device comes first
             if used >> lane & 1:
                 before = used ^ 1 << lane
-                here.extend(reached[before].least, costs[lane], before, lane)
+                here.extend(reached[before].min_cost, costs[lane], before, lane)
         for lane in range(len(tables), len(lanes)):
-            here.extend(here.least.copy(), costs[lane], used, lane)
+            here.extend(here.min_cost.copy(), costs[lane], used, lane)
         reached.append(here)
-    if not math.isfinite(reached[-1].least[-1]):
+    if not math.isfinite(reached[-1].min_cost[-1]):
         return ()
     out: list[LayerRange] = []
     used, end = len(reached) - 1, count - 1
@@ -274,14 +274,14 @@ class _Frontier:
     set, the start and the device of the last layer range.
     """
 
-    least: NDArray
+    min_cost: NDArray
     ways: list[tuple[int, int, int] | None]
 
     def extend(self, before: NDArray, cost: NDArray, used: int, lane: int) -> None:
         """Append a layer range to the earlier states if that lowers the cost."""
         sums = before[:, None] + cost
         starts = sums.argmin(0)
-        least = sums.min(0)
-        for end in np.flatnonzero(least < self.least):
-            self.least[end] = least[end]
+        min_cost = sums.min(0)
+        for end in np.flatnonzero(min_cost < self.min_cost):
+            self.min_cost[end] = min_cost[end]
             self.ways[end] = used, int(starts[end]), lane

@@ -94,15 +94,15 @@ def read_hyper(file: GgufFile) -> Hyper:
         A key is missing, or its value is invalid.
     """
     keys = Keys(architecture_of(file), file.metadata)
-    layers = keys.whole("block_count", most=MAX_LAYERS)
+    layers = keys.whole("block_count", maximum=MAX_LAYERS)
     width = keys.whole("embedding_length")
     heads = keys.per_layer("attention.head_count", layers)
     head_width = width // max(1, *heads)
     key_length = keys.whole("attention.key_length", head_width)
     feed_forward = keys.per_layer("feed_forward_length", layers, (0,) * layers)
-    experts = keys.whole("expert_count", 0, least=0, most=MAX_EXPERTS)
+    experts = keys.whole("expert_count", 0, minimum=0, maximum=MAX_EXPERTS)
     eps = "attention.layer_norm_rms_epsilon"
-    context = keys.whole("context_length", most=MAX_CONTEXT)
+    context = keys.whole("context_length", maximum=MAX_CONTEXT)
     rope = read_rope(keys, key_length, context)
     return Hyper(
         architecture=keys.architecture,
@@ -117,7 +117,7 @@ def read_hyper(file: GgufFile) -> Hyper:
         feed_forward=feed_forward,
         eps=keys.real(eps if keys.has(eps) else "attention.layer_norm_epsilon"),
         rope=rope,
-        window=min(keys.whole("attention.sliding_window", 0, least=0), context),
+        window=min(keys.whole("attention.sliding_window", 0, minimum=0), context),
         windowed=keys.flags("attention.sliding_window_pattern", layers),
         scale=keys.real("attention.scale", 0.0),
         temperature_scale=keys.real("attention.temperature_scale", 0.0),
@@ -128,12 +128,12 @@ def read_hyper(file: GgufFile) -> Hyper:
         residual_scale=keys.real("residual_scale", 0.0),
         logit_scale=keys.real("logit_scale", 0.0),
         experts=experts,
-        experts_used=keys.whole("expert_used_count", most=experts) if experts else 0,
-        expert_inner=keys.whole("expert_feed_forward_length", max(feed_forward), least=0),
-        shared_inner=keys.whole("expert_shared_feed_forward_length", 0, least=0),
+        experts_used=keys.whole("expert_used_count", maximum=experts) if experts else 0,
+        expert_inner=keys.whole("expert_feed_forward_length", max(feed_forward), minimum=0),
+        shared_inner=keys.whole("expert_shared_feed_forward_length", 0, minimum=0),
         expert_scale=keys.real("expert_weights_scale", 0.0),
         causal=keys.flag("attention.causal", True),
-        pooling=POOLINGS[keys.whole("pooling_type", 0, least=0, most=len(POOLINGS) - 1)],
+        pooling=POOLINGS[keys.whole("pooling_type", 0, minimum=0, maximum=len(POOLINGS) - 1)],
         token_types=Keys("tokenizer.ggml", file.metadata).whole("token_type_count", 1),
     )
 

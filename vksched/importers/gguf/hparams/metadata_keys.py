@@ -51,13 +51,13 @@ class Keys:
         return f"{self.architecture}.{name}" in self._metadata
 
     def whole(
-        self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE
+        self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_SIZE
     ) -> int:
         """Return an integer."""
         value = self._get(name, default)
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
-        raise self._wrong(name, f"a whole number of {least} to {most}", value)
+        raise self._wrong(name, f"a whole number of {minimum} to {maximum}", value)
 
     def real(self, name: str, default: float | None = None) -> float:
         """Return a positive number within the range of float32 with headroom; also 0 if that is the
@@ -108,7 +108,7 @@ class Keys:
             return ()
         value = self._get(name, None)
         if not isinstance(value, np.ndarray):
-            period = self.whole(name, least=0)
+            period = self.whole(name, minimum=0)
             return tuple(period == 0 or (each + 1) % period > 0 for each in range(layers))
         if value.dtype.kind in "bui" and value.shape == (layers,):
             return tuple(bool(each) for each in value.tolist())

@@ -43,7 +43,7 @@ def read_rope(keys: Keys, key_length: int, context: int) -> Rope:
     original = keys.whole("rope.scaling.original_context_length", context)
     return Rope(
         base=keys.real("rope.freq_base", 10000.0),
-        dims=keys.whole("rope.dimension_count", key_length, most=key_length),
+        dims=keys.whole("rope.dimension_count", key_length, maximum=key_length),
         scaling=scaling,
         factor=factor,
         original=original,

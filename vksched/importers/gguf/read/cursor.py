@@ -64,10 +64,10 @@ class Cursor:
         element_type = np.dtype(dtype).newbyteorder("<")
         return np.frombuffer(self.take(count * element_type.itemsize, what), element_type)
 
-    def count(self, least_bytes: int, most: int, what: str) -> int:
+    def count(self, min_bytes: int, max_count: int, what: str) -> int:
         """Return the number of items that follow.
 
-        least_bytes: the minimum size of an item. most: the maximum number.
+        min_bytes: the minimum size of an item. max_count: the maximum number.
 
         Raises
         ------
@@ -75,14 +75,14 @@ class Cursor:
             The number is larger than that, or than the rest of the file can hold.
         """
         found = int(self.number("Q", what))
-        if found > min(most, self.left // least_bytes):
+        if found > min(max_count, self.left // min_bytes):
             raise ModelFormatError(
-                f"[gguf] {what}: expected at most {min(most, self.left // least_bytes)} with "
+                f"[gguf] {what}: expected at most {min(max_count, self.left // min_bytes)} with "
                 f"{self.left} bytes left of the file, got {found}; the file is cut off or damaged"
             )
         return found
 
-    def name(self, most_bytes: int, what: str) -> str:
+    def name(self, max_bytes: int, what: str) -> str:
         """Return a UTF-8 string.
 
         Raises
@@ -90,7 +90,7 @@ class Cursor:
         ModelFormatError
             It is empty, too long, or not UTF-8.
         """
-        size = self.count(1, most_bytes, f"{what}, length of its name")
+        size = self.count(1, max_bytes, f"{what}, length of its name")
         raw = bytes(self.take(size, what))
         try:
             text = raw.decode()

@@ -217,5 +217,5 @@ def _joined(parts: list[_Part], paths: tuple[Path, ...]) -> GgufFile:
     )
 
 
-def _is_whole(value: object, most: int) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+def _is_whole(value: object, maximum: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum

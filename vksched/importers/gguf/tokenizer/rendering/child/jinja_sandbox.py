@@ -170,8 +170,8 @@ def _to_json(
 
 def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
     text, old, new = (str(_checked(each)) for each in (value, old, new))
-    most = text.count(old) if count is None or count < 0 else min(text.count(old), count)
-    if len(text) + most * len(new) > MAX_SIZE:
+    max_count = text.count(old) if count is None or count < 0 else min(text.count(old), count)
+    if len(text) + max_count * len(new) > MAX_SIZE:
         raise SecurityError(f"expected texts of at most {MAX_SIZE} characters, got more")
     return text.replace(old, new, -1 if count is None else count)
 

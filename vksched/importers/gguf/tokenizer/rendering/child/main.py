@@ -97,7 +97,7 @@ def _limit(memory_bytes: int) -> None:
     for ends in (signal.SIGALRM, signal.SIGXCPU):  # the parent may ignore or block them
         signal.signal(ends, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {ends})
-    for name, most in (
+    for name, limit in (
         ("RLIMIT_CORE", 0),
         ("RLIMIT_FSIZE", 0),
         ("RLIMIT_NOFILE", 0),
@@ -107,7 +107,7 @@ def _limit(memory_bytes: int) -> None:
         number = getattr(resource, name, None)
         if number is not None:
             with suppress(OSError, ValueError):  # macOS has some by name only
-                resource.setrlimit(number, (most, most))
+                resource.setrlimit(number, (limit, limit))
 
 
 def _start_clocks(seconds: float) -> None:
@@ -119,10 +119,10 @@ def _start_clocks(seconds: float) -> None:
     import resource
 
     signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_S)
-    most = int(time.process_time() + seconds + GRACE_S) + 1
+    limit = int(time.process_time() + seconds + GRACE_S) + 1
     allowed = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    if allowed == resource.RLIM_INFINITY or most < allowed:
-        resource.setrlimit(resource.RLIMIT_CPU, (most, allowed))
+    if allowed == resource.RLIM_INFINITY or limit < allowed:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, allowed))
 
 
 def _stop_clocks() -> None:
