@@ -2,5 +2,5 @@
 
 metadata --> Vocabulary --> one of: byte_pair, sentence_piece, unigram, word_piece
                  |                        |
-text --special tokens--+--- pieces of text -----+--> ids --> bytes --> text
+text --specials--+--- pieces of text -----+--> ids --> bytes --> text
 """
