@@ -256,7 +256,7 @@ def test_a_file_of_another_question_is_set_aside(model: LanguageModel, folder: P
     right = asked(model)
     (path,) = folder.glob("*.json")
     path.write_text(text)
-    with pytest.warns(VkschedWarning, match="of another question"):
+    with pytest.warns(VkschedWarning, match="it has another key"):
         assert asked(model) == right
 
 
