@@ -113,7 +113,7 @@ def find_policy(problem: Problem, policy: str) -> Callable[[Problem], Placed]:
         if device not in problem.where.devices:
             raise PlanError(_unknown("device", device, list(problem.where.devices)))
         number = problem.where.devices.index(device)
-        return lambda given: single(given, number)
+        return lambda graph: single(graph, number)
     if policy not in POLICIES:
         raise PlanError(_unknown("policy", policy, [*policies(), "single:<device>"]))
     return POLICIES[policy]

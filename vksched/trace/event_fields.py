@@ -17,7 +17,7 @@ def fields_of(event: Event) -> dict[str, object]:
     skipped = LEFT_OUT.get(event.name, ()) if event.plan >= 0 else ()
     out = {key: plain(value) for key, value in event.fields.items() if key not in skipped}
     if "stats" in skipped:
-        told = plain(event.fields.get("stats"))
-        told = told if isinstance(told, dict) else {}
-        out["stats"] = {k: v for k, v in told.items() if k not in ("splits", "spans")}
+        stats = plain(event.fields.get("stats"))
+        stats = stats if isinstance(stats, dict) else {}
+        out["stats"] = {k: v for k, v in stats.items() if k not in ("splits", "spans")}
     return out

@@ -112,18 +112,18 @@ class Trace:
                 raise
             except BaseException as error:
                 self.remove(sink)
-                (said,) = traceback.format_exception_only(type(error), error)[-1:]
-                warn(f"[trace] a sink failed and was removed: {said.strip()}")
+                (message,) = traceback.format_exception_only(type(error), error)[-1:]
+                warn(f"[trace] a sink failed and was removed: {message.strip()}")
 
 
-def as_trace(given: Trace | Sink | Sequence[Sink] | None) -> Trace:
+def as_trace(value: Trace | Sink | Sequence[Sink] | None) -> Trace:
     """Return a trace, of a trace, of one sink or of several."""
-    if given is None or isinstance(given, Trace):
-        return given or Trace()
-    sinks = [given] if callable(given) else given
+    if value is None or isinstance(value, Trace):
+        return value or Trace()
+    sinks = [value] if callable(value) else value
     if not isinstance(sinks, Sequence) or not all(map(callable, sinks)):
         raise PlanError(
-            f"[Scheduler] expected a vs.Trace, a sink or a list of sinks, got {given!r}; try "
+            f"[Scheduler] expected a vs.Trace, a sink or a list of sinks, got {value!r}; try "
             "trace=vs.Tape()"
         )
     return Trace(sinks=sinks)

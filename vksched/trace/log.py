@@ -47,15 +47,15 @@ def log_sink(logger: logging.Logger | str = LOGGER) -> Sink:
 
 def _line(event: Event) -> str:
     """Return an event as JSON on one line."""
-    told: dict[str, object] = {
+    record: dict[str, object] = {
         "event": event.name,
         "device": event.device,
         "start_s": event.start_s,
         "seconds": event.end_s - event.start_s,
     }
     if event.run >= 0:
-        told["run"] = event.run
+        record["run"] = event.run
     if event.plan >= 0:
-        told["plan"] = event.plan
-    fields = {k: v for k, v in fields_of(event).items() if k not in told}
-    return json.dumps({**told, **fields})
+        record["plan"] = event.plan
+    fields = {k: v for k, v in fields_of(event).items() if k not in record}
+    return json.dumps({**record, **fields})

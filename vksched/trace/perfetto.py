@@ -267,8 +267,8 @@ def _memory(events: Sequence[Event], pids: Mapping[str, int]) -> Iterator[dict[s
     for event in sorted(events, key=lambda event: event.end_s):
         if event.name not in ("prepare", "release"):
             continue
-        given = {key: event.fields.get(key) for key in _HELD}
-        sizes = {key: size if isinstance(size, int) else 0 for key, size in given.items()}
+        sizes_by_key = {key: event.fields.get(key) for key in _HELD}
+        sizes = {key: size if isinstance(size, int) else 0 for key, size in sizes_by_key.items()}
         change = sum(sizes.values()) - 2 * sizes["resident_bytes"]
         held[event.device] += change if event.name == "prepare" else -change
         held[event.device] = max(held[event.device], 0)

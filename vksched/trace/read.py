@@ -104,8 +104,8 @@ def _data(path: Path) -> object:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST + 1)
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise Wrong(said) from None
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise Wrong(reason) from None
     if len(text) > MOST:
         raise Wrong(f"expected at most {MOST:,} characters, got more")
     if not text.strip():
@@ -147,8 +147,8 @@ def _check_graph(graph: Mapping[str, Any], where: str) -> None:
 def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -> None:
     nodes, splits = len(graph["nodes"]), len(plan["splits"])
     devices = len(plan["memory"])
-    given = plan["topology"].get("devices")
-    if not isinstance(given, list) or len(given) != devices:
+    items = plan["topology"].get("devices")
+    if not isinstance(items, list) or len(items) != devices:
         raise Wrong(f"expected {devices} devices in {where}.machine, as there are memories")
     if len(plan["placements"]) != nodes:
         raise Wrong(f"expected {nodes} placements in {where}, got {len(plan['placements'])}")
@@ -158,7 +158,7 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
     if plan["decision"] is not None:
         weighed = [plan["decision"][key] for key in ("chosen", "best_single_device")]
         _in_range(weighed, len(plan["decision"]["candidates"]), f"{where}.decision")
-        names = [str(each.get("name")) for each in given if isinstance(each, dict)]
+        names = [str(each.get("name")) for each in items if isinstance(each, dict)]
         if not set(plan["decision"]["devices"]) <= {*names}:
             raise Wrong(f"expected devices of the machine in {where}.decision.devices")
     _in_range([*plan["asked"]["observed"].values()], MAX_OBSERVERS, f"{where}.asked.observed")
@@ -169,8 +169,8 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
     _in_range([device for device, _, _ in plan["locations"]], devices, f"{where}.locations")
     _in_range([node for _, node, _ in plan["locations"]], nodes, f"{where}.locations", -nodes)
     _in_range([device for _, device, *_ in plan["spans"]], devices, f"{where}.spans")
-    told = [split for _, _, split, *_ in plan["spans"] if split is not None]
-    _in_range(told, splits, f"{where}.spans")
+    split_ids = [split for _, _, split, *_ in plan["spans"] if split is not None]
+    _in_range(split_ids, splits, f"{where}.spans")
 
 
 def _check_split(split: Mapping[str, Any], sizes: tuple[int, int, int], where: str) -> None:

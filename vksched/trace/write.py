@@ -53,8 +53,10 @@ def save_tape(
         VkschedError: the file cannot be written.
     """
     about = document(events, graphs, plans, dropped, dropped_plans)
-    told = [replace(event, plan=row[5]) for event, row in zip(events, about["events"], strict=True)]
-    shown = perfetto_events(told, about["graphs"], about["plans"])
+    named = [
+        replace(event, plan=row[5]) for event, row in zip(events, about["events"], strict=True)
+    ]
+    shown = perfetto_events(named, about["graphs"], about["plans"])
     text = json.dumps({"traceEvents": shown, "vksched": about}, allow_nan=False)
     try:
         Path(path).write_text(text, encoding="utf-8")

@@ -82,7 +82,7 @@ class Transfer:
 
 def draw_timeline(
     title: str,
-    told: str,
+    subtitle: str,
     rows: Sequence[Row],
     transfers: Sequence[Transfer] = (),
     *,
@@ -91,13 +91,13 @@ def draw_timeline(
 ) -> str:
     """Return the picture as SVG text; the same for the same values.
 
-    told: a line below the title. span_s: where the axis ends, if it goes on after the last bar.
+    subtitle: a line below the title. span_s: where the axis ends, if it goes on after the last bar.
     noun: what bars are, where some are joined. More than 400 transfers are left out.
     """
     height = TOP + ROW * len(rows) + 44
     root = new_picture(WIDTH, height, title)
     add_text(root, MARGIN, 22, title, weight="bold", size="12")
-    add_text(root, MARGIN, 40, told)
+    add_text(root, MARGIN, 40, subtitle)
     ends = [bar.finish_s for row in rows for bar in row.bars]
     span_s = max([span_s, *ends, *(c.finish_s for c in transfers)])
     span_s = span_s if span_s > MIN_S else 1.0

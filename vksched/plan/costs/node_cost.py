@@ -189,8 +189,8 @@ def call_work(spec: DeviceSpec, op: Op, call: Call) -> Work:
     """Return the work of a call on a device, conversions included."""
     work = op.work(call.inputs, call.output, call.attrs)
     if spec.kind != "cpu":
-        beside = conversion_bytes(op, call)
-        work = replace(work, bytes_moved=work.bytes_moved + beside)
+        conversion = conversion_bytes(op, call)
+        work = replace(work, bytes_moved=work.bytes_moved + conversion)
     return work
 
 

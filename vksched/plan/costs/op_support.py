@@ -156,16 +156,16 @@ class OpSupport:
         count = len(self.graph.nodes)
         if not self._pipeline_order:
             return (0,) * count
-        given = [self._pipeline_order.get(node.name) for node in self.graph.nodes]
+        slots = [self._pipeline_order.get(node.name) for node in self.graph.nodes]
         for node in self.computed:
-            before = [t for p in self.operands[node.id] if (t := given[p]) is not None]
-            if given[node.id] is None:
-                given[node.id] = max(before, default=None)
+            before = [t for p in self.operands[node.id] if (t := slots[p]) is not None]
+            if slots[node.id] is None:
+                slots[node.id] = max(before, default=None)
         for node in reversed(self.computed):
-            if given[node.id] is None:
-                after = [t for r in self.readers[node.id] if (t := given[r]) is not None]
-                given[node.id] = min(after, default=0)
-        pipeline_order = [turn or 0 for turn in given]
+            if slots[node.id] is None:
+                after = [t for r in self.readers[node.id] if (t := slots[r]) is not None]
+                slots[node.id] = min(after, default=0)
+        pipeline_order = [turn or 0 for turn in slots]
         for node in self.computed:
             pipeline_order[node.id] = max(
                 [pipeline_order[node.id], *(pipeline_order[p] for p in self.operands[node.id])]
@@ -193,5 +193,5 @@ class OpSupport:
 
 def _shared(alike: Sequence[int]) -> list[dict[Key, Answer]]:
     """Return an empty mapping for each device; devices that are alike have the same one."""
-    made: dict[int, dict[Key, Answer]] = {}
-    return [made.setdefault(first, {}) for first in alike]
+    answers: dict[int, dict[Key, Answer]] = {}
+    return [answers.setdefault(first, {}) for first in alike]

@@ -22,7 +22,7 @@ from .scene import Box, Frame, Net, Scene, Wire
 
 LINE = 13.0
 PAD = 8.0
-BESIDE = 14.0
+BOX_GAP = 14.0
 PER_ROW = 4
 TITLE = 20.0
 TRACK = 7.0
@@ -172,7 +172,7 @@ def _give_x(
         row_sizes = (len(r) for rs in rows.values() for r in rs if scene.boxes[r[0]].lane == number)
         most = max(row_sizes, default=1)
         titles = max((len(f.title) for f in scene.frames if f.lane == number), default=0)
-        needed = lane.gutter + most * wide + (most - 1) * BESIDE + PAD
+        needed = lane.gutter + most * wide + (most - 1) * BOX_GAP + PAD
         texts = lane.gutter + PAD + CHAR * max(titles, head_chars.get(number, 0))
         lane.width = max(LANE_WIDTH, needed, texts)
         for box in here:
@@ -183,10 +183,10 @@ def _give_x(
         for row in found:
             lane = lanes[scene.boxes[row[0]].lane]
             wide = scene.boxes[row[0]].width
-            total = len(row) * wide + (len(row) - 1) * BESIDE
+            total = len(row) * wide + (len(row) - 1) * BOX_GAP
             at = lane.x + lane.gutter + (lane.width - lane.gutter - PAD - total) / 2
             for i, member in enumerate(row):
-                scene.boxes[member].x = at + i * (wide + BESIDE)
+                scene.boxes[member].x = at + i * (wide + BOX_GAP)
     return lanes
 
 
@@ -272,9 +272,9 @@ class _Router:
             lane = self.lanes[frame.lane]
             top, bottom = tops[frame.first] - 3, bottoms[frame.last] + 6
             out.frames.append((frame, lane.x, top, lane.width, bottom - top))
-        told: set[Net] = set()
+        labelled: set[Net] = set()
         for wire in self.scene.wires:
-            out.lines.append(self._line(wire, tops, bottoms, told))
+            out.lines.append(self._line(wire, tops, bottoms, labelled))
         last = self.lanes[-1]
         out.width = last.x + last.width + MARGIN
         out.height = max(bottoms.values()) + GAP
@@ -297,7 +297,7 @@ class _Router:
         return tops, bottoms
 
     def _line(
-        self, wire: Wire, tops: dict[int, float], bottoms: dict[int, float], told: set[Net]
+        self, wire: Wire, tops: dict[int, float], bottoms: dict[int, float], labelled: set[Net]
     ) -> Line:
         source, target = self.scene.boxes[wire.source], self.scene.boxes[wire.target]
         leave, enter = self._leave(wire), self.enter[wire.net, wire.target]
@@ -313,8 +313,8 @@ class _Router:
         x, below = self.down[wire.net], level(source.row)
         points = [start, (leave, below), (x, below), (x, above), (enter, above), end]
         at = None
-        if wire.label and wire.net not in told and source.lane != target.lane:
-            told.add(wire.net)
+        if wire.label and wire.net not in labelled and source.lane != target.lane:
+            labelled.add(wire.net)
             row = source.row + 1
             at = (x + 4, (tops[row] + bottoms[row]) / 2)
         return Line(wire, points, at)

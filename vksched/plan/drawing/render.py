@@ -116,10 +116,10 @@ def _draw_legend(
         ("from or to the caller", _style("host")),
         ("stays on the device", _style("stays")),
     )
-    for told, style in samples:
+    for label, style in samples:
         ET.SubElement(root, "path", {"d": f"M{as_pixels(x)} {as_pixels(y - 3)}h24", **style})
-        add_text(root, x + 30, y, told)
-        x += 30 + CHAR * (len(told) + 2)
+        add_text(root, x + 30, y, label)
+        x += 30 + CHAR * (len(label) + 2)
     if fallen:
         y += LINE + 2
         add_rect(root, MARGIN, y - 8, 14, 9, "#ffffff", FALLEN, "2")
@@ -163,7 +163,7 @@ def _draw_line(inner: ET.Element, line: Line) -> None:
     style = {**_style(line.wire.kind), "stroke-linejoin": "round"}
     ET.SubElement(group, "polyline", {"points": corners, **style})
     x, y = line.points[-1]
-    left, middle, right = (as_pixels(x + beside) for beside in (-3.5, 0, 3.5))
+    left, middle, right = (as_pixels(x + dx) for dx in (-3.5, 0, 3.5))
     above = as_pixels(y - 6)
     tip = f"M{left} {above}L{middle} {as_pixels(y)}L{right} {above}z"
     ET.SubElement(group, "path", d=tip, fill=style["stroke"])

@@ -139,9 +139,9 @@ class _SceneBuilder:
     # -- frames and boxes --------------------------------------------------------------------------
 
     def add_frames(self) -> None:
-        given = {c.node for s in self.plan.splits for c in s.uploads if c.source == HOST}
-        given |= {r for r in self.outputs if self.graph.nodes[r].declaration.leaf}
-        self._add_frame(Frame(DRIVER, "from the caller"), sorted(given), dict.fromkeys(given, 0))
+        inputs = {c.node for s in self.plan.splits for c in s.uploads if c.source == HOST}
+        inputs |= {r for r in self.outputs if self.graph.nodes[r].declaration.leaf}
+        self._add_frame(Frame(DRIVER, "from the caller"), sorted(inputs), dict.fromkeys(inputs, 0))
         for split in self.plan.splits:
             waits = f", waits for {', '.join(map(str, split.waits))}" if split.waits else ""
             title = f"split {split.id}: {count_of(len(split.nodes), 'node')}{waits}"

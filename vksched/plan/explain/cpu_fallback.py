@@ -74,15 +74,15 @@ def _is_small(plan: PlanValue, node: Node) -> bool:
     )
 
 
-def warn_of_fallbacks(plan: PlanValue, told: set[str]) -> None:
-    """Warn of each op that falls to numpy and is not yet in `told`, and adds it.
+def warn_of_fallbacks(plan: PlanValue, warned: set[str]) -> None:
+    """Warn of each op that falls to numpy and is not yet in `warned`, and adds it.
 
     Ops with the same reasons share a warning.
     """
     groups: dict[tuple[str, ...], list[Fallback]] = {}
     for fallback in find_fallbacks(plan):
-        if fallback.op not in told:
-            told.add(fallback.op)
+        if fallback.op not in warned:
+            warned.add(fallback.op)
             whys = tuple(why for _, why in fallback.reasons)
             groups.setdefault(whys, []).append(fallback)
     for group in groups.values():

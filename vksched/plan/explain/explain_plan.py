@@ -243,7 +243,7 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
 
     wait = f", after waiting for {_splits(split.waits)}" if split.waits else ""
     lines = [f"split {split.id} on {plan.topology.devices[split.device].name}{wait}"]
-    comes = _beside(split, UPLOAD)
+    comes = _async_text(split, UPLOAD)
     live_in = [(c.node, f" from {_source(plan, split, c)}{comes}") for c in split.uploads]
     lines += listed("in", live_in)
     counts = Counter(graph.nodes[n].op for n in split.nodes)
@@ -252,12 +252,12 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
     lines.append(f"  run  {run}: {text}")
     written = [(v, f" in place of {graph.nodes[s].name}") for v, s in split.in_place]
     lines += listed("over", written)
-    leaves = _beside(split, DOWNLOAD)
+    leaves = _async_text(split, DOWNLOAD)
     lines += listed("out", [(c.node, leaves) for c in split.downloads])
     return lines + listed("seen", [(v, " by an observer") for v in split.observed])
 
 
-def _beside(split: Split, stage: str) -> str:
+def _async_text(split: Split, stage: str) -> str:
     """Returns, of copies in or out, whether they run beside the work, and when they may begin."""
     if stage not in split.async_transfers:
         return ""

@@ -262,8 +262,8 @@ def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
             host = copy.source == HOST
             if host and devices[split.device].kind == "cpu":
                 continue
-            given = "host memory" if copy.node in graph.data else "caller"
-            source = given if host else devices[plan.splits[copy.source].device].name
+            origin = "host memory" if copy.node in graph.data else "caller"
+            source = origin if host else devices[plan.splits[copy.source].device].name
             value = graph.nodes[copy.node]
             target = devices[split.device].name
             out.append(Transfer(value.name, source, target, value.type.device_bytes, split.id))
@@ -329,9 +329,9 @@ def about_as_text(about: NodeInfo) -> str:
         lines.append(f"  lives on: {held}")
     lines += _listed("reads", about.operands)
     if about.views:
-        told = "a view of it" if len(about.views) == 1 else "views of it"
+        noun = "a view of it" if len(about.views) == 1 else "views of it"
         more = ", ..." if len(about.views) > LISTED else ""
-        lines.append(f"  read by {', '.join(about.views[:LISTED])}{more}, {told}")
+        lines.append(f"  read by {', '.join(about.views[:LISTED])}{more}, {noun}")
     lines += _listed("read by", about.readers)
     if about.output:
         lines.append("  goes to the caller")
@@ -344,12 +344,14 @@ def about_as_text(about: NodeInfo) -> str:
         wide = max(len(v.device) for v in about.devices)
         for v in about.devices:
             mark = "*" if v.device == about.device else " "
-            said = f"cannot: {v.unsupported_reason}" if v.seconds is None else _said(v)
-            lines.append(f"  {mark} {v.device:{wide}}  {said}")
+            eligibility = (
+                f"cannot: {v.unsupported_reason}" if v.seconds is None else _format_eligibility(v)
+            )
+            lines.append(f"  {mark} {v.device:{wide}}  {eligibility}")
     return "\n".join(lines)
 
 
-def _said(verdict: DeviceEligibility) -> str:
+def _format_eligibility(verdict: DeviceEligibility) -> str:
     note = f"; {verdict.note}" if verdict.note else ""
     text = f"can, {_time(verdict.seconds or 0.0, verdict.measured)}"
     ways = (

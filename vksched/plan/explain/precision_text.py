@@ -32,13 +32,13 @@ def precision_lines(plan: PlanValue) -> list[str]:
                 held[split.device, how, _held_as(node)] += 1
     if not words:
         return []
-    told = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
+    counts = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
     done = [
         _describe(plan.topology.devices[device], devices[device, how], how)
-        + "".join(_weights_told(held[device, how, name], name) for name in _HELD.values())
+        + "".join(_format_weights(held[device, how, name], name) for name in _HELD.values())
         for device, how in sorted(devices)
     ]
-    return ["; ".join((f"precision: {', '.join(told)}", *done))]
+    return ["; ".join((f"precision: {', '.join(counts)}", *done))]
 
 
 _OWN_WAYS = BRAIN, BYTES
@@ -69,5 +69,5 @@ def _held_as(node: Node) -> str:
     return _HELD.get(str(node.attrs.get("format")), "")
 
 
-def _weights_told(count: int, name: str) -> str:
+def _format_weights(count: int, name: str) -> str:
     return f", with the weights of {count} held as {name}" if count else ""

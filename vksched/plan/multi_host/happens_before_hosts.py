@@ -252,8 +252,8 @@ def events_of_parts(
 
     def begin(slot: int, number: int) -> None:
         for walk in (*others, caller):
-            made = walk.run(slot, number)
-            threads.append((slot if walk is caller else -1, made, [next(made)]))
+            walked = walk.run(slot, number)
+            threads.append((slot if walk is caller else -1, walked, [next(walked)]))
 
     while started < runs or threads:
         if free and started < runs and (not threads or draw.random() < 0.2):

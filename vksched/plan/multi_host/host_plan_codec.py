@@ -151,7 +151,7 @@ def _decode_nodes(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ..
         raise PlanError(f"expected {size} placements, got {len(document['placements'])}")
     if document["copies"] > MAX_COPIES:
         raise PlanError(f"expected at most {MAX_COPIES} copies, got {document['copies']}")
-    there = {given["id"]: given for given in document["nodes"]}
+    there = {item["id"]: item for item in document["nodes"]}
     if len(there) != len(document["nodes"]) or not there.keys() <= set(range(size)):
         raise PlanError(f"expected ids from 0 to {size - 1}, each once")
     return tuple(
@@ -181,8 +181,8 @@ def _decode_transfers(document: Mapping[str, Any]) -> Steps:
     return MappingProxyType(steps)
 
 
-def _decode_transfer(given: list[Any]) -> Send | Recv:
-    first, second, third = given
+def _decode_transfer(item: list[Any]) -> Send | Recv:
+    first, second, third = item
     return (
         Send(first, second, third) if isinstance(third, str) else Recv(first, second, tuple(third))
     )

@@ -85,7 +85,7 @@ def decode_graph(document: Mapping[str, Any]) -> Graph:
         PlanError: it is none; the text says why.
     """
     try:
-        nodes = tuple(decode_node(at, given, True) for at, given in enumerate(document["nodes"]))
+        nodes = tuple(decode_node(at, item, True) for at, item in enumerate(document["nodes"]))
         budget = [MAX_BYTES]
         data = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["weights"]}
         initial = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["states"]}
@@ -103,24 +103,24 @@ def decode_graph(document: Mapping[str, Any]) -> Graph:
         raise PlanError(f"[trace] the graph of a tape cannot be made again: {error}") from error
 
 
-def decode_node(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
+def decode_node(at: int, data: Mapping[str, Any], onnx_ops: bool) -> Node:
     """Return a node of its document. onnx_ops: ops of ONNX files that only the host runs may be
     there; they are declared at first sight, as files may bring new ones.
 
     Raises:
         UnsupportedOp: there is one, and it may not be there.
     """
-    attrs = Attrs({name: _attr(value) for name, value in given["attrs"].items()})
+    attrs = Attrs({name: _attr(value) for name, value in data["attrs"].items()})
     if onnx_ops:
-        _declare(given["op"])
-    elif find_op_loader(given["op"]) or get_op(given["op"]).opaque:
+        _declare(data["op"])
+    elif find_op_loader(data["op"]) or get_op(data["op"]).opaque:
         raise UnsupportedOp(
-            f"expected ops of vksched, got {given['op']}, which the onnx package computes: it can "
+            f"expected ops of vksched, got {data['op']}, which the onnx package computes: it can "
             "neither be limited nor ended; try `vksched worker --onnx-ops` there, if all callers "
             "may do that"
         )
-    type_ = TensorType(tuple(given["shape"]), given["dtype"])
-    return Node(at, given["op"], tuple(given["inputs"]), attrs, type_, given["name"])
+    type_ = TensorType(tuple(data["shape"]), data["dtype"])
+    return Node(at, data["op"], tuple(data["inputs"]), attrs, type_, data["name"])
 
 
 def _declare(op: str) -> None:

@@ -25,7 +25,7 @@ from ...topology.links import Link
 from ...topology.topology import Topology
 from ..costs.node_cost import Cost, node_cost
 from ..plan import Plan
-from ..simulation.simulate_plan import simulate, split_beside_seconds
+from ..simulation.simulate_plan import simulate, split_overhead_seconds
 from ..types.plan_types import (
     DeviceMemory,
     Download,
@@ -135,7 +135,7 @@ def _encode_costs(plan: PlanValue, split: Split) -> dict[str, Any]:
             asked[call] = node_cost(spec, graph, node)
     costs = [asked[graph.signatures[n]] for n in split.nodes]
     return {
-        "fixed_s": split_beside_seconds(plan, split),
+        "fixed_s": split_overhead_seconds(plan, split),
         "seconds": [cost.seconds for cost in costs],
         "measured": [cost.measured for cost in costs],
     }
@@ -175,9 +175,9 @@ def decode_plan_inputs(graph: Mapping[str, Any], document: Mapping[str, Any]) ->
     Raises:
         PlanError: it is no graph, machine or question; the text says why.
     """
-    made = decode_graph(graph)
+    decoded = decode_graph(graph)
     try:
-        return PlanRequest.from_dict(document["asked"]), made, topology_of(document)
+        return PlanRequest.from_dict(document["asked"]), decoded, topology_of(document)
     except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be made again: {error}") from error
 
@@ -188,10 +188,10 @@ def decode_plan_record(graph: Mapping[str, Any], document: Mapping[str, Any]) ->
     Raises:
         PlanError: they make no sound plan; the text says why.
     """
-    request, made, topology = decode_plan_inputs(graph, document)
+    request, decoded, topology = decode_plan_inputs(graph, document)
     try:
         plan = replace(
-            decode_plan(made, topology, document), decision=decode_decision(document["decision"])
+            decode_plan(decoded, topology, document), decision=decode_decision(document["decision"])
         )
         cause, decides, replica = document["cause"], document["decides"], replica_of(document)
         return PlanRecord(plan.verify(), request, cause, decides, replica)

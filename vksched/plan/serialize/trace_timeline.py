@@ -38,19 +38,21 @@ def timeline(source: Source) -> Timeline:
         return timeline_of(source)
     if isinstance(source, Tape):
         events, plans = source.recorded()
-        made = [p if isinstance(p, PlanRecord) else _planned(cast(TapeFile, p))[0] for p in plans]
+        records = [
+            p if isinstance(p, PlanRecord) else _planned(cast(TapeFile, p))[0] for p in plans
+        ]
     else:
         file = source if isinstance(source, TapeFile) else load_tape(source)
-        events, made = [*file.events], _planned(file)
+        events, records = [*file.events], _planned(file)
     if not events:
         raise VkschedError("[timeline] expected events, got none; try it after a run")
-    lanes = lanes_of(planned.plan for planned in made)
-    told = []
+    lanes = lanes_of(planned.plan for planned in records)
+    views = []
     room = MAX_TEXTS
-    for at, planned in enumerate(made):
-        told.append(_tell(planned, lanes, _name(at, made), room))
+    for at, planned in enumerate(records):
+        views.append(_tell(planned, lanes, _name(at, records), room))
         room -= len(planned.plan.graph.nodes)
-    return run_timeline(events, told, lanes)
+    return run_timeline(events, views, lanes)
 
 
 def _planned(file: TapeFile) -> list[PlanRecord]:
@@ -60,13 +62,13 @@ def _planned(file: TapeFile) -> list[PlanRecord]:
 
 def _tell(planned: PlanRecord, lanes: Sequence[Lane], name: str, room: int) -> PlanView:
     try:
-        told = make_plan_view(planned.plan, lanes, name, room, planned.decides)
-        if not told.seconds <= LONGEST_S:
-            raise ValueError(f"a run would take {told.seconds} s")
+        view = make_plan_view(planned.plan, lanes, name, room, planned.decides)
+        if not view.seconds <= LONGEST_S:
+            raise ValueError(f"a run would take {view.seconds} s")
     except NONSENSE as error:
         raise PlanError(f"[timeline] the {name} of a tape cannot be drawn: {error}") from error
-    return told
+    return view
 
 
-def _name(at: int, made: list[PlanRecord]) -> str:
-    return "plan" if len(made) == 1 else f"plan {at} ({made[at].cause})"
+def _name(at: int, records: list[PlanRecord]) -> str:
+    return "plan" if len(records) == 1 else f"plan {at} ({records[at].cause})"

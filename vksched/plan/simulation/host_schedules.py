@@ -150,7 +150,7 @@ class _ScheduleBuilder:
         self._caller = number[DRIVER]
         self._values = values
         self._brought: set[tuple[int, int]] = set()
-        self._given: list[int] = [0] * len(hosts)
+        self._input_bytes: list[int] = [0] * len(hosts)
         self._turns = Turns([live_in for _, live_in, _ in flows], len(hosts))
         self._sends: list[list[tuple[tuple[int, int], Message]]] = [[] for _ in flows]
 
@@ -168,7 +168,7 @@ class _ScheduleBuilder:
             caller=self._caller,
             run_s=self._run_s(),
             starts=tuple(
-                self._tell("start", self._caller, host, self._given[host]) for host in others
+                self._tell("start", self._caller, host, self._input_bytes[host]) for host in others
             ),
             waits=(*(self._own(*flow) for flow in flows[:run]), *[()] * commits),
             takes=(*takes, *[()] * commits),
@@ -208,7 +208,7 @@ class _ScheduleBuilder:
                 yield from self._bring(value, source, here, split)
             elif value not in self._values.weights and (value, here) not in self._brought:
                 self._brought.add((value, here))
-                self._given[here] += self._values.size_bytes(value)
+                self._input_bytes[here] += self._values.size_bytes(value)
 
     def _bring(self, value: int, split: int, target: int, reader: int) -> Iterator[Message]:
         """Has a value sent by who makes it, once for each host that needs it."""
@@ -217,9 +217,9 @@ class _ScheduleBuilder:
         if source == target or (value, target) in self._brought:
             return
         self._brought.add((value, target))
-        told = self._tell("value", source, target, self._values.size_bytes(value))
+        message = self._tell("value", source, target, self._values.size_bytes(value))
         copied_s = self._values.copied_s(value, device)
-        sent = replace(told, value=value, split=split, device=device, copied_s=copied_s)
+        sent = replace(message, value=value, split=split, device=device, copied_s=copied_s)
         self._sends[split].append((self._turns.turn(source, target, reader), sent))
         yield sent
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..costs import node_cost
 from ..types.plan_types import PlanValue, Split
-from .simulate_plan import simulate, split_beside_seconds
+from .simulate_plan import simulate, split_overhead_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def predict_split(plan: PlanValue, split: Split) -> SplitPrediction:
         first[op] = first.get(op, 0.0) + at_first.seconds
         now[op] = now.get(op, 0.0) + expected.seconds
         known[op] = known.get(op, 0.0) + (expected.seconds if expected.measured else 0.0)
-    fixed_s = split_beside_seconds(plan, split)
+    fixed_s = split_overhead_seconds(plan, split)
     calibrated = bool(spec.costs.calls)
     return SplitPrediction(split.id, spec.name, fixed_s, first, now, known, calibrated)
 

@@ -97,13 +97,14 @@ def make_program(
         return host_seconds(topology, part.device, node_cost.COPY_IN, size_bytes, async_transfer)
 
     def leaves_s(value: int, device: int) -> float:
-        size_bytes, maker = nodes[value].type.device_bytes, made_in.get(graph.view_base(value))
+        size_bytes, maker = nodes[value].type.device_bytes, split_of.get(graph.view_base(value))
         async_transfer = maker is not None and DOWNLOAD in parts[maker].async_transfers
         return host_seconds(topology, device, node_cost.COPY_OUT, size_bytes, async_transfer)
 
-    made_in = {n: number for number, part in enumerate(parts) for n in part.nodes}
+    split_of = {n: number for number, part in enumerate(parts) for n in part.nodes}
     wanted = [
-        (value_of(graph, node, False), made_in.get(graph.view_base(node))) for node in _shown(graph)
+        (value_of(graph, node, False), split_of.get(graph.view_base(node)))
+        for node in _shown(graph)
     ]
     results = [(value, split) for value, split in wanted if split is not None]
     written = sum(part.commits for part in parts)
@@ -220,7 +221,7 @@ def submission_s(spec: DeviceSpec) -> float:
     return spec.costs.start_s if spec.costs.calls else spec.submit_s
 
 
-def split_beside_seconds(plan: PlanValue, split: Split) -> float:
+def split_overhead_seconds(plan: PlanValue, split: Split) -> float:
     """Returns what the work of a split takes on its device beside its nodes."""
     live_in = [] if UPLOAD in split.async_transfers else [c.node for c in split.uploads]
     live_out = [] if DOWNLOAD in split.async_transfers else [c.node for c in split.downloads]

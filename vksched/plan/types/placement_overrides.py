@@ -32,6 +32,6 @@ def resolve_overrides(
     for key, name in sorted(overrides, key=lambda item: isinstance(item[0], int)):
         device = topology.index(name)
         matched = [graph.view_base(node_id) for node_id in names.find(key)]
-        told = graph.nodes[key].name if isinstance(key, int) else key
-        out.update((node_id, (device, f"override: {told} on {name}")) for node_id in matched)
+        key_text = graph.nodes[key].name if isinstance(key, int) else key
+        out.update((node_id, (device, f"override: {key_text} on {name}")) for node_id in matched)
     return out

@@ -173,11 +173,11 @@ class Checker:
         return out
 
     def _hear(self, event: RecvMsg, known: list[int]) -> list[Finding]:
-        told = self._sent_clocks.pop(event.label, None)
-        if told is None:
+        sent = self._sent_clocks.pop(event.label, None)
+        if sent is None:
             what = f"{_run(event)} hears {event.label}, which nobody has told"
             return [Finding("pending", event.slot, what, "the message before")]
-        _join(known, told)
+        _join(known, sent)
         host = self._first_host + event.agent
         out = self._touch(host, event, event.item)
         known[host] += 1

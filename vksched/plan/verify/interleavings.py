@@ -29,7 +29,7 @@ class Walk:
         self.generator = generator
         self._commits = commits
         self._final_waits = final_waits
-        self._given = {c.node for s in generator.splits for c in s.downloads}
+        self._downloaded = {c.node for s in generator.splits for c in s.downloads}
         self._splits_of: dict[int, list[Split]] = {}
         for split in generator.splits:
             self._splits_of.setdefault(split.device, []).append(split)
@@ -78,7 +78,7 @@ class Walk:
 
     def _fetch(self, slot: int, value: int) -> Iterator[Event]:
         plan = self.generator.plan
-        source = value if value in self._given else plan.graph.view_base(value)
+        source = value if value in self._downloaded else plan.graph.view_base(value)
         if not plan.graph.nodes[source].declaration.leaf:
             device = plan.placements[plan.graph.view_base(value)].device
             yield self.generator.fetch(slot, source, device)

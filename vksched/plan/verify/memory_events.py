@@ -164,7 +164,7 @@ class EventGenerator:
         self._cpu = own[-1]
         self._first = first
         self._held = [-1] * plan.copies
-        self._given: list[set[int]] = [set() for _ in range(plan.copies)]
+        self._downloads_submitted: list[set[int]] = [set() for _ in range(plan.copies)]
         """By slot the splits of the run whose copies out the copy queue has got."""
         self._download_spans = {
             (s.device, c.node): (c.staging, s.id) for s in plan.splits for c in s.downloads
@@ -177,7 +177,7 @@ class EventGenerator:
 
     def acquire(self, slot: int, run: int) -> Acquire:
         self._held[slot] = run
-        self._given[slot].clear()
+        self._downloads_submitted[slot].clear()
         return Acquire(self._first + slot, slot, run)
 
     def run_in(self, slot: int) -> int:
@@ -188,7 +188,7 @@ class EventGenerator:
         """The host moves a value from the caller or a download buffer to where its device finds
         it.
         """
-        reads = () if copy.source == HOST else (self._given_out(copy.node, copy.source),)
+        reads = () if copy.source == HOST else (self._downloaded(copy.node, copy.source),)
         write = self._words("upload", device, copy.staging, copy.node)
         if device == self._cpu:
             write = self._value(copy.node)
@@ -196,15 +196,15 @@ class EventGenerator:
 
     def submit(self, slot: int, split: int) -> Iterator[Event]:
         """The host writes the sequence number of a split and hands it to its queues."""
-        made = self.plan.splits[split]
+        planned = self.plan.splits[split]
         yield self._touch(
-            slot, f"sequence_number of split {split}", (), (self._sequence_number(made),)
+            slot, f"sequence_number of split {split}", (), (self._sequence_number(planned),)
         )
-        if UPLOAD in made.async_transfers:
-            yield self._submit(slot, made, UPLOAD)
-        yield self._submit(slot, made, COMPUTE)
-        for number in made.deferred_downloads:
-            self._given[slot].add(number)
+        if UPLOAD in planned.async_transfers:
+            yield self._submit(slot, planned, UPLOAD)
+        yield self._submit(slot, planned, COMPUTE)
+        for number in planned.deferred_downloads:
+            self._downloads_submitted[slot].add(number)
             yield self._submit(slot, self.plan.splits[number], DOWNLOAD)
 
     def _submit(self, slot: int, split: Split, stage: str) -> Submit:
@@ -217,10 +217,10 @@ class EventGenerator:
         split and those before, are submitted, where no later split has handed them over, when the
         work is known to be complete, if the plan says so; and waited for.
         """
-        device, given = self.plan.splits[split].device, self._given[slot]
+        device, submitted = self.plan.splits[split].device, self._downloads_submitted[slot]
         ended = [s for s in self._async_downloads if s.device == device and s.id <= split]
-        left = [s for s in ended if s.id not in given]
-        given.update(s.id for s in left)
+        left = [s for s in ended if s.id not in submitted]
+        submitted.update(s.id for s in left)
         yield from (self._submit(slot, s, DOWNLOAD) for s in left if not s.after(DOWNLOAD))
         where = self._first + slot, slot, self._held[slot]
         yield Wait(*where, split)
@@ -229,14 +229,14 @@ class EventGenerator:
 
     def check(self, slot: int, split: int) -> Touch:
         """The host reads the sequence words of a split."""
-        made = self.plan.splits[split]
-        reads = tuple(self._echo(made, stage) for stage in self.items[split])
+        planned = self.plan.splits[split]
+        reads = tuple(self._echo(planned, stage) for stage in self.items[split])
         return self._touch(slot, f"check of split {split}", reads, ())
 
     def fetch(self, slot: int, node: int, device: int) -> Touch:
         """The host reads a value that was copied out."""
         _, maker = self._download_spans.get((device, node), (None, -1))
-        read = self._given_out(node, maker, device)
+        read = self._downloaded(node, maker, device)
         return self._touch(slot, f"fetch of {self._name(node)}", (read,), ())
 
     def end(self, slot: int) -> End:
@@ -265,7 +265,9 @@ class EventGenerator:
 
     def post(self, slot: int, node: int, split: int) -> Touch:
         """The host sends a value that a split gave out."""
-        return self._touch(slot, f"sending {self._name(node)}", (self._given_out(node, split),), ())
+        return self._touch(
+            slot, f"sending {self._name(node)}", (self._downloaded(node, split),), ()
+        )
 
     def open(self, slot: int, node: int) -> Touch:
         """The host reads a value that another one has sent."""
@@ -362,7 +364,7 @@ class EventGenerator:
                 return read
             return (
                 *read,
-                self._given_out(value, copy.source),
+                self._downloaded(value, copy.source),
             )  # numpy reads the download buffer itself
         if root in graph.states and plan.placements[root].device == device:
             return (self._state(device, root, offset, graph.nodes[node_id].type.words),)
@@ -381,13 +383,13 @@ class EventGenerator:
         own: tuple[Access, ...] = (self._words("activation", device, span, node_id, split),)
         if node_id in self.plan.in_place:
             own = self._read(device, node_id)
-        beside = scratch_of(node_id)
-        scratch = self.plan.locations.get((device, beside))
+        scratch_id = scratch_of(node_id)
+        scratch = self.plan.locations.get((device, scratch_id))
         if scratch is None:
             return own
-        return (*own, self._words("activation", device, scratch, beside, split))
+        return (*own, self._words("activation", device, scratch, scratch_id, split))
 
-    def _given_out(self, node: int, split: int, device: int | None = None) -> Access:
+    def _downloaded(self, node: int, split: int, device: int | None = None) -> Access:
         here = self.plan.splits[split].device if device is None else device
         if here == self._cpu:
             return self._value(

@@ -154,7 +154,7 @@ def _check_order(plan: PlanValue) -> None:
     present: set[tuple[int, int]] = set()
     held = [frozenset(memory.weights) for memory in plan.memory]
     done: dict[int, int] = {}  # of each device the last split that is complete
-    made: dict[int, int] = {}
+    producers: dict[int, int] = {}
     shown: list[int] = []
     turns = Turns(plan)
 
@@ -182,7 +182,7 @@ def _check_order(plan: PlanValue) -> None:
                         f"{name} is copied in from the caller, but is no input, nor a weight in "
                         "host memory"
                     )
-            elif made.get(copy.node) != copy.source:
+            elif producers.get(copy.node) != copy.source:
                 raise _fail(
                     f"{name} is copied in from split {copy.source}, which does not give it out"
                 )
@@ -198,14 +198,14 @@ def _check_order(plan: PlanValue) -> None:
             present.add((split.device, node_id))
         if split.observed:
             shown.append(split.id)
-            given = {copy.node for copy in split.downloads}
+            downloaded = {copy.node for copy in split.downloads}
             for value in split.observed:
-                if not {value, graph.view_base(value)} & given:
+                if not {value, graph.view_base(value)} & downloaded:
                     raise _fail(f"{graph.nodes[value].name} is observed, but not copied out")
         for out in split.downloads:
             _check_present(plan, split, present, held, out.node, "a copy out")
             if plan.placements[graph.view_base(out.node)].device == split.device:
-                made[out.node] = split.id
+                producers[out.node] = split.id
     for waited in plan.final_waits:
         wait(waited, len(plan.splits))
     left = [s.id for s in plan.splits if not is_complete(s.id)]
@@ -216,7 +216,7 @@ def _check_order(plan: PlanValue) -> None:
         *((graph.nodes[v].name, v) for v in graph.backed_up_states),
     ):
         root = graph.view_base(output)
-        if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
+        if not graph.nodes[root].declaration.leaf and not {output, root} & producers.keys():
             raise _fail(f"output {name!r} is not copied out")
 
 
@@ -239,11 +239,12 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
         return
     _check_in_place(plan, split)
     writers = [n for n in split.nodes if graph.nodes[n].op == "assign"]
-    given = {graph.view_base(out.node) for out in split.downloads}
+    downloaded = {graph.view_base(out.node) for out in split.downloads}
     others = [
         n
         for n in split.nodes
-        if n not in graph.states and (n in given or graph.nodes[n].declaration.in_place is None)
+        if n not in graph.states
+        and (n in downloaded or graph.nodes[n].declaration.in_place is None)
     ]
     if others:
         raise _fail(f"split {split.id} writes states and runs {graph.nodes[others[0]].name}")
@@ -259,10 +260,10 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
 def _check_in_place(plan: PlanValue, split: Split) -> None:
     """A value that is written over its state is its next one, no other's, and nobody else's."""
     graph, own = plan.graph, set(split.nodes)
-    given = {v for s in plan.splits for v in s.observed} | {out.node for out in split.downloads}
-    given = {
+    exposed = {v for s in plan.splits for v in s.observed} | {out.node for out in split.downloads}
+    exposed = {
         graph.view_base(v)
-        for v in (*given, *graph.backed_up_states, *(v for _, v in graph.outputs))
+        for v in (*exposed, *graph.backed_up_states, *(v for _, v in graph.outputs))
     }
     states_of: dict[int, list[int]] = {}
     for node_id, state in graph.states.items() if split.in_place else ():
@@ -277,10 +278,10 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
         if not may_lie_over(graph, value, state):
             raise _fail(f"{name} cannot be written over {graph.nodes[state].name}")
         if by_numpy:
-            _check_written_by_numpy(plan, value, state, readers[state], given, split.device)
+            _check_written_by_numpy(plan, value, state, readers[state], exposed, split.device)
         if plan.placements[state].device != split.device:
             raise _fail(f"{name} writes a state of another device")
-        if value in given:
+        if value in exposed:
             raise _fail(f"{name} is given out, but lies where its state does")
 
 
@@ -295,11 +296,11 @@ def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
 
 
 def _check_written_by_numpy(
-    plan: PlanValue, value: int, state: int, readers: set[int], given: set[int], cpu: int
+    plan: PlanValue, value: int, state: int, readers: set[int], exposed: set[int], cpu: int
 ) -> None:
     """No view of the array of a state is left when numpy changes it on a CPU."""
     graph = plan.graph
-    if not numpy_may_write(graph, value, state, readers) or state in given:
+    if not numpy_may_write(graph, value, state, readers) or state in exposed:
         raise _fail(f"numpy cannot write {graph.nodes[value].name} where its state lies")
     for reader in readers:
         if plan.placements[reader].device != cpu:
@@ -439,11 +440,11 @@ def _accesses(plan: PlanValue, split: Split, spans: Mapping[int, Span]) -> Itera
     for copy in split.uploads:
         yield [], [copy.node]
     for node_id in split.nodes:
-        node, beside = nodes[node_id], scratch_of(node_id)
+        node, scratch = nodes[node_id], scratch_of(node_id)
         if node.op == "state":  # it is there: nothing happens
             yield [], []
             continue
-        written = [node_id, beside] if beside in spans else [node_id]
+        written = [node_id, scratch] if scratch in spans else [node_id]
         yield read(*node.inputs), written
     for out in split.downloads:
         yield read(out.node), []
@@ -469,9 +470,9 @@ def _check_capacity(plan: PlanValue, device: int) -> None:
     needed = memory.weight_bytes + memory.state_bytes + plan.copies * slot * 4
     if needed > memory.peak_bytes:
         raise _fail(f"{spec.name} needs {needed} bytes, the plan says {memory.peak_bytes}")
-    kept = memory.weight_bytes + memory.state_bytes
-    if not 0 <= memory.resident_bytes <= kept:
-        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {kept} bytes")
+    persistent_bytes = memory.weight_bytes + memory.state_bytes
+    if not 0 <= memory.resident_bytes <= persistent_bytes:
+        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {persistent_bytes} bytes")
     shared = sum(plan.memory[d].needed_bytes for d in plan.topology.memory_peers(device))
     if memory.needed_bytes and shared > spec.memory_bytes:
         raise _fail(f"{spec.name} needs {shared} of {spec.memory_bytes} bytes")

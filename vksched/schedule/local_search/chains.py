@@ -37,11 +37,11 @@ class Chains:
     def around(self, v: int, device: Sequence[int]) -> list[int]:
         """Return a task and those of its chain that follow and lead on the same device."""
         home, found = device[v], [v]
-        for beside in (self.following, self.leading):
-            t = beside[v]
+        for neighbours in (self.following, self.leading):
+            t = neighbours[v]
             while t >= 0 and device[t] == home:
                 found.append(t)
-                t = beside[t]
+                t = neighbours[t]
         return found
 
 

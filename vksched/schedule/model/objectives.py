@@ -70,7 +70,7 @@ class Objective:
     weights: tuple[tuple[str, float], ...]
 
     @staticmethod
-    def of(given: str | Mapping[str, float] | Objective, where: str = "schedule") -> Objective:
+    def of(value: str | Mapping[str, float] | Objective, where: str = "schedule") -> Objective:
         """Return an objective from a word, from weights by word, or from these as text:
         "latency=1,energy=0.5".
 
@@ -78,37 +78,37 @@ class Objective:
             PlanError: a word that is unknown or stands there twice, or a weight that is no number
                 from 0 to MAX_WEIGHT.
         """
-        if isinstance(given, Objective):
-            return given
-        if isinstance(given, str):
-            pairs = [part.partition("=") for part in given.split(",")]
+        if isinstance(value, Objective):
+            return value
+        if isinstance(value, str):
+            pairs = [part.partition("=") for part in value.split(",")]
             words = [word.strip() for word, _, _ in pairs]
             twice = [word for word in words if words.count(word) > 1]
             if twice:
                 raise PlanError(f"[{where}] expected each objective once, got {twice[0]!r} twice")
-            given = {word.strip(): _number(text) if sign else 1.0 for word, sign, text in pairs}
-        if not isinstance(given, Mapping):
+            value = {word.strip(): _number(text) if sign else 1.0 for word, sign, text in pairs}
+        if not isinstance(value, Mapping):
             raise PlanError(
                 f"[{where}] expected an objective of {', '.join(WORDS)}, or a mapping of them to "
-                f"weights, got {given!r}"
+                f"weights, got {value!r}"
             )
-        unknown = [word for word in given if word not in WORDS]
+        unknown = [word for word in value if word not in WORDS]
         if unknown:
             raise PlanError(
                 f"[{where}] expected a known objective, got {unknown[0]!r}; try one of "
                 f"{', '.join(WORDS)}"
             )
         bad = [
-            w for w in given.values() if not (isinstance(w, (int, float)) and 0 <= w <= MAX_WEIGHT)
+            w for w in value.values() if not (isinstance(w, (int, float)) and 0 <= w <= MAX_WEIGHT)
         ]
         if bad:
             raise PlanError(
-                f"[{where}] expected weights from 0 to {MAX_WEIGHT:g}, got {dict(given)!r}"
+                f"[{where}] expected weights from 0 to {MAX_WEIGHT:g}, got {dict(value)!r}"
             )
-        kept = tuple((word, float(given[word])) for word in WORDS if given.get(word))
-        if not kept:
-            raise PlanError(f"[{where}] expected a weight above 0, got {dict(given)!r}")
-        return Objective(kept if len(kept) > 1 else ((kept[0][0], 1.0),))
+        weights = tuple((word, float(value[word])) for word in WORDS if value.get(word))
+        if not weights:
+            raise PlanError(f"[{where}] expected a weight above 0, got {dict(value)!r}")
+        return Objective(weights if len(weights) > 1 else ((weights[0][0], 1.0),))
 
     @property
     def name(self) -> str:

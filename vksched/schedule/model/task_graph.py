@@ -204,10 +204,10 @@ class Platform:
         there = set(names)
         if not names or len(there) < len(names):
             raise PlanError(f"[platform] expected devices with a name each, got {known or 'none'}")
-        given, room, power = (_mapping(each) for each in (links, memory_bytes, watts))
+        links_by_ends, room, power = (_mapping(each) for each in (links, memory_bytes, watts))
         base = Link() if default_link is None else default_link
         _check_link(("default", "link"), base, known, {"default", "link"})
-        for ends, link in given.items():
+        for ends, link in links_by_ends.items():
             _check_link(ends, link, known, there)
         for name, size in room.items():
             if name not in there or not is_amount(size, math.inf):
@@ -223,7 +223,7 @@ class Platform:
                     f"for {known}, got {each!r} for {name!r}; try Watts(busy=150, idle=15)"
                 )
         object.__setattr__(self, "devices", names)
-        object.__setattr__(self, "links", given)
+        object.__setattr__(self, "links", links_by_ends)
         object.__setattr__(self, "memory_bytes", room)
         object.__setattr__(self, "default_link", base)
         object.__setattr__(self, "watts", power)
@@ -246,11 +246,11 @@ class Platform:
         return min((source, target), (target, source))
 
 
-def _mapping(given: object) -> dict[Any, Any]:
-    if given is None or isinstance(given, Mapping):
-        return dict(given or {})
+def _mapping(value: object) -> dict[Any, Any]:
+    if value is None or isinstance(value, Mapping):
+        return dict(value or {})
     raise PlanError(
-        f"[platform] expected mappings as links, memory_bytes and watts, got {given!r}; try "
+        f"[platform] expected mappings as links, memory_bytes and watts, got {value!r}; try "
         "memory_bytes={'gpu:0': 8 << 30}"
     )
 

@@ -65,7 +65,7 @@ def run_timeline(
     if len(shown) < len(runs):
         notes.append(f"predictions that overlap are drawn for {len(shown)} runs")
     title = f"{count_of(len(runs), 'run')} on {_names(lanes)}"
-    return _finish(title, _told(spans, lanes), lanes, spans, plans, notes)
+    return _finish(title, _format_summary(spans, lanes), lanes, spans, plans, notes)
 
 
 def _side_by_side(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]:
@@ -80,7 +80,7 @@ def _side_by_side(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]
     return shown
 
 
-def _told(spans: Sequence[Span], lanes: Sequence[Lane]) -> str:
+def _format_summary(spans: Sequence[Span], lanes: Sequence[Lane]) -> str:
     times = sorted(span.seconds for span in spans if span.kind == "run")
     if not times:
         return count_of(len(spans), "event")

@@ -68,7 +68,7 @@ class _TimelineBuilder:
             -1,
             size,
             expected_s,
-            _told(event, size),
+            _format_details(event, size),
             self._between(event, node),
         )
 
@@ -134,7 +134,7 @@ def _int(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
-def _told(event: Event, size: int) -> str:
+def _format_details(event: Event, size: int) -> str:
     view = [format_bytes(size)] if size else []
     if event.name in ("wait", "submit"):
         view.append(f"for {event.device}")

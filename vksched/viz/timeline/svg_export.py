@@ -30,9 +30,9 @@ def as_svg(timeline: TimelineValue) -> str:
         for link in timeline.links
         if link.kind == "copy" and HOST not in _lanes(timeline, link.source, link.target)
     ]
-    told = f"{timeline.summary}; {KEY}" if timeline.critical else timeline.summary
+    subtitle = f"{timeline.summary}; {KEY}" if timeline.critical else timeline.summary
     rows = [row_of(timeline, track) for track in tracks]
-    return draw_timeline(timeline.title, told, rows, transfers, noun="span")
+    return draw_timeline(timeline.title, subtitle, rows, transfers, noun="span")
 
 
 def shown_part(timeline: TimelineValue) -> TimelineValue:
@@ -40,9 +40,9 @@ def shown_part(timeline: TimelineValue) -> TimelineValue:
     from_s, to_s = timeline.shown
     if to_s <= from_s:
         return timeline
-    kept = [n for n, s in enumerate(timeline.spans) if s.end_s >= from_s and s.start_s <= to_s]
-    at = {number: place for place, number in enumerate(kept)}
-    spans = [timeline.spans[n] for n in kept]
+    shown_ids = [n for n, s in enumerate(timeline.spans) if s.end_s >= from_s and s.start_s <= to_s]
+    at = {number: place for place, number in enumerate(shown_ids)}
+    spans = [timeline.spans[n] for n in shown_ids]
     return replace(
         timeline,
         spans=[
