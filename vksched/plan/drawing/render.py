@@ -1,6 +1,7 @@
-"""Draw: a plan as a picture: devices side by side, time downwards, transfers with their bytes.
+"""Rendering: a plan as a picture, with devices in columns, time downwards, and transfers with their
+bytes.
 
-    scene.py: what is shown --> layout.py: where --> here: as SVG, with a tooltip on everything
+    scene.py: elements --> layout.py: positions --> here: SVG with a tooltip on each element
 
 Complexity: that of the layout. Examples: tests/plan/test_draw.py.
 """
@@ -46,7 +47,7 @@ def save_drawing(plan: PlanValue, path: str | os.PathLike[str]) -> None:
 
 
 def draw_plan(plan: PlanValue) -> str:
-    """Return the picture of a plan as SVG text; the same for the same plan."""
+    """Return the picture of a plan as SVG text. Equal plans have equal pictures."""
     scene = make_scene(plan)
     heads = {i: max(map(len, _head(plan, device))) for i, device in enumerate(scene.lanes)}
     layout = lay_out(scene, heads)
@@ -78,7 +79,7 @@ def _colours(plan: PlanValue, device: int | None) -> tuple[str, str]:
 
 
 def _head(plan: PlanValue, device: int | None) -> tuple[str, str]:
-    """The two lines above a lane."""
+    """Return the two lines above a lane."""
     if device is None:
         return "caller", "inputs and outputs"
     spec = plan.topology.devices[device]
@@ -86,7 +87,7 @@ def _head(plan: PlanValue, device: int | None) -> tuple[str, str]:
 
 
 def _legend(plan: PlanValue) -> list[str]:
-    """A line for each device, those without work too."""
+    """Return a line for each device, including devices without work."""
     sizes = buffers(plan)
     out: list[str] = []
     for device, spec in enumerate(plan.topology.devices):

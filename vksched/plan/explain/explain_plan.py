@@ -1,10 +1,10 @@
 """Explain: a plan as text for people and as plain data for programs.
 
-    plan: totals -> one row per device -> why it was chosen -> what numpy had to take, and notes ->
-    one block per split (what comes in, runs, goes out) -> the rule behind every placement
+    plan: totals -> one row per device -> reason of the choice -> CPU fallbacks, and notes ->
+    one block per split (uploads, nodes, downloads) -> the rule of every placement
 
-The text of a large plan stays a screen or two: values, splits and placements beyond a few are
-summed up. The plain data has everything. `plan.explain("name")` is in about.py. Complexity:
+The text of a large plan stays a screen or two: longer lists of values, splits and placements are
+summed up. The plain data is complete. `plan.explain("name")` is in node_info.py. Complexity:
 O(nodes). Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
 """
 
@@ -34,22 +34,26 @@ from .decision_text import choice_as_dict, choice_lines
 from .precision_text import precision_lines
 
 VALUES = 6
-"""Values that enter or leave a split, in the text."""
+"""Maximum number of uploads or downloads of a split in the text."""
 SPLITS = 12
-"""Splits in the text, the first and the last of them."""
+"""Maximum number of splits in the text, the first and the last ones."""
 RULES = 24
-"""Lines of placements in the text; beyond it nodes of a device stand together."""
+"""Maximum number of placements in the text; beyond it, nodes of a device are grouped."""
 KINDS = 6
-"""Kinds of rules for such nodes."""
+"""Kinds of rules for grouped nodes."""
 ROWS = 32
-"""Devices with a row of their own; of more, computers have one: so many that work, and the rest."""
+"""Maximum number of devices with a row each. With more, each host has two rows: its working
+devices, and the others.
+"""
 NAMES = 8
-"""Devices by name in one line."""
+"""Maximum number of device names in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How the reader asks for more. node: of one node. place: to move nodes to a device."""
+    """The calls by which the reader gets more text. node: the call for one node. place: the call
+    that moves nodes to a device.
+    """
 
     node: str
     place: str
@@ -63,7 +67,7 @@ _TEXTS: WeakIdMap[dict[Asking, str]] = WeakIdMap()
 
 
 def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
-    """Return the plan as text, which is made once in the plan's life."""
+    """Return the plan as text, which is computed once per plan."""
     known = _TEXTS.get(plan)
     if known is None:
         known = {}
@@ -81,7 +85,7 @@ def _explain(plan: PlanValue, asking: Asking) -> str:
     remarks = [*fallback_lines(plan), *precision_lines(plan), *plan.notes]
     decision = plan.decision
     if not (decision and decision.chosen.single and len(decision.devices) > 1):
-        remarks += idle_lines([plan], asking)  # else a note says what other devices would change
+        remarks += idle_lines([plan], asking)  # otherwise a note states the effect of other devices
     if remarks:
         lines += ["", "notes:", *(f"  {remark}" for remark in remarks)]
     lines += ["", *_replica_lines(plan), *_splits_lines(plan)]
@@ -92,7 +96,9 @@ def _explain(plan: PlanValue, asking: Asking) -> str:
 
 
 def _replica_lines(plan: PlanValue) -> list[str]:
-    """Returns what takes whole runs as well, before the splits of the first device."""
+    """Return lines for the devices that also take whole runs, before the splits of the first
+    device.
+    """
     lines: list[str] = []
     for own in plan.replicas:
         device = plan.topology.devices[own.working[0]].name
@@ -105,7 +111,7 @@ def _replica_lines(plan: PlanValue) -> list[str]:
 
 
 def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]:
-    """Return a line on the GPUs that have no work, where others have; [] where all have."""
+    """Return a line on the idle GPUs if other GPUs have work; [] if all have work."""
     idle, working = without_work(plans)
     if not idle:
         return []
@@ -139,12 +145,12 @@ _HELD = {
     "peak": ("peak_bytes",),
     "may use": ("capacity_bytes",),
 }
-"""Columns of bytes and what of `BufferSizes` they show."""
+"""Columns of bytes and their attributes of `BufferSizes`."""
 
 
 def _device_rows(plan: PlanValue) -> list[str]:
-    """A table of at most 80 columns: what each device does and holds, a peak that of all copies;
-    then what the devices are.
+    """Return a table of at most 80 columns: the work and memory of each device, with the peak of
+    all copies; then descriptions of the devices.
     """
     groups = _groups(plan)
     rows = [["device" if len(plan.topology.devices) <= ROWS else "computer", "nodes", *_HELD]]
@@ -258,7 +264,9 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
 
 
 def _async_text(split: Split, stage: str) -> str:
-    """Returns, of copies in or out, whether they run beside the work, and when they may begin."""
+    """Return a text for uploads or downloads: whether the copy queue runs them, and their earliest
+    start.
+    """
     if stage not in split.async_transfers:
         return ""
     after = [number for of, number in split.after(stage) if of == COMPUTE and number != split.id]
@@ -311,7 +319,9 @@ def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
 
 
 def _is_held(op: str) -> bool:
-    """Leave that have a device: an input is wherever it is read, constants are small change."""
+    """Return True for leaves that have a device. An input is wherever it is read, and constants are
+    small.
+    """
     return op not in ("input", "constant")
 
 
@@ -323,7 +333,7 @@ def _names(plan: PlanValue, ids: Sequence[int]) -> str:
 
 
 def _kind_of(rule: str) -> str:
-    """Return a rule without the names and numbers that tell one node from the next."""
+    """Return a rule without the names and numbers of a particular node."""
     for pattern, kind in _KINDS:
         rule = pattern.sub(kind, rule)
     return rule
@@ -339,11 +349,11 @@ _KINDS = (
     (re.compile(r"\b\d+(?= bytes)"), "..."),
     (re.compile(r"(?<=is full: ).+? alone takes .+"), "one alone takes more"),
 )
-"""What is cut from the rules of placement.py; a rule not known here stays as it is."""
+"""Patterns that are removed from the rules of placement; an unknown rule stays as it is."""
 
 
 def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
-    """Return the plan as plain data that json.dumps takes."""
+    """Return the plan as plain data for `json.dumps`."""
     graph, devices = plan.graph, plan.topology.devices
     in_split = split_of(plan)
     transfer = transfers(plan)
@@ -401,7 +411,7 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
             for node, placement in zip(graph.nodes, plan.placements, strict=True)
         ],
         "locations": [
-            # the scratch memory of node n is number -1 - n
+            # the scratch memory of node n has the number -1 - n
             {
                 "device": devices[device].name,
                 "node": graph.nodes[value if value >= 0 else -1 - value].name,

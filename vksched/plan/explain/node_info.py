@@ -1,9 +1,9 @@
-"""Node info: all that a plan knows of one node, as data and as text.
+"""Node info: all facts of a plan about one node, as data and as text.
 
-    type and op -> device, split, rule and variant -> operands and readers, where they are
-    -> what crosses -> every device: can it, why not, how long would it take
+    type and op -> device, split, rule and variant -> operands and readers with their devices
+    -> transfers -> every device: support, reason if unsupported, expected time
 
-Complexity: O(nodes) for the first node asked. Examples: tests/plan/test_explain.py.
+Complexity: O(nodes) for the first node. Examples: tests/plan/test_explain.py.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from ..types.query import split_of
 from .move_costs import find_moves
 
 MANY = 8
-"""A pattern that matches more nodes than this gets a line for each, not a page."""
+"""A pattern with more matches than this gets a line for each node instead of a page."""
 LISTED = 12
-"""Operands or readers that a text lists."""
+"""Maximum number of operands or readers in a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """An operand or a reader. device: where it runs or lives, "caller" of an input. via: the view
-    through which it is read, "" without one. crosses: it is on another device.
+    """An operand or a reader.
+
+    device: its device, "caller" for an input. via: the view through which it is read, or "".
+    crosses: True if it is on another device.
     """
 
     name: str
@@ -55,11 +57,13 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEligibility:
-    """What one device says to a node. why_not: "" where it can; seconds: None where it
-    cannot. note: what kept the node away although the device can run it. measured: whether the
-    seconds rest on measurements; else they are estimated by work and rough speeds. in_s, out_s:
-    of copies in each run, of operands to this device and of the result to those who read it, were
-    only this node there; see moves.py. in_measured, out_measured: whether links for them are named.
+    """The eligibility of one device for a node.
+
+    unsupported_reason: "" if the device supports the node. seconds: None if it does not. note: the
+    reason that the node is elsewhere although the device supports it. measured: True if the seconds
+    rest on measurements rather than on work and rough speeds. in_s, out_s: seconds of the copies in
+    each run, of operands to this device and of the result to its readers, if only this node ran
+    there; see move_costs.py. in_measured, out_measured: True if the topology names the links.
     """
 
     device: str
@@ -75,7 +79,7 @@ class DeviceEligibility:
 
     @property
     def total_s(self) -> float | None:
-        """What the device takes for the node with its copies; None where it cannot."""
+        """The seconds of the node on this device with its copies; None if it is unsupported."""
         if self.seconds is None:
             return None
         return self.seconds + (self.in_s or 0.0) + (self.out_s or 0.0)
@@ -83,13 +87,13 @@ class DeviceEligibility:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One node in its plan. split: None of what never runs. view_of: what a view is memory of;
-    views: those of this node.
-    variant: by which of the variants of its kernel it runs, "" with nothing to choose; why_variant:
-    tuned or a guess; variants: all that could run it there.
-    copies: of a weight or a state, the devices that hold it and the bytes there; a device that
-    gets an input only when a run starts is among the transfers.
-    stands_for: names of the caller's nodes that passes have made part of it.
+    """One node in its plan.
+
+    split: None for a node that never runs. view_of: the node that a view refers to; views: the
+    views of this node. variant: the kernel variant, "" without a choice; why_variant: tuned or a
+    guess; variants: all variants that the device supports. copies: for a weight or a state, the
+    devices that hold it, with bytes; a device that gets an input only at the start of a run is
+    among the transfers. stands_for: names of the caller's nodes that passes have fused into it.
     """
 
     id: int
@@ -117,7 +121,7 @@ class NodeInfo:
 
 @dataclass(slots=True)
 class _Known:
-    """What was asked of a plan before: plans do not change."""
+    """Cached answers about a plan. Plans do not change."""
 
     support: OpSupport
     nodes: dict[int, NodeInfo] = field(default_factory=dict)
@@ -127,7 +131,7 @@ _KNOWN: WeakIdMap[_Known] = WeakIdMap()
 
 
 def describe_node(plan: PlanValue, node_id: int) -> NodeInfo:
-    """Return all that the plan knows of one node. Each node is looked at once in a plan's life."""
+    """Return all facts of the plan about one node, cached with the plan."""
     known = _KNOWN.get(plan)
     if known is None:
         known = _Known(OpSupport(plan.graph, plan.topology))
@@ -171,7 +175,7 @@ def _describe(plan: PlanValue, node_id: int, support: OpSupport) -> NodeInfo:
 
 
 def about_as_dict(about: NodeInfo) -> dict[str, Any]:
-    """Return it as plain data that json.dumps takes."""
+    """Return the node as plain data for `json.dumps`."""
     out = asdict(about)
     for key, value in out.items():
         if isinstance(value, tuple):
@@ -183,7 +187,7 @@ def about_as_dict(about: NodeInfo) -> dict[str, Any]:
 
 
 def _where(plan: PlanValue, node: Node) -> str:
-    """The device of a node by name; inputs come from the caller."""
+    """Return the name of a node's device. Inputs come from the caller."""
     return "caller" if node.op == "input" else plan.topology.devices[_device(plan, node)].name
 
 
@@ -206,7 +210,7 @@ def _operand(plan: PlanValue, node: Node, operand: int) -> Neighbour:
 
 
 def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
-    """Those that run and read the node, directly or through views of it."""
+    """Return the nodes that run and read the node, directly or through its views."""
     graph = plan.graph
     out: dict[int, Neighbour] = {}
     for split in plan.splits:
@@ -223,7 +227,7 @@ def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
 
 
 def _is_part(plan: PlanValue, value: int, of: int) -> bool:
-    """Whether a value is a node or a view of it, over any number of views."""
+    """Return True if a value is a node or a view of it, over any number of views."""
     while value != of and value in plan.graph.views:
         value = plan.graph.nodes[value].inputs[0]
     return value == of
@@ -249,7 +253,9 @@ def _copies(plan: PlanValue, root: Node) -> tuple[tuple[str, int], ...]:
 
 
 def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
-    """The copies into the node's split that it reads, and those of its result to elsewhere."""
+    """Return the copies into the node's split that it reads, and the copies of its result to other
+    devices.
+    """
     graph, devices = plan.graph, plan.topology.devices
     runs = root is node and not node.declaration.leaf
     wanted = {r for i in node.inputs for r in (i, graph.view_base(i))} if runs else set()
@@ -271,7 +277,9 @@ def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
 
 
 def _verdicts(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEligibility, ...]:
-    """Ask every device anew: a plan keeps its reasons only for the device that was chosen."""
+    """Return the eligibility of every device, computed anew: a plan stores reasons only for the
+    chosen device.
+    """
     runs_on = {n: s.device for s in plan.splits for n in s.nodes}
     readers = [runs_on[reader] for reader in support.readers[node.id] if reader in runs_on]
     out: list[DeviceEligibility] = []
@@ -292,7 +300,7 @@ def _verdicts(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEl
 
 
 def explain_nodes(plan: PlanValue, ids: tuple[int, ...]) -> str:
-    """Return some nodes as text: a page for each of a few, a line for each of many."""
+    """Return nodes as text: a page for each of a few, or a line for each of many."""
     if len(ids) <= MANY:
         return "\n\n".join(about_as_text(describe_node(plan, i)) for i in ids)
     lines = [f"{len(ids)} nodes; a name or a narrower pattern tells more of one"]

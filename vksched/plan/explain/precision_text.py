@@ -1,4 +1,5 @@
-"""Rounding: what of a plan may be rounded to 16 or 8 bits, and which devices do so.
+"""Precision text: the nodes of a plan that may be rounded to 16 or 8 bits, and the devices that do
+so.
 
     precision: 24 mixed; numpy rounds 2; vulkan:0 computes 22 in float32: it has no float16
 
@@ -16,7 +17,7 @@ from ..types.plan_types import PlanValue
 
 
 def precision_lines(plan: PlanValue) -> list[str]:
-    """Return a line on nodes that have a precision; [] where all is float32."""
+    """Return a line on nodes that have a precision mode; [] if all compute in float32."""
     words: Counter[str] = Counter()
     devices: Counter[tuple[int, str]] = Counter()
     held: Counter[tuple[int, str, str]] = Counter()
@@ -42,9 +43,9 @@ def precision_lines(plan: PlanValue) -> list[str]:
 
 
 _OWN_WAYS = BRAIN, BYTES
-"""Words of which a device does something else than of the others."""
+"""Precision modes with a device text of their own."""
 _HELD = {"f16": "float16", "bf16": "bfloat16"}
-"""What weights of products are in memory, by their format (vksched/passes/fp16_weights.py)."""
+"""Types of weights in memory, by format (vksched/passes/fp16_weights.py)."""
 
 
 def _describe(spec: DeviceSpec, count: int, how: str) -> str:
@@ -65,7 +66,7 @@ def _describe(spec: DeviceSpec, count: int, how: str) -> str:
 
 
 def _held_as(node: Node) -> str:
-    """Returns what the weights of a product are in memory, "" where they are no halves."""
+    """Return the 16-bit type of a node's weights in memory, or "" if they have none."""
     return _HELD.get(str(node.attrs.get("format")), "")
 
 
