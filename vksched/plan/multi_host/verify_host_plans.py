@@ -1,10 +1,10 @@
-"""Verify of parts: does each keep its promises, and do all of them fit together?
+"""Verification of host plans: each on its own, and all of them together.
 
-    verify_host_plan    what a host asks of a part that a stranger sent: its plan and its steps
-    fit_together   what the caller asks of all: each value is sent once to who takes it, after it
-                   was made; hosts that walk their steps as far as they can all reach their ends
+    verify_host_plan    on a worker, for an untrusted host plan: its plan and its steps
+    fit_together        on the driver, for all: each value is sent once to its receiver, after it
+                        was produced; hosts that run their steps as far as possible reach the end
 
-Complexity: O(steps) beside `verify_plan`. Examples: tests/planner/test_parts.py.
+Complexity: O(steps), plus `verify_plan`. Examples: tests/planner/test_parts.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .host_plan import HostPlan, Recv, Send
 
 
 def verify_host_plan(host_plan: HostPlan) -> HostPlan:
-    """Return a part when it is sound by itself.
+    """Return a host plan if it is valid on its own.
 
     Raises:
-        PlanError: the first promise that is broken.
+        PlanError: the first broken invariant.
     """
     plan = verify_plan(host_plan.plan)
     last = len(plan.splits) - len(plan.commits)
@@ -79,19 +79,20 @@ def _check_there(host_plan: HostPlan, split: int, there: set[int]) -> None:
 
 
 def verify_host_plans(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
-    """Return the parts of a plan when each is sound and none waits for ever.
+    """Return the host plans of a plan if each is valid and they have no deadlock.
 
     Raises:
-        PlanError: the first promise that is broken.
+        PlanError: the first broken invariant.
     """
     return fit_together(tuple(map(verify_host_plan, host_plans)))
 
 
 def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
-    """Return the parts of a plan when none waits for ever, whatever each is by itself.
+    """Return the host plans of a plan if they have no deadlock, whether or not each is valid on its
+    own.
 
     Raises:
-        PlanError: what they wait for, or send in vain.
+        PlanError: the values that hosts wait for, or that no host receives.
     """
     left = {host_plan.host: _walk(host_plan) for host_plan in host_plans}
     if len(left) != len(host_plans):
@@ -118,7 +119,7 @@ def _walk(host_plan: HostPlan) -> Iterator[Send | Recv]:
 
 
 def _goes_on(host: str, step: Send | Recv, sent: set[tuple[str, int, str]]) -> bool:
-    """Whether a step need not wait; a value that is taken is on its way no more."""
+    """Return True if a step need not wait, and remove a received value from `sent`."""
     if isinstance(step, Recv):
         key = step.host, step.value, host
         found = key in sent

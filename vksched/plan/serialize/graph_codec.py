@@ -1,9 +1,9 @@
-"""Graphs as plain data, without their weights, and graphs of plain data to be planned again.
+"""Graphs as plain data, without their weights, and graphs from plain data for planning.
 
-Problem: a tape should hold what a plan was made of, but no gigabytes, and nobody's weights. Method:
-a weight is its type, a hash of its bytes, and the bounds of its whole numbers where plans ask for
-them. A graph that is read back has weights of the same types and bounds, which are not there: they
-take no memory, unless bounds differ. Whatever computes with them computes nonsense.
+Problem: a trace should hold the inputs of a plan, but neither gigabytes nor private weights.
+Method: a weight is stored as its type, a hash of its bytes and, if plans need them, the bounds of
+its integers. A decoded graph has weights of equal types and bounds without the true values. They
+take no memory, unless bounds differ. Results computed with them are meaningless.
 
 Complexity: O(nodes); a weight is hashed once. Examples: tests/plan/test_serialize.py.
 """
@@ -27,7 +27,7 @@ from ...storage.content_hash import hash_of
 from ...storage.lazy_array import ArrayLike, as_array
 
 MAX_BYTES = 1 << 30
-"""Of arrays that a graph is given when it is read back, as their bounds differ."""
+"""Maximum bytes of the arrays with differing bounds in a decoded graph."""
 NONSENSE = (
     VkschedError,
     TypeError,
@@ -39,11 +39,11 @@ NONSENSE = (
     RecursionError,
     MemoryError,
 )
-"""What is raised where data of a stranger has the right types and makes no sense."""
+"""Errors for untrusted data with valid types and inconsistent values."""
 
 
 def encode_graph(graph: Graph) -> dict[str, Any]:
-    """Return a graph as `trace.schema.GRAPH` says."""
+    """Return a graph in the form of `trace.format.GRAPH`."""
     return {
         "nodes": list(map(encode_node, graph.nodes)),
         "outputs": [list(pair) for pair in graph.outputs],
@@ -55,7 +55,7 @@ def encode_graph(graph: Graph) -> dict[str, Any]:
 
 
 def encode_node(node: Node) -> dict[str, Any]:
-    """Return a node as `trace.schema.NODE` says."""
+    """Return a node in the form of `trace.format.NODE`."""
     return {
         "name": node.name,
         "op": node.op,
@@ -67,7 +67,7 @@ def encode_node(node: Node) -> dict[str, Any]:
 
 
 def _held(node: Node, array: ArrayLike) -> dict[str, Any]:
-    """Returns what is told of a weight or constant."""
+    """Return the stored description of a weight or constant."""
     out: dict[str, Any] = {"node": node.id, "hash": hash_of(array)}
     if node.type.dtype == INT64 or node.type.size <= FEW:
         found = bounds_of_data(as_array(array))
@@ -79,10 +79,10 @@ def _held(node: Node, array: ArrayLike) -> dict[str, Any]:
 
 
 def decode_graph(document: Mapping[str, Any]) -> Graph:
-    """Return a graph to be planned; what its weights hold is not known.
+    """Return a graph for planning, with unknown weights.
 
     Raises:
-        PlanError: it is none; the text says why.
+        PlanError: the document is no graph; the text gives the reason.
     """
     try:
         nodes = tuple(decode_node(at, item, True) for at, item in enumerate(document["nodes"]))
@@ -104,11 +104,13 @@ def decode_graph(document: Mapping[str, Any]) -> Graph:
 
 
 def decode_node(at: int, data: Mapping[str, Any], onnx_ops: bool) -> Node:
-    """Return a node of its document. onnx_ops: ops of ONNX files that only the host runs may be
-    there; they are declared at first sight, as files may bring new ones.
+    """Return a node from its document.
+
+    onnx_ops: True to accept ops of ONNX files that only the CPU runs. They are declared on first
+    use, because files may add new ones.
 
     Raises:
-        UnsupportedOp: there is one, and it may not be there.
+        UnsupportedOp: the node has such an op, and onnx_ops is False.
     """
     attrs = Attrs({name: _attr(value) for name, value in data["attrs"].items()})
     if onnx_ops:
@@ -124,7 +126,7 @@ def decode_node(at: int, data: Mapping[str, Any], onnx_ops: bool) -> Node:
 
 
 def _declare(op: str) -> None:
-    """Declare an op of an importer, as the importer does at first sight."""
+    """Declare an op of an importer, as the importer does on first use."""
     loader = find_op_loader(op)
     if op not in all_ops() and loader is not None:
         loader(op)
@@ -140,7 +142,7 @@ def _attr(value: object) -> AttrValue:
 
 
 def _array(node: Node, held: Mapping[str, Any], budget: list[int]) -> NDArray:
-    """Return an array of a node's type and bounds."""
+    """Return an array with a node's type and bounds."""
     dtype, shape = numpy_dtype(node.type.dtype), node.type.shape
     low, high = held.get("bounds") or (0, 0)
     if low == high or node.type.size < 2:

@@ -1,7 +1,7 @@
-"""Timelines: of a plan, of a tape, or of the file of a tape.
+"""Timelines of a plan, of a tape, or of a file that a tape saved.
 
-    Plan ----------------------------------------> view.make.plan_timeline
-    file --load_tape--> TapeFile --documents--> plans, events --> view.make.run_timeline
+    Plan ----------------------------------------> viz.timeline.build.plan_timeline
+    file --load_tape--> TapeFile --documents--> plans, events --> viz.timeline.build.run_timeline
 
 Complexity: O(events + nodes of plans). Examples: tests/plan/test_timelines.py.
 """
@@ -27,12 +27,17 @@ Source = PlanValue | Tape | TapeFile | str | PathLike[str]
 
 
 def timeline(source: Source) -> Timeline:
-    """Returns what happened over time, or what a plan expects.
+    """Return the timeline of recorded runs, or of the expected run of a plan.
 
-    source: a plan, a tape (`run.trace`, `vs.Tape`), or the path of a file that a tape saved.
+    Parameters
+    ----------
+    source
+        A plan, a tape (`run.trace`, `vs.Tape`), or the path of a file that a tape saved.
 
-    Raises:
-        VkschedError: the file is no tape of ours, or a tape has no events; the text says why.
+    Raises
+    ------
+    VkschedError
+        The file is no tape file of vksched, or a tape has no events; the text gives the reason.
     """
     if isinstance(source, PlanValue):
         return timeline_of(source)

@@ -1,6 +1,7 @@
-"""Clocks: a run of a plan by simulation, on one host: its loop, and the queues that it feeds.
+"""Event simulation of a run on one host: its loop, and the queues of its devices.
 
-The loop is the executor's, see simulate.py; runs that are under way at once share the queues.
+The loop is the executor's, see simulate_plan.py. Concurrent runs share the queues.
+
 Examples: tests/plan/test_simulate.py.
 """
 
@@ -13,9 +14,7 @@ from .sim_types import Busy, Program, SplitTiming
 
 
 class Queues:
-    """When the queues of each device are done with what they have: those that compute, and those
-    that copy.
-    """
+    """The times at which the compute queue and the copy queue of each device become idle."""
 
     def __init__(self, program: Program) -> None:
         self.of = program.queues or range(len(program.devices))
@@ -24,7 +23,7 @@ class Queues:
 
 
 class Run:
-    """One run: its host's clock, which stands where the next submission is made."""
+    """One run. Its clock is the host's time at the next submission."""
 
     def __init__(
         self, program: Program, number: int, start_s: float, queues: Queues, spans: list[Busy]
@@ -36,16 +35,18 @@ class Run:
         self._spans = spans
         self._done_s: dict[int, float] = {}
         self._async_downloads: dict[int, float | None] = {}
-        """By split the end of copies out that nobody has waited for; None: not yet submitted."""
+        """For each split, the end of downloads that the host has not waited for; None if not yet
+        submitted.
+        """
         self._host = self._walk()
         next(self._host, None)
 
     def advance(self) -> bool:
-        """Submit what is next and goes on to the next submission; returns False at the end."""
+        """Submit the next split and advance to the next submission; return False at the end."""
         return next(self._host, None) is not None
 
     def _walk(self) -> Iterator[object]:
-        """What the host does, with a stop before each submission."""
+        """Run the loop of the host, with a stop before each submission."""
         steps = self._program.steps
         run = len(steps) - self._program.commits
         for number, step in enumerate(steps):
@@ -78,21 +79,23 @@ class Run:
             self._hand_over(other, self._done_s[other])
 
     def _hand_over(self, number: int, free_s: float = 0.0) -> None:
-        """Submit the copies out of a split. free_s: the end of its work."""
+        """Submit the downloads of a split. free_s: the end of its work."""
         step = self._program.steps[number]
         self.now_s += step.submit_s
         end_s = self._copy_aside(step.device, number, step.leaving_s or 0.0, free_s)
         self._async_downloads[number] = end_s
 
     def _copy_aside(self, device: int, split: int, seconds: float, free_s: float = 0.0) -> float:
-        """Give a copy queue some copies; returns their end. free_s: when their memory is free."""
+        """Submit copies to a copy queue, and return their end. free_s: the time at which their
+        memory is free.
+        """
         start_s = max(self.now_s, self._queues.copies_s[device], free_s)
         finish_s = self._queues.copies_s[device] = start_s + seconds
         self._tell("transfer_queue", device, split, start_s, finish_s)
         return finish_s
 
     def _fetch(self, number: int) -> None:
-        """Gets the results. number: of the split that comes next."""
+        """Fetch the results. number: the number of the next split."""
         device = self._program.steps[number - 1].device if number else 0
         self._copy(self._program.fetched_s, device, None)
 
@@ -107,7 +110,7 @@ class Run:
             yield from self._give_out(split)
 
     def _give_out(self, split: int) -> Iterator[bool]:
-        """Has copied out, and waits for, what a split and those before it on its device give."""
+        """Submit and await the downloads of a split and of the earlier ones on its device."""
         steps = self._program.steps
         device = steps[split].device
         now = [n for n in self._async_downloads if n <= split and steps[n].device == device]
