@@ -1,7 +1,7 @@
 """Simulation types: the inputs and results of `simulate`, as plain values.
 
-    plan --> SimSplit of each split --> SplitTiming of each: Program --simulate_plan.py-->
-    Simulation: spans, ends
+plan --> SimSplit of each split --> SplitTiming of each: Program --simulate_plan.py-->
+Simulation: spans, ends
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Verify: does a plan keep every promise? Checked by simulation, not by the code that made the
-plan.
+"""Verification of all invariants of a plan, by a simulation that is independent of the planner.
 
-    host order --> what is present where --> what is complete --> which words are alive
+    host order --> values present on each device --> completed splits --> alive words
 
-Walks the splits as the executor will. A value must be present on a device before a node there reads
-it; the split that made a value must be known complete before the host copies it; no word may be
-written while a value in it is still needed; a barrier must part what conflicts. Complexity: O(items
-* log(values)). Examples: tests/plan/test_plan_verify.py.
+The checks go through the splits as the executor does. A value must be present on a device before a
+node there reads it; the split that produced a value must be known complete before the host copies
+it; no word may be overwritten while its value is still needed; a barrier must separate conflicting
+accesses. Complexity: O(items * log(values)). Examples: tests/plan/test_plan_verify.py.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
 
 
 def verify_plan(plan: AnyPlan) -> AnyPlan:
-    """Return the plan when it is sound.
+    """Return the plan if it is valid.
 
     Raises:
-        PlanError: the first promise that is broken.
+        PlanError: the first broken invariant.
     """
     plan.topology.verify()
     calls = _Calls(plan)
@@ -70,7 +69,7 @@ def verify_plan(plan: AnyPlan) -> AnyPlan:
 
 
 def _check_replicas(plan: PlanValue) -> None:
-    """Each replica is a sound plan of the same graph on memory of its own."""
+    """Check that each replica is a valid plan of the graph on memory of its own."""
     used = {split.device for split in plan.splits}
     for other in plan.replicas:
         own = {split.device for split in other.splits}
@@ -91,7 +90,9 @@ def _fail(message: str) -> PlanError:
 
 
 class _Calls:
-    """What devices say of the graph's calls, each asked once: nothing the planner found counts."""
+    """The support of the graph's calls on devices, computed anew: results of the planner do not
+    count.
+    """
 
     def __init__(self, plan: PlanValue) -> None:
         self._graph = plan.graph
@@ -147,13 +148,13 @@ def _check_nodes(plan: PlanValue, calls: _Calls) -> None:
 
 
 def _check_order(plan: PlanValue) -> None:
-    """Simulate host and queues: presence of operands, completeness of what the host reads, and
-    states that are written last.
+    """Simulate host and queues: presence of operands, completeness of the splits that the host
+    reads, and states that are written last.
     """
     graph = plan.graph
     present: set[tuple[int, int]] = set()
     held = [frozenset(memory.weights) for memory in plan.memory]
-    done: dict[int, int] = {}  # of each device the last split that is complete
+    done: dict[int, int] = {}  # for each device, the last complete split
     producers: dict[int, int] = {}
     shown: list[int] = []
     turns = Turns(plan)
@@ -221,7 +222,7 @@ def _check_order(plan: PlanValue) -> None:
 
 
 def _from_host(plan: PlanValue, node_id: int) -> bool:
-    """Whether the host has a value at hand: an input or a view of one, or a weight that the plan
+    """Return True if the host holds a value: an input or a view of one, or a weight that the plan
     leaves there.
     """
     graph, device = plan.graph, plan.placements[node_id].device
@@ -231,8 +232,8 @@ def _from_host(plan: PlanValue, node_id: int) -> bool:
 
 
 def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bool]) -> None:
-    """A split that writes states does nothing else, but for what cannot fail and is needed there
-    alone, and starts when all others are complete.
+    """Check that a split that writes states starts when all others are complete, and has no other
+    nodes except ones that cannot fail and are needed there alone.
     """
     graph = plan.graph
     if not commits(graph, split.nodes, split.in_place):
@@ -258,7 +259,9 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
 
 
 def _check_in_place(plan: PlanValue, split: Split) -> None:
-    """A value that is written over its state is its next one, no other's, and nobody else's."""
+    """Check that a value that overwrites its state is the next value of that state only, and has no
+    other reader.
+    """
     graph, own = plan.graph, set(split.nodes)
     exposed = {v for s in plan.splits for v in s.observed} | {out.node for out in split.downloads}
     exposed = {
@@ -286,7 +289,7 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
 
 
 def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
-    """Return for each of some states the nodes that read it, and are no views."""
+    """Return, for each of some states, the nodes that read it and are no views."""
     graph, out = plan.graph, {state: set[int]() for state in states}
     for node in graph.ops if states else ():
         for state in states.intersection(map(graph.view_base, node.inputs)):
@@ -298,7 +301,7 @@ def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
 def _check_written_by_numpy(
     plan: PlanValue, value: int, state: int, readers: set[int], exposed: set[int], cpu: int
 ) -> None:
-    """No view of the array of a state is left when numpy changes it on a CPU."""
+    """Check that no view of a state's array is alive when numpy updates it in place."""
     graph = plan.graph
     if not numpy_may_write(graph, value, state, readers) or state in exposed:
         raise _fail(f"numpy cannot write {graph.nodes[value].name} where its state lies")
@@ -335,8 +338,8 @@ def _check_words(
     spans: Mapping[int, Span],
     splits: Sequence[Split],
 ) -> None:
-    """Replay a device's program on a map of words: who owns what, and which accesses no barrier
-    parts.
+    """Replay the program of a device on a map of words with their owners, and check accesses
+    without a barrier between them.
     """
     graph, memory = plan.graph, plan.memory[device]
     state_spans = {
@@ -350,7 +353,7 @@ def _check_words(
         words = graph.words[value] if value >= 0 else calls.scratch_words(device, node)
         check_span(node, words, span, pages, kind)
         state = graph.states.get(value, plan.in_place.get(value, -1))
-        held = state_spans.get(state)  # elsewhere it is a copy
+        held = state_spans.get(state)  # on another device it is a copy
         if (held is None) != (span.page < len(memory.activation_pages)):
             raise _fail(f"{_name(plan, value)} is not in the memory of its kind")
         if held is not None and span != held:
@@ -385,8 +388,8 @@ def _check_words(
             sources, targets = [span for _, span in operands], [spans[v] for v in results]
             for taker, target in zip(results, targets, strict=True):
                 for value in owners.take(target, taker):
-                    # what the item itself holds, operands and scratch, is needed until it ends,
-                    # but for the state that it gives its next value
+                    # operands and scratch of the item are needed until it ends, except for the
+                    # state that it overwrites
                     until = clock + (value == graph.states.get(taker, plan.in_place.get(taker)))
                     if value != taker and last.get(value, -1) >= until:
                         names = _name(plan, taker), _name(plan, value)
@@ -407,7 +410,7 @@ def _check_words(
 def _words_used(
     plan: PlanValue, split: Split, spans: Mapping[int, Span]
 ) -> tuple[IntervalSet, IntervalSet]:
-    """Return the words that the work of a split reads, and those that it writes."""
+    """Return the words that the work of a split reads, and the words that it writes."""
     read, written = IntervalSet(), IntervalSet()
     part = split.stages[COMPUTE]
     every = _accesses(plan, split, spans)
@@ -421,8 +424,8 @@ _Access = tuple[list[tuple[int, Span]], list[int]]
 
 
 def _accesses(plan: PlanValue, split: Split, spans: Mapping[int, Span]) -> Iterator[_Access]:
-    """Yield for each item of a split the values in memory that it reads, with the part of each
-    that it reads, and those that it writes: its result, and its scratch memory where it has some.
+    """Yield, for each item of a split, the values in memory that it reads, with the part that it
+    reads, and the values that it writes: its result, and its scratch memory if it has some.
     """
     nodes, graph = plan.graph.nodes, plan.graph
 
@@ -441,7 +444,7 @@ def _accesses(plan: PlanValue, split: Split, spans: Mapping[int, Span]) -> Itera
         yield [], [copy.node]
     for node_id in split.nodes:
         node, scratch = nodes[node_id], scratch_of(node_id)
-        if node.op == "state":  # it is there: nothing happens
+        if node.op == "state":  # no operation
             yield [], []
             continue
         written = [node_id, scratch] if scratch in spans else [node_id]
