@@ -1,4 +1,4 @@
-"""Lines: stretches of time on as few lines as there are, at any moment, stretches side by side."""
+"""Lane packing: time intervals on the least number of lanes without overlaps."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import heapq
 from collections.abc import Sequence
 
 MIN_S = 1e-12
-"""Sums of times are off by less."""
+"""Tolerance for rounding of sums of times."""
 
 
 def lines_of(stretches: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """Return lines of positions of (start, end), each in the order of time and without overlaps;
-    one empty line where there is nothing.
+    """Return lanes of positions of (start, end) intervals, each in the order of time and without
+    overlaps; one empty lane for no intervals.
     """
     lines: list[list[int]] = [[]]
     busy: list[tuple[float, int]] = []

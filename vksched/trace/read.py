@@ -1,8 +1,9 @@
-"""Read: the one loader of a tape's file. What is cut, foreign or malformed is one clear error.
+"""Read: the only loader of tape files, with one clear error for truncated, foreign or malformed
+files.
 
-Everything is checked here: types by `schema.py`, and that numbers of nodes, splits, devices, graphs
-and plans are in range. Whoever reads a TapeFile need not check again. What graphs and machines mean
-is the business of `plan/documents/`. Complexity: O(file). Examples: tests/trace/test_read.py.
+All checks are here: types by `format.py`, and the ranges of the numbers of nodes, splits, devices,
+graphs and plans. Users of a TapeFile need no further checks. `plan/serialize/` decodes graphs and
+topologies. Complexity: O(file). Examples: tests/trace/test_read.py.
 """
 
 from __future__ import annotations
@@ -20,27 +21,36 @@ from .events import NAMES, Event
 from .format import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS
 
 MOST = 1 << 29
-"""Characters of a file: those of over a million events."""
+"""Maximum characters of a file: over a million events."""
 
 MAX_OBSERVERS = 1 << 16
-"""Functions that see one value."""
+"""Maximum number of functions that see one value."""
 
 LONGEST_S = 1e12
-"""Of times: 30,000 years."""
+"""Maximum time: 30,000 years."""
 
 WORD = 6
-"""Characters of a word of JSON that is cut, and one more."""
+"""Maximum characters of a truncated JSON literal, plus one."""
 
 
 class TapeError(VkschedError, ValueError):
-    """A file is no tape, or cannot be read."""
+    """A file is no tape file, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TapeFile:
-    """What a file tells. version: of the vksched that wrote it. dropped, dropped_plans: what had
-    made room for later ones by then. graphs, plans: documents as `schema.GRAPH` and `schema.PLAN`
-    say. events: in order; `plan` is a position in `plans`, or -1.
+    """The content of a tape file.
+
+    Attributes
+    ----------
+    version
+        The version of vksched that wrote it.
+    dropped, dropped_plans
+        The number of older events and plans that the tape had discarded by then.
+    graphs, plans
+        Documents in the forms of `format.GRAPH` and `format.PLAN`.
+    events
+        The events in order; `plan` is a position in `plans`, or -1.
     """
 
     version: str
@@ -52,10 +62,12 @@ class TapeFile:
 
 
 def load_tape(path: str | PathLike[str]) -> TapeFile:
-    """Returns what a file tells that `Tape.save` wrote.
+    """Return the content of a file that `Tape.save` wrote.
 
-    Raises:
-        TapeError: there is no such file, it is cut, or something else; the text says what is wrong.
+    Raises
+    ------
+    TapeError
+        The file does not exist, is truncated, or is no tape file; the text gives the reason.
     """
     try:
         return tape_of(_data(Path(path)))
@@ -64,10 +76,10 @@ def load_tape(path: str | PathLike[str]) -> TapeFile:
 
 
 def tape_of(data: object) -> TapeFile:
-    """Returns what the plain data of a file tells.
+    """Return the tape file of plain data.
 
     Raises:
-        Wrong: it is no tape.
+        Wrong: the data is no tape file.
     """
     if not isinstance(data, dict) or "vksched" not in data:
         foreign = isinstance(data, list) or (isinstance(data, dict) and "traceEvents" in data)
@@ -113,7 +125,7 @@ def _data(path: Path) -> object:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        # half a number or word may be left where the file ends too early
+        # half a number or literal may be left at the end of a truncated file
         ends = len(text[error.pos :].strip()) < WORD or "Unterminated" in error.msg
         cut = ends and text.lstrip()[0] in "{["
         end = "the file is cut" if cut else "it is no JSON"
@@ -200,9 +212,9 @@ def _event(row: Sequence[Any], plans: Sequence[Mapping[str, Any]], at: int) -> E
         raise Wrong(f"expected seconds of at most {LONGEST_S:.0e} in {where}")
     if plan >= 0 and name in OF_SPLITS:
         splits = len(plans[plan]["splits"])
-        nodes = len(plans[plan]["placements"])  # one for each
+        nodes = len(plans[plan]["placements"])  # one for each node
         _in_range([fields.get("node", -1)], nodes, f"{where}.node", -1)
-        if not plans[plan]["decides"]:  # else each run has its own splits
+        if not plans[plan]["decides"]:  # otherwise each run has splits of its own
             _in_range([fields.get("split", 0)], splits, f"{where}.split", 0)
             _in_range([fields.get("needed_by", -1)], splits, f"{where}.needed_by", -1)
     return Event(name, device, start_s, end_s, run, fields, plan)

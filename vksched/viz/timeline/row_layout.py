@@ -1,7 +1,7 @@
-"""Rows: where each span is drawn: a row a lane and kind, in tracks where spans overlap.
+"""Row layout: a row for each lane and kind of span, in tracks if spans overlap.
 
-Spans of a track do not overlap and are in the order of time, so that pictures find what is visible
-by halving. Complexity: spans, sorted. Examples: tests/viz/test_view_make.py.
+Spans of a track do not overlap and are in the order of time, so that pictures find visible spans by
+bisection. Complexity: spans, sorted. Examples: tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A line of spans. row: one of ROWS; number: which of the row's lines. spans: by time."""
+    """A line of spans. row: one of ROWS. number: the number of the line in its row. spans: by time."""
 
     lane: int
     row: str
