@@ -46,8 +46,8 @@ class Plan(PlanValue):
         Parameters
         ----------
         key
-            A name, a pattern or a node id. The text then covers only the nodes that it matches: their
-            device, rule and transfers, and the eligibility of every device.
+            A name, a pattern or a node id. The text then covers only the nodes that it matches:
+            their device, rule and transfers, and the eligibility of every device.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class Plan(PlanValue):
 
     @property
     def fences(self) -> int:
-        """The number of waits for a device in a run, the end included. The CPU needs no fence."""
+        """The number of waits for devices in a run, the end included. The CPU needs no fence."""
         return fences(self)
 
     def buffers(self) -> dict[str, BufferSizes]:

@@ -115,7 +115,7 @@ def draw_timeline(
 def add_rows(
     root: ET.Element, rows: Sequence[Row], span_s: float, noun: str, top: float = TOP
 ) -> float:
-    """Add rows of height ROW, and 44 pixels for the axis below them; return the pixels per second."""
+    """Add rows of height ROW, and 44 pixels for the axis; return the pixels per second."""
     scale = (WIDTH - LEFT - MARGIN) / span_s
     _draw_axis(root, span_s, scale, top, top + ROW * len(rows) + 10)
     for at, row in enumerate(rows):

@@ -135,7 +135,7 @@ class OpSupport:
         return spec.kind != "cpu" and need * WORD_BYTES > spec.memory_bytes
 
     def _too_large(self, node: Node, device: int) -> str | None:
-        """Return the reason if the leaves and the result of a node exceed the memory of a device."""
+        """Return the reason if leaves and result of a node exceed the memory of a device."""
         spec = self.topology.devices[device]
         values = {*self.graph.leaves_read(node), node.id}
         need = sum(self.missing_bytes(value, device) for value in values)

@@ -143,7 +143,7 @@ def _give_channels(scene: Scene, nets: dict[Net, list[Wire]]) -> tuple[Tracks, T
 
 
 def _channel(source: int, target: int) -> int:
-    """Return the channel next to the source on the way to the target. Channel c is right of lane c."""
+    """Return the channel next to the source, towards the target. Channel c is right of lane c."""
     return source if target > source else source - 1
 
 

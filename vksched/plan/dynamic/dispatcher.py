@@ -131,7 +131,7 @@ class DispatchedPiece:
 
 @dataclass(slots=True)
 class Tape:
-    """The record of a run. waits: pieces whose end the host learned of after the last submission."""
+    """The record of a run. waits: pieces that were awaited after the last submission."""
 
     sent: list[DispatchedPiece] = field(default_factory=list)
     waits: tuple[int, ...] = ()
@@ -263,7 +263,7 @@ class Dispatcher:
         return host_s, device_s
 
     def finish_s(self, piece: int, device: int, now_s: float, free_s: float) -> float:
-        """Return the time at which a device would end a piece. free_s: the end of its earlier work."""
+        """Return the end of a piece on a device. free_s: the end of its earlier work."""
         host_s, device_s = self.moving_s(piece, device)
         ready_s = now_s
         for _, maker in self.missing(piece, device):
@@ -381,7 +381,7 @@ def execute(dispatcher: Dispatcher, target: DispatchTarget) -> None:
 
 
 def _dependencies(options: Options) -> tuple[list[int], list[list[int]]]:
-    """Return, for each piece, the number of pieces it reads from and the pieces that read from it."""
+    """Return the number of producers and the list of consumers of each piece."""
     waits: list[int] = []
     readers: list[list[int]] = [[] for _ in options.pieces]
     for number, piece in enumerate(options.pieces):

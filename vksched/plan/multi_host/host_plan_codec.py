@@ -106,7 +106,7 @@ def decode_host_plan(
     name of a state to its key. onnx_ops: True to accept ops of ONNX files that only the CPU runs.
 
     Raises:
-        PlanError: the document is invalid or breaks an invariant; the text gives the reason. Errors of `weight` propagate.
+        PlanError: the document is invalid; the text gives the reason. Errors of `weight` propagate.
     """
     try:
         check(document, HOST_PLAN, "the part")

@@ -60,7 +60,7 @@ class PlanRecord:
         return encode_graph(self.plan.graph), self._encode()
 
     def as_reference(self) -> Callable[[], PlanRecord | None]:
-        """Return a function that returns this record while the plan is alive, and None afterwards."""
+        """Return a weak reference: a function that returns this record, or None after the plan."""
         plan = weakref.ref(self.plan)
         rest = self.request, self.cause, self.decides, self.replica
 
@@ -91,7 +91,7 @@ class PlanRecord:
 
 
 def encode_plan(plan: PlanValue) -> dict[str, Any]:
-    """Return the part of a plan that devices need to run it, in the form of `trace.format.CARRIED`."""
+    """Return the part of a plan for the devices, in the form of `trace.format.CARRIED`."""
     reasons = {placement.reason: 0 for placement in plan.placements}
     reasons = {reason: number for number, reason in enumerate(reasons)}
     return {
@@ -201,7 +201,7 @@ def decode_plan_record(graph: Mapping[str, Any], document: Mapping[str, Any]) ->
 
 
 def decode_plan(graph: Graph, topology: Topology, document: Mapping[str, Any]) -> Plan:
-    """Return a plan from its document, which was checked against `trace.format` but not verified."""
+    """Return a plan from its document, which matches `trace.format`, without verification."""
     reasons = document["reasons"]
     return Plan(
         graph=graph,

@@ -71,7 +71,7 @@ class RunOfHosts:
         return bool(self._ready)
 
     def send(self, message: Message, now_s: float) -> None:
-        """Submit a message to its first wire. Its bytes leave one port, then wait before the other."""
+        """Submit a message to its first wire. Its bytes wait again before the second port."""
         self._enter(message, 0, now_s)
 
     def _enter(self, message: Message, wire: int, now_s: float) -> None:
@@ -115,7 +115,7 @@ class _HostRun(Run):
         super().__init__(program, run.number, start_s - program.run_s, queues, spans)
 
     def step(self) -> object:
-        """Proceed, and return the message that it needs, True if it needs none, or None at the end."""
+        """Proceed; return the message that it needs, True if it needs none, or None at the end."""
         return next(self._host, None)
 
     def _walk(self) -> Iterator[object]:

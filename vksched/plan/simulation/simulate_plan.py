@@ -50,7 +50,7 @@ from .sim_types import Busy, Program, SimSplit, Simulation, SplitTiming
 
 
 def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
-    """Return the simulated times of runs of a plan, with as many concurrent runs as it has copies."""
+    """Return the simulated times of runs of a plan, one concurrent run for each copy."""
     return run_program(program_of(plan), runs, plan.copies)
 
 
@@ -220,7 +220,7 @@ def aside_seconds(
 
 
 def submission_s(spec: DeviceSpec) -> float:
-    """Return the seconds of a device for a submission: the measured ones, or else its rough cost."""
+    """Return the measured seconds of a device for a submission, or else its rough cost."""
     return spec.costs.start_s if spec.costs.calls else spec.submit_s
 
 

@@ -148,7 +148,7 @@ class Tradeoffs:
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
-    """Return True if a candidate is at least as good as another in every metric, and better in one."""
+    """Return True if a candidate dominates another: no metric is worse and one is better."""
     pairs = [(one.metrics.values[w], other.metrics.values[w]) for w in one.metrics.values]
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 

@@ -96,13 +96,13 @@ class Split:
     depth: the length of the longest dependency chain of these items, a lower bound on the number of
         barriers under any order. inner_barriers: the barriers inside nodes of several dispatches.
     observed: values that the user sees after this split; the next split waits for that.
-    in_place: (value, state) pairs in which the value overwrites the state whose next value it is; the
-        state's own `assign` is then empty.
+    in_place: (value, state) pairs in which the value overwrites the state whose next value it is;
+        the state's own `assign` is then empty.
     async_transfers: the stages that run on the copy queue of the device, concurrently with its
         work: UPLOAD, DOWNLOAD, both or none. All uploads, or downloads, of a split use one queue.
     stage_deps: the dependencies of these stages, and of the work, beyond the order of their queue.
-    deferred_downloads: earlier splits whose downloads are submitted after this split. Other downloads
-        are submitted when the host waits for their split.
+    deferred_downloads: earlier splits whose downloads are submitted after this split. Other
+        downloads are submitted when the host waits for their split.
     refills: True if the host writes the streamed weights of each run after its waits, because other
         weights used their staging buffers before. Otherwise the host writes them once, before the
         first run.
@@ -191,8 +191,8 @@ class PlanValue:
         scratch_of(node)): the scratch memory of a node, alive while it runs.
     final_waits: splits that the host waits for before it returns the outputs to the caller.
     decision: the choice among candidates by cost, or None without costs.
-    any_order: True if the splits are the recordings of one device, of which a run submits some in any
-        order.
+    any_order: True if the splits are the recordings of one device, of which a run submits some
+        in any order.
     replicas: other plans of the graph, each on a device of its own: each run of a stream uses this
         plan or one of them.
     """
@@ -279,7 +279,7 @@ def commits(graph: Graph, nodes: Iterable[int], in_place: Collection[tuple[int, 
 
 
 def may_lie_over(graph: Graph, value: int, state: int) -> bool:
-    """Return True if a node may write its result over a state, whether or not it reads that state."""
+    """Return True if a node may overwrite a state, whether or not it reads that state."""
     node = graph.nodes[value]
     how = node.declaration.in_place
     if how is None or graph.words[value] != graph.words[state]:

@@ -55,7 +55,7 @@ def copied_bytes(plan: PlanValue, copies: tuple[Upload, ...]) -> int:
 
 
 def fences(plan: PlanValue) -> int:
-    """Return the number of waits for a device in a run, the end included. The CPU needs no fence."""
+    """Return the number of waits for devices in a run, the end included. The CPU needs no fence."""
     waits = [w for s in plan.splits for w in s.waits] + list(plan.final_waits)
     return sum(plan.topology.devices[plan.splits[w].device].kind != "cpu" for w in waits)
 

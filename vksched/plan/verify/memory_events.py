@@ -198,7 +198,7 @@ class EventGenerator:
         return self._touch(slot, f"copy of {self._name(copy.node)} by the host", reads, (write,))
 
     def submit(self, slot: int, split: int) -> Iterator[Event]:
-        """Yield the events of the host that writes the sequence number of a split and submits it."""
+        """Yield the events of a submission, which writes the sequence number of the split."""
         planned = self.plan.splits[split]
         yield self._touch(
             slot, f"sequence_number of split {split}", (), (self._sequence_number(planned),)

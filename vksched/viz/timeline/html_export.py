@@ -1,6 +1,6 @@
 """HTML export: a timeline as one self-contained page with its data, style and script.
 
-    page/page.html + page/page.css + page/*.js + page_data.py --> one file without external resources
+    page/page.html + page/page.css + page/*.js + page_data.py --> one self-contained file
 
 Examples: tests/viz/test_page.py, in a browser.
 """

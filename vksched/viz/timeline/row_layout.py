@@ -27,7 +27,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A line of spans. row: one of ROWS. number: the number of the line in its row. spans: by time."""
+    """A line of spans. row: one of ROWS. number: its number in the row. spans: by time."""
 
     lane: int
     row: str
