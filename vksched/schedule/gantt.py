@@ -1,4 +1,4 @@
-"""Gantt: a schedule as a picture: a row a device, time to the right, transfers between rows.
+"""Gantt chart of a schedule: a row for each device, time to the right, transfers between rows.
 
     schedule --> rows of bars, transfers --> viz/gantt.py --> SVG
 
@@ -25,7 +25,7 @@ def save_gantt(plan: ScheduleValue, path: str | os.PathLike[str]) -> None:
 
 
 def draw_gantt(plan: ScheduleValue) -> str:
-    """Return the picture of a schedule as SVG text; the same for the same schedule."""
+    """Return the picture of a schedule as SVG text. Equal schedules give equal text."""
     devices = plan.where.devices
     bars: dict[str, list[Bar]] = {device: [] for device in devices}
     for name, device in plan.device.items():
@@ -51,8 +51,8 @@ def draw_gantt(plan: ScheduleValue) -> str:
 
 
 def _format_summary(plan: ScheduleValue) -> str:
-    """Return how long a schedule takes, what its objective asks for, and how near that is to its
-    bound, where there is one.
+    """Return the makespan of a schedule, the value of its objective, and its ratio to the lower
+    bound, if there is one.
     """
     word, value = plan.goal.word, plan.value
     parts = [format_moment(plan.makespan_s)]

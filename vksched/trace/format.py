@@ -127,8 +127,9 @@ PLAN = {
     "replica?": int,
 }
 """graph: its position in "graphs". cause: the reason for planning. decides: True if each run
-chooses the devices of its pieces anew. decision: None without costs. seconds: the simulated time of a run. spans: the spans of the run: kind, device, split, start and end. replica: its number
-among the replicas of the plan of the request, from 1 on.
+chooses the devices of its pieces anew. decision: None without costs. seconds: the simulated time
+of a run. spans: the spans of the run: kind, device, split, start and end. replica: its number among
+the replicas of the plan of the request, from 1 on.
 """
 FIELDS = {
     "submit": {"split": int},

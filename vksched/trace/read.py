@@ -3,7 +3,8 @@ files.
 
 All checks are here: types by `format.py`, and the ranges of the numbers of nodes, splits, devices,
 graphs and plans. Users of a TapeFile need no further checks. `plan/serialize/` decodes graphs and
-topologies. Complexity: O(file). Examples: tests/trace/test_read.py.
+topologies.
+Complexity: O(file). Examples: tests/trace/test_read.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
      "vksched": {"format": 2, "version": "0.1", "dropped": 0, "dropped_plans": 0,
                  "graphs": [...], "plans": [...], "columns": [...], "events": [...]}}
 
-`format.py` has the schema of each part. Complexity: O(events + nodes).
+`format.py` has the schema of each part.
+Complexity: O(events + nodes).
 """
 
 from __future__ import annotations

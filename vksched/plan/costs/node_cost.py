@@ -7,8 +7,9 @@ for a graph is computed here:
     estimate * measured factor of similar calls + launch = first cost
     first cost * pace of recent runs = expected time now
 
-Without measurements the estimate is used. Complexity: O(1) each, plus the lowering of the op.
-Examples: tests/plan/test_plan.py, tests/plan/test_costs.py.
+Without measurements the estimate is used.
+Complexity: O(1) each, plus the lowering of the op. Examples: tests/plan/test_plan.py,
+tests/plan/test_costs.py.
 """
 
 from __future__ import annotations

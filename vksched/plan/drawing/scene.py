@@ -3,8 +3,8 @@
     plan -> lanes (the caller, then each used device) -> frames (splits) -> boxes (nodes)
          -> wires (producer to reader, with the bytes of a transfer)
 
-With more than `MANY` nodes, a split becomes one box with a count of its ops. Complexity: O(edges).
-Examples: tests/plan/test_draw.py.
+With more than `MANY` nodes, a split becomes one box with a count of its ops.
+Complexity: O(edges). Examples: tests/plan/test_draw.py.
 """
 
 from __future__ import annotations

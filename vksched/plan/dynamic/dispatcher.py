@@ -19,9 +19,10 @@ owner of the queue would finish its work.
 
 A device gets its next piece during the current one, so that it never waits for the host.
 
-Complexity: O(LOOK * devices * values read) for each decision. Source: Augonnet et al., "StarPU: a
-unified platform for task scheduling on heterogeneous multicore architectures" (2011), whose dmda
-and ws policies these resemble. Examples: tests/planner/test_dynamic.py.
+Complexity: O(LOOK * devices * values read) for each decision.
+Source: Augonnet et al., "StarPU: a unified platform for task scheduling on heterogeneous multicore
+architectures" (2011), whose dmda and ws policies these resemble. Examples:
+tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations

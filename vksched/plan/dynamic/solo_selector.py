@@ -11,7 +11,8 @@ of the next runs. Their measured time then decides.
 
 A rejected choice is tried again, rarely enough that all trials take a small share of the time.
 After a probe of a slow device, its earlier times and the times of all devices together no longer
-count. Complexity: O(pieces * devices) for a run. Examples: tests/planner/test_dynamic.py.
+count.
+Complexity: O(pieces * devices) for a run. Examples: tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations

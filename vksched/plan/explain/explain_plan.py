@@ -4,8 +4,8 @@
     one block per split (uploads, nodes, downloads) -> the rule of every placement
 
 The text of a large plan stays a screen or two: longer lists of values, splits and placements are
-summed up. The plain data is complete. `plan.explain("name")` is in node_info.py. Complexity:
-O(nodes). Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
+summed up. The plain data is complete. `plan.explain("name")` is in node_info.py.
+Complexity: O(nodes). Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Interval sets: sets of words in pages, as sorted ranges, with queries for overlap.
 
 Problem: thousands of spans, with repeated queries for overlaps. Method: disjoint ranges in order,
-all pages in one address space, found by bisection; adjacent ranges are merged. Complexity: O(log n)
-for a query, O(n) in the worst case for an insertion. Examples: tests/planner/test_plan_memory.py.
+all pages in one address space, found by bisection; adjacent ranges are merged.
+Complexity: O(log n) for a query, O(n) in the worst case for an insertion. Examples:
+tests/planner/test_plan_memory.py.
 """
 
 from __future__ import annotations

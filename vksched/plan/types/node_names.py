@@ -2,8 +2,8 @@
 
 Problem: names are long and easily misspelled. Method: an exact name has precedence, otherwise the
 key is a pattern as in fnmatch. A node that passes have fused into another matches as well, and
-stands for the fused node. A key without a match raises an error with similar names. Complexity:
-O(nodes) per pattern. Examples: tests/plan/test_explain.py, tests/plan/test_plan.py.
+stands for the fused node. A key without a match raises an error with similar names.
+Complexity: O(nodes) per pattern. Examples: tests/plan/test_explain.py, tests/plan/test_plan.py.
 """
 
 from __future__ import annotations

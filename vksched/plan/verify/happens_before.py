@@ -16,8 +16,8 @@ A fence covers all earlier submissions of its queue, from any slot, because subm
 of the first scope of a fence's signal (Vulkan specification, "Fence signaling"). Each recording
 starts with a barrier, which orders it after all earlier ones of the queue.
 
-Complexity: O(accesses * log(pieces of a page)). Source: Flanagan and Freund, "FastTrack" (PLDI
-2009). Examples: tests/plan/test_happens_before.py.
+Complexity: O(accesses * log(pieces of a page)).
+Source: Flanagan and Freund, "FastTrack" (PLDI 2009). Examples: tests/plan/test_happens_before.py.
 """
 
 from __future__ import annotations

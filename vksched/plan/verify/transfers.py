@@ -4,8 +4,8 @@
     copies out of split 0    may run until the host has waited for it
 
 The checks go through the splits of one device. Concurrent operations must share no word that one of
-them writes. Complexity: O(concurrent splits * log(values)). Examples:
-tests/planner/test_transfers.py.
+them writes.
+Complexity: O(concurrent splits * log(values)). Examples: tests/planner/test_transfers.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 The checks go through the splits as the executor does. A value must be present on a device before a
 node there reads it; the split that produced a value must be known complete before the host copies
 it; no word may be overwritten while its value is still needed; a barrier must separate conflicting
-accesses. Complexity: O(items * log(values)). Examples: tests/plan/test_plan_verify.py.
+accesses.
+Complexity: O(items * log(values)). Examples: tests/plan/test_plan_verify.py.
 """
 
 from __future__ import annotations

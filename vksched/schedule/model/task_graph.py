@@ -1,10 +1,10 @@
-"""Values: tasks with costs, edges with bytes, devices with links.
+"""Task graphs: tasks with costs, edges with bytes, and platforms of devices with links.
 
     Task("a", {"p0": 1.0, "p1": 2.5}) --edge of 4 MB--> Task("b", {"p1": 3.0})
                                                             |
     Platform: p0 ----Link(8e9 bytes/s, 20 us)---- p1 <------+ b cannot run on p0
 
-A value is checked when it is made, so that no policy has to. Times are seconds, sizes bytes.
+A value is checked on creation, so that policies need no checks. Times are seconds, sizes bytes.
 
 Complexity: linear in tasks, edges and links. Examples: tests/schedule/test_schedule_values.py.
 """
@@ -23,26 +23,30 @@ from ...topology.links import Link
 from ...topology.power import Watts
 
 MOST = 1e60
-"""Seconds, bytes, watts: what is made of larger ones, as joules are, may be no number any more."""
+"""Maximum seconds, bytes and watts: products of larger ones, as joules, may overflow."""
 MIN_PER_S = 1e-60
-"""Bytes a second; slower than that, a transfer takes more seconds than there are numbers."""
+"""Minimum bytes per second: the seconds of slower transfers would overflow."""
 AT_MOST = f"at most {MOST:g}"
 
 
 def is_amount(value: object, most: float = MOST) -> bool:
-    """Whether a value is a number from 0 to the most."""
+    """Return True if a value is a number from 0 to the maximum."""
     if isinstance(value, np.generic):
-        value = value.item()  # the most is no float32
+        value = value.item()  # the maximum is no float32
     return isinstance(value, (int, float)) and 0 <= value <= most
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A piece of work that one device does without a break.
+    """A unit of work that one device runs without interruption.
 
-    cost_s: seconds on each device that can run it. A device that is missing cannot. Many tasks
-    may share one mapping, which saves memory and time.
-    memory_bytes: what the task keeps on its device all the time, such as weights.
+    Parameters
+    ----------
+    cost_s
+        Seconds on each device that can run the task. A missing device cannot run it. Many tasks may
+        share one mapping, which saves memory and time.
+    memory_bytes
+        Bytes that the task occupies on its device permanently, as weights do.
     """
 
     name: str
@@ -59,23 +63,28 @@ class Task:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TaskGraph:
-    """Tasks and the data that goes between them; no circle.
+    """An acyclic graph of tasks and the data between them.
 
-    edges: (producer, consumer, bytes), or (producer, consumer) for 0 bytes. What is given twice
-    is one transfer of both sizes.
+    Parameters
+    ----------
+    edges
+        (producer, consumer, bytes), or (producer, consumer) for 0 bytes. Repeated edges are one
+        transfer of the sum of their sizes.
 
-    Raises:
-        GraphError: names that are unknown or used twice, sizes or costs below 0, or a circle.
+    Raises
+    ------
+    GraphError
+        Names are unknown or used twice, sizes or costs are below 0, or the graph has a cycle.
     """
 
     tasks: tuple[Task, ...]
     edges: tuple[tuple[str, str, float], ...]
     index: Mapping[str, int] = field(repr=False, compare=False)
-    """The place of each task by name."""
+    """The position of each task by name."""
     arcs: Mapping[tuple[int, int], float] = field(repr=False, compare=False)
-    """Bytes by the places of producer and consumer."""
+    """Bytes by the positions of producer and consumer."""
     order: Sequence[int] = field(repr=False, compare=False)
-    """Places in an order in which producers come first."""
+    """Positions in topological order."""
 
     def __init__(
         self,
@@ -141,7 +150,7 @@ def _check_costs(tasks: Sequence[Task]) -> None:
 
 
 def _sort(tasks: Sequence[Task], arcs: Mapping[tuple[int, int], float]) -> list[int]:
-    """Return an order in which producers come first: by the place given where that is free."""
+    """Return a topological order of tasks."""
     after: list[list[int]] = [[] for _ in tasks]
     waits = [0] * len(tasks)
     for a, b in arcs:
@@ -161,7 +170,7 @@ def _sort(tasks: Sequence[Task], arcs: Mapping[tuple[int, int], float]) -> list[
 
 
 def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
-    """Return a circle among tasks of which each waits for another of them."""
+    """Return a cycle among tasks of which each waits for another of them."""
     alive = set(left)
     before = {b: a for a in left for b in after[a] if b in alive}
     at, seen = left[0], dict[int, int]()
@@ -176,12 +185,22 @@ def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
 class Platform:
     """Devices, the links between them, their memory and their watts.
 
-    links: a link for (a, b) serves both ways unless (b, a) is given too. default_link: of pairs
-    that are not named. memory_bytes: of devices whose memory is limited. watts: of devices. The
-    objective "energy" and the energy of `Schedule.metrics` need those of all.
+    Parameters
+    ----------
+    links
+        A link for (a, b) serves both directions unless (b, a) is present as well.
+    default_link
+        The link of all other pairs.
+    memory_bytes
+        The capacity of each device with limited memory.
+    watts
+        The power of devices. The objective "energy" and the energy of `Schedule.metrics` need the
+        watts of all devices.
 
-    Raises:
-        PlanError: names that are unknown or used twice, or a link that is no link.
+    Raises
+    ------
+    PlanError
+        Names are unknown or used twice, or a link is invalid.
     """
 
     devices: tuple[str, ...]
@@ -236,8 +255,8 @@ class Platform:
     def channel(self, source: str, target: str) -> tuple[str, str]:
         """Return the name of the channel from one device to another.
 
-        With exclusive links a channel carries one transfer at a time. A link that serves both ways
-        is one channel, and so is each pair of devices without a link of its own.
+        With exclusive links a channel carries one transfer at a time. A link for both directions is
+        one channel, as is each pair of devices without a link of its own.
         """
         if (source, target) in self.links:
             return source, target
@@ -256,7 +275,7 @@ def _mapping(value: object) -> dict[Any, Any]:
 
 
 def _check_link(ends: object, link: object, known: str, there: set[str]) -> None:
-    """Raise a PlanError for what is no link between two of the devices that are there."""
+    """Raise a PlanError unless the value is a link between two known devices."""
     pair = isinstance(ends, tuple) and len(ends) == 2
     if not pair or ends[0] not in there or ends[1] not in there:  # type: ignore[index]
         raise PlanError(f"[platform] expected links between {known}, got {ends!r}")

@@ -2,8 +2,8 @@
 
     spans --row_layout.lay_out--> in the order of tracks and time --> start: differences, in ticks
 
-A column of equal values is stored as that value. Complexity: spans + links. Examples:
-tests/viz/test_view_files.py.
+A column of equal values is stored as that value.
+Complexity: spans + links. Examples: tests/viz/test_view_files.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Row layout: a row for each lane and kind of span, in tracks if spans overlap.
 
 Spans of a track do not overlap and are in the order of time, so that pictures find visible spans by
-bisection. Complexity: spans, sorted. Examples: tests/viz/test_view_make.py.
+bisection.
+Complexity: spans, sorted. Examples: tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations
