@@ -43,11 +43,11 @@ ORDER = (
     "priority",
 )
 """Policies after `single`, in descending order of gain."""
-AFTER = "mct"
+RANKS_AFTER = "mct"
 """The policy after which `heft` runs again with other ranks."""
-SINGLES = 8
+MAX_SINGLES = 8
 """Maximum number of single devices that are tried if some devices do not support all tasks."""
-SHARE = 0.35
+POLICY_SHARE = 0.35
 """Maximum share of the budget for policies."""
 
 
@@ -58,7 +58,7 @@ def best_of_all(
     mix: the least value of each objective over all policies.
     """
     total = budget_s * PER_S
-    found, least, steps = _portfolio(problem, objective, total * SHARE)
+    found, least, steps = _portfolio(problem, objective, total * POLICY_SHARE)
     bound = _bound(problem, objective)
     steps += problem.n + problem.edges * 5.0
     value, name, placed = found
@@ -117,7 +117,7 @@ def _policies(
     problem: Problem, words: list[str]
 ) -> list[tuple[str, Callable[[Problem], Placed], float]]:
     names = problem.where.devices
-    alone = fastest(problem)[:SINGLES]
+    alone = fastest(problem)[:MAX_SINGLES]
     if problem.n * problem.m == sum(map(len, problem.candidate_devices)) and not problem.limited:
         del alone[1:]  # with all tasks on one device, the least work is the best
     out: list[tuple[str, Callable[[Problem], Placed], float]] = [
@@ -127,7 +127,7 @@ def _policies(
     out += [(name, start, steps_of("heft", problem)) for name, start in STARTS if name in words]
     for name in ORDER:
         out.append((name, POLICIES[name], steps_of(name, problem)))
-        if name == AFTER:
+        if name == RANKS_AFTER:
             cost = steps_of("heft", problem)
             out += [("heft", partial(heft, by=rank), cost) for rank in OTHER_RANKS]
     return out

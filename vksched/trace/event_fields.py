@@ -8,13 +8,13 @@ from __future__ import annotations
 from ..common.serialize import plain
 from .events import Event
 
-LEFT_OUT = {"split": ("ops",), "run": ("stats",), "plan": ("about",)}
+OMITTED = {"split": ("ops",), "run": ("stats",), "plan": ("about",)}
 """Fields that plans and other events of a file already contain."""
 
 
 def fields_of(event: Event) -> dict[str, object]:
     """Return the fields of an event in the form of a file."""
-    skipped = LEFT_OUT.get(event.name, ()) if event.plan >= 0 else ()
+    skipped = OMITTED.get(event.name, ()) if event.plan >= 0 else ()
     out = {key: plain(value) for key, value in event.fields.items() if key not in skipped}
     if "stats" in skipped:
         stats = plain(event.fields.get("stats"))

@@ -20,7 +20,7 @@ from typing import Any
 
 from .event_fields import fields_of
 from .events import Event
-from .lane_packing import lines_of
+from .lane_packing import pack_lanes
 
 Document = Mapping[str, Any]
 HOST = "host"
@@ -178,7 +178,7 @@ def _threads(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict
         tid = 0
         for thread in THREADS:
             group = groups.get((process, thread), [])
-            for line in lines_of([(part.start_s, part.end_s) for part in group]) if group else ():
+            for line in pack_lanes([(part.start_s, part.end_s) for part in group]) if group else ():
                 tid += 1
                 for at in line:
                     group[at].tid = tid
@@ -241,15 +241,15 @@ def _inside(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
 
 def _transfers(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
     """Yield the arrows of values that go from host to host."""
-    sends = {_crossing(p, "device", "to"): p for p in slices if p.link and p.kind == "send"}
+    sends = {_transfer_key(p, "device", "to"): p for p in slices if p.link and p.kind == "send"}
     for part in slices:
         if part.link and part.kind == "recv":
-            send = sends.get(_crossing(part, "of", "device"))
+            send = sends.get(_transfer_key(part, "of", "device"))
             if send is not None:
                 yield "transfer", send, part
 
 
-def _crossing(part: _Slice, source: str, target: str) -> tuple[object, ...]:
+def _transfer_key(part: _Slice, source: str, target: str) -> tuple[object, ...]:
     """Return the key that a send and its receive share."""
     assert part.link is not None
     plan, run = part.link[1:3]

@@ -21,16 +21,16 @@ from ..common.schema import Wrong, check
 from .events import NAMES, Event
 from .format import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS
 
-MOST = 1 << 29
+MAX_CHARS = 1 << 29
 """Maximum characters of a file: over a million events."""
 
 MAX_OBSERVERS = 1 << 16
 """Maximum number of functions that see one value."""
 
-LONGEST_S = 1e12
+MAX_TIME_S = 1e12
 """Maximum time: 30,000 years."""
 
-WORD = 6
+MAX_LITERAL = 6
 """Maximum characters of a truncated JSON literal, plus one."""
 
 
@@ -115,19 +115,19 @@ def tape_of(data: object) -> TapeFile:
 def _data(path: Path) -> object:
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(MOST + 1)
+            text = file.read(MAX_CHARS + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Wrong(reason) from None
-    if len(text) > MOST:
-        raise Wrong(f"expected at most {MOST:,} characters, got more")
+    if len(text) > MAX_CHARS:
+        raise Wrong(f"expected at most {MAX_CHARS:,} characters, got more")
     if not text.strip():
         raise Wrong("expected JSON, got an empty file")
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         # half a number or literal may be left at the end of a truncated file
-        ends = len(text[error.pos :].strip()) < WORD or "Unterminated" in error.msg
+        ends = len(text[error.pos :].strip()) < MAX_LITERAL or "Unterminated" in error.msg
         cut = ends and text.lstrip()[0] in "{["
         end = "the file is cut" if cut else "it is no JSON"
         raise Wrong(f"{end}: line {error.lineno}, column {error.colno}: {error.msg}") from None
@@ -209,8 +209,8 @@ def _event(row: Sequence[Any], plans: Sequence[Mapping[str, Any]], at: int) -> E
         raise Wrong(f"expected a name of {', '.join(NAMES)} for {where}, got {name!r}")
     check(fields, FIELDS.get(name, {}), f"{where}.fields")
     _in_range([plan], len(plans), f"{where}.plan", -1)
-    if max(abs(start_s), abs(end_s)) > LONGEST_S:
-        raise Wrong(f"expected seconds of at most {LONGEST_S:.0e} in {where}")
+    if max(abs(start_s), abs(end_s)) > MAX_TIME_S:
+        raise Wrong(f"expected seconds of at most {MAX_TIME_S:.0e} in {where}")
     if plan >= 0 and name in OF_SPLITS:
         splits = len(plans[plan]["splits"])
         nodes = len(plans[plan]["placements"])  # one for each node

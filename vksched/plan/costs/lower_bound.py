@@ -10,8 +10,8 @@ supports it, and on the device that the plan chose.
     bound    |== a ==|== b ==|== d ==|           longest path, or the area
     plan     copy |== a ==| wait |== b ==| ...   never below it
 
-Beyond `MOST` nodes the longest path is skipped because it takes long to compute: the area remains.
-Beyond `WIDE` devices of several hosts, transfers take no time.
+Beyond `MAX_PATH_NODES` nodes the longest path is skipped because it takes long to compute: the area
+remains. Beyond `WIDE` devices of several hosts, transfers take no time.
 
 Complexity: edges * devices. Examples: tests/plan/test_plan_bound.py.
 """
@@ -33,7 +33,7 @@ from ...topology.topology import Topology
 from ..types.plan_types import PlanValue, value_of
 from .op_support import OpSupport
 
-MOST = 20_000
+MAX_PATH_NODES = 20_000
 """Maximum number of nodes for which the longest path is computed."""
 WIDE = 128
 """Maximum number of devices of several hosts for which links between them are considered."""
@@ -89,7 +89,7 @@ def _tasks(plan: PlanValue) -> TaskGraph:
     graph, topology = plan.graph, plan.topology
     support = OpSupport(graph, topology)
     names = [spec.name for spec in topology.devices]
-    compete = _competing(plan)
+    compete = _competing_devices(plan)
     shared: dict[tuple[int, tuple[int, ...]], dict[str, float]] = {}
     tasks: list[Task] = []
     runs = {n for split in plan.splits for n in split.nodes}
@@ -106,7 +106,7 @@ def _tasks(plan: PlanValue) -> TaskGraph:
             }
         tasks.append(Task(str(node.id), shared[key]))
     edges: dict[tuple[str, str], float] = {}
-    for node_id in runs if len(runs) <= MOST else ():
+    for node_id in runs if len(runs) <= MAX_PATH_NODES else ():
         for operand in graph.nodes[node_id].inputs:
             maker = graph.view_bases[operand]
             if maker in runs and maker != node_id:
@@ -121,7 +121,7 @@ def _may(support: OpSupport, node_id: int, device: int, compete: frozenset[int])
     return device in compete and support.supports(support.graph.nodes[node_id], device)
 
 
-def _competing(plan: PlanValue) -> frozenset[int]:
+def _competing_devices(plan: PlanValue) -> frozenset[int]:
     """Return the devices that may run a node: the competing ones, else the ones with work."""
     names = [spec.name for spec in plan.topology.devices]
     if plan.decision is not None:
@@ -137,7 +137,7 @@ def _devices(plan: PlanValue) -> list[int]:
     """Return the devices that the bound considers."""
     if len(plan.topology.hosts) == 1:
         return list(range(len(plan.topology.devices)))
-    return sorted(_competing(plan) | set(plan.working))
+    return sorted(_competing_devices(plan) | set(plan.working))
 
 
 def _topology(topology: Topology, devices: Sequence[int]) -> Platform:

@@ -91,7 +91,7 @@ COPY_IN, COPY_OUT = COPIES = ("copy in", "copy out")
 """Kinds of the device's own part of a transfer: between device memory and the staging buffer."""
 
 
-NO_WAY = ("keepdims",)
+IGNORED_FLAGS = ("keepdims",)
 """Flags without influence on the work."""
 
 
@@ -217,7 +217,9 @@ def call_signature(op: Op, call: Call) -> str:
     """Return an op with the attributes that separate its calls, as "matmul+transpose_b": flags,
     groups, quantized operands and an epilogue. Kernels differ in these.
     """
-    ways = [name for name, value in call.attrs.items() if value is True and name not in NO_WAY]
+    ways = [
+        name for name, value in call.attrs.items() if value is True and name not in IGNORED_FLAGS
+    ]
     if call.attrs.get("groups", 1) not in (1, None):
         ways.append("groups")
     if any(operand.dtype == FLOAT16 for operand in call.inputs):

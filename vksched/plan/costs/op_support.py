@@ -50,10 +50,10 @@ class OpSupport:
         """For each device, the first one with equal figures. Equal devices share all cached
         results.
         """
-        self._same: list[dict[int, tuple[str | None, bool]]] = _shared(self.alike)
-        self._needs: list[dict[int, tuple[int, int, int]]] = _shared(self.alike)
-        self._seconds: list[dict[int, float]] = _shared(self.alike)
-        self._longest: list[dict[int, float]] = _shared(self.alike)
+        self._same: list[dict[int, tuple[str | None, bool]]] = _shared_caches(self.alike)
+        self._needs: list[dict[int, tuple[int, int, int]]] = _shared_caches(self.alike)
+        self._seconds: list[dict[int, float]] = _shared_caches(self.alike)
+        self._longest: list[dict[int, float]] = _shared_caches(self.alike)
 
     def unsupported_reason(self, node: Node, device: int) -> str | None:
         """Return the reason that a device cannot run a node, or None if it can."""
@@ -173,7 +173,7 @@ class OpSupport:
             if slots[node.id] is None:
                 after = [t for r in self.readers[node.id] if (t := slots[r]) is not None]
                 slots[node.id] = min(after, default=0)
-        pipeline_order = [turn or 0 for turn in slots]
+        pipeline_order = [slot or 0 for slot in slots]
         for node in self.computed:
             pipeline_order[node.id] = max(
                 [pipeline_order[node.id], *(pipeline_order[p] for p in self.operands[node.id])]
@@ -199,7 +199,7 @@ class OpSupport:
         return tuple(map(tuple, out))
 
 
-def _shared(alike: Sequence[int]) -> list[dict[Key, Answer]]:
+def _shared_caches(alike: Sequence[int]) -> list[dict[Key, Answer]]:
     """Return an empty cache for each device. Equal devices share one."""
     answers: dict[int, dict[Key, Answer]] = {}
     return [answers.setdefault(first, {}) for first in alike]

@@ -68,14 +68,14 @@ def lay_out(scene: Scene, head_chars: Mapping[int, int]) -> Layout:
 
     head_chars: characters above each lane, for which it must be wide enough.
     """
-    rows = _give_rows(scene)
+    rows = _assign_rows(scene)
     nets = _nets(scene)
-    gutters, channels = _give_channels(scene, nets)
+    gutters, channels = _assign_channels(scene, nets)
     lanes = _give_x(scene, rows, gutters, channels, head_chars)
     return _Router(scene, rows, nets, gutters, channels, lanes).route()
 
 
-def _give_rows(scene: Scene) -> dict[int, list[list[int]]]:
+def _assign_rows(scene: Scene) -> dict[int, list[list[int]]]:
     """Assign a row to each box, and return the boxes of each row, lane by lane. The first row of a
     frame holds its title.
     """
@@ -127,7 +127,7 @@ Tracks = dict[int, dict[Hashable, int]]
 """The track of each net in each lane or channel."""
 
 
-def _give_channels(scene: Scene, nets: dict[Net, list[Wire]]) -> tuple[Tracks, Tracks]:
+def _assign_channels(scene: Scene, nets: dict[Net, list[Wire]]) -> tuple[Tracks, Tracks]:
     """Return the tracks in the gutter of each lane and in the channel right of each lane."""
     inside: dict[int, list[tuple[float, float, Hashable]]] = defaultdict(list)
     between: dict[int, list[tuple[float, float, Hashable]]] = defaultdict(list)
@@ -211,7 +211,7 @@ class _Router:
         self.lanes = lanes
         self.down: dict[Net, float] = {n: x for n in nets if (x := self._down_x(n)) is not None}
         self.enter = self._entries()
-        self.levels = self._give_levels()
+        self.levels = self._assign_levels()
 
     def _down_x(self, net: Net) -> float | None:
         """Return the x of the vertical part of a net, in a gutter or a channel, or None if it has
@@ -253,7 +253,7 @@ class _Router:
                 out[wire.net, target] = x
         return out
 
-    def _give_levels(self) -> dict[int, dict[Hashable, int]]:
+    def _assign_levels(self) -> dict[int, dict[Hashable, int]]:
         """Return the track of each net in each gap. Gap g is below row g."""
         spans: dict[int, dict[Net, list[float]]] = defaultdict(lambda: defaultdict(list))
         for wire in self.scene.wires:

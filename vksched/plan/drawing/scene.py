@@ -25,9 +25,9 @@ LINE_CHARS = 34
 """Characters of a line in a box. A long name keeps its end, because the beginnings of names are
 often equal.
 """
-KINDS = 8
+MAX_OPS_NAMED = 8
 """Ops named in the box of a split."""
-TIPS = 40
+MAX_TOOLTIP_NAMES = 40
 """Names in a tooltip."""
 
 DRIVER = 0
@@ -194,12 +194,14 @@ class _SceneBuilder:
         counts = Counter(self.graph.nodes[n].op for n in nodes)
         kinds = counts.most_common()
         lines = [f"{op} x{count}" for op, count in kinds]
-        if len(kinds) > KINDS + 1:
-            rest = sum(count for _, count in kinds[KINDS:])
-            lines[KINDS:] = [f"{rest} of {len(kinds) - KINDS} other ops"]
+        if len(kinds) > MAX_OPS_NAMED + 1:
+            rest = sum(count for _, count in kinds[MAX_OPS_NAMED:])
+            lines[MAX_OPS_NAMED:] = [f"{rest} of {len(kinds) - MAX_OPS_NAMED} other ops"]
         names = [self.graph.nodes[n].name for n in nodes]
         head = count_of(len(names), "value" if lane == DRIVER else "node")
-        tip = "\n".join(names[:TIPS]) + ("\n..." if len(names) > TIPS else "")
+        tip = "\n".join(names[:MAX_TOOLTIP_NAMES]) + (
+            "\n..." if len(names) > MAX_TOOLTIP_NAMES else ""
+        )
         fallen = any(name in self.fallen for name in names)
         is_output = lane != DRIVER and any(n in self.outputs for n in nodes)
         return Box(lane, (head, *map(cut, lines)), tip, 0, is_output, fallen)
@@ -261,7 +263,7 @@ class _SceneBuilder:
     def _wire(self, source: int, target: int, kind: str, net: Net) -> Wire:
         values = [self.graph.nodes[v] for v in self._moved[net]]
         moved = format_bytes(sum(n.type.device_bytes for n in values))
-        names = ", ".join(n.name for n in values[:TIPS])
+        names = ", ".join(n.name for n in values[:MAX_TOOLTIP_NAMES])
         where = {"stays": "stays on the device", "host": "with the caller"}.get(kind, "crosses")
         label = "" if kind == "stays" else moved
         return Wire(source, target, kind, net, label, f"{names}: {moved}, {where}")

@@ -19,7 +19,7 @@ owner of the queue would finish its work.
 
 A device gets its next piece during the current one, so that it never waits for the host.
 
-Complexity: O(LOOK * devices * values read) for each decision.
+Complexity: O(LOOKAHEAD * devices * values read) for each decision.
 Source: Augonnet et al., "StarPU: a unified platform for task scheduling on heterogeneous multicore
 architectures" (2011), whose dmda and ws policies these resemble. Examples:
 tests/planner/test_dynamic.py.
@@ -39,13 +39,13 @@ from .options import Options
 
 DEPTH = 2
 """Maximum number of submitted pieces of a device: one under way and the next one."""
-DEEP = 16
+SOLO_DEPTH = 16
 """The maximum if one device has all pieces, because no decision is pending."""
-LOOK = 16
+LOOKAHEAD = 16
 """Maximum number of ready pieces that a decision considers, the most urgent ones first."""
 GAIN = 0.5
 """Weight of the latest pieces in the estimate of a device's speed."""
-SEVERAL = 3
+RECENT_PIECES = 3
 """Number of latest pieces of a device whose median counts, so that a single outlier has no effect.
 """
 RESTS = 16
@@ -54,9 +54,9 @@ RESTS = 16
 Each probe that finds it slow doubles the number, so at most log2(n / RESTS) of n runs probe a
 device that stays slow.
 """
-RECOVERED = math.log(1.5)
+SLOW_LOG_RATIO = math.log(1.5)
 """A device is slow if its slowdown relative to its best exceeds this, as a logarithm."""
-MOST = math.log(64.0)
+MAX_LOG_RATIO = math.log(64.0)
 """Maximum ratio of a speed to the expected one, as a logarithm."""
 
 
@@ -70,7 +70,7 @@ class Speeds:
 
     def __init__(self, devices: int) -> None:
         self._pace = [0.0] * devices
-        self._last: list[deque[float]] = [deque(maxlen=SEVERAL) for _ in range(devices)]
+        self._last: list[deque[float]] = [deque(maxlen=RECENT_PIECES) for _ in range(devices)]
         self._best = [math.inf] * devices
         self._rested = [0] * devices
         """Runs since the last piece of each device."""
@@ -91,7 +91,7 @@ class Speeds:
         for device, pace in enumerate(self._pace):
             # a device with few pieces has no best yet: they may have been delayed
             best = 0.0 if self._best[device] == math.inf else self._best[device]
-            if pace > best + RECOVERED and self._rested[device] >= self._rests[device]:
+            if pace > best + SLOW_LOG_RATIO and self._rested[device] >= self._rests[device]:
                 self._pace[device] = best
                 self._last[device].clear()
                 self._probed[device] = True
@@ -103,16 +103,16 @@ class Speeds:
         """Record the time of a piece."""
         if expected_s <= 0 or taken_s <= 0:
             return
-        seen = max(-MOST, min(MOST, math.log(taken_s / expected_s)))
+        seen = max(-MAX_LOG_RATIO, min(MAX_LOG_RATIO, math.log(taken_s / expected_s)))
         last = self._last[device]
         last.append(seen)
         if self._probed[device]:
-            recovered = seen <= self._pace[device] + RECOVERED
+            recovered = seen <= self._pace[device] + SLOW_LOG_RATIO
             self._rests[device] = RESTS if recovered else 2 * self._rests[device]
         self._probed[device], self._rested[device] = False, 0
         gain = GAIN if len(last) > 1 else 1.0  # the expected time may be a guess
         self._pace[device] += gain * (sorted(last)[(len(last) - 1) // 2] - self._pace[device])
-        if len(last) == SEVERAL:
+        if len(last) == RECENT_PIECES:
             self._best[device] = min(self._best[device], self._pace[device])
 
 
@@ -248,7 +248,7 @@ class Dispatcher:
         """Return True if a piece can go to a device now: each operand from another device must be
         complete.
         """
-        depth = self.speeds.depth(device) if self._alone is None else DEEP
+        depth = self.speeds.depth(device) if self._alone is None else SOLO_DEPTH
         if len(self.queues[device]) >= depth:
             return False
         return all(m == HOST or m in self.complete for _, m in self.missing(piece, device))
@@ -290,7 +290,7 @@ class Earliest(Dispatcher):
 
     def next(self, now_s: float) -> tuple[int, int] | None:
         free_s = [self.free_s(device, now_s) for device in range(len(self.queues))]
-        for entry in self._ready[:LOOK]:
+        for entry in self._ready[:LOOKAHEAD]:
             piece = entry[1]
             end_s, device = min(
                 (self.finish_s(piece, device, now_s, free_s[device]), device)
@@ -337,7 +337,7 @@ class Stealing(Dispatcher):
 
     def next(self, now_s: float) -> tuple[int, int] | None:
         for device, ready in enumerate(self._ready):
-            for entry in ready[:LOOK]:
+            for entry in ready[:LOOKAHEAD]:
                 if self.may_go(entry[1], device):
                     ready.remove(entry)
                     return entry[1], device
@@ -354,7 +354,7 @@ class Stealing(Dispatcher):
         for load, victim in loads:
             fits = [
                 (sum(self.moving_s(entry[1], thief)), entry)
-                for entry in self._ready[victim][:LOOK]
+                for entry in self._ready[victim][:LOOKAHEAD]
                 if thief in self.places(entry[1]) and self.may_go(entry[1], thief)
             ]
             for _, entry in sorted(fits):

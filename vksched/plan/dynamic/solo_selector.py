@@ -42,30 +42,30 @@ class SoloOrAllSelector:
         self._options = options
         all_pieces = [piece.seconds.keys() for piece in options.pieces]
         whole = set[int]().union(*all_pieces).intersection(*all_pieces)
-        self._whole: Sequence[int] = sorted(whole) if len(options.on) > 1 else ()
+        self._capable: Sequence[int] = sorted(whole) if len(options.on) > 1 else ()
         self._last: dict[int | None, deque[float]] = {}
         self._since_s = 0.0
-        self._met: set[int | None] = set()
+        self._warmed_up: set[int | None] = set()
 
     def choose(self, speeds: Speeds) -> int | None:
         """Return the device of the next run, with the meaning of `alone`."""
-        now_s = self._took_s(self.alone)
-        if now_s is None or not self._whole:
+        now_s = self._recent_s(self.alone)
+        if now_s is None or not self._capable:
             return self.alone
         if self.alone is not None:
             if len(self._last[self.alone]) < RUNS:
                 return self.alone
-            together_s = self._took_s(None)
-            if together_s is None or together_s < now_s or self._rested(together_s - now_s):
-                self._go(None)
+            together_s = self._recent_s(None)
+            if together_s is None or together_s < now_s or self._may_retry(together_s - now_s):
+                self._switch(None)
             return self.alone
-        should_s = {d: self._alone_s(d, speeds) for d in self._whole}
-        best = min(self._whole, key=lambda device: (should_s[device], device))
-        tried_s = self._took_s(best)
-        if tried_s is not None and tried_s > now_s and not self._rested(tried_s - now_s):
+        should_s = {d: self._alone_s(d, speeds) for d in self._capable}
+        best = min(self._capable, key=lambda device: (should_s[device], device))
+        tried_s = self._recent_s(best)
+        if tried_s is not None and tried_s > now_s and not self._may_retry(tried_s - now_s):
             return None
         if should_s[best] < MARGIN * now_s:
-            self._go(best)
+            self._switch(best)
         return self.alone
 
     def see(self, seconds: float, cold: bool = False) -> None:
@@ -74,16 +74,16 @@ class SoloOrAllSelector:
         cold: True if the run includes work that drivers had deferred; it does not count the first
         time.
         """
-        if cold and self.alone not in self._met:
-            self._met.add(self.alone)
+        if cold and self.alone not in self._warmed_up:
+            self._warmed_up.add(self.alone)
             return
         last = self._last.setdefault(self.alone, deque(maxlen=RUNS + 1))
-        known_s = self._took_s(self.alone)
+        known_s = self._recent_s(self.alone)
         if self.alone is not None and known_s is not None:
             slow = [s > WORSE * known_s for s in (*last, seconds)][-RUNS:]
             if seconds > MUCH_WORSE * known_s or all(slow):
                 self._last.clear()  # earlier times no longer apply
-                self._go(None)
+                self._switch(None)
                 return
         last.append(seconds)
         self._since_s += seconds
@@ -97,16 +97,16 @@ class SoloOrAllSelector:
         pieces = self._options.pieces
         return speeds.of(device) * sum(piece.seconds[device] for piece in pieces)
 
-    def _took_s(self, who: int | None) -> float | None:
+    def _recent_s(self, who: int | None) -> float | None:
         """Return the recent time of a run, or None if it is unknown."""
         last = self._last.get(who)
         return sorted(last)[(len(last) - 1) // 2] if last else None
 
-    def _rested(self, lost_s: float) -> bool:
+    def _may_retry(self, lost_s: float) -> bool:
         """Return True if a choice that loses this many seconds may be tried again."""
         return self._since_s * SHARE > RUNS * lost_s
 
-    def _go(self, who: int | None) -> None:
+    def _switch(self, who: int | None) -> None:
         self._last.pop(who, None)
         self._since_s = 0.0
         self.alone = who

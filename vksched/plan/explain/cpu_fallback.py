@@ -50,7 +50,7 @@ def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
     found: dict[str, list[Node]] = {}
     reasons: dict[str, tuple[tuple[str, str], ...]] = {}
     for node in support.computed:
-        if not is_cpu(plan.placements[node.id].device) or _is_wanted(plan, node):
+        if not is_cpu(plan.placements[node.id].device) or _is_placed_by_user(plan, node):
             continue
         whys = [(devices[d].name, support.unsupported_reason(node, d)) for d in in_use]
         if any(why is None for _, why in whys) or (not few and _is_small(plan, node)):
@@ -60,7 +60,7 @@ def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
     return tuple(Fallback(op, tuple(n.name for n in v), reasons[op]) for op, v in found.items())
 
 
-def _is_wanted(plan: PlanValue, node: Node) -> bool:
+def _is_placed_by_user(plan: PlanValue, node: Node) -> bool:
     """Return True if the user placed the node on the CPU. An override to a device that cannot run
     it does not count.
     """

@@ -26,7 +26,7 @@ from ..types.objective_format import objective_of
 from ..types.plan_types import PlanValue
 
 ASSUMED = "watts assumed by kind of device"
-FEW = 4
+MAX_NAMES = 4
 """Maximum number of devices that are named."""
 
 
@@ -36,7 +36,7 @@ def choice_lines(plan: PlanValue) -> list[str]:
         return []
     metrics, bound, objective = plan_metrics(plan), find_bound(plan), objective_of(plan)
     takes = _takes(plan, metrics)
-    rows = [*_won(plan), *takes, ("bound", _bound(plan, metrics, bound))]
+    rows = [*_chosen_rows(plan), *takes, ("bound", _bound(plan, metrics, bound))]
     rows.append(("costs", _costs(plan)))
     return [f"by cost, for {objective.name}:", *(f"  {word:9}  {text}" for word, text in rows)]
 
@@ -62,7 +62,7 @@ def choice_as_dict(plan: PlanValue) -> dict[str, Any] | None:
     }
 
 
-def _won(plan: PlanValue) -> list[tuple[str, str]]:
+def _chosen_rows(plan: PlanValue) -> list[tuple[str, str]]:
     """Return the chosen candidate, and the cost of the best single device or of the best several
     devices.
     """
@@ -84,7 +84,7 @@ def _won(plan: PlanValue) -> list[tuple[str, str]]:
     needed = f"{_percent(decision.required_gain)} were needed"
     if chosen == single:
         why = "no single device is better" if len(decision.devices) > 1 else "no other competes"
-        return [("chosen", f"{won_text}; {why}"), *_others(decision, needed)]
+        return [("chosen", f"{won_text}; {why}"), *_runner_up_rows(decision, needed)]
     if chosen.single:
         alone += f": {times_text(decision.gain)}; {needed} to leave the first device"
     else:
@@ -92,7 +92,7 @@ def _won(plan: PlanValue) -> list[tuple[str, str]]:
     return [("chosen", won_text), ("runner-up", alone)]
 
 
-def _others(decision: Decision, needed: str) -> list[tuple[str, str]]:
+def _runner_up_rows(decision: Decision, needed: str) -> list[tuple[str, str]]:
     """Return the cost of the best plan over several devices if a single device was chosen."""
     several = [c for c in decision.candidates if not c.single]
     if len(decision.devices) < 2:
@@ -137,16 +137,16 @@ def _bound(plan: PlanValue, metrics: Metrics, bound: Bound) -> str:
         return f"none is known for {what}; one run is at least {format_seconds(bound.latency_s)}"
     by = {"latency": bound.by, "throughput": "area"}.get(objective.word, "work")
     return (
-        f"{value_text(objective, least)} by {by}: no placement{_among(decision)} takes less; "
+        f"{value_text(objective, least)} by {by}: no placement{_competitors(decision)} takes less; "
         f"{_percent(round(share, 3))} of what this plan takes"
     )
 
 
-def _among(decision: Decision | None) -> str:
+def _competitors(decision: Decision | None) -> str:
     """Return the devices that were compared; a device that did not compete may take less."""
     names = decision.devices if decision else ()
     few = f" on {', '.join(names)}" if names else " of these nodes"
-    return few if len(names) <= FEW else f" on the {len(names)} devices that competed"
+    return few if len(names) <= MAX_NAMES else f" on the {len(names)} devices that competed"
 
 
 def _share(objective: Objective, metrics: Metrics, bound: Bound) -> float | None:

@@ -33,13 +33,13 @@ from .cpu_fallback import fallback_lines
 from .decision_text import choice_as_dict, choice_lines
 from .precision_text import precision_lines
 
-VALUES = 6
+MAX_VALUES = 6
 """Maximum number of uploads or downloads of a split in the text."""
-SPLITS = 12
+MAX_SPLITS = 12
 """Maximum number of splits in the text, the first and the last ones."""
-RULES = 24
+MAX_RULES = 24
 """Maximum number of placements in the text; beyond it, nodes of a device are grouped."""
-KINDS = 6
+MAX_RULE_KINDS = 6
 """Kinds of rules for grouped nodes."""
 ROWS = 32
 """Maximum number of devices with a row each. With more, each host has two rows: its working
@@ -116,12 +116,12 @@ def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]
     if not idle:
         return []
     verb = "has" if len(idle) == 1 else "have"
-    why = f"what GPUs can run fits {_some(working)}"
+    why = f"what GPUs can run fits {_abbreviated(working)}"
     if any(plan.policy in ("earliest-finish", "work-stealing") for plan in plans):
         why = "each run decides again, and this is how that ends"
     elif all(plan.decision for plan in plans):
         why = "no plan over more devices won by enough, by simulation"
-    return [f"{_some(idle)} {verb} no work: {why}; try {asking.place}"]
+    return [f"{_abbreviated(idle)} {verb} no work: {why}; try {asking.place}"]
 
 
 def _totals(plan: PlanValue) -> str:
@@ -178,7 +178,7 @@ def _device_rows(plan: PlanValue) -> list[str]:
         alike: dict[str, list[str]] = {}
         for name, label in labels:
             alike.setdefault(label, []).append(name)
-        labels = [(_some(names), label) for label, names in alike.items()]
+        labels = [(_abbreviated(names), label) for label, names in alike.items()]
     return [*out, *(f"  {name}: {label}" for name, label in labels if label)]
 
 
@@ -198,7 +198,7 @@ def _groups(plan: PlanValue) -> list[tuple[str, list[int]]]:
     return shown
 
 
-def _some(names: Sequence[str]) -> str:
+def _abbreviated(names: Sequence[str]) -> str:
     """Return names, or the first of many."""
     if len(names) <= NAMES:
         return ", ".join(names)
@@ -214,10 +214,10 @@ def _label(spec: DeviceSpec) -> str:
 
 
 def _splits_lines(plan: PlanValue) -> list[str]:
-    shown, left = plan.splits, len(plan.splits) - SPLITS
+    shown, left = plan.splits, len(plan.splits) - MAX_SPLITS
     if left <= 0:
         return [line for split in shown for line in _split_lines(plan, split)]
-    first, last = SPLITS - SPLITS // 4, SPLITS // 4
+    first, last = MAX_SPLITS - MAX_SPLITS // 4, MAX_SPLITS // 4
     middle = plan.splits[first : len(plan.splits) - last]
     nodes = sum(len(s.nodes) for s in middle)
     lines = [line for split in plan.splits[:first] for line in _split_lines(plan, split)]
@@ -240,11 +240,11 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
     def listed(word: str, values: Sequence[tuple[int, str]]) -> list[str]:
         lines = [
             f"  {word:<4} {graph.nodes[v].name} ({format_bytes(size_of(v))}){tail}"
-            for v, tail in values[:VALUES]
+            for v, tail in values[:MAX_VALUES]
         ]
-        if len(values) > VALUES:
-            rest = sum(size_of(v) for v, _ in values[VALUES:])
-            lines.append(f"  {word:<4} {len(values) - VALUES} more ({format_bytes(rest)})")
+        if len(values) > MAX_VALUES:
+            rest = sum(size_of(v) for v, _ in values[MAX_VALUES:])
+            lines.append(f"  {word:<4} {len(values) - MAX_VALUES} more ({format_bytes(rest)})")
         return lines
 
     wait = f", after waiting for {_splits(split.waits)}" if split.waits else ""
@@ -290,7 +290,7 @@ def _splits(numbers: tuple[int, ...]) -> str:
 
 def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
     nodes = [n for s in plan.splits for n in s.nodes]
-    nodes += [n.id for n in plan.graph.nodes if n.declaration.leaf and _is_held(n.op)]
+    nodes += [n.id for n in plan.graph.nodes if n.declaration.leaf and _has_device(n.op)]
     names = [spec.name for spec in plan.topology.devices]
 
     def key(node_id: int) -> tuple[int, str]:
@@ -300,25 +300,25 @@ def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
         f"{_names(plan, list(group))}: {names[device]}, {rule}"
         for (device, rule), group in groupby(nodes, key)
     ]
-    if len(lines) <= RULES:
+    if len(lines) <= MAX_RULES:
         return lines
     by_device: dict[int, list[int]] = {}
     for node_id in nodes:
         by_device.setdefault(plan.placements[node_id].device, []).append(node_id)
     lines, last = [], min(len(by_device), ROWS)
     for device in sorted(by_device)[:last]:
-        kinds = Counter(_kind_of(plan.placements[n].reason) for n in by_device[device])
+        kinds = Counter(_rule_kind(plan.placements[n].reason) for n in by_device[device])
         lines.append(f"{names[device]}: {len(by_device[device])} nodes and weights")
-        lines += [f"  {count} x {kind}" for kind, count in kinds.most_common(KINDS)]
-        if len(kinds) > KINDS:
-            rest = sum(count for _, count in kinds.most_common()[KINDS:])
-            lines.append(f"  {rest} x {len(kinds) - KINDS} other rules")
+        lines += [f"  {count} x {kind}" for kind, count in kinds.most_common(MAX_RULE_KINDS)]
+        if len(kinds) > MAX_RULE_KINDS:
+            rest = sum(count for _, count in kinds.most_common()[MAX_RULE_KINDS:])
+            lines.append(f"  {rest} x {len(kinds) - MAX_RULE_KINDS} other rules")
     if len(by_device) > last:
         lines.append(f"{len(by_device) - last:,} devices more")
     return [*lines, f"{asking.node} tells more of one, a pattern of several"]
 
 
-def _is_held(op: str) -> bool:
+def _has_device(op: str) -> bool:
     """Return True for leaves that have a device. An input is wherever it is read, and constants are
     small.
     """
@@ -332,7 +332,7 @@ def _names(plan: PlanValue, ids: Sequence[int]) -> str:
     return ", ".join(names)
 
 
-def _kind_of(rule: str) -> str:
+def _rule_kind(rule: str) -> str:
     """Return a rule without the names and numbers of a particular node."""
     for pattern, kind in _KINDS:
         rule = pattern.sub(kind, rule)

@@ -23,9 +23,9 @@ from ..types.plan_types import HOST, PlanValue
 from ..types.query import split_of
 from .move_costs import find_moves
 
-MANY = 8
+MAX_PAGES = 8
 """A pattern with more matches than this gets a line for each node instead of a page."""
-LISTED = 12
+MAX_LISTED = 12
 """Maximum number of operands or readers in a text."""
 
 
@@ -120,21 +120,21 @@ class NodeInfo:
 
 
 @dataclass(slots=True)
-class _Known:
+class _NodeCache:
     """Cached answers about a plan. Plans do not change."""
 
     support: OpSupport
     nodes: dict[int, NodeInfo] = field(default_factory=dict)
 
 
-_KNOWN: WeakIdMap[_Known] = WeakIdMap()
+_KNOWN: WeakIdMap[_NodeCache] = WeakIdMap()
 
 
 def describe_node(plan: PlanValue, node_id: int) -> NodeInfo:
     """Return all facts of the plan about one node, cached with the plan."""
     known = _KNOWN.get(plan)
     if known is None:
-        known = _Known(OpSupport(plan.graph, plan.topology))
+        known = _NodeCache(OpSupport(plan.graph, plan.topology))
         _KNOWN.set(plan, known)
     if node_id not in known.nodes:
         known.nodes[node_id] = _describe(plan, node_id, known.support)
@@ -166,7 +166,7 @@ def _describe(plan: PlanValue, node_id: int, support: OpSupport) -> NodeInfo:
         views=tuple(graph.nodes[v].name for v in graph.views if _views(plan, v, node_id)),
         copies=_copies(plan, root),
         transfers=_transfers(plan, node, root),
-        devices=_verdicts(plan, node, support) if runs else (),
+        devices=_eligibility(plan, node, support) if runs else (),
         variant=choice.variant,
         why_variant=choice.why if choice.variant else "",
         variants=choice.of,
@@ -186,7 +186,7 @@ def about_as_dict(about: NodeInfo) -> dict[str, Any]:
     return out
 
 
-def _where(plan: PlanValue, node: Node) -> str:
+def _device_name(plan: PlanValue, node: Node) -> str:
     """Return the name of a node's device. Inputs come from the caller."""
     return "caller" if node.op == "input" else plan.topology.devices[_device(plan, node)].name
 
@@ -202,10 +202,10 @@ def _operand(plan: PlanValue, node: Node, operand: int) -> Neighbour:
     via = "" if root.id == operand else graph.nodes[operand].name
     if root.declaration.leaf:
         held = root.id in plan.memory[here].weights
-        where = plan.topology.devices[here].name if held else _where(plan, root)
+        where = plan.topology.devices[here].name if held else _device_name(plan, root)
         crosses = root.op == "input" and plan.topology.devices[here].kind != "cpu"
     else:
-        where, crosses = _where(plan, root), _device(plan, root) != here
+        where, crosses = _device_name(plan, root), _device(plan, root) != here
     return Neighbour(root.name, where, _bytes(plan, here, graph.nodes[operand].type), via, crosses)
 
 
@@ -216,7 +216,7 @@ def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
     for split in plan.splits:
         for reader in split.nodes:
             for operand in graph.nodes[reader].inputs:
-                if not _is_part(plan, operand, node.id) or reader in out:
+                if not _is_view_of(plan, operand, node.id) or reader in out:
                     continue
                 crosses = not root.declaration.leaf and split.device != _device(plan, root)
                 via = "" if operand == node.id else graph.nodes[operand].name
@@ -226,7 +226,7 @@ def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
     return tuple(out.values())
 
 
-def _is_part(plan: PlanValue, value: int, of: int) -> bool:
+def _is_view_of(plan: PlanValue, value: int, of: int) -> bool:
     """Return True if a value is a node or a view of it, over any number of views."""
     while value != of and value in plan.graph.views:
         value = plan.graph.nodes[value].inputs[0]
@@ -234,7 +234,7 @@ def _is_part(plan: PlanValue, value: int, of: int) -> bool:
 
 
 def _views(plan: PlanValue, value: int, of: int) -> bool:
-    return value != of and _is_part(plan, value, of)
+    return value != of and _is_view_of(plan, value, of)
 
 
 def _bytes(plan: PlanValue, device: int, type_: TensorType) -> int:
@@ -276,7 +276,7 @@ def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
     return tuple(out)
 
 
-def _verdicts(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEligibility, ...]:
+def _eligibility(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEligibility, ...]:
     """Return the eligibility of every device, computed anew: a plan stores reasons only for the
     chosen device.
     """
@@ -301,13 +301,13 @@ def _verdicts(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEl
 
 def explain_nodes(plan: PlanValue, ids: tuple[int, ...]) -> str:
     """Return nodes as text: a page for each of a few, or a line for each of many."""
-    if len(ids) <= MANY:
+    if len(ids) <= MAX_PAGES:
         return "\n\n".join(about_as_text(describe_node(plan, i)) for i in ids)
     lines = [f"{len(ids)} nodes; a name or a narrower pattern tells more of one"]
     for i in ids:
         node, placement = plan.graph.nodes[i], plan.placements[i]
         lines.append(
-            f"  {node.name}: {node.op} {node.type}, {_where(plan, node)}, {placement.reason}"
+            f"  {node.name}: {node.op} {node.type}, {_device_name(plan, node)}, {placement.reason}"
         )
     return "\n".join(lines)
 
@@ -318,8 +318,8 @@ def about_as_text(about: NodeInfo) -> str:
     if about.attrs:
         lines.append(f"  with {about.attrs}")
     if about.stands_for:
-        more = ", ..." if len(about.stands_for) > LISTED else ""
-        lines.append(f"  stands for {', '.join(about.stands_for[:LISTED])}{more} too")
+        more = ", ..." if len(about.stands_for) > MAX_LISTED else ""
+        lines.append(f"  stands for {', '.join(about.stands_for[:MAX_LISTED])}{more} too")
     if about.view_of:
         lines.append(
             f"  is a view of {about.view_of}: it never runs, and is where that is, on "
@@ -338,8 +338,8 @@ def about_as_text(about: NodeInfo) -> str:
     lines += _listed("reads", about.operands)
     if about.views:
         noun = "a view of it" if len(about.views) == 1 else "views of it"
-        more = ", ..." if len(about.views) > LISTED else ""
-        lines.append(f"  read by {', '.join(about.views[:LISTED])}{more}, {noun}")
+        more = ", ..." if len(about.views) > MAX_LISTED else ""
+        lines.append(f"  read by {', '.join(about.views[:MAX_LISTED])}{more}, {noun}")
     lines += _listed("read by", about.readers)
     if about.output:
         lines.append("  goes to the caller")
@@ -379,10 +379,10 @@ def _time(seconds: float, measured: bool) -> str:
 
 def _listed(title: str, neighbours: tuple[Neighbour, ...]) -> list[str]:
     lines = []
-    for n in neighbours[:LISTED]:
+    for n in neighbours[:MAX_LISTED]:
         via = f" through {n.via}" if n.via else ""
         crosses = ", crosses" if n.crosses else ""
         place = "from the caller" if n.device == "caller" else f"on {n.device}"
         lines.append(f"  {title} {n.name}{via} ({format_bytes(n.bytes)}) {place}{crosses}")
-    left = len(neighbours) - LISTED
+    left = len(neighbours) - MAX_LISTED
     return [*lines, f"  {title} {count_of(left, 'more node')}"] if left > 0 else lines

@@ -28,23 +28,23 @@ def precision_lines(plan: PlanValue) -> list[str]:
             if word != SINGLE:
                 words[word] += 1
                 is_cpu = plan.topology.devices[split.device].kind == "cpu"
-                how = word if word in _OWN_WAYS and not is_cpu else ""
+                how = word if word in _SPECIAL_MODES and not is_cpu else ""
                 devices[split.device, how] += 1
-                held[split.device, how, _held_as(node)] += 1
+                held[split.device, how, _weight_type(node)] += 1
     if not words:
         return []
     counts = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
     done = [
         _describe(plan.topology.devices[device], devices[device, how], how)
-        + "".join(_format_weights(held[device, how, name], name) for name in _HELD.values())
+        + "".join(_format_weights(held[device, how, name], name) for name in _WEIGHT_TYPES.values())
         for device, how in sorted(devices)
     ]
     return ["; ".join((f"precision: {', '.join(counts)}", *done))]
 
 
-_OWN_WAYS = BRAIN, BYTES
+_SPECIAL_MODES = BRAIN, BYTES
 """Precision modes with a device text of their own."""
-_HELD = {"f16": "float16", "bf16": "bfloat16"}
+_WEIGHT_TYPES = {"f16": "float16", "bf16": "bfloat16"}
 """Types of weights in memory, by format (vksched/passes/fp16_weights.py)."""
 
 
@@ -65,9 +65,9 @@ def _describe(spec: DeviceSpec, count: int, how: str) -> str:
     return f"{spec.name} may round {count}, as the variant of each says"
 
 
-def _held_as(node: Node) -> str:
+def _weight_type(node: Node) -> str:
     """Return the 16-bit type of a node's weights in memory, or "" if they have none."""
-    return _HELD.get(str(node.attrs.get("format")), "")
+    return _WEIGHT_TYPES.get(str(node.attrs.get("format")), "")
 
 
 def _format_weights(count: int, name: str) -> str:

@@ -14,7 +14,7 @@ from typing import cast
 
 from ...common.errors import PlanError, VkschedError
 from ...trace import Tape, TapeFile, load_tape
-from ...trace.read import LONGEST_S
+from ...trace.read import MAX_TIME_S
 from ...viz.timeline.build import run_timeline
 from ...viz.timeline.timeline import Timeline
 from ...viz.timeline.timeline_types import Lane, PlanView
@@ -55,7 +55,7 @@ def timeline(source: Source) -> Timeline:
     views = []
     room = MAX_TEXTS
     for at, planned in enumerate(records):
-        views.append(_tell(planned, lanes, _name(at, records), room))
+        views.append(_make_view(planned, lanes, _name(at, records), room))
         room -= len(planned.plan.graph.nodes)
     return run_timeline(events, views, lanes)
 
@@ -65,10 +65,10 @@ def _planned(file: TapeFile) -> list[PlanRecord]:
     return [decode_plan_record(file.graphs[each["graph"]], each) for each in file.plans]
 
 
-def _tell(planned: PlanRecord, lanes: Sequence[Lane], name: str, room: int) -> PlanView:
+def _make_view(planned: PlanRecord, lanes: Sequence[Lane], name: str, room: int) -> PlanView:
     try:
         view = make_plan_view(planned.plan, lanes, name, room, planned.decides)
-        if not view.seconds <= LONGEST_S:
+        if not view.seconds <= MAX_TIME_S:
             raise ValueError(f"a run would take {view.seconds} s")
     except NONSENSE as error:
         raise PlanError(f"[timeline] the {name} of a tape cannot be drawn: {error}") from error

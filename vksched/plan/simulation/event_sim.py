@@ -66,7 +66,7 @@ class Run:
         if step.coming_s is not None:
             self.now_s += step.submit_s
             free_s = self._done_s[step.after] if step.after != HOST else 0.0
-            there_s = self._copy_aside(step.device, number, step.coming_s, free_s)
+            there_s = self._submit_copies(step.device, number, step.coming_s, free_s)
         queue = self._queues.of[step.device]
         self.now_s += step.submit_s
         start_s = max(self.now_s, self._queues.work_s[queue], there_s)
@@ -76,16 +76,16 @@ class Run:
         if step.leaving_s is not None:
             self._async_downloads[number] = None
         for other in step.deferred_downloads:
-            self._hand_over(other, self._done_s[other])
+            self._submit_downloads(other, self._done_s[other])
 
-    def _hand_over(self, number: int, free_s: float = 0.0) -> None:
+    def _submit_downloads(self, number: int, free_s: float = 0.0) -> None:
         """Submit the downloads of a split. free_s: the end of its work."""
         step = self._program.steps[number]
         self.now_s += step.submit_s
-        end_s = self._copy_aside(step.device, number, step.leaving_s or 0.0, free_s)
+        end_s = self._submit_copies(step.device, number, step.leaving_s or 0.0, free_s)
         self._async_downloads[number] = end_s
 
-    def _copy_aside(self, device: int, split: int, seconds: float, free_s: float = 0.0) -> float:
+    def _submit_copies(self, device: int, split: int, seconds: float, free_s: float = 0.0) -> float:
         """Submit copies to a copy queue, and return their end. free_s: the time at which their
         memory is free.
         """
@@ -107,9 +107,9 @@ class Run:
     def _wait(self, splits: Iterable[int]) -> Iterator[object]:
         for split in splits:
             self._wait_until(self._done_s[split], split)
-            yield from self._give_out(split)
+            yield from self._await_downloads(split)
 
-    def _give_out(self, split: int) -> Iterator[bool]:
+    def _await_downloads(self, split: int) -> Iterator[bool]:
         """Submit and await the downloads of a split and of the earlier ones on its device."""
         steps = self._program.steps
         device = steps[split].device
@@ -117,7 +117,7 @@ class Run:
         for number in now:
             if self._async_downloads[number] is None:
                 yield True
-                self._hand_over(number)
+                self._submit_downloads(number)
         if now:
             self._wait_until(max(self._async_downloads.pop(number) or 0.0 for number in now), split)
 

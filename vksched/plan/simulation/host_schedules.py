@@ -159,19 +159,19 @@ class _ScheduleBuilder:
         )
         self._caller = number[DRIVER]
         self._values = values
-        self._brought: set[tuple[int, int]] = set()
+        self._scheduled: set[tuple[int, int]] = set()
         self._input_bytes: list[int] = [0] * len(hosts)
         self._turns = Turns([live_in for _, live_in, _ in flows], len(hosts))
         self._sends: list[list[tuple[tuple[int, int], Message]]] = [[] for _ in flows]
 
     def make(self, commits: int, results: Iterable[tuple[int, int]]) -> Walks:
         flows, run, others = self._flows, len(self._flows) - commits, self._others
-        takes = [tuple(self._enter(split)) for split in range(run)]
+        takes = [tuple(self._received(split)) for split in range(run)]
         ends: list[list[Message]] = [[] for _ in self._names]
         for split in range(run, len(flows)):
-            ends[self._on[flows[split][0]]] += self._enter(split)
+            ends[self._on[flows[split][0]]] += self._received(split)
         for value, split in results:
-            ends[self._caller] += self._bring(value, split, self._caller, HOST)
+            ends[self._caller] += self._send_value(value, split, self._caller, HOST)
         return Walks(
             on=self._on,
             hosts=len(self._names),
@@ -180,7 +180,7 @@ class _ScheduleBuilder:
             starts=tuple(
                 self._tell("start", self._caller, host, self._input_bytes[host]) for host in others
             ),
-            waits=(*(self._own(*flow) for flow in flows[:run]), *[()] * commits),
+            waits=(*(self._own_waits(*flow) for flow in flows[:run]), *[()] * commits),
             takes=(*takes, *[()] * commits),
             sends=tuple(
                 tuple(message for _, message in sorted(each, key=lambda sent: sent[0]))
@@ -209,31 +209,31 @@ class _ScheduleBuilder:
     def _from(self, hosts: Iterable[int], what: str) -> tuple[Message, ...]:
         return tuple(self._tell(what, host, self._caller) for host in hosts)
 
-    def _enter(self, split: int) -> Iterator[Message]:
+    def _received(self, split: int) -> Iterator[Message]:
         """Yield the messages that a split receives from other hosts."""
         device, live_in, _ = self._flows[split]
         here = self._on[device]
         for value, source in live_in:
             if source != HOST:
-                yield from self._bring(value, source, here, split)
-            elif value not in self._values.weights and (value, here) not in self._brought:
-                self._brought.add((value, here))
+                yield from self._send_value(value, source, here, split)
+            elif value not in self._values.weights and (value, here) not in self._scheduled:
+                self._scheduled.add((value, here))
                 self._input_bytes[here] += self._values.size_bytes(value)
 
-    def _bring(self, value: int, split: int, target: int, reader: int) -> Iterator[Message]:
+    def _send_value(self, value: int, split: int, target: int, reader: int) -> Iterator[Message]:
         """Schedule the send of a value by its producer, once for each host that needs it."""
         device = self._flows[split][0]
         source = self._on[device]
-        if source == target or (value, target) in self._brought:
+        if source == target or (value, target) in self._scheduled:
             return
-        self._brought.add((value, target))
+        self._scheduled.add((value, target))
         message = self._tell("value", source, target, self._values.size_bytes(value))
         copied_s = self._values.copied_s(value, device)
         sent = replace(message, value=value, split=split, device=device, copied_s=copied_s)
         self._sends[split].append((self._turns.turn(source, target, reader), sent))
         yield sent
 
-    def _own(self, device: int, _: object, waits: Iterable[int]) -> tuple[int, ...]:
+    def _own_waits(self, device: int, _: object, waits: Iterable[int]) -> tuple[int, ...]:
         """Return the splits of its own host that a split waits for."""
         here = self._on[device]
         return tuple(split for split in waits if self._on[self._flows[split][0]] == here)

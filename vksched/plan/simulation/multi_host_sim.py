@@ -123,31 +123,31 @@ class _HostRun(Run):
         is_caller, run = here == walks.caller, len(steps) - self._program.commits
         yield True
         if not is_caller:
-            yield from self._hear(m for m in walks.starts if m.target == here)
+            yield from self._receive(m for m in walks.starts if m.target == here)
         self.now_s += walks.run_s[here]
         if is_caller:
             yield from self._say(walks.starts)
         for number in self._splits:
             if number < run:
                 yield from self._send_complete()
-                yield from self._hear(walks.takes[number])
+                yield from self._receive(walks.takes[number])
                 yield from self._carry(number, walks.waits[number])
-        yield from self._hear(walks.ends[here])
+        yield from self._receive(walks.ends[here])
         yield from self._send_all()
         yield from self._wait(walks.ready[here])
         if is_caller:
             self._fetch(self._splits[-1] + 1 if self._splits else 0)
-            yield from self._hear(walks.tells)
+            yield from self._receive(walks.tells)
             yield from self._say(walks.commits)
         else:
             yield from self._say(m for m in walks.tells if m.source == here)
-            yield from self._hear(m for m in walks.commits if m.target == here)
+            yield from self._receive(m for m in walks.commits if m.target == here)
         for number in self._splits:
             if number >= run:
                 yield from self._carry(number, ())
         yield from self._wait(walks.last[here])
         if is_caller:
-            yield from self._hear(walks.done)
+            yield from self._receive(walks.done)
         else:
             yield from self._say(m for m in walks.done if m.source == here)
 
@@ -174,7 +174,7 @@ class _HostRun(Run):
             for _ in super()._wait([split]):
                 pass
 
-    def _hear(self, messages: Iterable[Message]) -> Iterator[object]:
+    def _receive(self, messages: Iterable[Message]) -> Iterator[object]:
         """Receive messages, and send all pending ones before the first wait."""
         for message in messages:
             yield True

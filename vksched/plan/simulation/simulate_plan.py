@@ -132,9 +132,11 @@ def make_program(
         live_in = [value for value, _ in part.live_in]
         coming_s = leaving_s = None
         if UPLOAD in part.async_transfers:
-            coming_s = aside_seconds(graph, topology, part.device, node_cost.COPY_IN, live_in)
+            coming_s = copy_submission_seconds(
+                graph, topology, part.device, node_cost.COPY_IN, live_in
+            )
         if DOWNLOAD in part.async_transfers:
-            leaving_s = aside_seconds(
+            leaving_s = copy_submission_seconds(
                 graph, topology, part.device, node_cost.COPY_OUT, part.live_out
             )
         on_device_s = beside_seconds(
@@ -208,7 +210,7 @@ def copy_queue_seconds(topology: Topology, device: int, way: str, size_bytes: in
     return measured_s or link_seconds(topology, device, way, size_bytes)
 
 
-def aside_seconds(
+def copy_submission_seconds(
     graph: Graph, topology: Topology, device: int, way: str, values: Iterable[int]
 ) -> float:
     """Return the seconds of a submission of copies on a device's copy queue."""

@@ -52,7 +52,7 @@ def assign_spans(
     best = _assign_by_birth(lifetimes, page_words, disable_aliasing)
     if disable_aliasing or sum(best[1]) <= enough:
         return best
-    together = _live_together(lifetimes)
+    together = _overlapping(lifetimes)
     if together is None:
         return best
     for order in _ORDERS:
@@ -145,7 +145,7 @@ class FreeBlocks:
 
     def _grow(self, size: int) -> tuple[int, int]:
         """Take the end of the page that needs the fewest additional words."""
-        page, free = self._largest_page() if self._whole else self._roomiest_end(size)
+        page, free = self._largest_page() if self._whole else self._freest_end(size)
         if page is None:
             self.sizes.append(size)
             return (len(self.sizes) - 1) * PAGE, size
@@ -163,7 +163,7 @@ class FreeBlocks:
         _, start = self._blocks[bisect_left(self._blocks, (largest, 0))]
         return start // PAGE, largest
 
-    def _roomiest_end(self, size: int) -> tuple[int | None, int]:
+    def _freest_end(self, size: int) -> tuple[int | None, int]:
         """Return the page with the most free words at its end that may grow to hold a block, and
         the number of these words.
         """
@@ -184,7 +184,7 @@ class FreeBlocks:
         del self._by_start[start], self._by_end[start + size]
 
 
-def _live_together(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
+def _overlapping(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
     """Return, for each lifetime, the overlapping others, or None if they are too many."""
     out: list[list[int]] = [[] for _ in lifetimes]
     live: list[tuple[int, int]] = []

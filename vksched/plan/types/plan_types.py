@@ -297,8 +297,7 @@ def numpy_may_write(graph: Graph, value: int, state: int, readers: Iterable[int]
     """Return True if numpy may update a state's array in place: the node cannot fail, and no view
     of the array outlives it.
 
-    readers: the nodes that read the state. Only CPU kernels write their results into existing
-    memory.
+    readers: the nodes that read the state. All must have CPU kernels, whose results are no views.
     """
     how = graph.nodes[value].declaration.in_place
     return (

@@ -92,8 +92,8 @@ def _own_buffers(plan: PlanValue) -> dict[str, BufferSizes]:
 
 
 def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
-    """Return the GPUs without work in plans for one topology, and the GPUs of higher priority that
-    have room for all GPU work; return empty lists if any GPU is full.
+    """Return the idle GPUs after the last working one in the order of priority, and the working
+    GPUs, which have room for all GPU work. Both lists are empty if a GPU is full.
     """
     if any(" is full: " in note for plan in plans for note in plan.notes):
         return [], []

@@ -293,7 +293,7 @@ class Checker:
                     if fault is None and known[earlier.agent] < earlier.time:
                         fault = self._race(earlier, actor)
             out += [fault] if fault else []
-            out += self._over_own_operand(actor)
+            out += self._overwrites_operand(actor)
         for access in item.reads:
             page = self._page(event.slot, access.memory)
             for piece in page.pieces[page.cut(access)]:
@@ -343,7 +343,7 @@ class Checker:
             missing += f" by split {wanted.split}"
         return Finding("stale", reader.event.slot, what, f"{missing} before, and none after it")
 
-    def _over_own_operand(self, writer: _Actor) -> list[Finding]:
+    def _overwrites_operand(self, writer: _Actor) -> list[Finding]:
         """Check for an item that writes over its operand: the invocations of a dispatch have no
         order, and one may write a word that another has to read.
         """

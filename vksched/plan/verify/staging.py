@@ -17,7 +17,7 @@ from ..types.interval_set import IntervalSet, Owners
 from ..types.plan_types import PlanValue, Span, Split
 
 
-class Turns:
+class StagingOwners:
     """The owners of staging buffers while splits start one after the other."""
 
     def __init__(self, plan: PlanValue) -> None:

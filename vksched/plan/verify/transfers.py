@@ -21,7 +21,7 @@ Used = Mapping[int, tuple[IntervalSet, IntervalSet]]
 """For each split, the words of its device that its work reads, and the words that it writes."""
 
 
-def check_aside(
+def check_async_transfers(
     plan: PlanValue, splits: Sequence[Split], spans: Mapping[int, Span], used: Used
 ) -> None:
     """Check one device. splits: its own. spans: the spans of values.
@@ -53,13 +53,13 @@ def check_aside(
         if UPLOAD in split.async_transfers:
             known = max(known, waits.waited(split.id), *(n for _, n in split.after(UPLOAD)))
             unknown = splits[min(bisect_right(numbers, known), at) : at]
-            _check_coming(unknown, split, used)
+            _check_uploads(unknown, split, used)
         for number in split.deferred_downloads:
             known = max(known, *(n for _, n in plan.splits[number].after(DOWNLOAD)), HOST)
         if DOWNLOAD in split.async_transfers:
             left.add(split.id)
             later = splits[at + 1 : bisect_left(numbers, waits.seen(split.id))]
-            _check_leaving(plan, later, split, spans, used)
+            _check_downloads(plan, later, split, spans, used)
 
 
 def _check_stages(plan: PlanValue, split: Split) -> None:
@@ -88,8 +88,8 @@ class _Waits:
         self._count = len(plan.splits)
         self._before: list[int] = []
         self._latest: list[int] = []
-        """The splits before which the host waits for a later split of the device than before, and
-        that later split.
+        """With `_before`, parallel lists: a split before which the host waits for a later split of
+        the device than before, and this later split.
         """
         for split in plan.splits:
             waited = max((w for w in split.waits if plan.splits[w].device == device), default=HOST)
@@ -110,7 +110,7 @@ class _Waits:
         return self._before[at] if at < len(self._before) else self._count
 
 
-def _check_coming(before: Sequence[Split], split: Split, used: Used) -> None:
+def _check_uploads(before: Sequence[Split], split: Split, used: Used) -> None:
     """Check asynchronous uploads. before: splits of the device whose work may still be under way
     when the uploads begin.
     """
@@ -125,7 +125,7 @@ def _check_coming(before: Sequence[Split], split: Split, used: Used) -> None:
             )
 
 
-def _check_leaving(
+def _check_downloads(
     plan: PlanValue,
     later: Sequence[Split],
     split: Split,

@@ -31,8 +31,8 @@ from ..types.plan_types import (
     scratch_of,
 )
 from .index_checks import check_numbers
-from .staging import Turns, check_span, check_staging
-from .transfers import check_aside
+from .staging import StagingOwners, check_span, check_staging
+from .transfers import check_async_transfers
 
 AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
 
@@ -64,7 +64,7 @@ def verify_plan(plan: AnyPlan) -> AnyPlan:
             _check_words(plan, device, calls, spans.get(device, {}), own)
             _check_capacity(plan, device)
         elif own:
-            check_aside(plan, own, {}, {})
+            check_async_transfers(plan, own, {}, {})
     _check_replicas(plan)
     return plan
 
@@ -158,7 +158,7 @@ def _check_order(plan: PlanValue) -> None:
     done: dict[int, int] = {}  # for each device, the last complete split
     producers: dict[int, int] = {}
     shown: list[int] = []
-    turns = Turns(plan)
+    staging_owners = StagingOwners(plan)
 
     def wait(split: int, before: int) -> None:
         if not 0 <= split < before:
@@ -173,7 +173,7 @@ def _check_order(plan: PlanValue) -> None:
         for waited in split.waits:
             wait(waited, split.id)
         _check_commit(plan, split, is_complete)
-        turns.take(split, is_complete)
+        staging_owners.take(split, is_complete)
         if shown and not is_complete(shown[-1]):  # which waited for the one before it
             raise _fail(f"split {split.id} starts before what split {shown[-1]} shows is complete")
         for copy in split.uploads:
@@ -260,8 +260,8 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
 
 
 def _check_in_place(plan: PlanValue, split: Split) -> None:
-    """Check that a value that overwrites its state is the next value of that state only, and has no
-    other reader.
+    """Check that a value that overwrites a state is its next value and that of no other state, on
+    the state's device, and that the value is neither downloaded, observed nor an output.
     """
     graph, own = plan.graph, set(split.nodes)
     exposed = {v for s in plan.splits for v in s.observed} | {out.node for out in split.downloads}
@@ -404,7 +404,7 @@ def _check_words(
         split.async_transfers or split.stage_deps or split.deferred_downloads for split in splits
     ):
         used = {split.id: _words_used(plan, split, spans) for split in splits}
-        check_aside(plan, splits, spans, used)
+        check_async_transfers(plan, splits, spans, used)
     check_staging(plan, device, splits)
 
 

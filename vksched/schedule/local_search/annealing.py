@@ -37,7 +37,7 @@ CHAIN, TRIED = 0.5, 3
 """Probability that a kick moves a chain if there is one, and the number of devices it tries."""
 RETURNS = (0.3, 0.5, 0.65, 0.8, 0.9)
 """Shares of the budget after which the search returns to the best schedule so far."""
-LONGER = 1e-9
+TOLERANCE = 1e-9
 """Relative differences below this are rounding."""
 
 
@@ -58,7 +58,7 @@ def search(
         local.load(found)
         now = best
     returns = list(RETURNS)
-    while local.steps < steps and best > bound * (1 + LONGER):
+    while local.steps < steps and best > bound * (1 + TOLERANCE):
         if returns and local.steps > returns[0] * steps:
             del returns[0]
             if now > best:
@@ -68,7 +68,7 @@ def search(
         kick(local, rng)
         descend(local, rng, steps)
         value = measure(local)
-        if value < best * (1 - LONGER):
+        if value < best * (1 - TOLERANCE):
             best, found = value, local.placed()
         warm = WARM * (1 - local.steps / steps)
         worse = (value - now) / now

@@ -31,7 +31,7 @@ IDLE, IDLE_EACH = 400, 4
 """Steps without gain after which the search ends: the first number, or the second for each task."""
 
 
-def even(problem: Problem) -> Placed:
+def balanced_memory(problem: Problem) -> Placed:
     """Return a schedule with balanced memory of devices."""
     held = [0.0] * problem.m
     chosen: dict[int, int] = {}
@@ -52,7 +52,7 @@ def even(problem: Problem) -> Placed:
     return heft(problem.only(chosen))
 
 
-def frugal(problem: Problem) -> Placed:
+def least_energy(problem: Problem) -> Placed:
     """Return a schedule in which each task takes the least energy, within the memory limits."""
     watts = problem.where.watts
     more = [watts[name].more if name in watts else 0.0 for name in problem.where.devices]
@@ -65,8 +65,8 @@ def frugal(problem: Problem) -> Placed:
 
 
 STARTS: tuple[tuple[str, Callable[[Problem], Placed]], ...] = (
-    ("memory", even),
-    ("energy", frugal),
+    ("memory", balanced_memory),
+    ("energy", least_energy),
 )
 """For each objective, its initial schedule."""
 

@@ -39,7 +39,7 @@ WORK = 20_000_000
 """Maximum number of cells visited by all these iterations."""
 FULL = 2_000_000
 """Edges * devices * devices up to which the path bound considers each pair of devices."""
-SHADE = 1e-9
+ROUNDING = 1e-9
 """The relative amount by which rounding of the linear program could exceed the true value."""
 LINEAR, WEIGHTS = "linear program", "weights of devices"
 HINT = "; try pip install 'vksched[bounds]' for a linear program, whose bound may be higher"
@@ -82,14 +82,14 @@ def find_bounds(problem: Problem, objective: str = "latency", linear: bool = Tru
         return Bounds()
     area, by = area_bound(problem, linear)
     found = Bounds(
-        path_s=path_bound(problem) * (1 - SHADE) if objective != "throughput" else 0.0,
-        area_s=area * (1 - SHADE),
-        pinned_s=pinned_bound(problem) * (1 - SHADE),
-        links_s=links_bound(problem) * (1 - SHADE),
+        path_s=path_bound(problem) * (1 - ROUNDING) if objective != "throughput" else 0.0,
+        area_s=area * (1 - ROUNDING),
+        pinned_s=pinned_bound(problem) * (1 - ROUNDING),
+        links_s=links_bound(problem) * (1 - ROUNDING),
         by=by.removesuffix(HINT),
         peak_bytes=peak_bound(problem),
     )
-    found = replace(found, energy_j=energy_bound(problem, found.value_s) * (1 - SHADE))
+    found = replace(found, energy_j=energy_bound(problem, found.value_s) * (1 - ROUNDING))
     return replace(found, by=by) if found.area_s == found.value_s else found
 
 

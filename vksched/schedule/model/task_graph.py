@@ -163,13 +163,13 @@ def _sort(tasks: Sequence[Task], arcs: Mapping[tuple[int, int], float]) -> list[
             if not waits[other]:
                 order.append(other)
     if len(order) < len(tasks):
-        circle = _circle(after, [i for i, count in enumerate(waits) if count])
+        circle = _find_cycle(after, [i for i, count in enumerate(waits) if count])
         names = " -> ".join(tasks[i].name for i in circle)
         raise GraphError(f"[tasks] expected no circle, got {names}")
     return order
 
 
-def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
+def _find_cycle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
     """Return a cycle among tasks of which each waits for another of them."""
     alive = set(left)
     before = {b: a for a in left for b in after[a] if b in alive}

@@ -56,7 +56,7 @@ def run_timeline(
     spans = measured_spans(events, plans, lanes)
     runs = [span for span in spans if span.kind == "run" and span.plan >= 0]
     room, notes = MAX_OPS, []
-    shown = _side_by_side(runs, plans)
+    shown = _predicted_runs(runs, plans)
     for run in reversed(shown):  # the last runs are warm
         room -= len(plans[run.plan].nodes)
         spans += predicted_spans(plans[run.plan], run.plan, run.run, run.start_s, room >= 0)
@@ -68,7 +68,7 @@ def run_timeline(
     return _finish(title, _format_summary(spans, lanes), lanes, spans, plans, notes)
 
 
-def _side_by_side(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]:
+def _predicted_runs(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]:
     """Return the runs whose predictions are drawn: at most BESIDE of them at any moment."""
     shown: list[Span] = []
     ends_s: list[float] = []

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ...trace.lane_packing import MIN_S
 from .timeline_types import HOST, PREDICTED_ROWS, Span, comes_before
 
-CLOSE = 0.02
+CLOSE_SHARE = 0.02
 """A split that begins within this share of its own time after the end of the previous one follows
 it directly.
 """
@@ -58,13 +58,13 @@ class _Walk:
         self._splits = {spans[n].split: n for n in order if spans[n].kind == "split"}
         self._sends = {spans[n].between: n for n in order if spans[n].kind == "send"}
         self._submits = {spans[n].split: n for n in order if spans[n].kind == "submit"}
-        self._asides: dict[tuple[int, bool], int] = {}
+        self._async_copies: dict[tuple[int, bool], int] = {}
         """For each split, and a flag for uploads, its asynchronous copies."""
         for number in order:
             split = self._splits.get(spans[number].split)
             if spans[number].kind == "transfer_queue" and split is not None:
                 comes = comes_before(spans[number], spans[split])
-                self._asides[spans[number].split, comes] = number
+                self._async_copies[spans[number].split, comes] = number
 
     def path(self) -> list[int]:
         """Return the numbers of the spans on the path, the last one first."""
@@ -79,17 +79,17 @@ class _Walk:
             span = self._spans[at]
             if span.kind != "wait":
                 path.append(at)
-            waited = self._waited_for(span)
+            waited = self._awaited(span)
             at = waited if waited is not None else self._before(span)
         return path
 
-    def _waited_for(self, span: Span) -> int | None:
+    def _awaited(self, span: Span) -> int | None:
         """Return the span that ended a wait or a receive of a host."""
         if span.kind == "recv":
             return self._ends_after(span.start_s, self._sends.get(span.between))
         if span.kind != "wait":
             return None
-        leaves = self._ends_after(span.start_s, self._asides.get((span.split, False)))
+        leaves = self._ends_after(span.start_s, self._async_copies.get((span.split, False)))
         if leaves is not None and self._ends_s(leaves) <= span.end_s + _slack_s(span):
             return leaves
         return self._ends_after(span.start_s, self._splits.get(span.split))
@@ -118,12 +118,12 @@ class _Walk:
         return self._last(host, span.start_s) if (host, False) in self._lines else before
 
     def _needed(self, span: Span) -> int | None:
-        """Return the dependency between a split and its asynchronous copies: the uploads before it,
-        or the split before its downloads.
+        """Return the span that a span depends on: the asynchronous uploads of a split, or the split
+        of asynchronous copies.
         """
         split = self._splits.get(span.split)
         if span.kind == "split":
-            own = self._asides.get((span.split, True))
+            own = self._async_copies.get((span.split, True))
         else:
             own = None if split is None or comes_before(span, self._spans[split]) else split
         return own if own not in self._seen else None
@@ -141,7 +141,7 @@ class _Walk:
 
 
 def _slack_s(span: Span) -> float:
-    return MIN_S + CLOSE * span.seconds
+    return MIN_S + CLOSE_SHARE * span.seconds
 
 
 class _Line:

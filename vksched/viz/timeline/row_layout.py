@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...trace.lane_packing import lines_of
+from ...trace.lane_packing import pack_lanes
 from .timeline_types import HOST, ROWS, Lane, Span
 
 WORDS = {
@@ -52,7 +52,7 @@ def lay_out(lanes: Sequence[Lane], spans: Sequence[Span]) -> list[Track]:
         here = [row for row in ROWS if (lane, row) in by_row]
         for row in here or (["host"] if lane == HOST else ["work"]):
             numbers = by_row.get((lane, row), [])
-            lines = lines_of([(spans[n].start_s, spans[n].end_s) for n in numbers])
+            lines = pack_lanes([(spans[n].start_s, spans[n].end_s) for n in numbers])
             for count, line in enumerate(lines):
                 tracks.append(Track(lane, row, count, tuple(numbers[at] for at in line)))
     return tracks
