@@ -64,7 +64,7 @@ def unsupported_reason(spec: DeviceSpec, graph: Graph, node: Node) -> str | None
     except UnsupportedOp as error:
         return str(error)
     if need > spec.max_buffer_bytes:
-        return f"it needs {need} bytes beside its result, over the largest buffer"
+        return f"it needs {need} bytes of scratch memory, over the largest buffer"
     return None
 
 

@@ -59,7 +59,7 @@ def _check_step(host_plan: HostPlan, step: Send | Recv, at: int) -> None:
     name = graph.nodes[step.value].name
     if isinstance(step, Recv):
         if graph.nodes[graph.view_base(step.value)].op != "input":
-            raise _fail(host_plan, f"takes {name}, which it makes itself")
+            raise _fail(host_plan, f"receives {name}, which it computes itself")
         if not set(step.shown) <= set(range(len(graph.nodes))):
             raise _fail(host_plan, f"shows {step.shown} with {name}, of {len(graph.nodes)} nodes")
     elif not 0 <= step.split < at:
@@ -74,7 +74,7 @@ def _check_there(host_plan: HostPlan, split: int, there: set[int]) -> None:
             if copy.node not in there:
                 name = host_plan.plan.graph.nodes[copy.node].name
                 raise _fail(
-                    host_plan, f"needs {name} in split {split}, which nobody gives it before"
+                    host_plan, f"needs {name} in split {split}, which no earlier step provides"
                 )
 
 
@@ -107,9 +107,11 @@ def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
                 at[host], moved = next(steps, None), True
     stuck = [f"{host or 'the caller'} at {step}" for host, step in at.items() if step is not None]
     if stuck:
-        raise PlanError(f"[parts] hosts wait for what nobody sends before: {', '.join(stuck)}")
+        raise PlanError(
+            f"[parts] deadlock: hosts wait for values that are never sent: {', '.join(stuck)}"
+        )
     if sent:
-        raise PlanError(f"[parts] values are sent that nobody takes: {sorted(sent)}")
+        raise PlanError(f"[parts] values are sent that no host receives: {sorted(sent)}")
     return tuple(host_plans)
 
 

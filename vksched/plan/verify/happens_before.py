@@ -177,7 +177,7 @@ class Checker:
     def _hear(self, event: RecvMsg, known: list[int]) -> list[Finding]:
         sent = self._sent_clocks.pop(event.label, None)
         if sent is None:
-            what = f"{_run(event)} hears {event.label}, which nobody has told"
+            what = f"{_run(event)} hears {event.label}, which was not sent"
             return [Finding("pending", event.slot, what, "the message before")]
         _join(known, sent)
         host = self._first_host + event.agent

@@ -290,7 +290,7 @@ class EventGenerator:
         item = Item(name, False, reads, writes)
         return Touch(self._first + slot, slot, self._held[slot], item)
 
-    # -- what is where -----------------------------------------------------------------------------
+    # -- memory of accesses ------------------------------------------------------------------------
 
     def _of_split(self, split: Split) -> dict[str, tuple[Item, ...]]:
         """Return uploads, nodes and downloads by stage, each with a sequence number at the end. The

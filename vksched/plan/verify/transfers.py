@@ -44,7 +44,9 @@ def check_async_transfers(
         if not (split.async_transfers or split.stage_deps or split.deferred_downloads):
             continue
         if not has_queue:
-            raise _fail(f"split {split.id} has copies beside its work, and {spec.name} no queue")
+            raise _fail(
+                f"split {split.id} has asynchronous copies, but {spec.name} has no copy queue"
+            )
         _check_stages(plan, split)
         for number in split.deferred_downloads:
             if number not in left or waits.seen(number) <= split.id:
@@ -69,7 +71,7 @@ def _check_stages(plan: PlanValue, split: Split) -> None:
     if not set(split.async_transfers) <= {UPLOAD, DOWNLOAD} or len(
         set(split.async_transfers)
     ) != len(split.async_transfers):
-        raise _fail(f"split {split.id} has {split.async_transfers} beside its work")
+        raise _fail(f"split {split.id} has invalid asynchronous stages {split.async_transfers}")
     own = (COMPUTE, UPLOAD, split.id), (DOWNLOAD, COMPUTE, split.id)
     for order in split.stage_deps:
         same = plan.splits[order.split] if 0 <= order.split <= split.id else None

@@ -278,7 +278,9 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
     for value, state in split.in_place:
         name = graph.nodes[value].name
         if value not in own or states_of.get(value) != [state]:
-            raise _fail(f"{name} is written over {graph.nodes[state].name}, which is another's")
+            raise _fail(
+                f"{name} overwrites {graph.nodes[state].name}, but is not the next value of this state only"
+            )
         if not may_lie_over(graph, value, state):
             raise _fail(f"{name} cannot be written over {graph.nodes[state].name}")
         if by_numpy:
@@ -286,7 +288,9 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
         if plan.placements[state].device != split.device:
             raise _fail(f"{name} writes a state of another device")
         if value in exposed:
-            raise _fail(f"{name} is given out, but lies where its state does")
+            raise _fail(
+                f"{name} is visible to the caller or another device, but overwrites its state"
+            )
 
 
 def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
@@ -305,7 +309,7 @@ def _check_written_by_numpy(
     """Check that no view of a state's array is alive when numpy updates it in place."""
     graph = plan.graph
     if not numpy_may_write(graph, value, state, readers) or state in exposed:
-        raise _fail(f"numpy cannot write {graph.nodes[value].name} where its state lies")
+        raise _fail(f"numpy cannot write {graph.nodes[value].name} in place of its state")
     for reader in readers:
         if plan.placements[reader].device != cpu:
             raise _fail(f"{graph.nodes[reader].name} may read {graph.nodes[state].name} too late")
