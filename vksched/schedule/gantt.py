@@ -18,8 +18,10 @@ from .schedule_result import ScheduleValue
 def save_gantt(plan: ScheduleValue, path: str | os.PathLike[str]) -> None:
     """Write the picture of a schedule.
 
-    Raises:
-        PlanError: the name does not end in .svg, or the file cannot be written.
+    Raises
+    ------
+    PlanError
+        The name does not end in .svg, or the file cannot be written.
     """
     save_picture(path, lambda: draw_gantt(plan))
 

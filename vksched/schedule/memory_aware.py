@@ -22,8 +22,10 @@ from .model.simulate_tasks import Placed
 def respecting_memory(problem: Problem, policy: Callable[[Problem], Placed]) -> Placed:
     """Return a policy's schedule within the memory limits.
 
-    Raises:
-        PlanError: no placement was found that fits.
+    Raises
+    ------
+    PlanError
+        No placement was found that fits.
     """
     try:
         return policy(problem)
@@ -39,8 +41,10 @@ def fit(problem: Problem) -> dict[int, int]:
     all go to the device with the most free memory, and if that fails too, to the tightest one that
     fits.
 
-    Raises:
-        PlanError: none of the three rules found a placement.
+    Raises
+    ------
+    PlanError
+        None of the three rules found a placement.
     """
     heavy = [t for t, size in enumerate(problem.size) if size]
     heavy.sort(key=lambda t: (len(problem.candidate_devices[t]) > 1, -problem.size[t], t))

@@ -118,8 +118,10 @@ def schedule(
 def find_policy(problem: Problem, policy: str) -> Callable[[Problem], Placed]:
     """Return the function of a policy by name.
 
-    Raises:
-        PlanError: no policy has this name.
+    Raises
+    ------
+    PlanError
+        No policy has this name.
     """
     if isinstance(policy, str) and policy.startswith(SINGLE):
         device = policy[len(SINGLE) :]

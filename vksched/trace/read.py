@@ -79,8 +79,10 @@ def load_tape(path: str | PathLike[str]) -> TapeFile:
 def tape_of(data: object) -> TapeFile:
     """Return the tape file of plain data.
 
-    Raises:
-        Wrong: the data is no tape file.
+    Raises
+    ------
+    Wrong
+        The data is no tape file.
     """
     if not isinstance(data, dict) or "vksched" not in data:
         foreign = isinstance(data, list) or (isinstance(data, dict) and "traceEvents" in data)

@@ -185,8 +185,10 @@ _All = tuple[list[Event], dict[int, bytes], list[tuple[int, tuple[int, bytes]]],
 def find_tape(trace: Trace) -> Tape:
     """Return the tape among the sinks of a trace.
 
-    Raises:
-        PlanError: there is none.
+    Raises
+    ------
+    PlanError
+        There is none.
     """
     for sink in trace.sinks:
         if isinstance(sink, Tape):

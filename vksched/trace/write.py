@@ -50,8 +50,10 @@ def save_tape(
 ) -> None:
     """Write a tape in the form of `document`.
 
-    Raises:
-        VkschedError: the file cannot be written.
+    Raises
+    ------
+    VkschedError
+        The file cannot be written.
     """
     about = document(events, graphs, plans, dropped, dropped_plans)
     named = [

@@ -42,8 +42,10 @@ def colours_of(device: int) -> tuple[str, str]:
 def save_picture(path: str | os.PathLike[str], draw: Callable[[], str]) -> None:
     """Write the text that `draw` returns, which is called after a check of the name.
 
-    Raises:
-        PlanError: the name does not end in .svg, or the file cannot be written.
+    Raises
+    ------
+    PlanError
+        The name does not end in .svg, or the file cannot be written.
     """
     target = Path(path)
     if target.suffix.lower() != ".svg":

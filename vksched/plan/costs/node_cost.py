@@ -71,8 +71,10 @@ def unsupported_reason(spec: DeviceSpec, graph: Graph, node: Node) -> str | None
 def lower_node(spec: DeviceSpec, graph: Graph, node: Node) -> Lowering:
     """Return the dispatches of a node on a device.
 
-    Raises:
-        UnsupportedOp: the device cannot run the node; the text gives the reason.
+    Raises
+    ------
+    UnsupportedOp
+        The device cannot run the node; the text gives the reason.
     """
     return lower(node.declaration, call_of(spec, graph, node))
 

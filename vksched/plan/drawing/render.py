@@ -40,8 +40,10 @@ HEAD = 46.0
 def save_drawing(plan: PlanValue, path: str | os.PathLike[str]) -> None:
     """Write the picture of a plan.
 
-    Raises:
-        PlanError: the name does not end in .svg, or the file cannot be written.
+    Raises
+    ------
+    PlanError
+        The name does not end in .svg, or the file cannot be written.
     """
     save_picture(path, lambda: draw_plan(plan))
 

@@ -294,8 +294,10 @@ def check_parts(
 ) -> None:
     """Check some concurrent runs of the host plans of a plan.
 
-    Raises:
-        PlanError: the findings.
+    Raises
+    ------
+    PlanError
+        The findings.
     """
     events = events_of_parts(plan, host_plans, runs, np.random.default_rng(seed))
     fail_on(check_part_events(plan, host_plans, events))

@@ -105,8 +105,10 @@ def decode_host_plan(
     Weights that host plans share by hash and type have one key in all. state: a function from the
     name of a state to its key. onnx_ops: True to accept ops of ONNX files that only the CPU runs.
 
-    Raises:
-        PlanError: the document is invalid; the text gives the reason. Errors of `weight` propagate.
+    Raises
+    ------
+    PlanError
+        The document is invalid; the text gives the reason. Errors of `weight` propagate.
     """
     try:
         check(document, HOST_PLAN, "the part")

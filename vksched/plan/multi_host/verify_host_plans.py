@@ -20,8 +20,10 @@ from .host_plan import HostPlan, Recv, Send
 def verify_host_plan(host_plan: HostPlan) -> HostPlan:
     """Return a host plan if it is valid on its own.
 
-    Raises:
-        PlanError: the first broken invariant.
+    Raises
+    ------
+    PlanError
+        The first broken invariant.
     """
     plan = verify_plan(host_plan.plan)
     last = len(plan.splits) - len(plan.commits)
@@ -81,8 +83,10 @@ def _check_there(host_plan: HostPlan, split: int, there: set[int]) -> None:
 def verify_host_plans(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
     """Return the host plans of a plan if each is valid and they have no deadlock.
 
-    Raises:
-        PlanError: the first broken invariant.
+    Raises
+    ------
+    PlanError
+        The first broken invariant.
     """
     return fit_together(tuple(map(verify_host_plan, host_plans)))
 
@@ -91,8 +95,10 @@ def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
     """Return the host plans of a plan if they have no deadlock, whether or not each is valid on its
     own.
 
-    Raises:
-        PlanError: the values that hosts wait for, or that no host receives.
+    Raises
+    ------
+    PlanError
+        The values that hosts wait for, or that no host receives.
     """
     left = {host_plan.host: _walk(host_plan) for host_plan in host_plans}
     if len(left) != len(host_plans):

@@ -50,8 +50,10 @@ def encode_decision(decision: Decision | None) -> dict[str, Any] | None:
 def decode_decision(data: Mapping[str, Any] | None) -> Decision | None:
     """Return a decision from plain data.
 
-    Raises:
-        PlanError, TypeError, IndexError: the data is no decision.
+    Raises
+    ------
+    PlanError, TypeError, IndexError
+        The data is no decision.
     """
     if data is None:
         return None

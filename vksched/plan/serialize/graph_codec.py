@@ -81,8 +81,10 @@ def _held(node: Node, array: ArrayLike) -> dict[str, Any]:
 def decode_graph(document: Mapping[str, Any]) -> Graph:
     """Return a graph for planning, with unknown weights.
 
-    Raises:
-        PlanError: the document is no graph; the text gives the reason.
+    Raises
+    ------
+    PlanError
+        The document is no graph; the text gives the reason.
     """
     try:
         nodes = tuple(decode_node(at, item, True) for at, item in enumerate(document["nodes"]))
@@ -109,8 +111,10 @@ def decode_node(at: int, data: Mapping[str, Any], onnx_ops: bool) -> Node:
     onnx_ops: True to accept ops of ONNX files that only the CPU runs. They are declared on first
     use, because files may add new ones.
 
-    Raises:
-        UnsupportedOp: the node has such an op, and onnx_ops is False.
+    Raises
+    ------
+    UnsupportedOp
+        The node has such an op, and onnx_ops is False.
     """
     attrs = Attrs({name: _attr(value) for name, value in data["attrs"].items()})
     if onnx_ops:

@@ -173,8 +173,10 @@ PlanInputs = tuple[PlanRequest, Graph, Topology]
 def decode_plan_inputs(graph: Mapping[str, Any], document: Mapping[str, Any]) -> PlanInputs:
     """Return the inputs of planning, from documents checked by `trace.load_tape`.
 
-    Raises:
-        PlanError: the data is no graph, topology or request; the text gives the reason.
+    Raises
+    ------
+    PlanError
+        The data is no graph, topology or request; the text gives the reason.
     """
     decoded = decode_graph(graph)
     try:
@@ -186,8 +188,10 @@ def decode_plan_inputs(graph: Mapping[str, Any], document: Mapping[str, Any]) ->
 def decode_plan_record(graph: Mapping[str, Any], document: Mapping[str, Any]) -> PlanRecord:
     """Return a plan and its inputs, from documents checked by `trace.load_tape`.
 
-    Raises:
-        PlanError: the data is no valid plan; the text gives the reason.
+    Raises
+    ------
+    PlanError
+        The data is no valid plan; the text gives the reason.
     """
     request, decoded, topology = decode_plan_inputs(graph, document)
     try:
@@ -229,8 +233,10 @@ def replica_of(document: Mapping[str, Any]) -> int:
 def topology_of(document: Mapping[str, Any]) -> Topology:
     """Return the topology of a plan's document.
 
-    Raises:
-        PlanError: the data is no topology, or its links are inconsistent.
+    Raises
+    ------
+    PlanError
+        The data is no topology, or its links are inconsistent.
     """
     topology = Topology.from_dict(document["topology"])
     default = Link(**{key: number_of(value) for key, value in document["default_link"].items()})

@@ -46,8 +46,10 @@ class PlanRequest:
     def from_dict(data: Mapping[str, Any]) -> PlanRequest:
         """Return a request from plain data.
 
-        Raises:
-            ValueError: a key that should be an integer is none.
+        Raises
+        ------
+        ValueError
+            A key that should be an integer is none.
         """
         return PlanRequest(
             data["policy"],

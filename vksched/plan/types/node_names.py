@@ -35,8 +35,10 @@ class NameIndex:
     def find(self, key: str | int) -> tuple[int, ...]:
         """Return the ids of the nodes that a key matches, at least one, in order.
 
-        Raises:
-            PlanError: no node matches; the text suggests similar names.
+        Raises
+        ------
+        PlanError
+            No node matches; the text suggests similar names.
         """
         count = len(self._graph.nodes)
         if isinstance(key, int):

@@ -24,9 +24,12 @@ def resolve_overrides(
     Node ids take precedence over patterns, and later patterns over earlier ones. A view stands for
     its base.
 
-    Raises:
-        PlanError: a node does not exist, or a pattern matches none.
-        DeviceError: a device does not exist.
+    Raises
+    ------
+    PlanError
+        A node does not exist, or a pattern matches none.
+    DeviceError
+        A device does not exist.
     """
     out: dict[int, tuple[int, str]] = {}
     names = NameIndex(graph, "placement")

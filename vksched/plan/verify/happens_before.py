@@ -450,8 +450,10 @@ def check_events(plan: PlanValue, events: Iterable[Event]) -> list[Finding]:
 def check_plan(plan: PlanValue, runs: int = 2, seed: int = 0) -> PlanValue:
     """Return the plan if some concurrent runs of it have no findings.
 
-    Raises:
-        PlanError: the findings.
+    Raises
+    ------
+    PlanError
+        The findings.
     """
     fail_on(check_events(plan, events_of(plan, runs, np.random.default_rng(seed))))
     return plan

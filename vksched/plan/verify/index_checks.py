@@ -16,8 +16,10 @@ from ..types.plan_types import PlanValue, scratch_of
 def check_numbers(plan: PlanValue) -> None:
     """Check all numbers of a plan whose placements and memory have the right lengths.
 
-    Raises:
-        PlanError: the first number that is out of range, or refers to a node of another kind.
+    Raises
+    ------
+    PlanError
+        The first number that is out of range, or refers to a node of another kind.
     """
     graph, devices = plan.graph, range(len(plan.topology.devices))
     used = {placement.device for placement in plan.placements}

@@ -26,8 +26,10 @@ def check_async_transfers(
 ) -> None:
     """Check one device. splits: its own. spans: the spans of values.
 
-    Raises:
-        PlanError: the first broken invariant.
+    Raises
+    ------
+    PlanError
+        The first broken invariant.
     """
     spec = plan.topology.devices[splits[0].device]
     has_queue = spec.limits.copy_queue and spec.kind != "cpu"

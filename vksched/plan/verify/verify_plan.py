@@ -40,8 +40,10 @@ AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
 def verify_plan(plan: AnyPlan) -> AnyPlan:
     """Return the plan if it is valid.
 
-    Raises:
-        PlanError: the first broken invariant.
+    Raises
+    ------
+    PlanError
+        The first broken invariant.
     """
     plan.topology.verify()
     calls = _Calls(plan)
@@ -279,7 +281,8 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
         name = graph.nodes[value].name
         if value not in own or states_of.get(value) != [state]:
             raise _fail(
-                f"{name} overwrites {graph.nodes[state].name}, but is not the next value of this state only"
+                f"{name} overwrites {graph.nodes[state].name}, but is not the next value of "
+                "this state only"
             )
         if not may_lie_over(graph, value, state):
             raise _fail(f"{name} cannot be written over {graph.nodes[state].name}")

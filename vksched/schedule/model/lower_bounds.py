@@ -224,8 +224,10 @@ def _linear(rows: Table, many: Table, about: float) -> float | None:
 
     about: an approximate value, because the solver's tolerance is absolute.
 
-    Raises:
-        ImportError: scipy is not installed.
+    Raises
+    ------
+    ImportError
+        Scipy is not installed.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array

@@ -65,8 +65,10 @@ class Partial:
     def devices(self, t: int) -> Sequence[int]:
         """Return the devices that can run a task and have memory for it.
 
-        Raises:
-            DeadEnd: there is none.
+        Raises
+        ------
+        DeadEnd
+            There is none.
         """
         candidate_devices = self.problem.candidate_devices[t]
         size = self.problem.size[t]

@@ -144,8 +144,10 @@ class Problem:
 def make_problem(tasks: TaskGraph, where: Platform, links: str = "parallel") -> Problem:
     """Return tasks and a topology as arrays.
 
-    Raises:
-        PlanError: no device can run or hold some task, or the value of `links` is unknown.
+    Raises
+    ------
+    PlanError
+        No device can run or hold some task, or the value of `links` is unknown.
     """
     if links not in LINKS:
         raise PlanError(f"[schedule] expected links of {' or '.join(LINKS)}, got {links!r}")

@@ -96,8 +96,10 @@ def place_ready(problem: Problem, pick: Pick) -> Placed:
 def _close(partial: Partial, rows: list[int], finish: Cells) -> None:
     """Close the cells of devices whose memory is full.
 
-    Raises:
-        DeadEnd: a task has no device left.
+    Raises
+    ------
+    DeadEnd
+        A task has no device left.
     """
     size = np.array([partial.problem.size[t] for t in rows], dtype=np.float64)
     several = np.array([len(partial.problem.candidate_devices[t]) > 1 for t in rows])

@@ -27,9 +27,12 @@ CHAR = 0.075
 def save_png(timeline: TimelineValue, path: Path) -> None:
     """Write the picture.
 
-    Raises:
-        VkschedError: matplotlib is not installed.
-        OSError: the file cannot be written.
+    Raises
+    ------
+    VkschedError
+        Matplotlib is not installed.
+    OSError
+        The file cannot be written.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
