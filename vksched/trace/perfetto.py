@@ -173,8 +173,8 @@ def _threads(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict
     for part in slices:
         groups[part.process, part.thread].append(part)
     for process, pid in pids.items():
-        yield _about("process_name", pid, 0, name=process)
-        yield _about("process_sort_index", pid, 0, sort_index=pid)
+        yield _metadata("process_name", pid, 0, name=process)
+        yield _metadata("process_sort_index", pid, 0, sort_index=pid)
         tid = 0
         for thread in THREADS:
             group = groups.get((process, thread), [])
@@ -182,11 +182,11 @@ def _threads(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict
                 tid += 1
                 for at in line:
                     group[at].tid = tid
-                yield _about("thread_name", pid, tid, name=thread)
-                yield _about("thread_sort_index", pid, tid, sort_index=tid)
+                yield _metadata("thread_name", pid, tid, name=thread)
+                yield _metadata("thread_sort_index", pid, tid, sort_index=tid)
 
 
-def _about(what: str, pid: int, tid: int, **args: object) -> dict[str, object]:
+def _metadata(what: str, pid: int, tid: int, **args: object) -> dict[str, object]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
 

@@ -41,16 +41,16 @@ def verify_host_plan(host_plan: HostPlan) -> HostPlan:
         )
     if not all(0 <= at <= last for at in host_plan.steps):
         raise _fail(host_plan, f"has steps at {sorted(host_plan.steps)}, expected 0 to {last}")
-    there = set(host_plan.inputs)
+    present = set(host_plan.inputs)
     for at in range(last + 1):
         for step in host_plan.steps.get(at, ()):
             _check_step(host_plan, step, at)
             if isinstance(step, Recv):
-                there.add(step.value)
+                present.add(step.value)
         if at < last:
-            _check_there(host_plan, at, there)
+            _check_present(host_plan, at, present)
     for at in range(last, len(plan.splits)):
-        _check_there(host_plan, at, there)
+        _check_present(host_plan, at, present)
     return host_plan
 
 
@@ -70,10 +70,10 @@ def _check_step(host_plan: HostPlan, step: Send | Recv, at: int) -> None:
         raise _fail(host_plan, f"sends {name}, which split {step.split} does not give out")
 
 
-def _check_there(host_plan: HostPlan, split: int, there: set[int]) -> None:
+def _check_present(host_plan: HostPlan, split: int, present: set[int]) -> None:
     for copy in host_plan.plan.splits[split].uploads:
         if copy.source == HOST and copy.node not in host_plan.plan.graph.data:
-            if copy.node not in there:
+            if copy.node not in present:
                 name = host_plan.plan.graph.nodes[copy.node].name
                 raise _fail(
                     host_plan, f"needs {name} in split {split}, which no earlier step provides"
@@ -109,7 +109,7 @@ def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
     while moved:
         moved = False
         for host, steps in left.items():
-            while (step := at[host]) is not None and _goes_on(host, step, sent):
+            while (step := at[host]) is not None and _proceeds(host, step, sent):
                 at[host], moved = next(steps, None), True
     stuck = [f"{host or 'the caller'} at {step}" for host, step in at.items() if step is not None]
     if stuck:
@@ -126,7 +126,7 @@ def _walk(host_plan: HostPlan) -> Iterator[Send | Recv]:
         yield from host_plan.steps.get(at, ())
 
 
-def _goes_on(host: str, step: Send | Recv, sent: set[tuple[str, int, str]]) -> bool:
+def _proceeds(host: str, step: Send | Recv, sent: set[tuple[str, int, str]]) -> bool:
     """Return True if a step need not wait, and remove a received value from `sent`."""
     if isinstance(step, Recv):
         key = step.host, step.value, host

@@ -72,7 +72,7 @@ class Run:
         start_s = max(self.now_s, self._queues.work_s[queue], there_s)
         finish_s = self._queues.work_s[queue] = start_s + step.seconds
         self._done_s[number] = finish_s
-        self._tell("split", step.device, number, start_s, finish_s)
+        self._record_span("split", step.device, number, start_s, finish_s)
         if step.leaving_s is not None:
             self._async_downloads[number] = None
         for other in step.deferred_downloads:
@@ -91,7 +91,7 @@ class Run:
         """
         start_s = max(self.now_s, self._queues.copies_s[device], free_s)
         finish_s = self._queues.copies_s[device] = start_s + seconds
-        self._tell("transfer_queue", device, split, start_s, finish_s)
+        self._record_span("transfer_queue", device, split, start_s, finish_s)
         return finish_s
 
     def _fetch(self, number: int) -> None:
@@ -101,7 +101,7 @@ class Run:
 
     def _copy(self, seconds: float, device: int, split: int | None) -> None:
         if seconds:
-            self._tell("copy", device, split, self.now_s, self.now_s + seconds)
+            self._record_span("copy", device, split, self.now_s, self.now_s + seconds)
             self.now_s += seconds
 
     def _wait(self, splits: Iterable[int]) -> Iterator[object]:
@@ -124,11 +124,11 @@ class Run:
     def _wait_until(self, until_s: float, split: int) -> None:
         if until_s > self.now_s:
             device = self._program.steps[split].device
-            self._tell("wait", device, split, self.now_s, until_s)
+            self._record_span("wait", device, split, self.now_s, until_s)
             self.now_s = until_s
         self.now_s += self._program.steps[split].fence_s
 
-    def _tell(
+    def _record_span(
         self, kind: str, device: int, split: int | None, start_s: float, finish_s: float
     ) -> None:
         self._spans.append(Busy(kind, device, split, self.number, start_s, finish_s))

@@ -178,7 +178,8 @@ class _ScheduleBuilder:
             caller=self._caller,
             run_s=self._run_s(),
             starts=tuple(
-                self._tell("start", self._caller, host, self._input_bytes[host]) for host in others
+                self._message("start", self._caller, host, self._input_bytes[host])
+                for host in others
             ),
             waits=(*(self._own_waits(*flow) for flow in flows[:run]), *[()] * commits),
             takes=(*takes, *[()] * commits),
@@ -190,7 +191,7 @@ class _ScheduleBuilder:
             ready=self._last_of(range(run)),
             last=self._last_of(range(len(flows))),
             tells=self._from(others, "ready" if commits else "done"),
-            commits=tuple(self._tell("commit", self._caller, h) for h in others if commits),
+            commits=tuple(self._message("commit", self._caller, h) for h in others if commits),
             done=self._from(others, "done") if commits else (),
         )
 
@@ -207,7 +208,7 @@ class _ScheduleBuilder:
         return [host for host in range(len(self._names)) if host != self._caller]
 
     def _from(self, hosts: Iterable[int], what: str) -> tuple[Message, ...]:
-        return tuple(self._tell(what, host, self._caller) for host in hosts)
+        return tuple(self._message(what, host, self._caller) for host in hosts)
 
     def _received(self, split: int) -> Iterator[Message]:
         """Yield the messages that a split receives from other hosts."""
@@ -227,7 +228,7 @@ class _ScheduleBuilder:
         if source == target or (value, target) in self._scheduled:
             return
         self._scheduled.add((value, target))
-        message = self._tell("value", source, target, self._values.size_bytes(value))
+        message = self._message("value", source, target, self._values.size_bytes(value))
         copied_s = self._values.copied_s(value, device)
         sent = replace(message, value=value, split=split, device=device, copied_s=copied_s)
         self._sends[split].append((self._turns.turn(source, target, reader), sent))
@@ -246,7 +247,7 @@ class _ScheduleBuilder:
             out[self._on[device]].append(split)
         return tuple(tuple(sorted(each)) for each in out)
 
-    def _tell(self, what: str, source: int, target: int, size_bytes: int = 0) -> Message:
+    def _message(self, what: str, source: int, target: int, size_bytes: int = 0) -> Message:
         names = self._names[source], self._names[target]
         link = self._topology.link_between(*names)
         own = self._topology.links.named(*map(self._topology.memory_of, names))

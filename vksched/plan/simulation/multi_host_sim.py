@@ -184,7 +184,7 @@ class _HostRun(Run):
                 yield message
             arrives_s = self._run.arrives_s[message]
             if arrives_s > self.now_s:
-                self._tell("wait", message.device, message.split, self.now_s, arrives_s)
+                self._record_span("wait", message.device, message.split, self.now_s, arrives_s)
                 self.now_s = arrives_s
 
     def _send_complete(self) -> Iterator[object]:

@@ -149,7 +149,7 @@ class Checker:
             self._sent_clocks[event.label] = list(known)
             return []
         if isinstance(event, RecvMsg):
-            return self._hear(event, known)
+            return self._receive(event, known)
         out = self._check_holder(event)
         if isinstance(event, Touch):
             out += self._touch(host, event, event.item)
@@ -174,7 +174,7 @@ class Checker:
             self._holder[self._held_at(event)] = None
         return out
 
-    def _hear(self, event: RecvMsg, known: list[int]) -> list[Finding]:
+    def _receive(self, event: RecvMsg, known: list[int]) -> list[Finding]:
         sent = self._sent_clocks.pop(event.label, None)
         if sent is None:
             what = f"{_run(event)} hears {event.label}, which was not sent"

@@ -95,9 +95,9 @@ def descend(local: Local, rng: random.Random, steps: float) -> None:
     idle: set[int] = set()
     draw = rng.random
     while local.steps < steps:
-        left = [v for v in local.critical() if v not in idle]
-        left.sort(key=lambda _: draw())  # faster than shuffle
-        for v in left:
+        remaining = [v for v in local.critical() if v not in idle]
+        remaining.sort(key=lambda _: draw())  # faster than shuffle
+        for v in remaining:
             if local.move(v):
                 idle.difference_update(t for t, _ in local.problem.before[v])
                 idle.difference_update(t for t, _ in local.problem.after[v])

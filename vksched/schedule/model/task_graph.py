@@ -91,13 +91,13 @@ class TaskGraph:
         tasks: Iterable[Task],
         edges: Iterable[tuple[str, str, float] | tuple[str, str]] = (),
     ) -> None:
-        there = tuple(tasks)
-        index = {task.name: i for i, task in enumerate(there)}
-        if len(index) < len(there):
+        task_list = tuple(tasks)
+        index = {task.name: i for i, task in enumerate(task_list)}
+        if len(index) < len(task_list):
             seen: set[str] = set()
-            twice = next(t.name for t in there if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
+            twice = next(t.name for t in task_list if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
             raise GraphError(f"[tasks] expected a name once, got {twice!r} twice")
-        _check_costs(there)
+        _check_costs(task_list)
         full: list[tuple[str, str, float]] = []
         arcs: dict[tuple[int, int], float] = {}
         for edge in edges:
@@ -117,11 +117,11 @@ class TaskGraph:
                 raise GraphError(f"[tasks] expected 0 or more bytes, {AT_MOST}, got {edge!r}")
             ends = index[edge[0]], index[edge[1]]
             arcs[ends] = arcs.get(ends, 0.0) + size
-        object.__setattr__(self, "tasks", there)
+        object.__setattr__(self, "tasks", task_list)
         object.__setattr__(self, "edges", tuple(full))
         object.__setattr__(self, "index", index)
         object.__setattr__(self, "arcs", arcs)
-        object.__setattr__(self, "order", _sort(there, arcs))
+        object.__setattr__(self, "order", _sort(task_list, arcs))
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -220,23 +220,23 @@ class Platform:
     ) -> None:
         names = tuple(devices)
         known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        there = set(names)
-        if not names or len(there) < len(names):
+        known_names = set(names)
+        if not names or len(known_names) < len(names):
             raise PlanError(f"[platform] expected devices with a name each, got {known or 'none'}")
         links_by_ends, room, power = (_mapping(each) for each in (links, memory_bytes, watts))
         base = Link() if default_link is None else default_link
         _check_link(("default", "link"), base, known, {"default", "link"})
         for ends, link in links_by_ends.items():
-            _check_link(ends, link, known, there)
+            _check_link(ends, link, known, known_names)
         for name, size in room.items():
-            if name not in there or not is_amount(size, math.inf):
+            if name not in known_names or not is_amount(size, math.inf):
                 raise PlanError(
                     f"[platform] expected 0 or more bytes of memory for {known}, got {size!r} for "
                     f"{name!r}"
                 )
         for name, each in power.items():
             fits = isinstance(each, Watts) and is_amount(each.busy)
-            if name not in there or not fits or not is_amount(each.idle, each.busy):
+            if name not in known_names or not fits or not is_amount(each.idle, each.busy):
                 raise PlanError(
                     f"[platform] expected busy watts, {AT_MOST}, and at most as many idle ones, "
                     f"for {known}, got {each!r} for {name!r}; try Watts(busy=150, idle=15)"
@@ -274,10 +274,10 @@ def _mapping(value: object) -> dict[Any, Any]:
     )
 
 
-def _check_link(ends: object, link: object, known: str, there: set[str]) -> None:
+def _check_link(ends: object, link: object, known: str, known_names: set[str]) -> None:
     """Raise a PlanError unless the value is a link between two known devices."""
     pair = isinstance(ends, tuple) and len(ends) == 2
-    if not pair or ends[0] not in there or ends[1] not in there:  # type: ignore[index]
+    if not pair or ends[0] not in known_names or ends[1] not in known_names:  # type: ignore[index]
         raise PlanError(f"[platform] expected links between {known}, got {ends!r}")
     if ends[0] == ends[1]:  # type: ignore[index]
         raise PlanError(f"[platform] expected links between two devices, got {ends!r}")

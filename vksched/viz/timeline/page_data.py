@@ -15,7 +15,7 @@ from typing import Any
 from .row_layout import lay_out
 from .timeline_types import PlanView, Span, TimelineValue
 
-FINE_S = 1e-3
+MAX_PICOSECOND_S = 1e-3
 """Timelines shorter than this have ticks of picoseconds, others of nanoseconds."""
 
 
@@ -35,7 +35,7 @@ def page_data(timeline: TimelineValue) -> dict[str, Any]:
     order = [number for track in tracks for number in track.spans]
     place = {number: at for at, number in enumerate(order)}
     end_s = timeline.end_s
-    ticks = 1e12 if end_s < FINE_S else 1e9
+    ticks = 1e12 if end_s < MAX_PICOSECOND_S else 1e9
     texts = _Texts()
     spans = [timeline.spans[number] for number in order]
     return {
