@@ -67,7 +67,7 @@ class BaselineProcess:
         self._commands = [list(command)] if command else [self._command(p) for p in pythons]
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._stderr_file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._starts = 0
         self._limit_s = MEASURE_LIMIT_S
         try:
@@ -108,13 +108,13 @@ class BaselineProcess:
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", OWNED)}
         if threading.current_thread() is threading.main_thread():
             env[OWNED] = "1"  # the kernel takes the end of the thread that starts it for ours
-        self._said.seek(0)
-        self._said.truncate()
+        self._stderr_file.seek(0)
+        self._stderr_file.truncate()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr_file,
             encoding="utf-8",
             errors="replace",
             env=env,
@@ -197,8 +197,8 @@ class BaselineProcess:
                 return  # the next case starts a new process
 
     def _last_words(self) -> str:
-        self._said.seek(0)
-        lines = [line.strip() for line in self._said.read().splitlines() if line.strip()]
+        self._stderr_file.seek(0)
+        lines = [line.strip() for line in self._stderr_file.read().splitlines() if line.strip()]
         return f": {lines[-1][:200]}" if lines else ""
 
     def kill(self) -> None:
@@ -217,7 +217,7 @@ class BaselineProcess:
 
     def close(self) -> None:
         self.kill()
-        self._said.close()
+        self._stderr_file.close()
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

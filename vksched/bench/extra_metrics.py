@@ -15,19 +15,19 @@ class Fact:
     name: str
     value: float
     unit: str
-    beside: float | None = None
+    reference: float | None = None
     note: str = ""
 
     @property
     def ratio(self) -> float | None:
         """The value as a multiple of what it is held against."""
-        return self.value / self.beside if self.beside else None
+        return self.value / self.reference if self.reference else None
 
     def cells(self) -> tuple[str, str, str]:
         """Return value, what it is held against, and the ratio, for people."""
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
-        beside = "" if self.beside is None else _text(self.beside, self.unit)
-        return _text(self.value, self.unit), beside, ratio
+        reference = "" if self.reference is None else _text(self.reference, self.unit)
+        return _text(self.value, self.unit), reference, ratio
 
 
 def _text(value: float, unit: str) -> str:

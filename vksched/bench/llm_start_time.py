@@ -95,14 +95,14 @@ def _fact(device: str, name: str, starts: Sequence[Mapping[str, Any]]) -> Fact:
 
 
 def _start(device: str, spec: Spec, caches: str, *how: str) -> Mapping[str, Any]:
-    given = (device, spec["file"], str(spec["context"]), spec["cache_type"], *how)
-    command = [sys.executable, "-c", PROGRAM, *given]
+    arguments = (device, spec["file"], str(spec["context"]), spec["cache_type"], *how)
+    command = [sys.executable, "-c", PROGRAM, *arguments]
     env = {**os.environ, **dict.fromkeys(CACHES, caches)}
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, check=False, encoding="utf-8"
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or ["no reason was given"]
-        raise VkschedError(f"[bench] {spec.name} does not start on {device}: {said[0]}")
+        last_line = done.stderr.strip().splitlines()[-1:] or ["no reason was given"]
+        raise VkschedError(f"[bench] {spec.name} does not start on {device}: {last_line[0]}")
     found: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -102,9 +102,9 @@ class Math:
     def mean(self, x: Tensor, batch: int) -> Tensor:
         return reduce_mean(reshape(x, (batch, -1, x.shape[1])), 1)
 
-    def grow(self, kept: NDArray, new: Tensor) -> Tensor:
-        rows, columns = kept.shape
-        cache = state(np.concatenate([kept, np.zeros((1, columns), np.float32)]), backup=False)
+    def grow(self, past: NDArray, new: Tensor) -> Tensor:
+        rows, columns = past.shape
+        cache = state(np.concatenate([past, np.zeros((1, columns), np.float32)]), backup=False)
         if self._at is None:
             self._at = self.input("at", np.array([[rows]], np.int32))
         self.updates[cache] = scatter_nd(cache, self._at, new)

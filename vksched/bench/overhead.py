@@ -56,9 +56,11 @@ def _upload(sched: Scheduler, device: str, size_bytes: int) -> Fact:
         run.close()
         plain.append(_copy_s(sched.devices[0], arrays))
     value = arrays.nbytes / statistics.median(taken)
-    beside = arrays.nbytes / statistics.median(plain)
+    copy_bytes_per_s = arrays.nbytes / statistics.median(plain)
     note = "weights at compile, with planning and a first run; beside plain copies of windows"
-    return Fact(device, f"upload of {size_bytes >> 20} MB", value, "bytes/s", beside, note)
+    return Fact(
+        device, f"upload of {size_bytes >> 20} MB", value, "bytes/s", copy_bytes_per_s, note
+    )
 
 
 def _copy_s(device: Device, arrays: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> float:

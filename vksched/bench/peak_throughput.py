@@ -176,6 +176,6 @@ def _each_s(call: Callable[[], float | None], repeats: int) -> list[float]:
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        told = call()
-        times.append(told or time.perf_counter() - start)
+        measured_s = call()
+        times.append(measured_s or time.perf_counter() - start)
     return times[1:]

@@ -21,7 +21,7 @@ from .suite_loader import Suite, SuiteOptions
 from .suites import DEFAULT, fitting
 from .vksched_runner import Ours, Tune
 
-FORMAT = 2
+FORMAT = 3
 TUNE_S = 60.0
 FLOORS = ("kp",)
 """No runtimes but the device's own measure: shown, and not among those to beat."""
@@ -179,12 +179,12 @@ def run_suite(
                 for spec in there if suite.measures_cases else ():
                     tell(f"{info.name} {spec.name}: what is expected")
                     try:
-                        made = ready(spec)
+                        prepared = ready(spec)
                     except VkschedError as error:  # no reference to hold anybody to
                         warn_user(f"[bench] {spec.name} is left out: {error}")
                         continue
-                    result = measure_case(info.name, made, runners, options.budget_s, tell=tell)
-                    report.results.append(replace(result, spec=reported(made)))
+                    result = measure_case(info.name, prepared, runners, options.budget_s, tell=tell)
+                    report.results.append(replace(result, spec=reported(prepared)))
                     advance(report)
             if suite.device_facts is None:
                 continue

@@ -39,9 +39,9 @@ RESNET18 = (
 
 def _matmul(m: int, k: int, n: int, group: str, name: str = "", **more: Any) -> Spec:
     batch = f"{more['batch']} x " if "batch" in more else ""
-    turned = "".join(f" {t}" for t in ("a", "b") if more.get(f"transpose_{t}"))
+    transposed = "".join(f" {t}" for t in ("a", "b") if more.get(f"transpose_{t}"))
     text = name or f"{m} x {k} x {n}"
-    label = f"matmul {batch}{text}{' transposed' + turned if turned else ''}"
+    label = f"matmul {batch}{text}{' transposed' + transposed if transposed else ''}"
     return Spec(label, "matmul", group, {"m": m, "k": k, "n": n, **more})
 
 
@@ -193,12 +193,12 @@ def specs_of(
     pairs = [(spec, spec) for spec in every]
     if precision != SINGLE and suite.has_precision:
         precise = ((spec, in_precision(spec, precision)) for spec in every)
-        pairs = [(spec, made) for spec, made in precise if made is not None]
+        pairs = [(spec, prepared) for spec, prepared in precise if prepared is not None]
     names = {spec.name for pair in pairs for spec in pair}
     found = [
-        made
-        for spec, made in pairs
-        if matches(spec.name, pattern, names) or matches(made.name, pattern, names)
+        prepared
+        for spec, prepared in pairs
+        if matches(spec.name, pattern, names) or matches(prepared.name, pattern, names)
     ]
     if not suite.may_be_empty and not found:
         raise GraphError(

@@ -26,11 +26,11 @@ class BusCopy:
             raise UnsupportedOp(f"[bench] {device.name} has no bus to copy over")
         context, words = device.context, values.size
         self._dtype = values.dtype
-        self._given = context.host(words)
+        self._input = context.host(words)
         self._taken = context.host(words, read=True)
         self._held = context.storage(words)
         self._in, self._out = context.recording(), context.recording()
-        pairs = ((self._given, self._held), (self._held, self._taken))
+        pairs = ((self._input, self._held), (self._held, self._taken))
         for recording, (source, target) in zip((self._in, self._out), pairs, strict=True):
             recording.begin()
             recording.barrier("host", "copy")
@@ -38,7 +38,7 @@ class BusCopy:
             recording.barrier("copy", "host")
             recording.end()
         self._timed = self._in if direction == "in" else self._out
-        self._given.array[:] = values.reshape(-1).view(np.uint32)
+        self._input.array[:] = values.reshape(-1).view(np.uint32)
 
     def result(self) -> NDArray:
         """Return the values, once there and back."""
@@ -58,5 +58,5 @@ class BusCopy:
     def close(self) -> None:
         for recording in (self._in, self._out):
             recording.close()
-        for buffer in (self._given, self._taken, self._held):
+        for buffer in (self._input, self._taken, self._held):
             buffer.close()

@@ -66,8 +66,8 @@ def build(spec: Spec, v: Mapping[str, Tensor]) -> Tensor:
     kind, x = spec.kind, v["x0"]
     if kind == "matmul":
         b = v["x1"] if spec.get("batch") else v["w0"]
-        turned = bool(spec.get("transpose_a")), bool(spec.get("transpose_b"))
-        return matmul(x, b, transpose_a=turned[0], transpose_b=turned[1])
+        transposed = bool(spec.get("transpose_a")), bool(spec.get("transpose_b"))
+        return matmul(x, b, transpose_a=transposed[0], transpose_b=transposed[1])
     if kind == "binary":
         return x + v["x1"] if spec["op"] == "add" else x * v["x1"]
     if kind == "unary":
@@ -104,27 +104,27 @@ class _Pair:
     def __init__(self, sched: Scheduler, spec: Spec, arrays: Arrays, calls: int) -> None:
         shared = {n: weight(a, name=n) for n, a in arrays.items() if n.startswith("w")}
         timed: list[Tensor] = []
-        beside: list[Tensor] = []
+        baseline: list[Tensor] = []
         self.held: list[Tensor] = []
         for _ in range(calls):
             data = {n: state(a, backup=False) for n, a in arrays.items() if n.startswith("x")}
             self.held += data.values()
             timed.append(_first_word(build(spec, {**shared, **data})))
-            beside.append(_first_word(data["x0"]))
+            baseline.append(_first_word(data["x0"]))
         self.timed = sched.compile(timed, precision=spec.get("precision", SINGLE))
-        self.beside = sched.compile(beside)
+        self.baseline = sched.compile(baseline)
         self.calls = calls
         self._ops = int(spec.get("ops", 1))
         self._sched = sched
 
     def seconds(self) -> float:
         """Return the seconds of one call, from one run of each graph."""
-        alone = _seconds(self.beside)
+        alone = _seconds(self.baseline)
         return max(_seconds(self.timed) - alone, 1e-9) / self.calls / self._ops
 
     def close(self) -> None:
         self.timed.close()
-        self.beside.close()
+        self.baseline.close()
         for one in self.held:
             self._sched.delete_state(one)
 

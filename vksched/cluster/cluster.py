@@ -70,7 +70,11 @@ class Cluster:
         from ..distributed.wire.tls import Security
         from .connections import ClusterConnections
 
-        given = self.credentials
-        key = given if isinstance(given, Credentials) else Credentials.load(Path(given))
+        credentials = self.credentials
+        key = (
+            credentials
+            if isinstance(credentials, Credentials)
+            else Credentials.load(Path(credentials))
+        )
         security = Security(key, self.security)
         return ClusterConnections(self.workers, security, clock or SystemClock(), self.locate)

@@ -9,14 +9,14 @@ from .cluster import Cluster
 from .ray_cluster import find
 
 
-def as_cluster(given: Cluster | str) -> Cluster:
+def as_cluster(cluster: Cluster | str) -> Cluster:
     """Return a cluster that is given, or that of Ray at an address: "auto", "ray://HOST:PORT".
 
     Raises:
         VkschedError: there is none.
     """
-    if isinstance(given, Cluster):
-        return given
-    if not isinstance(given, str):
-        raise DeviceError(f'[cluster] expected a vs.Cluster or "auto", got {given!r}')
-    return find(given)
+    if isinstance(cluster, Cluster):
+        return cluster
+    if not isinstance(cluster, str):
+        raise DeviceError(f'[cluster] expected a vs.Cluster or "auto", got {cluster!r}')
+    return find(cluster)

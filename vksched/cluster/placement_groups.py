@@ -37,15 +37,15 @@ def reserved(computers: Sequence[Computer]) -> Iterator[dict[str, Any]]:
     """
     there = _groups()
     found = {c["NodeID"]: there[c["NodeID"]] for c in computers if c["NodeID"] in there}
-    made: dict[str, Any] = {}
+    created: dict[str, Any] = {}
     try:
         for computer in computers:
             if computer["NodeID"] not in found:
-                made[computer["NodeID"]] = _group(computer)
-        _wait_for_room(computers, made)
-        yield {**found, **made}
+                created[computer["NodeID"]] = _group(computer)
+        _wait_for_room(computers, created)
+        yield {**found, **created}
     except BaseException:
-        _remove(made.values())
+        _remove(created.values())
         raise
 
 
@@ -80,8 +80,8 @@ def _wait_for_room(computers: Sequence[Computer], groups: Mapping[str, Any]) -> 
 
 def release(computers: Sequence[Computer] = ()) -> None:
     """Remove the groups of all computers but some; actors in them end."""
-    kept = {computer["NodeID"] for computer in computers}
-    _remove(group for id_, group in _groups().items() if id_ not in kept)
+    excluded = {computer["NodeID"] for computer in computers}
+    _remove(group for id_, group in _groups().items() if id_ not in excluded)
 
 
 def _needs(computer: Computer) -> dict[str, float]:

@@ -65,9 +65,9 @@ def _place(address: str) -> str | None:
     """Return where a Ray cluster is; None where Ray has to look for it."""
     if address != AUTO:
         return address
-    told = os.environ.get("RAY_ADDRESS", AUTO)
-    if told != AUTO:
-        return told
+    configured = os.environ.get("RAY_ADDRESS", AUTO)
+    if configured != AUTO:
+        return configured
     noted = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     try:
         with open(noted, "rb", opener=_no_link) as file:

@@ -191,7 +191,7 @@ def _started(ray: Any, security: str, besides: str = "") -> _Started:
         for computer in bare:
             name = next(free)
             where = PlacementGroupSchedulingStrategy(groups[computer["NodeID"]], 0)
-            made = ray.remote(_WorkerActor).options(
+            actor_class = ray.remote(_WorkerActor).options(
                 name=name,
                 namespace=NAMESPACE,
                 lifetime="detached",
@@ -199,7 +199,7 @@ def _started(ray: Any, security: str, besides: str = "") -> _Started:
                 max_concurrency=4,
                 scheduling_strategy=where,
             )
-            begun[name] = made.remote(name, key, security, computer["NodeManagerAddress"])
+            begun[name] = actor_class.remote(name, key, security, computer["NodeManagerAddress"])
         return _Started(sorted([*found, *_about(ray, begun)]), key, security)
 
 

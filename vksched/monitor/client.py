@@ -42,16 +42,16 @@ class Connection:
     def read(self) -> None:
         """Take what is there; whatever is wrong ends the connection."""
         try:
-            given = self.socket.recv(READ_BYTES)
+            received = self.socket.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
             self._end(f"process {self.pid}: {error.strerror}")
             return
-        if not given:
+        if not received:
             self._end("")
             return
-        self._text += given
+        self._text += received
         *lines, rest = self._text.split(b"\n")
         self._text = bytearray(rest)
         try:
@@ -137,8 +137,8 @@ class Client:
 
     def processes(self) -> list[ProcessNow]:
         """Returns what each process told last, by its number."""
-        told = (found.newest for _, found in sorted(self._connections.items()))
-        return [each for each in told if each is not None]
+        newest = (found.newest for _, found in sorted(self._connections.items()))
+        return [each for each in newest if each is not None]
 
     def wait_for_all(self, limit_s: float) -> list[ProcessNow]:
         """Returns what all processes tell; those that say nothing within a time are left out."""

@@ -165,9 +165,9 @@ class Server:
         now_s = time.monotonic()
         if now_s - self._line_cache[0] > TICK_S / 2 or not self._line_cache[1]:
             looks = map(_look, list(self.watches)[:SCHEDULERS])
-            told = tuple(look for look in looks if look is not None)
+            snapshots = tuple(look for look in looks if look is not None)
             about = os.getpid(), _program(), _STARTED_S, time.time(), TICK_S
-            self._line_cache = now_s, encode(ProcessNow(FORMAT, __version__, *about, told))
+            self._line_cache = now_s, encode(ProcessNow(FORMAT, __version__, *about, snapshots))
         return self._line_cache[1]
 
 

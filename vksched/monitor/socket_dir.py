@@ -170,10 +170,10 @@ def is_mine(own: socket.socket) -> bool:
         return True
     size = struct.calcsize("3i")
     try:
-        told = own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        credentials = own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     except OSError:
         return False
-    _, uid, _ = struct.unpack("3i", told)
+    _, uid, _ = struct.unpack("3i", credentials)
     return bool(uid == os.geteuid())
 
 

@@ -173,11 +173,11 @@ def _run(sched: Scheduler, function: Function) -> dict[str, NDArray]:
     run = sched.compile(dict(function.gradients))
     try:
         read = {node.name for node in function.backward.inputs}
-        made = run(**{name: a for name, a in function.feeds.items() if name in read})
+        results = run(**{name: a for name, a in function.feeds.items() if name in read})
     finally:
         run.close()
-    assert isinstance(made, dict)  # as the outputs that it was compiled from
-    return made
+    assert isinstance(results, dict)  # as the outputs that it was compiled from
+    return results
 
 
 def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
@@ -186,12 +186,12 @@ def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
     changes: dict[str, NDArray] = {}
     largest, weights = 0.0, float(np.abs(wide.feeds["c y"]).max(initial=0.0))
     for name, wanted in exact.items():
-        given = got[name].astype(np.float64)
-        said = np.isfinite(wanted) & (np.abs(wanted) < HUGE)
-        bound = np.where(said, np.abs(wanted), 0.0)
+        actual = got[name].astype(np.float64)
+        is_finite = np.isfinite(wanted) & (np.abs(wanted) < HUGE)
+        bound = np.where(is_finite, np.abs(wanted), 0.0)
         top = float(bound.max(initial=0.0))
         with np.errstate(all="ignore"):
-            error = np.where(said, np.abs(given - np.where(said, wanted, 0.0)), 0.0)
+            error = np.where(is_finite, np.abs(actual - np.where(is_finite, wanted, 0.0)), 0.0)
         allowed = OF_VALUE * bound + OF_LARGEST * top + ROUNDING * weights + TINY
         if not (error <= allowed).all():
             changes = changes or _changes(wide, exact)
@@ -200,7 +200,7 @@ def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
         if far.size:
             at = far[0]
             return largest, (
-                f"by {name}: {given.flat[at]:.6g} where {wanted.flat[at]:.6g} was expected, and "
+                f"by {name}: {actual.flat[at]:.6g} where {wanted.flat[at]:.6g} was expected, and "
                 f"{far.size - 1} others"
             )
         share = error.max(initial=0.0) / top if top else 0.0

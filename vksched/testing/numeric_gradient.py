@@ -117,9 +117,9 @@ class Function:
 
     def terms(self, feeds: Mapping[str, NDArray]) -> list[NDArray]:
         """Returns what is added up: each result times what belongs to it."""
-        made = evaluate(self.forward, feeds)
+        outputs = evaluate(self.forward, feeds)
         with np.errstate(all="ignore"):
-            return [made[name] * feeds[f"c {name}"] for name in self.results]
+            return [outputs[name] * feeds[f"c {name}"] for name in self.results]
 
     @cached_property
     def second(self) -> Function:
@@ -240,13 +240,13 @@ def _values(
     with np.errstate(all="ignore"):
         for node in graph.nodes:
             if node.op == "input":
-                operands, made = (), feeds[node.name]
+                operands, result = (), feeds[node.name]
             elif not node.declaration.leaf:
                 operands = tuple(values[i] for i in node.inputs)
-                made = np.asarray(compute(node.declaration, operands, node.attrs))
+                result = np.asarray(compute(node.declaration, operands, node.attrs))
             else:
                 continue
-            values[node.id] = rounded(made, operands) if rounded else made
+            values[node.id] = rounded(result, operands) if rounded else result
     return values
 
 
@@ -351,11 +351,11 @@ class _Differences:
         point has.
         """
         tried = self._ladder(at)
-        told = False
+        is_resolved = False
         for i, slope in enumerate(tried):
             if not slope.tells:
                 continue
-            told = True
+            is_resolved = True
             if slope.error <= TOLERANCE:
                 return Compared(1, 0, slope.error)
             if slope.is_kink:
@@ -365,7 +365,7 @@ class _Differences:
             if finer and all(slope.is_steady(other) for other in finer):
                 text = f"{slope.exact:.6g} where differences give {slope.numeric:.6g}"
                 return Compared(wrong=text)
-        return Compared(0, int(told))  # no kink where rounding hides all
+        return Compared(0, int(is_resolved))  # no kink where rounding hides all
 
     def _ladder(self, at: int) -> list[Slope]:
         """Return the slopes by one element, from the largest step to the smallest."""

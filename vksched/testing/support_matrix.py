@@ -145,13 +145,13 @@ def as_dict() -> dict[str, Any]:
 @cache
 def find_functions() -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the functions that others express, with the ops that their cases come to."""
-    made: dict[str, set[str]] = {}
+    functions: dict[str, set[str]] = {}
     for case in FUNCTIONS:
         used = {n.op for n in case.graph.ops}
         if case.function in used:
             continue  # an op's own case, with others around it
-        made.setdefault(case.function, set()).update(used)
-    return tuple((name, tuple(sorted(used))) for name, used in sorted(made.items()))
+        functions.setdefault(case.function, set()).update(used)
+    return tuple((name, tuple(sorted(used))) for name, used in sorted(functions.items()))
 
 
 LEGEND = """\

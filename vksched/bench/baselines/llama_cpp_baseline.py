@@ -44,7 +44,7 @@ class Library:
 
         self.api: Any = llama_cpp
         self.version = str(llama_cpp.__version__)
-        self.said: list[str] = []
+        self.log_lines: list[str] = []
         self.reason = ""  # the first error that it told of
         self._ggml = llama_cpp.llama_cpp._lib
         self._say = llama_cpp.llama_log_callback(self._note)  # lives as long as the library
@@ -55,13 +55,13 @@ class Library:
         llama_cpp.llama_backend_init()
 
     def _note(self, level: int, text: bytes, _data: object) -> None:
-        self.said.append(text.decode(errors="replace"))
+        self.log_lines.append(text.decode(errors="replace"))
         if level == ERROR and not self.reason:
-            self.reason = self.said[-1].strip()
+            self.reason = self.log_lines[-1].strip()
 
     def forget(self) -> None:
         """Forget what it said."""
-        self.said, self.reason = [], ""
+        self.log_lines, self.reason = [], ""
 
     def devices(self) -> dict[str, int]:
         """Return its devices: what they are called, and where they lie."""
@@ -74,7 +74,7 @@ class Library:
 
     def allocated_bytes(self, host: bool) -> float | None:
         """Returns what it said that it allocates, on the host or on the device; None of nothing."""
-        found = BUFFER.findall("".join(self.said))
+        found = BUFFER.findall("".join(self.log_lines))
         sizes = [float(mib) for where, mib in found if host or not where.startswith("CPU")]
         return sum(sizes) * (1 << 20) if sizes else None
 
@@ -86,11 +86,11 @@ class Loaded:
         self._library, api = library, library.api
         self.file, self._api = spec["file"], api
         library.forget()
-        given = api.llama_model_default_params()
+        params = api.llama_model_default_params()
         chosen = (ctypes.c_void_p * 2)(device, None)  # that of the CPU is an empty list
-        given.devices = ctypes.addressof(chosen)
-        given.n_gpu_layers = ALL_LAYERS if device is not None else 0
-        self._model = api.llama_model_load_from_file(spec["file"].encode(), given)
+        params.devices = ctypes.addressof(chosen)
+        params.n_gpu_layers = ALL_LAYERS if device is not None else 0
+        self._model = api.llama_model_load_from_file(spec["file"].encode(), params)
         if not self._model:
             raise RuntimeError(f"it does not load the model: {library.reason}")
         context = api.llama_context_default_params()
@@ -120,9 +120,9 @@ class Loaded:
 
     def read(self, tokens: Sequence[int]) -> Array:
         """Read more of a text and returns the logits of what follows."""
-        given = (ctypes.c_int32 * len(tokens))(*tokens)
+        batch_tokens = (ctypes.c_int32 * len(tokens))(*tokens)
         api = self._api
-        failed = api.llama_decode(self._context, api.llama_batch_get_one(given, len(tokens)))
+        failed = api.llama_decode(self._context, api.llama_batch_get_one(batch_tokens, len(tokens)))
         if failed:
             raise RuntimeError(f"llama_decode: {failed}: {self._library.reason}")
         self.length += len(tokens)

@@ -53,7 +53,7 @@ class Builder(Protocol[V]):
     def mean(self, x: V, batch: int) -> V:
         """The mean of the rows of each sequence."""
 
-    def grow(self, kept: Array, new: V) -> V:
+    def grow(self, cache: Array, new: V) -> V:
         """kept, which stays with the runtime between runs, and a new row behind it."""
 
     def conv(self, x: V, w: Array, bias: Array, stride: int, pad: int, groups: int = 1) -> V: ...
@@ -181,11 +181,11 @@ def mobilenet(b: Builder[V], size: int = 224) -> V:
         *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
     ):
         for stride in (first, *[1] * (count - 1)):
-            width, kept = wider * inward, stride == 1 and inward == out
+            width, has_identity = wider * inward, stride == 1 and inward == out
             h = b.relu6(layer(x, inward, width, 1, 1)) if wider > 1 else x
             h = b.relu6(layer(h, width, width, 3, stride, groups=width))
-            h = layer(h, width, out, 1, 1, 0.5 if kept else 1.0)
-            x, inward = b.add(x, h) if kept else h, out
+            h = layer(h, width, out, 1, 1, 0.5 if has_identity else 1.0)
+            x, inward = b.add(x, h) if has_identity else h, out
     return layer.classes(b.relu6(layer(x, inward, 1280, 1, 1)), 1280)
 
 
@@ -335,9 +335,9 @@ class Numbers:
     def mean(self, x: Array, batch: int) -> Array:
         return np.asarray(x.reshape(batch, -1, x.shape[1]).mean(1))
 
-    def grow(self, kept: Array, new: Array) -> Array:
-        self._hold(kept)
-        return np.concatenate([kept, new])
+    def grow(self, cache: Array, new: Array) -> Array:
+        self._hold(cache)
+        return np.concatenate([cache, new])
 
     def conv(
         self, x: Array, w: Array, bias: Array, stride: int, pad: int, groups: int = 1

@@ -31,7 +31,7 @@ class OnnxruntimeBaseline:
             raise Skip("its CPU provider computes float16 by way of float32 copies")
         if spec.kind == "model":
             data, file = network_file(spec.params, result_shape(spec))
-            feeds = {**file.feeds, **file.kept}
+            feeds = {**file.feeds, **file.state_inputs}
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "model.onnx"
                 path.write_bytes(data)
@@ -112,9 +112,9 @@ def _nodes(spec: Spec) -> list[Any]:
     node, kind = helper.make_node, spec.kind
     if kind == "matmul":
         b = "x1" if spec.get("batch") else "w0"
-        turned = [int(bool(spec.get(f"transpose_{t}"))) for t in "ab"]
-        if any(turned):
-            return [node("Gemm", ["x0", b], ["y"], transA=turned[0], transB=turned[1])]
+        transposed = [int(bool(spec.get(f"transpose_{t}"))) for t in "ab"]
+        if any(transposed):
+            return [node("Gemm", ["x0", b], ["y"], transA=transposed[0], transB=transposed[1])]
         return [node("MatMul", ["x0", b], ["y"])]
     if kind == "binary":
         return [node({"add": "Add", "mul": "Mul"}[spec["op"]], ["x0", "x1"], ["y"])]

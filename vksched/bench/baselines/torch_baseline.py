@@ -95,11 +95,14 @@ class TorchBaseline:
     def _copy(self, spec: Spec, values: Array) -> Timed:
         if not self._cuda:
             raise Skip("a CPU has no bus to copy over")
-        given = torch.from_numpy(values).pin_memory()
+        host_values = torch.from_numpy(values).pin_memory()
         if spec["direction"] == "in":
-            source, target = given, torch.zeros_like(given, device=self._device)
+            source, target = host_values, torch.zeros_like(host_values, device=self._device)
         else:
-            source, target = given.to(self._device), torch.zeros_like(given).pin_memory()
+            source, target = (
+                host_values.to(self._device),
+                torch.zeros_like(host_values).pin_memory(),
+            )
 
         def call() -> None:
             target.copy_(source, non_blocking=True)
@@ -113,9 +116,9 @@ class TorchBaseline:
 
     def _held(self, spec: Spec, name: str, array: Array) -> torch.Tensor:
         """Return an operand on the device. A weight is held as products want it."""
-        made = torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
         rounded = name.startswith("w") and _factors(spec) != torch.float32
-        return made.to(_factors(spec)) if rounded else made
+        return tensor.to(_factors(spec)) if rounded else tensor
 
     @contextmanager
     def _inference(self, spec: Spec) -> Iterator[None]:

@@ -40,8 +40,8 @@ class Steps:
 
     def _weight(self, array: Array, dtype: torch.dtype = torch.float32) -> int:
         if (id(array), dtype) not in self._held:
-            made = self._parameter(array, dtype)
-            self._held[id(array), dtype] = array, self._call(lambda: made)
+            parameter = self._parameter(array, dtype)
+            self._held[id(array), dtype] = array, self._call(lambda: parameter)
         return self._held[id(array), dtype][1]
 
     def _factor(self, array: Array) -> int:
@@ -102,10 +102,10 @@ class Steps:
     def mean(self, x: int, batch: int) -> int:
         return self._call(lambda x: x.reshape(batch, -1, x.shape[1]).mean(1), x)
 
-    def grow(self, kept: Array, new: int) -> int:
-        rows, columns = kept.shape
+    def grow(self, past: Array, new: int) -> int:
+        rows, columns = past.shape
         cache = torch.empty((rows + 1, columns), device=self._device, dtype=self._factors)
-        cache[:rows] = torch.from_numpy(kept)
+        cache[:rows] = torch.from_numpy(past)
 
         def grown(new: Any) -> Any:
             cache[rows:] = new
@@ -138,10 +138,10 @@ class TrainingSteps(Steps):
         return self.params[-1]
 
     def input(self, name: str, value: Array) -> int:
-        made = torch.tensor(value, device=self._device)
-        return self._call(lambda: made)
+        constant = torch.tensor(value, device=self._device)
+        return self._call(lambda: constant)
 
-    def grow(self, kept: Array, new: int) -> int:
+    def grow(self, past: Array, new: int) -> int:
         raise ValueError("[bench] expected a network to train, got one with a cache")
 
 
@@ -162,8 +162,8 @@ def training(spec: Spec, device: torch.device) -> Callable[[], Any]:
             return steps.run().square().mean()
 
     def step() -> Any:
-        for made in steps.params:
-            made.grad = None
+        for parameter in steps.params:
+            parameter.grad = None
         loss = steps.run().square().mean()
         loss.backward()
         optimizer.step()

@@ -154,9 +154,9 @@ def expected_logits(model: LanguageModel, ids: NDArray, last: Sequence[int]) -> 
     tensors = {name: _widened(t) for name, t in model.file.tensors.items()}
     exact = LanguageModel(replace(model.file, tensors=tensors))
     length = max(last) + 1
-    given = input("ids", (1, length), INT32)
+    tokens = input("ids", (1, length), INT32)
     with Scheduler(["cpu"], on_device_failure="raise") as sched:
-        run = sched.compile(exact.logits(given))
+        run = sched.compile(exact.logits(tokens))
         logits: Any = run(ids=ids[None, :length])
         return np.array(logits[0, list(last)])
 

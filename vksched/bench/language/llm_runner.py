@@ -41,8 +41,8 @@ class Noting:
 
     @property
     def rewriting(self) -> str | None:
-        told: str | None = self._scheduler.graphs.rewriting
-        return told
+        rewriting: str | None = self._scheduler.graphs.rewriting
+        return rewriting
 
     def keep(self, plan: Any) -> Any:
         return self._scheduler.graphs.keep(plan)
@@ -90,9 +90,9 @@ class Model:
         for run in self._noting.runs:
             found = run.plan.buffers()[self._device]
             weights = found.weight_bytes  # the CPU's plan does not count them, the user has them
-            kept = found.state_bytes + (0 if self._device == "cpu" else weights)
+            resident_bytes = found.state_bytes + (0 if self._device == "cpu" else weights)
             shared = max(shared, weights + found.state_bytes)
-            own += max(0, found.peak_bytes - kept)
+            own += max(0, found.peak_bytes - resident_bytes)
         return float(shared + own)
 
     @property

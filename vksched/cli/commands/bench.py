@@ -218,29 +218,29 @@ def bench(
 
 
 def _write(path: str, report: Report) -> None:
-    beside = Path(f"{path}.part")
+    temporary = Path(f"{path}.part")
     try:
-        beside.write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
+        temporary.write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
-        raise VkschedError(f"[bench] cannot write {path}: {inputs.said(error)}") from error
+        raise VkschedError(f"[bench] cannot write {path}: {inputs.error_text(error)}") from error
 
 
 def _parse_baselines(
-    given: str | None, known: Mapping[str, BaselineInfo]
+    selected: str | None, known: Mapping[str, BaselineInfo]
 ) -> Sequence[BaselineInfo]:
-    if given is None:
+    if selected is None:
         return ()
-    names = [*known] if given == "all" else [name.strip() for name in given.split(",")]
+    names = [*known] if selected == "all" else [name.strip() for name in selected.split(",")]
     for name in names:
         if name not in known:
             raise GraphError(f"[bench] expected baselines of {', '.join(known)}, got {name!r}")
     return [known[name] for name in names]
 
 
-def _parse_options(suite: Suite, given: Sequence[str]) -> dict[str, list[str]]:
+def _parse_options(suite: Suite, pairs: Sequence[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for text in given:
+    for text in pairs:
         name, equals, value = text.partition("=")
         if not equals or name not in suite.option_names:
             names = ", ".join(f"{one}=VALUE" for one in suite.option_names) or "none"

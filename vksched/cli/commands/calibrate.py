@@ -126,19 +126,19 @@ def _show(report: Mapping[str, Any]) -> None:
         inputs.print_table(table)
         for device in measured:
             calls = count_of(len(device["calibration"]["samples"]), "kind") + " of calls"
-            kept = f"kept in {device['file']}" if device["file"] else "not kept"
-            click.echo(f"{device['name']} {device['label']}: {calls}, {kept}")
+            stored = f"kept in {device['file']}" if device["file"] else "not kept"
+            click.echo(f"{device['name']} {device['label']}: {calls}, {stored}")
     tuning_options.show_notes(report["notes"])
 
 
 def _cells(known: Mapping[str, Any]) -> list[str]:
     from ...common.formatting import format_seconds
 
-    beside = known["overheads"] or {}
-    submission_s = sum(beside.get(name, 0.0) for name in ("submit_s", "start_s", "fence_s"))
+    overheads = known["overheads"] or {}
+    submission_s = sum(overheads.get(name, 0.0) for name in ("submit_s", "start_s", "fence_s"))
     return [
         format_seconds(submission_s),
-        format_seconds(beside.get("launch_s", 0.0)),
+        format_seconds(overheads.get("launch_s", 0.0)),
         _rate(known["flops_per_s"]),
         _rate(known["bytes_per_s"]),
         _link(known["link_in"]),

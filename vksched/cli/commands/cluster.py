@@ -107,10 +107,10 @@ def devices(
         inputs.exclude("--worker", {"--address": address != "auto"})
     else:
         inputs.need({"--security plain": security != "tls"}, "--worker")
-    made = (
+    cluster = (
         Cluster(workers, credentials, security) if workers and credentials else as_cluster(address)
     )
-    joined = made.join()
+    joined = cluster.join()
     try:
         specs, links = [device.spec for device in joined.devices], joined.links()
     finally:

@@ -185,7 +185,7 @@ def _opened(
     with Scheduler(inputs.parse_devices(devices), precision=own or SINGLE) as sched:
         with inputs.progress_bars(quiet) as progress:
             modes = AUTO if own is None else None
-            made = Chat(
+            chat = Chat(
                 sched,
                 model,
                 ctx,
@@ -193,19 +193,19 @@ def _opened(
                 progress=progress,
                 precision=modes,
             )
-            made.prepare(prompt)
+            chat.prepare(prompt)
         if not quiet:
-            click.echo(f"[{model.name}: {_places(made, sched)}]", err=True)
-        yield made
+            click.echo(f"[{model.name}: {_places(chat, sched)}]", err=True)
+        yield chat
 
 
-def _places(made: Chat, sched: Scheduler) -> str:
+def _places(chat: Chat, sched: Scheduler) -> str:
     """Return where layers lie, and whether what the devices can do was ever measured."""
     cards = [spec for spec in sched.topology.devices if spec.kind == "vulkan"]
     guessed = len(cards) > 1 and not all(spec.costs.calls for spec in cards)
-    places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in made.layers.items())
-    if made.n_cpu_moe:
-        places += f", the experts of {made.n_cpu_moe} on the CPU"
+    places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in chat.layers.items())
+    if chat.n_cpu_moe:
+        places += f", the experts of {chat.n_cpu_moe} on the CPU"
     return places + "; speeds are guesses, try vksched calibrate" * guessed
 
 

@@ -60,9 +60,9 @@ def info(
     from ...importers import is_gguf, load_onnx
 
     if is_gguf(model_file):
-        given = _check_options(context)
+        used = _check_options(context)
         place = devices, topology_file, ctx, cache_type or "f32"
-        asked = {"devices", "topology_file", "ctx", "cache_type"} & given
+        asked = {"devices", "topology_file", "ctx", "cache_type"} & used
         show_language_model(model_file, as_json, place if asked else None)
         return
     for option, value in (("--ctx-size", ctx), ("--cache-type", cache_type)):
@@ -89,11 +89,11 @@ def info(
 
 def _check_options(context: click.Context) -> set[str]:
     """Return which options are given. Raises a UsageError for those that are for ONNX models."""
-    given: set[str] = set()
+    used: set[str] = set()
     for parameter in context.command.params:
         name = parameter.name or ""
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            given.add(name)
+            used.add(name)
             if name not in (
                 "model_file",
                 "devices",
@@ -103,7 +103,7 @@ def _check_options(context: click.Context) -> set[str]:
                 "as_json",
             ):
                 raise click.UsageError(f"{parameter.opts[0]} is for ONNX models.")
-    return given
+    return used
 
 
 # -- what runs where -----------------------------------------------------------------------------

@@ -156,8 +156,8 @@ def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
     from ...testing.kernel_runner import Runner
 
     found = device_probe.survey()
-    given = [name for text in wanted for name in inputs.parse_devices(text) or ()]
-    names = given or [i.name for i in found.devices if i.name != "cpu" and i.usable]
+    selected = [name for text in wanted for name in inputs.parse_devices(text) or ()]
+    names = selected or [i.name for i in found.devices if i.name != "cpu" and i.usable]
     if not names:
         raise VkschedError(
             f"[ops] expected a Vulkan device, got none: {found.reason}; numpy is what devices are "

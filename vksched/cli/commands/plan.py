@@ -107,7 +107,7 @@ def plan(
     if devices is not None and topology_file is not None:
         raise click.UsageError("--devices and --topology exclude each other.")
     if show_pareto:
-        others_given = {
+        other_options = {
             "--what-if": what_ifs,
             "--node": node,
             "--svg": svg,
@@ -116,7 +116,7 @@ def plan(
             "--policy": planning.policy != DEFAULT.policy,
             "--objective": planning.objective != DEFAULT.objective,
         }
-        inputs.exclude("--pareto", others_given)
+        inputs.exclude("--pareto", other_options)
     elif node is not None:
         inputs.exclude("--node", {"--what-if": what_ifs})
     graph, remarks = load_graph(address, dims, shapes)
@@ -198,7 +198,7 @@ def load_graph(
     from ...importers.onnx.example_inputs import choose_shapes
     from ..views.model_info import hint_at, lower_model
 
-    with inputs.collected_warnings() as said:
+    with inputs.collected_warnings() as warned:
         model = load_onnx(address)
         sizes = choose_shapes(model, {}, inputs.parse_dims(dims), inputs.parse_shapes(shapes))
         options = inputs.size_options(model, sizes)
@@ -210,7 +210,7 @@ def load_graph(
         notes.append(f"size 1 is assumed for {', '.join(sizes.assumed)}; try {options}")
     if lowered.then is not None:
         notes.append("only the first stage is planned; what depends on its values comes later")
-    return build_graph(lowered.outputs)[0], [*notes, *said]
+    return build_graph(lowered.outputs)[0], [*notes, *warned]
 
 
 def _with_updates(value: Any) -> tuple[Any, Any]:
@@ -287,4 +287,4 @@ def _guard(what: str, call: Callable[[], Any]) -> Any:
     except VkschedError:
         raise
     except (Exception, SystemExit) as error:
-        raise VkschedError(f"[plan] cannot {what}: {inputs.said(error)}") from error
+        raise VkschedError(f"[plan] cannot {what}: {inputs.error_text(error)}") from error

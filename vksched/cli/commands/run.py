@@ -139,10 +139,10 @@ def run(
         model = load_onnx(model_file, progress)
         arrays = feeds.read_arrays(inputs, model)
         sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
-        found, given = _inputs(model, arrays, sizes, seed)
+        found, inputs_by_name = _inputs(model, arrays, sizes, seed)
         with hint_at(found["assumed"], found["size_options"]):
             outputs, times, run_report = measure(
-                model, given, where, repeat, tape, progress, report is not None
+                model, inputs_by_name, where, repeat, tape, progress, report is not None
             )
         found.update(planning.as_dict(), **times, tapes=[])
         if seed is not None and not any(row["made_up"] for row in found["given"]):
@@ -152,7 +152,7 @@ def run(
             found["tapes"].append(tape_file)
         if profile is not None:
             there = [row["name"] for row in found["devices"]]
-            found["ops"] = measure_ops(model, given, where, there, recorder)
+            found["ops"] = measure_ops(model, inputs_by_name, where, there, recorder)
             found["ops_measured"] = True
             recorder.save(profile)
             found["tapes"].append(profile)
@@ -166,13 +166,13 @@ def run(
             found["saved"] = save(outputs, Path(output_dir))
         if compare_with is not None:
 
-            def again(kept: Sequence[str]) -> Mapping[str, Any]:
-                return run_once(model.with_outputs(kept), given, where)
+            def again(output_names: Sequence[str]) -> Mapping[str, Any]:
+                return run_once(model.with_outputs(output_names), inputs_by_name, where)
 
-            case = ComparedRun(model_file, model, given, outputs, again, tolerance)
+            case = ComparedRun(model_file, model, inputs_by_name, outputs, again, tolerance)
             found.update(check_outputs(compare_with, case))
             if least_exact(precision) != SINGLE:
-                plain = run_once(model, given, replace(where, precision=SINGLE))
+                plain = run_once(model, inputs_by_name, replace(where, precision=SINGLE))
                 found["precision_cost"] = cost_of(precision, case.compare(plain))
     found["notes"] += notes
     click.echo(json.dumps(found, indent=2)) if as_json else _show(found, run_report)
@@ -202,16 +202,18 @@ def _inputs(
             f"--input {shlex.quote(f'{missing[0]}=FILE.npy')}"
         )
     chosen = choose_shapes(model, arrays, *sizes)
-    made = example_inputs(model, chosen.shapes, seed or 0, tuple(arrays)) if missing else {}
-    given = model.check_inputs({**made, **arrays})
+    generated = example_inputs(model, chosen.shapes, seed or 0, tuple(arrays)) if missing else {}
+    inputs_by_name = model.check_inputs({**generated, **arrays})
     options = feeds.size_options(model, chosen)
-    listed = [{"name": n, "type": _type(v), "made_up": n in made} for n, v in given.items()]
+    listed = [
+        {"name": n, "type": _type(v), "made_up": n in generated} for n, v in inputs_by_name.items()
+    ]
     return {
         **describe_model(model),
         "given": listed,
         "assumed": chosen.assumed,
         "size_options": options,
-    }, given
+    }, inputs_by_name
 
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ class Where:
 
 def measure(
     model: Model,
-    given: Mapping[str, Any],
+    inputs_by_name: Mapping[str, Any],
     where: Where,
     repeat: int,
     tape: Tape,
@@ -265,7 +267,7 @@ def measure(
         for number in range(repeat):
             if number == 1:
                 op_timer.clear()
-            outputs = compiled(**given)
+            outputs = compiled(**inputs_by_name)
             seconds.append(time.perf_counter() - start)
             if number == 0:
                 graphs = [plan.graph for plan in compiled.plans]
@@ -308,13 +310,13 @@ def measure(
 
 def run_once(
     model: Model,
-    given: Mapping[str, Any],
+    inputs_by_name: Mapping[str, Any],
     where: Where,
 ) -> Mapping[str, Any]:
     """Return the outputs of one run, with nothing measured."""
 
     with where.open() as sched:
-        return where.compile(sched, model)(**given)
+        return where.compile(sched, model)(**inputs_by_name)
 
 
 def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -330,7 +332,7 @@ def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 
 def measure_ops(
     model: Model,
-    given: Mapping[str, Any],
+    inputs_by_name: Mapping[str, Any],
     where: Where,
     there: Sequence[str],
     recorder: Recorder,
@@ -345,10 +347,10 @@ def measure_ops(
     op_timer, trace = OpTimer(), Trace(sinks=[recorder])
     with where.open(trace=trace, submit_granularity=dict.fromkeys(there, "op")) as sched:
         compiled = where.compile(sched, model)
-        compiled(**given)
+        compiled(**inputs_by_name)
         recorder.clear()
         trace.add(op_timer)
-        compiled(**given)
+        compiled(**inputs_by_name)
     return _by_op(op_timer, 1)
 
 
@@ -421,7 +423,9 @@ def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
             np.save(path, value, allow_pickle=False)
             paths.append(str(path))
     except (OSError, ValueError) as error:
-        raise VkschedError(f"[run] cannot save outputs in {folder}: {feeds.said(error)}") from error
+        raise VkschedError(
+            f"[run] cannot save outputs in {folder}: {feeds.error_text(error)}"
+        ) from error
     return paths
 
 
@@ -452,8 +456,8 @@ def _show(report: Mapping[str, Any], run_report: RunReport | None) -> None:
         held = (format_bytes(row.get(key, 0)) for key in ("weight_bytes", "other_bytes"))
         devices.add_row(row["name"], format_seconds(row["seconds"]), *held)
     if report["beside_graphs_s"] is not None:
-        beside = format_seconds(max(0.0, report["beside_graphs_s"]))
-        devices.add_row("host, beside graphs", beside, "", "")
+        overhead = format_seconds(max(0.0, report["beside_graphs_s"]))
+        devices.add_row("host, beside graphs", overhead, "", "")
     feeds.print_table(devices)
     _show_ops(report)
     if run_report is not None:
@@ -484,12 +488,12 @@ def _show_ops(report: Mapping[str, Any]) -> None:
 def _show_outputs(report: Mapping[str, Any]) -> None:
     unusual = any(row.get("not_finite") for row in report["outputs"])
     more = ("not finite",) if unusual else ()
-    made = feeds.table("output", "type", "min", "mean", "max", *more, left=2)
+    table = feeds.table("output", "type", "min", "mean", "max", *more, left=2)
     for row in report["outputs"]:
         cells = [f"{row[key]:.4g}" if key in row else "" for key in ("min", "mean", "max")]
         cells += [str(row.get("not_finite", ""))] if unusual else []
-        made.add_row(row["name"], row["type"], *cells)
-    feeds.print_table(made)
+        table.add_row(row["name"], row["type"], *cells)
+    feeds.print_table(table)
     for path in report.get("saved", ()):
         click.echo(f"saved {path}")
     if "check" in report:

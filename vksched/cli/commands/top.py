@@ -100,10 +100,10 @@ def _watch(client: Client) -> None:
                 live.update(page(state, shown, window, problem), refresh=True)
                 drawn_s, drawn = now_s, (state, window)
             if client.read(REDRAW_S / 2):
-                given = typed(number)
-                if given is None:
+                typed_bytes = typed(number)
+                if typed_bytes is None:
                     return
-                for key in parse(given):
+                for key in parse(typed_bytes):
                     state = press(state, key, [process.pid for process in shown])
 
 

@@ -93,16 +93,16 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
     missing = tuner.missing(device.spec, calls)
     try:
         with progress_bar(quiet) as tell:
-            made = tuner.measure(device, missing, tell)
+            measured = tuner.measure(device, missing, tell)
     except KeyboardInterrupt:
         file = tuner.file(device.spec)
         there = file is not None and file.exists()
-        kept = f"what was measured is kept in {file}" if there else "nothing was measured yet"
-        click.echo(f"stopped; {kept}: the same command goes on", err=True)
+        progress = f"what was measured is kept in {file}" if there else "nothing was measured yet"
+        click.echo(f"stopped; {progress}: the same command goes on", err=True)
         raise
     known = tuner.results(device.spec)
     row = tuning_options.row_of(device.spec, tuner.file(device.spec))
-    row["measured"] = len(made)
+    row["measured"] = len(measured)
     row["calls"] = [_call(known[key]) for key in calls if key in known]
     row["left"] = [key for key in calls if key not in known]
     return row

@@ -22,7 +22,7 @@ def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
     """Return a decorator with the arguments of a command that measures devices; budget_s: its
     default.
     """
-    given = [
+    selected = [
         click.argument("model_files", metavar="[MODEL.onnx]...", nargs=-1),
         inputs.devices_option,
         inputs.dim_option,
@@ -42,7 +42,7 @@ def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
     ]
 
     def add(command: Command) -> Command:
-        for option in reversed(given):
+        for option in reversed(selected):
             command = option(command)
         return command
 

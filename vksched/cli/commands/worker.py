@@ -109,7 +109,7 @@ def worker(
     ended: list[int] = []  # no event: a signal may come while this thread holds its lock
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     named = None if devices is None else [each.strip() for each in devices.split(",")]
-    made = ClusterWorker(
+    worker = ClusterWorker(
         name or socket.gethostname(),
         listen,
         Credentials.load(credentials),
@@ -121,11 +121,11 @@ def worker(
         peers=None if peers is None else peers.split(","),
     )
     try:
-        click.echo(f"{made.name} listens at {made.address} with {', '.join(made.devices)}")
+        click.echo(f"{worker.name} listens at {worker.address} with {', '.join(worker.devices)}")
         while not ended:
             time.sleep(LOOK_S)
     finally:
-        made.close()
+        worker.close()
 
 
 def _allow_files() -> None:

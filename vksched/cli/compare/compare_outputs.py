@@ -32,7 +32,7 @@ class ComparedRun:
 
     path: str
     model: Model
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     outputs: Mapping[str, Any]
     again: Again
     tolerance: Tolerance
@@ -67,16 +67,16 @@ def _compare_with(
     """Return the differences from a reference's outputs, and of a network that quantises what
     comparing step by step has shown, or why it was not possible.
     """
-    expected = reference.outputs(case.path, case.model, case.given, list(case.outputs))
+    expected = reference.outputs(case.path, case.model, case.inputs, list(case.outputs))
     rows = case.compare(expected)
     if not any(d.wrong for d in rows) or not quantising_nodes(case.model.nodes):
         return rows, None
     try:
         steps = compare_steps(
-            reference, case.model, case.given, case.outputs, case.again, case.tolerance
+            reference, case.model, case.inputs, case.outputs, case.again, case.tolerance
         )
     except VkschedError as error:
-        return rows, f"not compared step by step: {inputs.said(error)}"
+        return rows, f"not compared step by step: {inputs.error_text(error)}"
     return _acquitted(rows, _BY_STEP) if steps.acquits else rows, steps
 
 
@@ -114,7 +114,7 @@ def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Differ
     try:
         again, _ = _compare_with(other, case)
     except VkschedError as error:
-        return rows, [text for text in (known, inputs.said(error)) if text]
+        return rows, [text for text in (known, inputs.error_text(error)) if text]
     if any(d.wrong for d in again):
         return rows, ["onnxruntime differs from vksched, too"]
     where = _parting(case)
@@ -128,18 +128,18 @@ def _parting(case: ComparedRun) -> str:
     """
     from ...importers.onnx.nodes.cpu_node import describe
 
-    made_by = {str(o): describe(node) for node in case.model.nodes for o in node.output if o}
-    names = list(made_by)
+    producers = {str(o): describe(node) for node in case.model.nodes for o in node.output if o}
+    names = list(producers)
     whole = whole_model(case.model, names)
     try:
         one, other = (
-            reference.values(whole, case.given, names) for reference in REFERENCE_RUNTIMES.values()
+            reference.values(whole, case.inputs, names) for reference in REFERENCE_RUNTIMES.values()
         )
     except VkschedError:
         return ""
     for name in names:
         if any(d.wrong for d in compare({name: one[name]}, {name: other[name]}, case.tolerance)):
-            return made_by[name]
+            return producers[name]
     return ""
 
 

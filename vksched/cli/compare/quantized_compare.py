@@ -86,7 +86,7 @@ def quantising_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
 def compare_steps(
     reference: ReferenceRuntime,
     model: Model,
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
     again: Again,
     tolerance: Tolerance,
@@ -99,14 +99,14 @@ def compare_steps(
         VkschedError: the reference does not run the parts, or vksched's run cannot be repeated.
     """
     nodes = quantising_nodes(model.nodes)
-    kept = [str(name) for node in nodes for name in node.output if name]
-    ours = again(kept)
+    names = [str(name) for node in nodes for name in node.output if name]
+    ours = again(names)
     if any(d.wrong for d in compare({n: ours[n] for n in outputs}, outputs, tolerance)):
         raise VkschedError("[check] the run that keeps quantised values differs from the first")
-    cuts = {name: np.asarray(ours[name]) for name in kept}
+    cuts = {name: np.asarray(ours[name]) for name in names}
     ends = {name: value for name, value in outputs.items() if name not in cuts}
     parts = _take_apart(model, cuts, list(ends))
-    found = reference.values(parts, {**given, **cuts}, [*ends, *(f"{n}{AGAIN}" for n in cuts)])
+    found = reference.values(parts, {**inputs, **cuts}, [*ends, *(f"{n}{AGAIN}" for n in cuts)])
     off, wrong = [], []
     for value in _judged(nodes, cuts, {n: found[f"{n}{AGAIN}"] for n in cuts}, tolerance):
         if isinstance(value, Off) and value.is_one_step:
@@ -115,7 +115,7 @@ def compare_steps(
             wrong.append(str(value))
     judged = compare(ends, {name: found[name] for name in ends}, tolerance)
     wrong += [f"output {d.output!r}: {d.wrong}" for d in judged if d.wrong]
-    theirs = reference.values(whole_model(model, kept), given, kept)
+    theirs = reference.values(whole_model(model, names), inputs, names)
     parted = (v for v in _judged(nodes, cuts, theirs, tolerance) if isinstance(v, Off))
     return Steps(len(cuts), tuple(off), tuple(wrong), next(parted, None))
 

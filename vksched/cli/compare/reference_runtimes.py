@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...common.errors import VkschedError
-from ..options.inputs import said
+from ..options.inputs import error_text
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -52,7 +52,7 @@ class ReferenceRuntime:
         except Exception as error:  # of another library, of many types
             other = "" if self.reads_files else "; try --compare-with onnxruntime"
             raise VkschedError(
-                f"[check] {self.name} does not run the model: {said(error)}{other}"
+                f"[check] {self.name} does not run the model: {error_text(error)}{other}"
             ) from error
         return dict(zip(names, found, strict=True))
 
@@ -70,8 +70,8 @@ def _onnxruntime(source: Source, inputs: Mapping[str, Any], names: Sequence[str]
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what is wrong is raised; names of nodes are not printed
-    given = source if isinstance(source, str) else source.SerializeToString()
-    session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    model = source if isinstance(source, str) else source.SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     found: Sequence[Any] = session.run(list(names), dict(inputs))
     return found
 

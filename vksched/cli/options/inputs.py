@@ -70,16 +70,16 @@ def cache_type_option(what: str) -> Callable[[Callable[..., Any]], Callable[...,
     )
 
 
-def parse_dims(given: Sequence[str]) -> dict[str, int]:
+def parse_dims(pairs: Sequence[str]) -> dict[str, int]:
     """Return sizes by name, of "batch=4"."""
-    return {name: _size(text, given) for name, text in map(_pair, given)}
+    return {name: _size(text, pairs) for name, text in map(_pair, pairs)}
 
 
-def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return shapes by name, of "x=1,3,224,224"; "x=" has no dimensions."""
     return {
-        name: tuple(_size(part, given) for part in text.split(",") if text)
-        for name, text in map(_pair, given)
+        name: tuple(_size(part, pairs) for part in text.split(",") if text)
+        for name, text in map(_pair, pairs)
     }
 
 
@@ -101,10 +101,10 @@ def size_options(model: Model, sizes: Sizes) -> str:
     return " ".join(options)
 
 
-def parse_places(given: Sequence[str]) -> dict[str, str]:
+def parse_places(pairs: Sequence[str]) -> dict[str, str]:
     """Return names of devices by pattern, of "layer.9.*=vulkan:1"."""
     out: dict[str, str] = {}
-    for place in given:
+    for place in pairs:
         pattern, _, device = place.rpartition("=")
         if not pattern or not device:
             raise click.UsageError(f"--place expects PATTERN=DEVICE, got {place!r}.")
@@ -148,9 +148,9 @@ def need(options: Mapping[str, object], what: str) -> None:
             raise click.UsageError(f"{option} needs {what}.")
 
 
-def parse_devices(given: str | None) -> list[str] | None:
+def parse_devices(names: str | None) -> list[str] | None:
     """Return names of devices, of "vulkan:0,cpu"."""
-    return None if given is None else [name.strip() for name in given.split(",")]
+    return None if names is None else [name.strip() for name in names.split(",")]
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -160,13 +160,13 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _size(text: str, given: Sequence[str]) -> int:
+def _size(text: str, texts: Sequence[str]) -> int:
     if not text.strip().isdecimal():
-        raise GraphError(f"[command] expected sizes of 0 and more, got {' '.join(given)!r}")
+        raise GraphError(f"[command] expected sizes of 0 and more, got {' '.join(texts)!r}")
     return int(text)
 
 
-def read_arrays(given: Sequence[str], model: Model) -> dict[str, Any]:
+def read_arrays(texts: Sequence[str], model: Model) -> dict[str, Any]:
     """Return arrays by name, of "x=a.npy", "x=input_0.pb" or "all.npz".
 
     Raises:
@@ -174,7 +174,7 @@ def read_arrays(given: Sequence[str], model: Model) -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     known = [*(value.name for value in model.inputs), *model.defaults]
-    for text in given:
+    for text in texts:
         name, _, place = text.rpartition("=")
         if name and name not in known:
             hint = close_text(name, known)
@@ -214,10 +214,10 @@ def _read(place: str) -> dict[str, Any]:
         with found:
             return dict(found)
     except Exception as error:  # of numpy and protobuf, of many types
-        raise VkschedError(f"[command] cannot read {place}: {said(error, place)}") from error
+        raise VkschedError(f"[command] cannot read {place}: {error_text(error, place)}") from error
 
 
-def said(error: BaseException, place: str = "") -> str:
+def error_text(error: BaseException, place: str = "") -> str:
     """Return an error as one line. place: a file that the reader was told of already."""
     if isinstance(error, OSError) and error.strerror and str(error.filename) == place:
         return error.strerror
@@ -277,18 +277,18 @@ def table(*columns: str, left: int = 1) -> Any:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
-        made.add_column(column, justify="left" if number < left else "right", overflow="fold")
-    return made
+        table.add_column(column, justify="left" if number < left else "right", overflow="fold")
+    return table
 
 
-def print_table(made: Any, wide: bool = False) -> None:
+def print_table(table: Any, wide: bool = False) -> None:
     """Print a table, and an empty line behind it. wide: in a file its lines are not folded."""
     from ...common.console import PrintableConsole
 
     console = PrintableConsole()
     if wide and not console.is_terminal:
         console = PrintableConsole(width=WIDE)
-    console.print(made)
+    console.print(table)
     click.echo()

@@ -46,10 +46,10 @@ chat_precision_option = _one_mode(
 )
 
 
-def parse_precision(given: Sequence[str]) -> PrecisionModes:
+def parse_precision(values: Sequence[str]) -> PrecisionModes:
     """Return a precision as `compile` takes it, of "mixed" or "head.*=float32"."""
     whole, patterns = SINGLE, dict[str, str]()
-    for each in given:
+    for each in values:
         pattern, _, mode = each.rpartition("=")
         if mode not in MODES or (not pattern and "=" in each):
             known = ", ".join(MODES)

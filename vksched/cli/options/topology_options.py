@@ -46,11 +46,11 @@ def topology_of(
     return (*local_topology(devices), names_cpu(devices))
 
 
-def changes_of(topology: Topology, given: Sequence[str]) -> list[Change]:
+def changes_of(topology: Topology, changes: Sequence[str]) -> list[Change]:
     """Return the machines after each of the changes."""
     from ...planner.what_if import Change, changed
 
-    return [Change(text, changed(topology, text)) for text in given]
+    return [Change(text, changed(topology, text)) for text in changes]
 
 
 def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
@@ -68,22 +68,22 @@ def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
     mode = mode_of("auto")
     tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
     if names is None:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             wanted = [info.name for info in device_probe.default_devices()]
-        for warning in said:
+        for warning in caught:
             click.echo(str(warning.message), err=True)
     else:
         wanted = [name.strip() for name in names.split(",")]
     specs: list[DeviceSpec] = []
     aliases: dict[str, str] = {}
-    for given in wanted:
-        info = device_probe.resolve(given)
+    for alias in wanted:
+        info = device_probe.resolve(alias)
         if info.name == "cpu":
             continue
         count = 1 + sum(spec.name.partition("#")[0] == info.name for spec in specs)
         name = info.name if count == 1 else f"{info.name}#{count}"
-        aliases.setdefault(given, name)
+        aliases.setdefault(alias, name)
         specs.append(tuner.tuned(device_probe.device_spec(info, name)))
     specs.append(device_probe.device_spec(device_probe.cpu_device()))
     links = Links(calibrator.links_of(specs))

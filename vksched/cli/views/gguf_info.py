@@ -97,8 +97,9 @@ def _show(report: Mapping[str, Any]) -> None:
     from ...common.formatting import count_of, format_bytes
 
     parts = report["parts"]
-    made = f", in {count_of(len(parts), 'part')}" if len(parts) > 1 else ""
-    _echo(f"{report['model']}: {report['architecture']}, GGUF version {report['version']}{made}")
+    parts_text = f", in {count_of(len(parts), 'part')}" if len(parts) > 1 else ""
+    version = f"GGUF version {report['version']}{parts_text}"
+    _echo(f"{report['model']}: {report['architecture']}, {version}")
     bits = 8 * report["parameter_bytes"] / max(1, report["parameters"])
     held = format_bytes(report["parameter_bytes"])
     _echo(f"parameters: {report['parameters']:,} ({held}, {bits:.3g} bits each)")

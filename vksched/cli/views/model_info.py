@@ -116,8 +116,8 @@ def lower_model(
     from ...importers.onnx.lower.frame import NeedsInputs
 
     if arrays:
-        given = {**example_inputs(model, shapes, 0, tuple(arrays)), **arrays}
-        return model.lower(model.check_inputs(given)), []
+        inputs = {**example_inputs(model, shapes, 0, tuple(arrays)), **arrays}
+        return model.lower(model.check_inputs(inputs)), []
     try:
         return model.lower(model.input_types(shapes)), []
     except NeedsInputs:
@@ -278,9 +278,9 @@ def show_model(report: Mapping[str, Any]) -> None:
     from ...common.formatting import count_of, format_bytes
 
     opsets = ", ".join(f"{domain} {version}" for domain, version in report["opsets"].items())
-    made = f", made by {report['producer']}" if report["producer"] else ""
+    producer = f", made by {report['producer']}" if report["producer"] else ""
     click.echo(
-        f"{report['model']}: {count_of(report['nodes'], 'node')}, opsets {opsets}{made}\n"
+        f"{report['model']}: {count_of(report['nodes'], 'node')}, opsets {opsets}{producer}\n"
         f"parameters: {report['parameters']:,} ({format_bytes(report['parameter_bytes'])})"
     )
 

@@ -19,16 +19,16 @@ PRINTED = "-"
 TITLES = ("predicted beside measured:", "what each device did, and the host:")
 
 
-def _checked(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
-    if given is None or given == PRINTED:
-        return given
-    if Path(given).suffix.lower() not in (".svg", ".json"):
+def _checked(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+    if path is None or path == PRINTED:
+        return path
+    if Path(path).suffix.lower() not in (".svg", ".json"):
         raise click.UsageError(
-            f"expected --report alone or with a file that ends in .svg or .json, got {given!r}; "
+            f"expected --report alone or with a file that ends in .svg or .json, got {path!r}; "
             "try --report as the last word"
         )
-    inputs.check_folder(given)
-    return given
+    inputs.check_folder(path)
+    return path
 
 
 report_option = click.option(
@@ -54,7 +54,7 @@ def write_report(report: RunReport, path: str) -> None:
     try:
         Path(path).write_text(json.dumps(report.as_dict(), indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise VkschedError(f"[report] cannot write {path}: {inputs.said(error)}") from error
+        raise VkschedError(f"[report] cannot write {path}: {inputs.error_text(error)}") from error
 
 
 def show_report(report: RunReport, path: str | None) -> None:

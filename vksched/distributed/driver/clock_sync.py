@@ -50,9 +50,9 @@ class RemoteClock:
         """
         middle_s = (before_s + after_s) / 2
         way_s = max(0.0, after_s - before_s - (left_s - came_s))
-        made = ClockSample(middle_s, (came_s + left_s) / 2 - middle_s, way_s / 2)
+        sample = ClockSample(middle_s, (came_s + left_s) / 2 - middle_s, way_s / 2)
         with self._lock:
-            self._measured.append(made)
+            self._measured.append(sample)
             self._pace = _pace(list(self._measured))
 
     def estimate(self, now_s: float) -> ClockEstimate:

@@ -401,9 +401,9 @@ def _faults_of(error: DeviceError, devices: Sequence[str]) -> list[DeviceError]:
 def _of_device(error: DeviceError, device: str) -> DeviceError:
     # of one that says nothing and is there it is not seen when it works again
     kind = DeviceLost if isinstance(error, DeviceTimeout) else type(error)
-    made = kind(*error.args)
-    made.device, made.host, made.during = device, error.host, error.during
-    return made
+    copy = kind(*error.args)
+    copy.device, copy.host, copy.during = device, error.host, error.during
+    return copy
 
 
 def _clocks(done: Mapping[str, WorkerRunResult]) -> str:

@@ -121,8 +121,8 @@ class RemoteStates:
         return tuple(self._keys)
 
     def _ask(self, kind: str, fields: dict[str, object], payload: object = ()) -> Message:
-        given = {"device": self._device, **fields}
-        return self._worker.channel.ask(kind, given, payload, STATE_S)  # type: ignore[arg-type]
+        request = {"device": self._device, **fields}
+        return self._worker.channel.ask(kind, request, payload, STATE_S)  # type: ignore[arg-type]
 
 
 class RemoteDevice:

@@ -74,13 +74,13 @@ class Credentials:
             secret = bytes.fromhex(data["secret"])
             if data["format"] != _FORMAT or len(secret) != SECRET_BYTES:
                 raise Wrong(f"it has format {data['format']} and {len(secret)} bytes of secret")
-            made = Credentials(secret, data["certificate"], data["key"])
-            made.context(server=False)
+            credentials = Credentials(secret, data["certificate"], data["key"])
+            credentials.context(server=False)
         except (ValueError, RecursionError, ssl.SSLError) as error:
             raise VkschedError(
                 f"[cluster] expected credentials of a cluster in {where}: {error}; {_REMEDY}"
             ) from None
-        return made
+        return credentials
 
     def save(self, path: Path) -> None:
         """Write a new file that this user alone may read.
@@ -122,19 +122,19 @@ class Credentials:
 
     def context(self, server: bool) -> ssl.SSLContext:
         """Return TLS 1.3 that shows this certificate, and trusts no other."""
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-        made.minimum_version = ssl.TLSVersion.TLSv1_3
-        made.check_hostname = False  # it names the cluster, and no computer
-        made.verify_mode = ssl.CERT_REQUIRED
-        made.load_verify_locations(cadata=self.certificate)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False  # it names the cluster, and no computer
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=self.certificate)
         if server:
-            made.num_tickets = 0
+            context.num_tickets = 0
         with _as_file(self.certificate) as certificate, _as_file(self.key) as key:
             try:
-                made.load_cert_chain(certificate, key)
+                context.load_cert_chain(certificate, key)
             except OSError as error:  # ssl's are, too; of a pipe it may say no more than a number
                 raise ssl.SSLError("its private key is none, or not its certificate's") from error
-        return made
+        return context
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def _certificate() -> tuple[str, str]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vksched cluster")])
     now = datetime.now(timezone.utc)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -200,4 +200,4 @@ def _certificate() -> tuple[str, str]:
     )
     pem = serialization.Encoding.PEM
     own = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return made.public_bytes(pem).decode(), own.decode()
+    return certificate.public_bytes(pem).decode(), own.decode()

@@ -43,9 +43,9 @@ def fields_of(error: BaseException) -> Fields:
 
 def copy_error(error: HostLost) -> HostLost:
     """Return an error of its own for each who is told."""
-    made = HostLost(*error.args)
-    made.host = error.host
-    return made
+    copy = HostLost(*error.args)
+    copy.host = error.host
+    return copy
 
 
 def error_of(fields: Fields, host: str) -> VkschedError:

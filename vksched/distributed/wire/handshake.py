@@ -67,10 +67,10 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
     (size,) = _SIZE.unpack(head)
     if size > MAX_BYTES:
         raise Closed(f"it says hello in {size} bytes")
-    said = bytearray(size)
-    stream.receive_all(memoryview(said), until_s)
+    payload = bytearray(size)
+    stream.receive_all(memoryview(payload), until_s)
     try:
-        theirs: dict[str, object] = json.loads(said)
+        theirs: dict[str, object] = json.loads(payload)
         check(theirs, {"protocol": int}, "its hello")
         if theirs["protocol"] != PROTOCOL:
             raise Wrong(f"expected protocol {PROTOCOL}, got {theirs['protocol']}")

@@ -69,9 +69,11 @@ def decode_run_stats(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
         Wrong: the bytes are none of `encode_run_stats`.
     """
     data, rows = document_of(text, _RAN, "what a run cost")
-    made = RunStats(*data)
-    splits = tuple(SplitStats(*each) for each in made.splits)
-    stats = made._replace(splits=splits, spans=tuple((k, s, a, b) for k, s, a, b in made.spans))
+    decoded = RunStats(*data)
+    splits = tuple(SplitStats(*each) for each in decoded.splits)
+    stats = decoded._replace(
+        splits=splits, spans=tuple((k, s, a, b) for k, s, a, b in decoded.spans)
+    )
     return stats, tuple(_event(*row) for row in rows)
 
 
@@ -164,7 +166,7 @@ def decode_devices(text: bytes, host: str) -> tuple[RemoteDeviceInfo, ...]:
 
 def _device_info(each: dict[str, Any]) -> RemoteDeviceInfo:
     link, spec = each["link"], spec_from_dict(each["spec"], "a device")
-    made = None if link is None else link_of(**{key: number_of(v) for key, v in link.items()})
+    link_spec = None if link is None else link_of(**{key: number_of(v) for key, v in link.items()})
     if "/" in spec.name or not spec.name.isprintable():
         raise PlanError(f"expected the name of a device, got {spec.name[:64]!r}")
     if spec.submit_granularity not in GRANULARITIES:
@@ -172,7 +174,7 @@ def _device_info(each: dict[str, Any]) -> RemoteDeviceInfo:
             f"expected a submit_granularity of {', '.join(GRANULARITIES)}, got "
             f"{spec.submit_granularity[:64]!r}"
         )
-    return RemoteDeviceInfo(spec, made)
+    return RemoteDeviceInfo(spec, link_spec)
 
 
 def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:

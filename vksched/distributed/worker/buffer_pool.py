@@ -25,12 +25,12 @@ class BufferPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[Hashable, tuple[Callable[[], Any], memoryview]] = {}
+        self._buffers: dict[Hashable, tuple[Callable[[], Any], memoryview]] = {}
 
     def acquire(self, key: Hashable, size: int) -> memoryview:
         """Return memory that nobody else has, until it is lent."""
         with self._lock:
-            lent, found = self._kept.pop(key, (lambda: None, memoryview(b"")))
+            lent, found = self._buffers.pop(key, (lambda: None, memoryview(b"")))
         return found if lent() is None and len(found) == size > 0 else memory(size)
 
     def lend(self, key: Hashable, taken: memoryview) -> NDArray:
@@ -38,10 +38,10 @@ class BufferPool:
         flat: NDArray = np.frombuffer(taken, np.uint8)
         # all views of an array over a buffer have that array as their base
         with self._lock:
-            self._kept[key] = weakref.ref(flat), taken
+            self._buffers[key] = weakref.ref(flat), taken
         return flat
 
     def forget(self, about: Callable[[Any], bool]) -> None:
         """Free memory by its key; what is lent stays the borrower's."""
         with self._lock:
-            self._kept = {key: each for key, each in self._kept.items() if not about(key)}
+            self._buffers = {key: each for key, each in self._buffers.items() if not about(key)}

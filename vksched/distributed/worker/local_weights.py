@@ -108,8 +108,8 @@ def weight_of(file: ModelFile, info: Mapping[str, Any]) -> ArrayLike | None:
             return None
         if len(shape) > 1:
             return lazy_bytes(part, shape, numpy_dtype(info["dtype"]))
-        made: NDArray = np.empty(size, np.uint8)
-        part.read(0, made)
-        return made.view(numpy_dtype(info["dtype"]))
+        data: NDArray = np.empty(size, np.uint8)
+        part.read(0, data)
+        return data.view(numpy_dtype(info["dtype"]))
     except (OSError, VkschedError):
         return None

@@ -95,8 +95,8 @@ class Server:
 
     def _is_settled(self, driver: str, stream: Stream) -> bool:
         """Whether a driver that connects need not wait any more."""
-        given_up = self._waiting.get(driver) is not stream
-        return self._closed.is_set() or given_up or driver not in self._sessions
+        is_superseded = self._waiting.get(driver) is not stream
+        return self._closed.is_set() or is_superseded or driver not in self._sessions
 
     def _accept_peer(self, stream: Stream, theirs: Fields) -> None:
         with self._lock:

@@ -36,10 +36,10 @@ HASH = re.compile(r"[0-9a-f]{64}")
 
 def hash_of(pieces: Payload) -> str:
     """Return the hash of a weight's bytes, all pieces one behind the other."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for piece in pieces:
-        made.update(flat(piece))
-    return made.hexdigest()
+        digest.update(flat(piece))
+    return digest.hexdigest()
 
 
 class WeightCache:

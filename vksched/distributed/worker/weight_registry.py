@@ -115,9 +115,9 @@ class WeightRegistry:
         """
         if not HASH.fullmatch(name) or hash_of([data]) != name:
             raise DeviceError(f"[cluster] a weight came that has not the hash {name[:64]!r}")
-        kept = self._cache.keep(name, data)
+        stored = self._cache.keep(name, data)
         with self._lock:
-            self._of(plan)[name] = kept
+            self._of(plan)[name] = stored
 
     def require(self, plan: int, name: str) -> ArrayLike:
         """Return a weight of a plan.

@@ -83,18 +83,20 @@ class PlanRunner:
                 raise PlanError(f"[parts] expected a new plan, got {number}, which is prepared")
             self._preparing.add(number)
         try:
-            made = self._made(number, part, progress)
+            prepared = self._prepared_part(number, part, progress)
             with self._lock:
                 if not self._closed:
-                    self._plans[number] = made
+                    self._plans[number] = prepared
                     return
-            made.close()
+            prepared.close()
         finally:
             with self._lock:
                 self._preparing.discard(number)
         raise RunAborted("[parts] the driver has gone")
 
-    def _made(self, number: int, part: HostPlan, progress: Progress | None) -> _PreparedPart:
+    def _prepared_part(
+        self, number: int, part: HostPlan, progress: Progress | None
+    ) -> _PreparedPart:
         devices = self._devices_of(part)
         about = self._transport, self._trace, self._timeout_s, progress
         try:

@@ -117,9 +117,9 @@ def _line(process: ProcessNow) -> bytes:
     return json.dumps(asdict(process), separators=(",", ":")).encode() + b"\n"
 
 
-def _with_schedulers(process: ProcessNow, kept: tuple[SchedulerNow, ...]) -> ProcessNow:
-    given = {each.name: getattr(process, each.name) for each in fields(process)}
-    return ProcessNow(**{**given, "schedulers": kept})
+def _with_schedulers(process: ProcessNow, schedulers: tuple[SchedulerNow, ...]) -> ProcessNow:
+    values = {each.name: getattr(process, each.name) for each in fields(process)}
+    return ProcessNow(**{**values, "schedulers": schedulers})
 
 
 # -- from another process ------------------------------------------------------------------------
@@ -143,71 +143,71 @@ def decode(line: bytes) -> ProcessNow:
         ) from error
 
 
-def text(given: object) -> str:
+def text(value: object) -> str:
     """Return a text on one line with control characters as escapes, cut to TEXT characters."""
-    if not isinstance(given, str):
-        raise TypeError(f"expected a text, got {type(given).__name__}")
-    return printable(given[:TEXT], one_line=True)[:TEXT]
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {type(value).__name__}")
+    return printable(value[:TEXT], one_line=True)[:TEXT]
 
 
-def _number(given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"expected a number, got {type(given).__name__}")
-    if not -NUMBER <= given <= NUMBER:  # nor NaN
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"expected a number, got {type(value).__name__}")
+    if not -NUMBER <= value <= NUMBER:  # nor NaN
         raise ValueError(f"expected a number of at most {NUMBER}")
-    return given
+    return value
 
 
-def _format(given: object) -> int:
-    if given != FORMAT:
-        raise ValueError(f"expected format {FORMAT}, got {given!r:.20}")
+def _format(value: object) -> int:
+    if value != FORMAT:
+        raise ValueError(f"expected format {FORMAT}, got {value!r:.20}")
     return FORMAT
 
 
-def _count(given: object) -> int:
-    number = _number(given)
-    if not isinstance(given, int) or number < 0:
+def _count(value: object) -> int:
+    number = _number(value)
+    if not isinstance(value, int) or number < 0:
         raise ValueError("expected a whole number of 0 and more")
     return int(number)
 
 
-def _truth(given: object) -> bool:
-    if not isinstance(given, bool):
-        raise TypeError(f"expected true or false, got {type(given).__name__}")
-    return given
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected true or false, got {type(value).__name__}")
+    return value
 
 
 def _maybe(take: Callable[[object], Taken]) -> Callable[[object], Taken | None]:
-    return lambda given: None if given is None else take(given)
+    return lambda value: None if value is None else take(value)
 
 
 def _several(take: Callable[[Any], Taken], most: int) -> Callable[[object], tuple[Taken, ...]]:
-    def taken(given: object) -> tuple[Taken, ...]:
-        if not isinstance(given, list) or len(given) > most:
+    def taken(value: object) -> tuple[Taken, ...]:
+        if not isinstance(value, list) or len(value) > most:
             raise TypeError(f"expected a list of at most {most}")
-        return tuple(map(take, given))
+        return tuple(map(take, value))
 
     return taken
 
 
 def _object(kind: type[Taken], takes: Mapping[str, Callable[[object], Any]]) -> Any:
-    def taken(given: object) -> Taken:
-        if not isinstance(given, dict):
-            raise TypeError(f"expected an object, got {type(given).__name__}")
-        return kind(**{name: take(given[name]) for name, take in takes.items()})
+    def taken(value: object) -> Taken:
+        if not isinstance(value, dict):
+            raise TypeError(f"expected an object, got {type(value).__name__}")
+        return kind(**{name: take(value[name]) for name, take in takes.items()})
 
     return taken
 
 
-def _moment(given: object) -> float:
-    number = _number(given)
+def _moment(value: object) -> float:
+    number = _number(value)
     if not 0 <= number <= MOMENT_S:
         raise ValueError("expected seconds since 1970")
     return number
 
 
-def _share(given: object) -> float:
-    return min(1.0, max(0.0, _number(given)))
+def _share(value: object) -> float:
+    return min(1.0, max(0.0, _number(value)))
 
 
 _BY_TYPE: Mapping[str, Callable[[object], Any]] = {
@@ -230,8 +230,8 @@ def _takes(
     }
 
 
-def _percent(given: object) -> int:
-    return min(100, _count(given))
+def _percent(value: object) -> int:
+    return min(100, _count(value))
 
 
 _device = _object(DeviceNow, _takes(DeviceNow, busy=_share, history=_several(_percent, HISTORY)))

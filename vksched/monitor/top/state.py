@@ -65,7 +65,7 @@ def press(state: State, key: str, pids: Sequence[int]) -> State:
         following = orders[(orders.index(state.order) + 1) % len(orders)]
         return replace(state, order=following, first=0)
     if key in ("up", "down"):
-        return replace(state, selected_pid=_beside(state.selected_pid, key, pids), first=0)
+        return replace(state, selected_pid=_neighbor(state.selected_pid, key, pids), first=0)
     if key == "solo":
         chosen = state.selected_pid if state.selected_pid in pids else next(iter(pids), None)
         return replace(state, selected_pid=chosen, solo=not state.solo, first=0)
@@ -74,7 +74,7 @@ def press(state: State, key: str, pids: Sequence[int]) -> State:
     return state
 
 
-def _beside(chosen: int | None, key: str, pids: Sequence[int]) -> int | None:
+def _neighbor(chosen: int | None, key: str, pids: Sequence[int]) -> int | None:
     if not pids:
         return None
     if chosen not in pids:

@@ -123,10 +123,10 @@ class FunctionSample:
     def graph(self) -> Graph:
         """The graph of a call on inputs x0, x1, ..."""
         dtypes = [canonical_dtype(a.dtype) for a in self.inputs]
-        given = zip(self.inputs, dtypes, strict=True)
-        tensors = [input(f"x{i}", a.shape, d) for i, (a, d) in enumerate(given)]
-        made = self.build(*tensors)
-        return build_graph([made] if isinstance(made, Tensor) else list(made))[0]
+        pairs = zip(self.inputs, dtypes, strict=True)
+        tensors = [input(f"x{i}", a.shape, d) for i, (a, d) in enumerate(pairs)]
+        result = self.build(*tensors)
+        return build_graph([result] if isinstance(result, Tensor) else list(result))[0]
 
     def run(self, run_node: Callable[[OpSample], NDArray]) -> tuple[NDArray, ...]:
         """Return the results, every node computed by `run_node`."""

@@ -226,8 +226,8 @@ CASES += [
 ]
 
 CASES += [
-    OpSample("flip_filters", (made(*shape),), {"groups": groups}, f"of {groups}")
-    for shape, groups, made in (
+    OpSample("flip_filters", (values(*shape),), {"groups": groups}, f"of {groups}")
+    for shape, groups, values in (
         ((1, 1, 1), 1, floats),
         ((5, 3, 7), 1, floats),
         ((6, 5, 3, 2), 2, ints),
@@ -251,8 +251,8 @@ def refused(
     names = {"f": "float32", "i": "int32"}
 
     def build() -> object:
-        given = zip(shapes, dtypes, strict=False)
-        inputs = [input(f"x{i}", shape, names[d]) for i, (shape, d) in enumerate(given)]
+        pairs = zip(shapes, dtypes, strict=False)
+        inputs = [input(f"x{i}", shape, names[d]) for i, (shape, d) in enumerate(pairs)]
         return getattr(ops, op)(*inputs, **keywords)
 
     return ErrorSample(build, error, match)
@@ -261,10 +261,10 @@ def refused(
 def sums(x: Shape, rows: int, kernel: Shape, name: str, **more: Any) -> OpSample:
     """The gradient of a depthwise convolution's weights, of rows for each channel."""
     w = input("w", (x[1] * rows, 1, *kernel))
-    made = ops.conv(input("x", x), w, groups=x[1], **more)
-    attrs = {k: v for k, v in made.attrs.items() if k != "groups"} | {"kernel": kernel}
+    result = ops.conv(input("x", x), w, groups=x[1], **more)
+    attrs = {k: v for k, v in result.attrs.items() if k != "groups"} | {"kernel": kernel}
     return OpSample(
-        "depthwise_conv_weight_grad", (floats(*x), floats(*made.shape, seed=1)), attrs, name
+        "depthwise_conv_weight_grad", (floats(*x), floats(*result.shape, seed=1)), attrs, name
     )
 
 

@@ -39,9 +39,9 @@ def behind(
     nmse: float = 1e-10,
 ) -> OpSample:
     """A call followed by steps. residual: of made-up values."""
-    made, inputs = case.result_type(), case.inputs
+    result, inputs = case.result_type(), case.inputs
     if residual:
-        inputs += (floats(*made.shape, seed=7).astype(inputs[0].dtype),)
+        inputs += (floats(*result.shape, seed=7).astype(inputs[0].dtype),)
     words = tuple((FLOAT32, word(value, FLOAT32)) for value in constants)
     more = epilogue_attrs(1 + residual, tuple(steps), words)
     name = f"{case.name} then {' '.join(op for op, _, _ in steps)}"
@@ -134,25 +134,25 @@ SPECIAL = OpSample(
 )
 CASES = [
     *(
-        behind(SQUARE, (step(op, 0, **given),), nmse=max(1e-10, tolerance(op)))
-        for op, given in ONES.items()
+        behind(SQUARE, (step(op, 0, **attrs),), nmse=max(1e-10, tolerance(op)))
+        for op, attrs in ONES.items()
     ),
-    *(behind(SPECIAL, (step(op, 0, **given),), nmse=tolerance(op)) for op, given in ONES.items()),
+    *(behind(SPECIAL, (step(op, 0, **attrs),), nmse=tolerance(op)) for op, attrs in ONES.items()),
     *(behind(SQUARE, (step(op, 0, 1),), residual=True) for op in ("add", "mul")),
     behind(SQUARE, (step("add", 1, 0), step("mul", 2, 1), step("silu", 3)), residual=True),
     behind(SQUARE, (step("mul", 0, 0), step("add", 1, 0), step("clip", 2, low=-1.0, high=1.0))),
-    *(made for case in (*PRODUCTS, *CONVOLUTIONS, *WINOGRAD) for made in each(case)),
+    *(sample for case in (*PRODUCTS, *CONVOLUTIONS, *WINOGRAD) for sample in each(case)),
 ]
 FP16 = [
-    made.as_dtypes({"float32": "float16"})
+    sample.as_dtypes({"float32": "float16"})
     for case in (PRODUCTS[0], PRODUCTS[3], PRODUCTS[4], PRODUCTS[8], PRODUCTS[9], CONVOLUTIONS[0])
-    for made in each(case)
+    for sample in each(case)
 ]
 
 
 def _apply(steps: Sequence[Instr], operands: int, *inputs: NDArray) -> None:
-    given = {**matmul_attrs(), **epilogue_attrs(operands, tuple(steps), ())}
-    apply("matmul", [as_tensor(x) for x in inputs], given)
+    attrs = {**matmul_attrs(), **epilogue_attrs(operands, tuple(steps), ())}
+    apply("matmul", [as_tensor(x) for x in inputs], attrs)
 
 
 ERRORS = [

@@ -38,12 +38,12 @@ def drawn(
     }
     dtypes = {"random_integers": "int32", "bernoulli": "bool"}
     dtype = dtypes.get(op, "float32")
-    given = {"shape": shape, "stream": 0, "dtype": dtype, **defaults[op], **attrs}
+    all_attrs = {"shape": shape, "stream": 0, "dtype": dtype, **defaults[op], **attrs}
     inputs = (seed, normal_pieces()) if op == "random_normal" else (seed,)
     changed = ",".join(f"{k}{v}" for k, v in attrs.items())
     words = ".".join(str(v) for v in seed.reshape(-1))
     sides = "x".join(map(str, shape))
-    return OpSample(op, inputs, given, f"{words} {sides} {changed}", exact=True)
+    return OpSample(op, inputs, all_attrs, f"{words} {sides} {changed}", exact=True)
 
 
 OPS = ("random_uniform", "random_normal", "random_integers", "bernoulli")

@@ -19,10 +19,10 @@ def packed(dtype: str, *shape: int, seed: int = 0) -> NDArray:
     """Any integers of a type, both ends of its range first."""
     info = np.iinfo(dtype)
     rng = np.random.default_rng((seed, *shape))
-    made = rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
-    ends = np.array([info.min, info.max], dtype)[: made.size]
-    made.reshape(-1)[: ends.size] = ends
-    return made
+    values = rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+    ends = np.array([info.min, info.max], dtype)[: values.size]
+    values.reshape(-1)[: ends.size] = ends
+    return values
 
 
 _SHAPES = ((), (1,), (2,), (3,), (5,), (MANY,), (71, 73), (2, 3, 2, 1, 2, 3, 2, 3), (0,), (3, 0))

@@ -29,8 +29,8 @@ def fused_elementwise(
     return OpSample("fused_elementwise", tuple(inputs), program_attrs(steps, words), name, nmse)
 
 
-def step(op: str, *registers: int, **given: AttrValue) -> Instr:
-    return op, registers, tuple(sorted(given.items()))
+def step(op: str, *registers: int, **attrs: AttrValue) -> Instr:
+    return op, registers, tuple(sorted(attrs.items()))
 
 
 def _of_each() -> list[OpSample]:
@@ -47,16 +47,16 @@ def _of_each() -> list[OpSample]:
             out.append(fused_elementwise(of_cast, (sample(dtype, 3, 8),), name, nmse=0.0))
             continue
         elif op in ("logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"):
-            given = (bools(3, 8), bools(3, 8, seed=1))[: 1 if op == "logical_not" else 2]
-            steps = (step(op, *range(len(given))), step("logical_not", len(given)))
-            out.append(fused_elementwise(steps, given, name, nmse=0.0))
+            inputs = (bools(3, 8), bools(3, 8, seed=1))[: 1 if op == "logical_not" else 2]
+            steps = (step(op, *range(len(inputs))), step("logical_not", len(inputs)))
+            out.append(fused_elementwise(steps, inputs, name, nmse=0.0))
             continue
         elif name in UNARY:
             inputs = (unary_sample(op, dtype, 3, 8),)
         else:
             inputs = (binary_sample(op, dtype, 3, 8), binary_sample(op, dtype, 3, 8, seed=1))
-        given_attrs = attrs_of(op, dtype, 0) if len(inputs) == 1 else {}
-        first = step(op or "where", *range(len(inputs)), **given_attrs)
+        first_attrs = attrs_of(op, dtype, 0) if len(inputs) == 1 else {}
+        first = step(op or "where", *range(len(inputs)), **first_attrs)
         is_bool = len(inputs) == 2 and op.split("_")[0] in ("equal", "not", "less", "greater")
         second = step("logical_not" if is_bool else "neg", len(inputs))
         out.append(fused_elementwise((first, second), inputs, name, nmse=tolerance(op)))

@@ -68,15 +68,15 @@ ATTRS: dict[str, tuple[dict[str, Any], ...]] = {
 
 def attrs(op: str, dtype: str = "float32", which: int = 0) -> dict[str, Any]:
     """Return the attributes of a row; those of uint32 have no signs."""
-    given = ATTRS.get(op, ({},))[which]
+    chosen = ATTRS.get(op, ({},))[which]
     if dtype != "uint32":
-        return given
-    return {k: abs(v) if isinstance(v, int) else v for k, v in given.items()}
+        return chosen
+    return {k: abs(v) if isinstance(v, int) else v for k, v in chosen.items()}
 
 
 def row(op: str, x: NDArray, name: str, nmse: float | None = None, which: int = 0) -> OpSample:
-    given = attrs(op, x.dtype.name, which)
-    return OpSample(op, (x,), given, name, tolerance(op) if nmse is None else nmse)
+    chosen = attrs(op, x.dtype.name, which)
+    return OpSample(op, (x,), chosen, name, tolerance(op) if nmse is None else nmse)
 
 
 UNARY = [

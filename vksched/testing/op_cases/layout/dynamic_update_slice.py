@@ -83,8 +83,8 @@ _DATA, _ROWS = (4, 5, 6), (4, 2, 6)
 
 
 def _build(rows: Shape, start: Shape = (), axis: int = 1, dtype: str = "int32") -> Tensor:
-    given = input("data", _DATA), input("rows", rows), input("start", start, dtype)
-    return ops.dynamic_update_slice(*given, axis=axis)
+    operands = input("data", _DATA), input("rows", rows), input("start", start, dtype)
+    return ops.dynamic_update_slice(*operands, axis=axis)
 
 
 ERRORS: list[ErrorSample] = [

@@ -187,9 +187,9 @@ CASES += [
 def hot(
     name: str, indices: NDArray, depth: int, axis: int, values: NDArray | None = None
 ) -> OpSample:
-    given = np.asarray([0, 1], np.float32) if values is None else values
-    what = f"{given.dtype}{depth},{axis}{name}"
-    return OpSample("one_hot", (indices, given), {"depth": depth, "axis": axis}, what)
+    pair = np.asarray([0, 1], np.float32) if values is None else values
+    what = f"{pair.dtype}{depth},{axis}{name}"
+    return OpSample("one_hot", (indices, pair), {"depth": depth, "axis": axis}, what)
 
 
 CASES += [

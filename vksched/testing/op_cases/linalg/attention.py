@@ -59,11 +59,11 @@ def with_layout(
     case: OpSample, turns: tuple[int, int, int, int], name: str = "by length"
 ) -> OpSample:
     """The same with q, k, v or the result with the length before the heads."""
-    turned = [
+    transposed = [
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
         for x, turn in zip(case.inputs[:3], turns, strict=False)
     ]
-    arrays = (*turned, *case.inputs[3:])
+    arrays = (*transposed, *case.inputs[3:])
     attrs = dict(case.attrs) | {"is_bshd": turns}
     return OpSample("attention", arrays, attrs, f"{name} {turns}")
 
@@ -190,8 +190,8 @@ def gradient_attributes(attrs: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
 def is_plain(case: OpSample) -> bool:
     """Whether a case has gradients by the formula: hidden keys that are not finite count there."""
     operands = (*case.inputs[:3], *(np.maximum(m, -3e38) for m in case.inputs[3:]))
-    turned = case.attrs["is_bshd"] != (0, 0, 0, 0) or case.attrs["fully_masked_is_nan"]
-    return not (turned or case.large) and all(np.isfinite(x).all() for x in operands)
+    is_variant = case.attrs["is_bshd"] != (0, 0, 0, 0) or case.attrs["fully_masked_is_nan"]
+    return not (is_variant or case.large) and all(np.isfinite(x).all() for x in operands)
 
 
 OF_BLOCKS = [case for case in CASES if case.name in ("block 32", "with causal")]
@@ -205,23 +205,23 @@ CASES += [
 
 def rotary(
     x: tuple[int, int, int, int],
-    turned: int,
+    rotary_dim: int,
     batched: tuple[bool, bool] = (False, False),
     interleaved: bool = False,
 ) -> OpSample:
     caches = [
-        floats(*((x[0],) if own else ()), x[2], turned // 2, seed=i + 1)
+        floats(*((x[0],) if own else ()), x[2], rotary_dim // 2, seed=i + 1)
         for i, own in enumerate(batched)
     ]
-    attrs: dict[str, AttrValue] = {"interleaved": interleaved, "rotary_dim": turned}
-    name = f"{turned}{' interleaved' * interleaved}"
+    attrs: dict[str, AttrValue] = {"interleaved": interleaved, "rotary_dim": rotary_dim}
+    name = f"{rotary_dim}{' interleaved' * interleaved}"
     return OpSample("rotary_embedding", (floats(*x), *caches), attrs, name)
 
 
 CASES += [
-    rotary(shape, turned, batched, interleaved)
+    rotary(shape, rotary_dim, batched, interleaved)
     for interleaved in (False, True)
-    for shape, turned, batched in (
+    for shape, rotary_dim, batched in (
         ((1, 1, 1, 2), 2, (False, False)),
         ((2, 3, 5, 8), 8, (False, False)),
         ((2, 3, 5, 8), 8, (True, True)),
@@ -267,8 +267,8 @@ def pull(g: tuple[int, ...], dtype: str) -> Tensor:
 
 
 def turn(x: tuple[int, ...], cos: tuple[int, ...], **keywords: object) -> Tensor:
-    given = (input("x", x), input("c", cos), input("s", cos))
-    return ops.rotary_embedding(*given, **keywords)  # type: ignore[arg-type]
+    operands = (input("x", x), input("c", cos), input("s", cos))
+    return ops.rotary_embedding(*operands, **keywords)  # type: ignore[arg-type]
 
 
 _Q, _K = (2, 4, 3, 8), (2, 2, 5, 8)

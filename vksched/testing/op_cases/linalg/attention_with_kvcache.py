@@ -57,8 +57,8 @@ def in_q8_0(case: OpSample) -> OpSample:
 def narrow(case: OpSample) -> OpSample:
     """The same with queries and new keys and values of float16."""
     q, k, v, used, *new = case.inputs
-    beside = (x.astype(np.float16) for x in new)
-    inputs: tuple[NDArray, ...] = (q.astype(np.float16), k, v, used, *beside)
+    new_half = (x.astype(np.float16) for x in new)
+    inputs: tuple[NDArray, ...] = (q.astype(np.float16), k, v, used, *new_half)
     return OpSample(case.op, inputs, case.attrs, f"{case.name} narrow", large=case.large)
 
 
@@ -75,11 +75,11 @@ def wild(case: OpSample) -> OpSample:
 
 def with_layout(case: OpSample, turns: tuple[int, ...]) -> OpSample:
     """The same with the length before the heads in q, k, v and the result where a turn is 1."""
-    turned = (
+    transposed = (
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
         for x, turn in zip(case.inputs[:3], turns, strict=False)
     )
-    inputs: tuple[NDArray, ...] = (*turned, *case.inputs[3:])
+    inputs: tuple[NDArray, ...] = (*transposed, *case.inputs[3:])
     name = f"{case.name} turned {turns}"
     return OpSample(case.op, inputs, {**case.attrs, "is_bshd": turns}, name, large=case.large)
 
@@ -177,9 +177,11 @@ def _build(
     new: tuple[tuple[int, ...], ...] | None = (_NEW, _NEW),
     **keywords: object,
 ) -> Tensor:
-    given = {name: input(name, s) for name, s in zip(("k_new", "v_new"), new or (), strict=False)}
+    new_inputs = {
+        name: input(name, s) for name, s in zip(("k_new", "v_new"), new or (), strict=False)
+    }
     q, k, v = input("q", _Q), input("k", _K), input("v", _K)
-    return ops.attention(q, k, v, kv_len=input("used", *used), **given, **keywords)  # type: ignore[arg-type]
+    return ops.attention(q, k, v, kv_len=input("used", *used), **new_inputs, **keywords)  # type: ignore[arg-type]
 
 
 ERRORS = [

@@ -22,10 +22,10 @@ def int8_values(*shape: int, signed: bool = False, seed: int = 0) -> NDArray:
     """Any int8 values as int32, both ends of their range first."""
     low = -128 if signed else 0
     rng = np.random.default_rng((seed, *shape))
-    made = rng.integers(low, low + 256, shape).astype(np.int32)
-    ends = np.array([low, low + 255], np.int32)[: made.size]
-    made.reshape(-1)[: ends.size] = ends
-    return made
+    values = rng.integers(low, low + 256, shape).astype(np.int32)
+    ends = np.array([low, low + 255], np.int32)[: values.size]
+    values.reshape(-1)[: ends.size] = ends
+    return values
 
 
 def weights(*shape: int, seed: int = 1) -> NDArray:

@@ -77,8 +77,8 @@ CASES: list[OpSample] = [
 
 
 def _linear(x: tuple[int, ...], weight: tuple[int, ...], expert_ids: tuple[int, ...]) -> Tensor:
-    given = input("x", x), input("w", weight), input("chosen", expert_ids, "int32")
-    return ops.moe_linear(*given)
+    operands = input("x", x), input("w", weight), input("chosen", expert_ids, "int32")
+    return ops.moe_linear(*operands)
 
 
 ERRORS = [

@@ -31,22 +31,22 @@ def blocks(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
     """Any bits, but for scales near 1 / 16: uint8 (rows, blocks, bytes)."""
     kind = FORMATS[name]
     rng = np.random.default_rng((seed, rows, columns, kind.number))
-    made = rng.integers(0, 256, (rows, columns // kind.values, kind.block_bytes), np.uint8)
+    blocks = rng.integers(0, 256, (rows, columns // kind.values, kind.block_bytes), np.uint8)
     for at in SCALES.get(name, ()):
-        scales = rng.uniform(-0.125, 0.125, made.shape[:2]).astype(np.float16)
-        made[..., at : at + 2] = scales[..., None].view(np.uint8)
+        scales = rng.uniform(-0.125, 0.125, blocks.shape[:2]).astype(np.float16)
+        blocks[..., at : at + 2] = scales[..., None].view(np.uint8)
     if name == "mxfp4":
-        made[..., 0] = rng.integers(120, 126, made.shape[:2])
+        blocks[..., 0] = rng.integers(120, 126, blocks.shape[:2])
     if name == "bf16":
-        made[..., 1] = 0x3D | made[..., 1] & 0x80
-    return made
+        blocks[..., 1] = 0x3D | blocks[..., 1] & 0x80
+    return blocks
 
 
-def words_of(name: str, made: NDArray) -> NDArray:
+def words_of(name: str, blocks: NDArray) -> NDArray:
     """Return blocks as words, and keeps them for the oracle."""
     kind = FORMATS[name]
-    words = repack(name, made, (len(made), made.shape[1] * kind.values))
-    BLOCKS[name, words.tobytes()] = made
+    words = repack(name, blocks, (len(blocks), blocks.shape[1] * kind.values))
+    BLOCKS[name, words.tobytes()] = blocks
     return words
 
 
@@ -63,15 +63,15 @@ NO_INFINITY = (0x2C00, 0x7E01, 0x0001, 0x83FF, 0x0000, 0x8000, 0x7BFF, 0xAC00)
 
 def wild(name: str, scales: tuple[int, ...] = ANY_SCALE) -> NDArray:
     """Words of eight rows with unusual scales."""
-    made = blocks(name, 8, FORMATS[name].step)
+    encoded = blocks(name, 8, FORMATS[name].step)
     for at in SCALES.get(name, ()):
-        made[..., at : at + 2] = np.array(scales, np.uint16)[:, None, None].view(np.uint8)
+        encoded[..., at : at + 2] = np.array(scales, np.uint16)[:, None, None].view(np.uint8)
     if name == "mxfp4":
-        made[..., 0] = np.array([2, 3, 255, 254, 128, 127, 126, 4])[:, None]
+        encoded[..., 0] = np.array([2, 3, 255, 254, 128, 127, 126, 4])[:, None]
     if name == "bf16":
         wild = (0x7F80, 0xFF80, 0x7FC1, 0x0001, 0x8000, 0x0000, 0x7F7F, 0x0080)
-        made[..., :] = np.array(wild, np.uint16)[:, None, None].view(np.uint8)
-    return words_of(name, made)
+        encoded[..., :] = np.array(wild, np.uint16)[:, None, None].view(np.uint8)
+    return words_of(name, encoded)
 
 
 def dequantize(
@@ -160,12 +160,12 @@ CASES: list[OpSample] = [
     *(
         OpSample(
             "quantized_linear",
-            (floats(m, 256), words("q4_K", 36, 256), floats(36, seed=2), *beside),
-            {"format": "q4_K", **epilogue_attrs(1 + len(beside), steps, ())},
+            (floats(m, 256), words("q4_K", 36, 256), floats(36, seed=2), *operands),
+            {"format": "q4_K", **epilogue_attrs(1 + len(operands), steps, ())},
             f"then {' '.join(op for op, _, _ in steps)} {m}",
         )
         for m in (1, 3, 17)
-        for beside, steps in (
+        for operands, steps in (
             ((), (("silu", (0,), ()),)),
             ((floats(m, 36, seed=3),), (("add", (0, 1), ()), ("relu", (2,), ()))),
         )
