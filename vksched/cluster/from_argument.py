@@ -1,6 +1,4 @@
-"""What a scheduler is given as its cluster: workers by their addresses, or those of a Ray
-cluster.
-"""
+"""Conversion of a scheduler's `cluster` argument: a Cluster, or the address of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -10,10 +8,13 @@ from .ray_cluster import find
 
 
 def as_cluster(cluster: Cluster | str) -> Cluster:
-    """Return a cluster that is given, or that of Ray at an address: "auto", "ray://HOST:PORT".
+    """Return a Cluster, or the workers of the Ray cluster at an address ("auto",
+    "ray://HOST:PORT").
 
-    Raises:
-        VkschedError: there is none.
+    Raises
+    ------
+    VkschedError
+        There is no Ray cluster at the address.
     """
     if isinstance(cluster, Cluster):
         return cluster
