@@ -189,7 +189,7 @@ def _program() -> str:
     return text(" ".join([os.path.basename(name), *words[:1]]))
 
 
-# -- of this process -----------------------------------------------------------------------------
+# -- of this process -------------------------------------------------------------------------------
 
 _lock = threading.Lock()
 _server: Server | None = None

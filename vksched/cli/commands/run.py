@@ -216,7 +216,7 @@ def _inputs(
     }, inputs_by_name
 
 
-# -- runs ----------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ def _by_op(op_timer: OpTimer, runs: int) -> list[dict[str, Any]]:
     return [{"op": op, "device": d, "seconds": seconds / runs} for (d, op), seconds in rows]
 
 
-# -- outputs -------------------------------------------------------------------------------------
+# -- outputs ---------------------------------------------------------------------------------------
 
 
 def _flat(outputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -429,7 +429,7 @@ def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
     return paths
 
 
-# -- as text -------------------------------------------------------------------------------------
+# -- as text ---------------------------------------------------------------------------------------
 
 
 def _show(report: Mapping[str, Any], run_report: RunReport | None) -> None:

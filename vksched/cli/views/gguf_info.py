@@ -90,7 +90,7 @@ def _types(file: GgufFile) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: (-row["bytes"], row["type"]))
 
 
-# -- as text -------------------------------------------------------------------------------------
+# -- as text ---------------------------------------------------------------------------------------
 
 
 def _show(report: Mapping[str, Any]) -> None:

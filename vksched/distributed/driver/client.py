@@ -280,8 +280,7 @@ class RemoteWorker:
                 error.host, error.device = host, ""
             raise
 
-    # -- protocols.Worker
-    # --------------------------------------------------------------------------------
+    # -- protocols.Worker --------------------------------------------------------------------------
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         if number in self._prepared:
@@ -382,8 +381,7 @@ class RemoteWorker:
                 _raise(found.error, found.torn)
             return found
 
-    # -- channel handler
-    # -----------------------------------------------------------------------------
+    # -- channel handler ---------------------------------------------------------------------------
 
     def place(self, message: Message, size: int) -> memoryview | None:
         transport = self._workers.transport if message.kind == "value" else None

@@ -1,10 +1,9 @@
 """ClusterExecutor: an executor that runs a plan over several hosts.
 
-    prepare:  partition the plan -> the driver's own part, and one host plan per worker,
-    concurrently run:      start all hosts -> walk the own part, which receives the outputs -> wait
-    for all states:   all are ready -> commit on all hosts; a host that does not confirm may have
-    torn states failure:  abort on all hosts -> wait until they have stopped -> find the cause ->
-    free the slot
+    prepare:  partition the plan -> the driver's own part and one host plan per worker, concurrently
+    run:      start all hosts -> walk the own part, which receives the outputs -> wait for all
+    states:   all are ready -> commit on all hosts; an unconfirmed host may have torn states
+    failure:  abort on all hosts -> wait until they have stopped -> find the cause -> free the slot
 
 A slot is reused only after its previous run has ended on every host. A host that does not confirm
 the end is marked as failed, and this executor too.
@@ -350,8 +349,7 @@ class ClusterExecutor(BaseExecutor):
         ]
         return sorted(found, key=lambda event: event.end_s)
 
-    # -- shutdown
-    # -------------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------------
 
     def shutdown(self) -> tuple[Closing, ...]:
         """Wait for the runs in progress and free the plan on all hosts; see

@@ -76,7 +76,7 @@ def _padded(size: int) -> int:
     return size + -size % ALIGN_BYTES
 
 
-# -- values of types that both ends know ----------------------------------------------------------
+# -- values of types that both ends know -----------------------------------------------------------
 
 
 def typed_bytes(types: Iterable[TensorType]) -> int:

@@ -123,8 +123,7 @@ class Channel:
         """The reason why the channel is lost, or None while it is open."""
         return self._error
 
-    # -- outgoing
-    # --------------------------------------------------------------------------------------
+    # -- outgoing ----------------------------------------------------------------------------------
 
     def notify(self, kind: str, fields: Fields, payload: Payload = ()) -> None:
         """Send a message; return when its payload may be overwritten. Raise HostLost if the channel
@@ -218,8 +217,7 @@ class Channel:
                 with self._stream.lock:
                     self._stream.send(FRAME.pack(DATA, number, 0, len(chunk)), chunk)
 
-    # -- heartbeat
-    # --------------------------------------------------------------------------------------
+    # -- heartbeat ---------------------------------------------------------------------------------
 
     def send_heartbeat(self) -> None:
         try:
@@ -249,8 +247,7 @@ class Channel:
             each.there.set()
         self._handler.lost(self, self._error)
 
-    # -- incoming
-    # --------------------------------------------------------------------------------------
+    # -- incoming ----------------------------------------------------------------------------------
 
     def _read(self) -> None:
         buffered = _Buffered(self._stream, self)

@@ -1,8 +1,7 @@
 """Heartbeat: one thread of this process that sends heartbeats to all peers and detects lost peers.
 
     every TICK_S, for each channel:  anything received since? --no, for TIMEOUT_S--> lost
-                                     but sent data is acknowledged? --> lost after PATIENCE times
-                                     that
+                                     but sent data is acknowledged? --> after PATIENCE * TIMEOUT_S
     every HEARTBEAT_TICKS:           a few bytes, unless other data is being sent
 
 Problem: a busy host must not be taken for a dead one. Method: the thread does little work; silence

@@ -59,8 +59,7 @@ class ClientStates:
         """Return the number of states on devices, including states to be freed."""
         return len(self._types) + len(self._removed)
 
-    # -- plans
-    # -----------------------------------------------------------------------------------------
+    # -- plans -------------------------------------------------------------------------------------
 
     def key(self, name: str) -> StateKey:
         """Return the key of a resident state.
@@ -113,8 +112,7 @@ class ClientStates:
                 self._free(at)
             self._changed.notify_all()
 
-    # -- driver
-    # ----------------------------------------------------------------------------------------
+    # -- driver ------------------------------------------------------------------------------------
 
     def add(self, device: str, names: Sequence[str], arrays: Sequence[NDArray]) -> None:
         """Make states resident; replace earlier ones that no plan uses.
@@ -197,8 +195,7 @@ class ClientStates:
                 except Exception as error:  # the remaining states are freed nevertheless
                     warn(f"[cluster] freeing a state of a driver failed: {error!r}")
 
-    # -- helpers, called with the lock held
-    # ----------------------------------------------------------
+    # -- helpers, called with the lock held --------------------------------------------------------
 
     def _device(self, name: str) -> Device:
         found = self._devices.get(name)

@@ -76,8 +76,7 @@ class Inbox:
             self._runs = {run: each for run, each in self._runs.items() if run.plan != plan}
             self._buffer_pool.forget(lambda key: key[0] == plan)
 
-    # -- reader threads
-    # --------------------------------------------------------------------------------
+    # -- reader threads ----------------------------------------------------------------------------
 
     def place(self, message: Message, size: int, sender: str) -> memoryview:
         """Return memory for a value. Raise Wrong if it is not expected, has another sender or
@@ -127,8 +126,7 @@ class Inbox:
         with self._changed:
             self._lost.pop(host, None)
 
-    # -- parts, see `protocols.TensorTransport`
-    # --------------------------------------------------------
+    # -- parts, see `protocols.TensorTransport` ----------------------------------------------------
 
     def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
         until_s = time.monotonic() + timeout_s

@@ -169,8 +169,7 @@ class Session:
         assert self._channel is not None
         return self._peers.channel(host) if host else self._channel
 
-    # -- channel of the driver
-    # ------------------------------------------------------------------------
+    # -- channel of the driver ---------------------------------------------------------------------
 
     def place(self, message: Message, size: int) -> memoryview | None:
         fields = message.fields
@@ -250,8 +249,7 @@ class Session:
                 warn(f"[cluster] freeing what a driver had failed: {error!r}")
         self._ended(self)
 
-    # -- threads of the session
-    # -----------------------------------------------------------------------
+    # -- threads of the session --------------------------------------------------------------------
 
     def _do(self, channel: Channel, message: Message, *about: object) -> None:
         size = len(message.payload or b"") if message.kind in QUEUED else 0

@@ -122,7 +122,7 @@ def _with_schedulers(process: ProcessNow, schedulers: tuple[SchedulerNow, ...]) 
     return ProcessNow(**{**values, "schedulers": schedulers})
 
 
-# -- from another process ------------------------------------------------------------------------
+# -- from another process --------------------------------------------------------------------------
 
 Taken = TypeVar("Taken")
 

@@ -127,7 +127,7 @@ CASES += [
     for a, b in (_PAIRS[0], _PAIRS[7])
 ]
 
-# -- functions ---------------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 
 SIGNED = ("copysign", "atan2", "fmod", "remainder", "floor_divide", "nextafter")
 """Ops that give zeros their signs."""
@@ -148,7 +148,7 @@ def _known(op: str) -> tuple[NDArray, ...]:
 
 FUNCTIONS = [FunctionSample("signbit", partial(_signs, op), _known(op), op) for op in SIGNED]
 
-# -- errors ------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 ERRORS: list[ErrorSample] = [
     *(refused(op, DTypeError, "two operands", F, I) for op in ("add", "pow", "less", "equal")),

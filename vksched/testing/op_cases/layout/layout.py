@@ -26,7 +26,7 @@ def text(values: tuple[int, ...]) -> str:
     return ",".join(map(str, values)) or "()"
 
 
-# -- reshape and expand ------------------------------------------------------------------------
+# -- reshape and expand ----------------------------------------------------------------------------
 
 _RESHAPES: list[tuple[Shape, Shape]] = [
     ((), ()),
@@ -76,7 +76,7 @@ EXPAND = [
     for dtype, old, new in _EXPANDS
 ]
 
-# -- transpose ---------------------------------------------------------------------------------
+# -- transpose -------------------------------------------------------------------------------------
 
 _TRANSPOSES: list[tuple[str, Shape, Shape]] = [
     *(("float32", (3, 5, 7), axes) for axes in permutations(range(3))),
@@ -114,7 +114,7 @@ TRANSPOSE = [
     for dtype, shape, axes in _TRANSPOSES
 ]
 
-# -- slice -------------------------------------------------------------------------------------
+# -- slice -----------------------------------------------------------------------------------------
 
 _SLICES: list[tuple[Any, ...]] = [  # name, shape, axes, starts, stops, steps
     ("whole", (7, 11), (), (), (), ()),
@@ -166,7 +166,7 @@ SLICE += [
     )
 ]
 
-# -- concat ------------------------------------------------------------------------------------
+# -- concat ----------------------------------------------------------------------------------------
 
 _CONCATS: list[tuple[str, int, list[Shape]]] = [
     ("float32", 0, [(7,)]),
@@ -216,7 +216,7 @@ FUNCTIONS = [
 
 CASES: list[OpSample] = [*RESHAPE, *EXPAND, *TRANSPOSE, *SLICE, *CONCAT]
 
-# -- errors ------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def refused(op: str, match: str, shape: Shape, *args: Any, **more: Any) -> ErrorSample:
