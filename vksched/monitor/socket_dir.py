@@ -1,11 +1,12 @@
-"""Place: the folder of the sockets, one for each process that tells of itself, and who may use it.
+"""Socket folder: one socket per monitored process, with access control.
 
-    $XDG_RUNTIME_DIR/vksched/  drwx------      or, where the system has no such folder,
+    $XDG_RUNTIME_DIR/vksched/  drwx------      or, if the system has no such folder,
         4711.sock              srw-------      vksched-UID in the folder for temporary files
 
-Problem: other users of the computer must neither read what a process tells nor pass for one.
-Method: the folder and the sockets are this user's alone, links are not followed, and both ends ask
-the system who is at the other end. What a killed process left behind is removed by the next one.
+Problem: other users of the host must neither read snapshots nor impersonate a process. Method: only
+this user has access to the folder and the sockets, links are not followed, and both ends query the
+peer's user id. Sockets of killed processes are removed by the next process.
+
 Examples: tests/monitor/test_place.py.
 """
 
@@ -28,25 +29,24 @@ from ..common.errors import VkschedError
 
 SUFFIX = ".sock"
 PATH_BYTES = 100
-"""Systems take paths of sockets of 103 bytes or more."""
+"""Systems accept socket paths shorter than about 103 bytes."""
 ASK_S = 0.2
-"""How long an end that is asked whether anybody is there may take."""
+"""Timeout of the check whether a socket has a listener, in seconds."""
 BEGUN_S = 60.0
-"""A socket whose process is about to listen is not refused for longer than that."""
+"""Age in seconds after which a socket without a listener counts as abandoned."""
 
 
 def available() -> str | None:
-    """Return why this system has no sockets of this kind; None where it has."""
+    """Return why this system has no Unix sockets, or None if it has."""
     if hasattr(socket, "AF_UNIX") and hasattr(os, "geteuid"):
         return None
     return "it needs Unix sockets, which Python has on Linux and macOS only"
 
 
 def folder(make: bool = False) -> Path:
-    """Return the folder of the sockets, made where asked to.
+    """Return the folder of the sockets, created if requested.
 
-    Raises:
-        VkschedError: somebody else may write to it, or it cannot be made.
+    Raise VkschedError if other users may write to it, or it cannot be created.
     """
     missing = available()
     if missing is not None:
@@ -70,10 +70,10 @@ def folder(make: bool = False) -> Path:
 
 
 def _system_folder() -> Path | None:
-    """Return the folder below the user's runtime directory, where there is one of the user's."""
+    """Return the folder below the user's runtime directory, if there is one."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of platformdirs: that there is none is no fault
+            warnings.simplefilter("ignore")  # from platformdirs: a missing folder is no error
             path = platformdirs.user_runtime_path("vksched", appauthor=False)
         parent = os.stat(path.parent)
     except (OSError, RuntimeError, KeyError):
@@ -93,15 +93,13 @@ def _about(found: os.stat_result) -> str:
 
 
 def socket_path(pid: int) -> Path:
-    """Return where a process tells of itself."""
+    """Return the socket path of a process."""
     return folder() / f"{pid}{SUFFIX}"
 
 
 def listen(pid: int, clients: int) -> tuple[socket.socket, Path]:
-    """Return a socket that waits for clients, which appears in the folder once it does.
-
-    Raises:
-        VkschedError: it cannot be made there.
+    """Return a listening socket, which appears in the folder once it listens. Raise VkschedError on
+    failure.
     """
     home = folder(make=True)
     path, before = home / f"{pid}{SUFFIX}", home / f"{pid}.new"
@@ -114,7 +112,7 @@ def listen(pid: int, clients: int) -> tuple[socket.socket, Path]:
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         before.unlink(missing_ok=True)
-        own.bind(str(before))  # in a folder that nobody else enters
+        own.bind(str(before))  # in a folder that no other user can enter
         before.chmod(0o600)
         own.listen(clients)
         own.setblocking(False)
@@ -130,8 +128,7 @@ def listen(pid: int, clients: int) -> tuple[socket.socket, Path]:
 def connect(path: Path) -> socket.socket:
     """Return a connection to a process of this user.
 
-    Raises:
-        VkschedError: nobody is there, or it is not this user's.
+    Raise VkschedError if there is no listener, or it belongs to another user.
     """
     folder()
     try:
@@ -163,8 +160,8 @@ def connect(path: Path) -> socket.socket:
 
 
 def is_mine(own: socket.socket) -> bool:
-    """Return whether this user is at the other end, as far as the system tells: Linux does; where
-    it does not, the modes of folder and socket alone keep others out.
+    """Return True if the peer is this user, as far as the system reports it; Linux does. Elsewhere
+    only the modes of folder and socket protect.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return True
@@ -178,10 +175,9 @@ def is_mine(own: socket.socket) -> bool:
 
 
 def sockets() -> dict[int, Path]:
-    """Return the sockets in the folder by their processes; some may be abandoned.
+    """Return the sockets in the folder by process id; some may be abandoned.
 
-    Raises:
-        VkschedError: others may write to the folder.
+    Raise VkschedError if other users may write to the folder.
     """
     try:
         names = sorted(folder().iterdir())
@@ -191,8 +187,9 @@ def sockets() -> dict[int, Path]:
 
 
 def clean() -> None:
-    """Remove what processes that were killed left in the folder. Processes that start at the same
-    time have names there on which they do not listen yet: only old ones are abandoned.
+    """Remove the sockets of killed processes.
+
+    A starting process has a socket that does not listen yet, so only old ones count as abandoned.
     """
     home = folder()
     for path in (*home.glob(f"*{SUFFIX}"), *home.glob("*.new")):

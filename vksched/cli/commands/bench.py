@@ -1,4 +1,4 @@
-"""`vksched bench`: how fast every device is, beside its own ceiling and beside other runtimes."""
+"""`vksched bench`: benchmark devices against other runtimes and measured peak throughput."""
 
 from __future__ import annotations
 
@@ -127,15 +127,16 @@ def bench(
     as_json: bool,
     planning: PlanningOptions,
 ) -> None:
-    """Measure devices in rounds with other runtimes, and hold them against their own ceilings.
+    """Benchmark devices against other runtimes and against measured peak throughput.
 
-    A call's time has its dispatches and barriers; data stays on the device, and what a submission
-    costs falls out. A model is run as by a user, from the host to the host. Getting ready does not
-    count. Every result is first compared with numpy's: what is wrong gets no figure, and exit
-    code 1.
+    The time of a call includes its dispatches and barriers; data stays on the device, and the cost
+    of a submission is subtracted. A model runs from host inputs to host outputs. Preparation is not
+    timed.
 
-    --policy and --objective are for suites that plan for several devices: those of the package
-    measure one device at a time.
+    Every result is first compared with numpy's: a wrong result gets no timing, and exit code 1.
+
+    --policy and --objective apply to suites that plan for several devices; the suites of the
+    package measure one device at a time.
     """
     if budget_s <= 0:
         raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
@@ -196,7 +197,7 @@ def bench(
             step()
             report = so_far
             so_far.version = __version__
-            if output is not None:  # after each case: what is stopped midway is not lost
+            if output is not None:  # after each case, so that an interrupt loses no results
                 _write(output, so_far)
 
         try:
@@ -255,7 +256,7 @@ def _parse_options(suite: Suite, pairs: Sequence[str]) -> dict[str, list[str]]:
 
 
 class _bar:
-    """A progress bar on stderr: `advance` after each case, `tell` what goes on."""
+    """Progress bar on stderr: `advance` after each case, `tell` shows the current activity."""
 
     def __init__(self, quiet: bool, total: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
@@ -277,11 +278,11 @@ class _bar:
         self._bars.stop()
 
 
-# -- as text ---------------------------------------------------------------------------------------
+# -- text output -----------------------------------------------------------------------------------
 
 
 def show(report: Report, suite: Suite, known: Mapping[str, BaselineInfo]) -> None:
-    """Print a report for people. known: baselines by name, for how to get a missing one."""
+    """Print a report as tables. known: baselines by name, with instructions for missing ones."""
     for device in report.devices:
         ceiling = device.ceiling
         click.echo(
@@ -311,7 +312,7 @@ def show(report: Report, suite: Suite, known: Mapping[str, BaselineInfo]) -> Non
 
 
 def _print(table: Any) -> None:
-    """Print a table, in a file as wide as it needs to be."""
+    """Print a table, in a file without wrapping."""
     from ...common.console import PrintableConsole
 
     console = PrintableConsole()
@@ -351,7 +352,7 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
 
 
 def _reading(result: Result, figure: Figure) -> tuple[str, str]:
-    """Return tokens a second, and memory."""
+    """Return tokens per second and memory."""
     from ...bench.baselines.workloads import tokens_of
     from ...common.formatting import format_bytes, format_number
 

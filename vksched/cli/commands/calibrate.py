@@ -1,4 +1,4 @@
-"""`vksched calibrate`: measures how long calls, submissions and transfers take on the devices."""
+"""`vksched calibrate`: measure kernel, submission and transfer costs of the devices."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def calibrate(
     clear: bool,
     as_json: bool,
 ) -> None:
-    """Measure how long calls, submissions and transfers take, for the calls of models or for
-    typical ones, and keep that; plans count by it from then on.
+    """Measure kernel, submission and transfer costs and cache them for the planner.
 
-    Without --devices it measures the default devices, or all software devices where there are none,
-    and the CPU.
+    Measures the calls of the models, or typical calls. Without --devices it measures the default
+    devices, or all software devices if there are none, and the CPU.
     """
     tuning_options.check_budget("calibrate", budget_s)
     tuning_options.check_options(clear, model_files, dims, shapes)
@@ -52,7 +51,7 @@ def calibrate(
         wanted = inputs.parse_devices(devices)
         names = [*tuning_options.default_vulkan()[0], "cpu"] if wanted is None else list(wanted)
         with Scheduler([name for name in names if name != "cpu"] or ["cpu"], tune=False) as sched:
-            # a device opened twice is one; the CPU only where it is asked for
+            # each device once; the CPU only if requested
             asked = [d for d in sched.devices if d.spec.kind != "cpu" or "cpu" in names]
             here = {(d.spec.kind, d.spec.memory_node): d for d in asked}.values()
             mode = Mode(True, budget_s, software=True)
@@ -78,7 +77,7 @@ def _measured(
     calibrator: Calibrator,
     tuner: Tuner,
 ) -> dict[str, Any]:
-    """Measure one device; returns what is known of it then."""
+    """Measure one device and return its measurements."""
     from ...trace import SystemClock
     from ...tuning.autotuner import progress_bar
     from ...tuning.calibration_samples import calibration_samples
@@ -106,7 +105,7 @@ def _about(spec: DeviceSpec, calibrator: Calibrator, known: Calibration | None) 
     return row if known is None else {**row, "calibration": known.as_dict()}
 
 
-# -- as text ---------------------------------------------------------------------------------------
+# -- text output -----------------------------------------------------------------------------------
 
 
 def _show(report: Mapping[str, Any]) -> None:
@@ -148,7 +147,7 @@ def _cells(known: Mapping[str, Any]) -> list[str]:
 
 
 def _rate(per_s: float) -> str:
-    """Return billions a second; "-" where no call was long enough to tell."""
+    """Return billions per second, or "-" if no call was long enough."""
     return f"{per_s / 1e9:.3g}" if per_s else "-"
 
 

@@ -1,4 +1,4 @@
-"""`vksched cluster`: the key of a cluster, its nodes on Ray, and what their devices are."""
+"""`vksched cluster`: the key of a cluster, its workers on Ray, and their devices."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print everything, 
 
 @click.group()
 def cluster() -> None:
-    """Several computers in one plan."""
+    """Use several hosts in one plan."""
 
 
 @cluster.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 def key(path: Path) -> None:
-    """Make the key of a new cluster: a file to copy to each of its computers."""
+    """Create the key of a new cluster: a file to copy to each of its hosts."""
     from ...distributed.wire.credentials import Credentials
 
     Credentials.make().save(path)
@@ -51,7 +51,7 @@ def key(path: Path) -> None:
 @security_option
 @_json
 def start(address: str, security: str, as_json: bool) -> None:
-    """Start a node on each computer of a Ray cluster that has none."""
+    """Start a worker on each host of a Ray cluster that has none."""
     from ...cluster import ray_cluster
 
     _show(ray_cluster.start(address, security), as_json)
@@ -61,7 +61,7 @@ def start(address: str, security: str, as_json: bool) -> None:
 @_address
 @_json
 def status(address: str, as_json: bool) -> None:
-    """List the nodes that run on a Ray cluster."""
+    """List the workers that run on a Ray cluster."""
     from ...cluster import ray_cluster
 
     _show(ray_cluster.workers(address), as_json)
@@ -70,7 +70,7 @@ def status(address: str, as_json: bool) -> None:
 @cluster.command()
 @_address
 def stop(address: str) -> None:
-    """End all nodes on a Ray cluster; who uses them goes on without them."""
+    """Stop all workers on a Ray cluster; drivers continue without them."""
     from ...cluster import ray_cluster
 
     ended = ray_cluster.stop(address)
@@ -90,7 +90,7 @@ def devices(
     address: str,
     as_json: bool,
 ) -> None:
-    """List the devices of nodes, and the links between computers, measured now.
+    """List the devices of workers, and measure the links between hosts.
 
     Without --worker, those of a Ray cluster.
     """

@@ -1,4 +1,4 @@
-"""`vksched embed`: vectors of texts, by a language model."""
+"""`vksched embed`: text embeddings with a GGUF language model."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def embed(
     truncate: bool,
     as_json: bool,
 ) -> None:
-    """Make a vector of each text, by a language model in a GGUF file: a line of numbers each.
+    """Compute an embedding of each text with a GGUF language model: one line of numbers per text.
 
-    Exit code 0, or 1 with a line that says what is wrong.
+    Exit code 0, or 1 with an error message.
     """
     from ...generation.embedder import Embedder
     from ...importers import load_gguf

@@ -1,4 +1,4 @@
-"""`vksched generate` and `vksched chat`: a language model goes on with a text, or talks."""
+"""`vksched generate` and `vksched chat`: text generation with GGUF language models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Command = Callable[..., None]
 
 
 def _model_options(command: Command) -> Command:
-    """Give a command the model, its devices, and how tokens are chosen."""
+    """Add the arguments for the model, its devices and sampling to a command."""
     for option in reversed(
         (
             click.argument("model_file", metavar="MODEL.gguf"),
@@ -88,9 +88,9 @@ def generate(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Go on with a text, or answer it, by a language model in a GGUF file.
+    """Generate text with a GGUF language model.
 
-    Exit code 0, or 1 with a line that says what is wrong.
+    Exit code 0, or 1 with an error message.
     """
     if system is not None and not chats:
         raise click.UsageError("--system needs --chat.")
@@ -128,7 +128,7 @@ def chat(
     system: str | None,
     **chosen: Any,
 ) -> None:
-    """Talk with a language model in a GGUF file.
+    """Chat with a GGUF language model.
 
     Ctrl-C stops an answer. /new begins a new conversation; /exit, Ctrl-D, or Ctrl-C at the prompt
     ends the program.
@@ -170,8 +170,8 @@ def _opened(
     quiet: bool,
     prompt: Prompt | None = None,
 ) -> Iterator[Chat]:
-    """Give a model on its devices, with all compiled, or what reads a prompt; shows how far it is
-    meanwhile.
+    """Yield a compiled chat model, with progress; with a list as `prompt` the prefill graph is
+    included.
     """
     from ...generation.chat import Chat
     from ...importers import load_gguf
@@ -181,7 +181,8 @@ def _opened(
     if not isinstance(prompt, str):
         start_renderer()
     model = load_gguf(model_file)
-    own = None if precision == AUTO else precision  # of the scheduler, so that it is measured so
+    # scheduler-wide, so that measurements use this precision
+    own = None if precision == AUTO else precision
     with Scheduler(inputs.parse_devices(devices), precision=own or SINGLE) as sched:
         with inputs.progress_bars(quiet) as progress:
             modes = AUTO if own is None else None
@@ -200,7 +201,7 @@ def _opened(
 
 
 def _places(chat: Chat, sched: Scheduler) -> str:
-    """Return where layers lie, and whether what the devices can do was ever measured."""
+    """Return the placement of layers, with a note if the devices were never calibrated."""
     cards = [spec for spec in sched.topology.devices if spec.kind == "vulkan"]
     guessed = len(cards) > 1 and not all(spec.costs.calls for spec in cards)
     places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in chat.layers.items())
@@ -210,7 +211,7 @@ def _places(chat: Chat, sched: Scheduler) -> str:
 
 
 def _ask() -> str | None:
-    """Return a line that the user wrote; None at the end."""
+    """Return a line of user input, or None at its end."""
     try:
         line = input("> " if sys.stdin.isatty() else "").strip()
     except (EOFError, KeyboardInterrupt):
@@ -220,7 +221,7 @@ def _ask() -> str | None:
 
 
 def _stream(answer: TextStream) -> str:
-    """Print an answer as it comes, which Ctrl-C stops; returns what there is of it."""
+    """Print an answer as it is generated, until Ctrl-C; return its text."""
     pieces: list[str] = []
     try:
         for piece in answer:

@@ -1,4 +1,4 @@
-"""`vksched info`: what a model is, and what would run where, with nothing allocated."""
+"""`vksched info`: describe a model and its planned devices, without allocation."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def info(
     as_json: bool,
     planning: PlanningOptions,
 ) -> None:
-    """Tell what a model takes and gives, and where its ops would run; nothing is opened or run.
+    """Show a model's inputs and outputs and the planned device of each op (dry run).
 
-    Of a GGUF model it tells what is in the file. With --ctx-size, --cache-type, --devices or
-    --topology it tells as well what of it fits where, and how fast it will be, with and without
-    each device.
+    For a GGUF model it shows the contents of the file. With --ctx-size, --cache-type, --devices or
+    --topology it also shows the placement of the model in memory and its predicted speed, with and
+    without each device.
     """
     from ...importers import is_gguf, load_onnx
 
@@ -88,7 +88,7 @@ def info(
 
 
 def _check_options(context: click.Context) -> set[str]:
-    """Return which options are given. Raises a UsageError for those that are for ONNX models."""
+    """Return the names of the used options. Raise UsageError for options of ONNX models."""
     used: set[str] = set()
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -106,7 +106,7 @@ def _check_options(context: click.Context) -> set[str]:
     return used
 
 
-# -- what runs where -------------------------------------------------------------------------------
+# -- placement -------------------------------------------------------------------------------------
 
 
-# -- as text ---------------------------------------------------------------------------------------
+# -- text output -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`vksched plan`: where the ops of a graph would run, and why, with nothing allocated."""
+"""`vksched plan`: plan and explain a graph, without allocation."""
 
 from __future__ import annotations
 
@@ -91,13 +91,12 @@ def plan(
     svg: str | None,
     html: str | None,
 ) -> None:
-    """Plan a graph and explain it; nothing is opened, allocated or run.
+    """Plan a graph and explain the plan; nothing is opened, allocated or run.
 
-    The attribute is a Tensor, a sequence or a dict of them, or a function without arguments that
-    returns one of these, or such outputs and the updates of a training step, as a pair.
-
-    With --topology or --what-if it tells as well where each layer runs, how long a run takes by
-    simulation, and how long without each device, on each alone, and after each change.
+    ATTRIBUTE is a Tensor, a sequence or dict of Tensors, a function without arguments that returns
+    one of these, or a pair of outputs and updates of a training step. With --topology or --what-if
+    it also shows the device of each layer and the simulated time of a run, without each device, on
+    each device alone, and after each change.
     """
     from ...engine.request_precision import apply_precision
     from ...parallel.config.read_config import read_config
@@ -176,17 +175,16 @@ def _table(found: Tradeoffs, as_json: bool) -> str:
     return json.dumps(found.as_dict(), indent=2) if as_json else comparison_as_text(found)
 
 
-# -- the graph -------------------------------------------------------------------------------------
+# -- graph -----------------------------------------------------------------------------------------
 
 
 def load_graph(
     address: str, dims: tuple[str, ...], shapes: tuple[str, ...]
 ) -> tuple[Graph, list[str]]:
-    """Return the graph at an address, and what is to be said of it. dims, shapes: sizes of an ONNX
-    model; its first stage is what is planned.
+    """Return the graph at an address, with notes.
 
-    Raises:
-        VkschedError: there is none, or it cannot be read.
+    dims, shapes: sizes of an ONNX model, of which the first stage is planned. Raise VkschedError if
+    the graph cannot be loaded.
     """
     from ...ir.build_graph import build_graph
 
@@ -214,18 +212,14 @@ def load_graph(
 
 
 def _with_updates(value: Any) -> tuple[Any, Any]:
-    """Return outputs and updates: a pair whose second part maps states to their next values."""
+    """Return outputs and updates: a pair whose second item maps states to their next values."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
         return value
     return value, None
 
 
 def load_outputs(address: str) -> Any:
-    """Return the tensors at an address.
-
-    Raises:
-        VkschedError: there is nothing, or the code there fails.
-    """
+    """Return the tensors at an address. Raise VkschedError if it is missing or its code fails."""
     place, _, attribute = address.rpartition(":")
     if not place or not attribute:
         raise click.UsageError(
@@ -250,7 +244,7 @@ def load_outputs(address: str) -> Any:
 
 
 def _known(module: ModuleType) -> str:
-    """The names of a module that may be graphs: tensors, and what it defines or binds itself."""
+    """Return the names in a module that may be graphs: tensors, and its own definitions."""
     from ...ir.tensor import Tensor
 
     return ", ".join(
@@ -262,7 +256,7 @@ def _known(module: ModuleType) -> str:
 
 
 def _load_module(place: str) -> ModuleType:
-    """Import a module, from the current folder too, or a file, beside which it may import."""
+    """Import a module, also from the current folder, or a file, with its folder on the path."""
     path = Path(place)
     is_file = path.suffix == ".py"
     folder = str(path.resolve().parent if is_file else Path.cwd())
@@ -275,13 +269,13 @@ def _load_module(place: str) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise VkschedError(f"[plan] expected a Python file, there is none at {place}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
 def _guard(what: str, call: Callable[[], Any]) -> Any:
-    """Returns what a call of the user's code returns; its errors become one of ours."""
+    """Return the result of a call of user code; convert its exceptions to VkschedError."""
     try:
         return call()
     except VkschedError:

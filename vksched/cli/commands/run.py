@@ -1,4 +1,4 @@
-"""`vksched run`: an ONNX model on the devices at hand: outputs, times, and a comparison."""
+"""`vksched run`: run an ONNX model; report outputs, timings and a comparison."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def run(
     as_json: bool,
     planning: PlanningOptions,
 ) -> None:
-    """Run an ONNX model and tell what came out, and what took how long.
+    """Run an ONNX model and report outputs and timings.
 
-    Exit code 0, or 1 with a line that says what is wrong.
+    Exit code 0, or 1 with an error message.
     """
     if repeat < 1:
         raise GraphError(f"[run] expected at least one run, got {repeat}")
@@ -125,7 +125,7 @@ def run(
         if not value >= 0:
             raise GraphError(f"[run] expected --{name} of 0 or more, got {value}")
     if report is not None:
-        repeat = max(repeat, 2)  # the first one plans and uploads
+        repeat = max(repeat, 2)  # the first run plans and uploads weights
     where = Where(feeds.parse_devices(devices), feeds.parse_places(places), planning, precision)
     if profile is not None and planning.policy in ("earliest-finish", "work-stealing"):
         raise click.UsageError(f"--profile and --policy {planning.policy} exclude each other.")
@@ -221,8 +221,9 @@ def _inputs(
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The devices of a model, None for the default ones, what shall be where, the planning, and the
-    precision: a word, or names and patterns to words.
+    """Devices (None for the default ones), placement, planning and precision of a model.
+
+    precision: a mode, or modes by name pattern.
     """
 
     devices: Sequence[str] | None
@@ -231,7 +232,7 @@ class Where:
     precision: PrecisionModes = SINGLE
 
     def open(self, **options: Any) -> Scheduler:
-        """Return a scheduler. options: more of its options."""
+        """Return a scheduler. options: further options of it."""
         from ...scheduler.scheduler import Scheduler
 
         return Scheduler(
@@ -241,7 +242,7 @@ class Where:
     def compile(
         self, sched: Scheduler, model: Model, progress: Progress | None = None
     ) -> CompiledModel:
-        """Return a model compiled on a scheduler, with all that is said of it here."""
+        """Return the model compiled on a scheduler with these settings."""
         return sched.compile(model, self.places, progress, precision=self.precision)
 
 
@@ -254,8 +255,8 @@ def measure(
     progress: Progress,
     reports: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any], RunReport | None]:
-    """Return the outputs, the times of all runs but the first, or of that if it is alone, and a
-    report of them, where one is wanted.
+    """Return the outputs, the times of all runs except the first (unless it is the only one), and a
+    report if requested.
     """
     from ...plan.explain.explain_plan import COMMAND, idle_lines
     from ..views.op_timer import OpTimer
@@ -313,14 +314,14 @@ def run_once(
     inputs_by_name: Mapping[str, Any],
     where: Where,
 ) -> Mapping[str, Any]:
-    """Return the outputs of one run, with nothing measured."""
+    """Return the outputs of one run without measurements."""
 
     with where.open() as sched:
         return where.compile(sched, model)(**inputs_by_name)
 
 
 def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Returns what the graphs hold on each device: weights, which they share, and the rest."""
+    """Return the memory of the graphs on each device: shared weights, and the rest."""
     out: dict[str, dict[str, int]] = {}
     for sizes in plans:
         for name, held in sizes.items():
@@ -337,9 +338,8 @@ def measure_ops(
     there: Sequence[str],
     recorder: Recorder,
 ) -> list[dict[str, Any]]:
-    """Return the times of one more run, in which each device is given one op at a time.
-
-    there: the names of all devices, with the CPU's.
+    """Return the times of a run in which each device executes one op at a time. there: names of all
+    devices, with the CPU's.
     """
     from ...trace import Trace
     from ..views.op_timer import OpTimer
@@ -363,8 +363,8 @@ def _by_op(op_timer: OpTimer, runs: int) -> list[dict[str, Any]]:
 
 
 def _flat(outputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return outputs by name, the items of sequences as outputs of their own; of maps the keys of
-    one, and the values of all.
+    """Return outputs by name; items of sequences, and the keys and values of maps, become separate
+    outputs.
     """
     out: list[tuple[str, Any]] = []
     for name, value in outputs.items():
@@ -388,7 +388,7 @@ def _type(value: Any) -> str:
 
 
 def _summary(name: str, value: Any) -> dict[str, Any]:
-    """Return the type of an output, and of numbers the least, mean and greatest finite one."""
+    """Return the type of an output, and the minimum, mean and maximum of its finite numbers."""
     out: dict[str, Any] = {"name": name, "type": _type(value)}
     if value is None or value.dtype.kind in "OUSc":
         return out
@@ -400,10 +400,8 @@ def _summary(name: str, value: Any) -> dict[str, Any]:
 
 
 def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
-    """Write outputs as .npy files, named as they are as far as files can be; returns the paths.
-
-    Raises:
-        VkschedError: they cannot be written.
+    """Write outputs as .npy files, with names adapted to file systems; return the paths. Raise
+    VkschedError on failure.
     """
     paths: list[str] = []
     try:
@@ -419,7 +417,7 @@ def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
             if value.dtype.kind == "O":
                 value = value.astype(str)
             elif value.dtype.kind == "V" or value.dtype.name not in np.sctypeDict:
-                value = value.astype(np.float32)  # types that numpy's files cannot name
+                value = value.astype(np.float32)  # types without a name in numpy's files
             np.save(path, value, allow_pickle=False)
             paths.append(str(path))
     except (OSError, ValueError) as error:
@@ -429,7 +427,7 @@ def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
     return paths
 
 
-# -- as text ---------------------------------------------------------------------------------------
+# -- text output -----------------------------------------------------------------------------------
 
 
 def _show(report: Mapping[str, Any], run_report: RunReport | None) -> None:

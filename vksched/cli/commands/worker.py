@@ -1,4 +1,4 @@
-"""`vksched worker`: this computer's devices for callers elsewhere."""
+"""`vksched worker`: serve this host's devices to drivers on other hosts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .cluster import security_option
 
 GB = 10**9
 LOOK_S = 0.1
-"""Between two looks at whether it is to end."""
+"""Interval of the checks for a stop signal, in seconds."""
 
 
 def _number(_: click.Context, option: click.Parameter, value: float) -> float:
-    """Refuse what is in each range, as it compares to nothing."""
+    """Refuse NaN, which passes every range check."""
     if math.isnan(value):
         raise click.BadParameter("expected a number of seconds, got nan", param=option)
     return value
@@ -95,10 +95,10 @@ def worker(
     peers: str | None,
     heartbeat_timeout_s: float,
 ) -> None:
-    """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
+    """Serve this host's devices to drivers of the cluster, until Ctrl-C.
 
-    Whoever has the key may run graphs here. docs/guides/distributed-execution.md tells what to open
-    and what not.
+    Every holder of the key may run graphs here. docs/guides/distributed-execution.md explains which
+    ports to open and which not.
     """
     from ...cluster.worker_process import ClusterWorker
     from ...distributed.wire.credentials import Credentials
@@ -106,7 +106,7 @@ def worker(
 
     HEARTBEAT_MONITOR.timeout_s = heartbeat_timeout_s
     _allow_files()
-    ended: list[int] = []  # no event: a signal may come while this thread holds its lock
+    ended: list[int] = []  # no event: a signal may arrive while this thread holds its lock
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     named = None if devices is None else [each.strip() for each in devices.split(",")]
     worker = ClusterWorker(
@@ -129,11 +129,11 @@ def worker(
 
 
 def _allow_files() -> None:
-    """Let this process open as many files as it may: each large weight and connection is one."""
+    """Raise this process's limit of open files: each large weight and each connection needs one."""
     if sys.platform == "win32":
         return
     import resource
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(OSError, ValueError):  # some systems have less than they say
+    with suppress(OSError, ValueError):  # some systems allow fewer than they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

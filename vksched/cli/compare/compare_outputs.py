@@ -1,6 +1,6 @@
-"""The verdict of `vksched run --compare-with`: which outputs are wrong, and who is.
+"""Comparison of outputs for `vksched run --compare-with`, with an analysis of differences.
 
-    outputs --differ from the reference's--> does the network quantise?  steps.py, on equal inputs
+    outputs differ from the reference's --> does the model quantize?  quantized_compare.py
                                      --> was it the onnx evaluator?  onnxruntime, a second reference
 
 Examples: tests/cli/test_cli_check.py.
@@ -28,7 +28,7 @@ _BY_STEP, _BY_OTHER = "good but for one quantisation step", "good: onnxruntime g
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """What is judged. again: runs the model once more, and keeps values by name."""
+    """A run to compare. again: runs the model once more and returns values by name."""
 
     path: str
     model: Model
@@ -42,11 +42,10 @@ class ComparedRun:
 
 
 def check_outputs(kind: str, case: ComparedRun) -> dict[str, Any]:
-    """Returns what a reference says of outputs, as plain data: rows by output and, where there is
-    something to tell, what comparing step by step has shown and what a second reference says.
+    """Compare outputs with a reference and return plain data: rows by output, and notes on a
+    stepwise comparison and a second reference.
 
-    Raises:
-        VkschedError: the reference is not installed, or does not run the model.
+    Raise VkschedError if the reference is not installed or cannot run the model.
     """
     rows, steps = _compare_with(REFERENCE_RUNTIMES[kind], case)
     notes = list(_step_notes(steps)) if steps else []
@@ -64,8 +63,8 @@ def check_outputs(kind: str, case: ComparedRun) -> dict[str, Any]:
 def _compare_with(
     reference: ReferenceRuntime, case: ComparedRun
 ) -> tuple[list[Difference], Steps | str | None]:
-    """Return the differences from a reference's outputs, and of a network that quantises what
-    comparing step by step has shown, or why it was not possible.
+    """Return the differences from a reference's outputs and, for a quantized model, the stepwise
+    comparison or the reason why it is missing.
     """
     expected = reference.outputs(case.path, case.model, case.inputs, list(case.outputs))
     rows = case.compare(expected)
@@ -85,7 +84,7 @@ def _acquitted(rows: Sequence[Difference], note: str) -> list[Difference]:
 
 
 def _step_notes(steps: Steps | str) -> list[str]:
-    """Returns what comparing step by step has shown, as lines."""
+    """Return a stepwise comparison as lines of text."""
     if isinstance(steps, str):
         return [steps]
     notes = [f"on equal inputs wrong: {text}" for text in steps.wrong]
@@ -100,7 +99,9 @@ def _step_notes(steps: Steps | str) -> list[str]:
 
 
 def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Difference], list[str]]:
-    """Ask onnxruntime where the onnx evaluator differs; returns the rows, and what to tell."""
+    """Run onnxruntime for outputs that differ from the onnx evaluator; return the rows and
+    notes.
+    """
     from ...importers.onnx.nodes.allow_list import is_doubted
     from ...importers.onnx.nodes.subgraphs import all_nodes
 
@@ -123,9 +124,7 @@ def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Differ
 
 
 def _parting(case: ComparedRun) -> str:
-    """Return the first node that the two references compute differently; "" where there is
-    none.
-    """
+    """Return the first node that the two references compute differently, or ""."""
     from ...importers.onnx.nodes.cpu_node import describe
 
     producers = {str(o): describe(node) for node in case.model.nodes for o in node.output if o}
@@ -144,7 +143,7 @@ def _parting(case: ComparedRun) -> str:
 
 
 def show_check(report: Mapping[str, Any]) -> None:
-    """Print what `check_outputs` has put into a report."""
+    """Print the result of `check_outputs` in a report."""
     columns = "output", f"largest difference from {report['checked_by']}", "relative", ""
     off = inputs.table(*columns)
     off.columns[3].justify = "left"

@@ -1,7 +1,6 @@
-"""Aims of commands: how plans are found and what they make small, as `vs.Scheduler` takes both.
+"""The options --policy and --objective of commands that plan, as for `vs.Scheduler`.
 
-Every command that plans has the same two options, and refuses what does not go together before it
-loads anything.
+Invalid combinations are refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ POLICIES = ("auto", "priority", "earliest-finish", "work-stealing")
 
 @dataclass(frozen=True, slots=True)
 class PlanningOptions:
-    """What --policy and --objective ask for; without them what a scheduler does by itself."""
+    """Values of --policy and --objective, with the scheduler's defaults."""
 
     policy: str = "auto"
     objective: str = "latency"
@@ -32,7 +31,7 @@ DEFAULT = PlanningOptions()
 
 
 def with_planning_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options --policy and --objective, as its argument `planning`."""
+    """Add the options --policy and --objective to a command, as its argument `planning`."""
 
     @click.option(
         "--policy",

@@ -1,4 +1,4 @@
-"""Machines of commands: the one that is here, one of a file or a preset, and what it might be."""
+"""Options that select a topology: the local one, a file or a preset, and what-if changes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ what_if_option = click.option(
 def topology_of(
     devices: str | None, topology_file: str | None
 ) -> tuple[Topology, dict[str, str], bool]:
-    """Return the machine to plan for, other names of its devices, and whether the CPU competes.
-
-    devices: those named of this computer. topology_file: else a file or a preset.
+    """Return the topology, aliases of its devices, and whether the CPU competes. devices: named
+    local devices. topology_file: a file or preset instead.
     """
     if devices is not None and topology_file is not None:
         raise click.UsageError("--devices and --topology exclude each other.")
@@ -47,16 +46,14 @@ def topology_of(
 
 
 def changes_of(topology: Topology, changes: Sequence[str]) -> list[Change]:
-    """Return the machines after each of the changes."""
+    """Return the topology after each change."""
     from ...planner.what_if import Change, changed
 
     return [Change(text, changed(topology, text)) for text in changes]
 
 
 def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
-    """Return the machine of the devices named, or used by default, with all that was measured of
-    it, and other names of its devices.
-    """
+    """Return the measured topology of the named or default devices, and aliases of its devices."""
     from ...runtime.vulkan import device_probe
     from ...topology.links import Links
     from ...topology.topology import Topology
@@ -91,5 +88,5 @@ def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
 
 
 def names_cpu(names: str | None) -> bool:
-    """Whether the CPU competes with other devices: it is named, or nothing is."""
+    """Return True if the CPU competes with other devices: it is named, or no device is."""
     return names is None or "cpu" in [name.strip() for name in names.split(",")]

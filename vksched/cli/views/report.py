@@ -1,4 +1,4 @@
-"""`--report` of `vksched run`: what each device did, as tables, as JSON or as a picture."""
+"""`--report` of `vksched run`: activity of each device, as tables, JSON or a picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...engine.report.run_report import RunReport
 
 PRINTED = "-"
-"""What the option is without a file."""
+"""Value of the option without a file."""
 TITLES = ("predicted beside measured:", "what each device did, and the host:")
 
 
@@ -43,10 +43,8 @@ report_option = click.option(
 
 
 def write_report(report: RunReport, path: str) -> None:
-    """Write a report as a picture or as JSON, by the end of the file's name.
-
-    Raises:
-        VkschedError: it cannot be written.
+    """Write a report as a picture or JSON, by the suffix of the file. Raise VkschedError on
+    failure.
     """
     if Path(path).suffix.lower() == ".svg":
         report.draw(path)
@@ -58,7 +56,7 @@ def write_report(report: RunReport, path: str) -> None:
 
 
 def show_report(report: RunReport, path: str | None) -> None:
-    """Print a report as tables. path: the file that it was written to."""
+    """Print a report as tables. path: file that it was written to."""
     for rows, title in zip(report.tables(), TITLES, strict=True):
         click.echo(title)
         head, *body = rows

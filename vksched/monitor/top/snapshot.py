@@ -1,9 +1,9 @@
-"""Snapshot: what a process tells of its schedulers at one moment, and that as a line of JSON.
+"""Snapshot: the state of a process's schedulers at one time, and its JSON line.
 
     ProcessNow -> SchedulerNow, ... -> DeviceNow, ...    encode: one line    decode: or one error
 
-What is decoded comes from another process: each field has a type and a bound, and texts lose what a
-terminal could take for a command. Examples: tests/viz/test_top_snapshot.py.
+A decoded line comes from another process: each field has a type and a bound, and control characters
+of texts are escaped. Examples: tests/viz/test_top_snapshot.py.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from ...common.formatting import printable
 
 FORMAT = 1
 LINE_BYTES = 1 << 18
-"""Of the longest line."""
+"""Maximum length of a line."""
 SCHEDULERS = 32
 DEVICES = 32
-"""So many are told of at most, of a process and of a scheduler."""
+"""Maximum number of devices of a process and of a scheduler."""
 TEXT = 200
 HISTORY = 600
 NUMBER = 1e18
 MOMENT_S = 2e11
-"""Calendars go on to the year 9999."""
+"""Upper bound of timestamps: the year 9999 and later."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNow:
     """One device of a scheduler.
 
-    problem: why it is out of use, or "". busy: part of the last two seconds in which it worked.
-    history: percent busy in each tick of the last minute, the oldest first. now: what it works on,
-    or "". queue: splits that it has got and that have not ended, as far as the host knows.
-    memory_used_bytes: of memory_total_bytes, by all programs; memory_own_bytes: by this process.
-    runs, copies, copied_bytes, faults: since the scheduler was opened; with _per_s: of the last two
+    problem: why it is disabled, or "". busy: utilization in the last two seconds. history: percent
+    busy in each tick of the last minute, the oldest first. now: current work, or "". queue:
+    submitted splits that have not ended, as far as the host knows. memory_used_bytes: used part of
+    memory_total_bytes, by all programs; memory_own_bytes: by this process. runs, copies,
+    copied_bytes, faults: totals since the scheduler was opened; with _per_s: rates of the last two
     seconds.
     """
 
@@ -65,8 +65,8 @@ class DeviceNow:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerNow:
-    """One scheduler. running: runs under way. waiting: runs that were asked for and have not
-    begun. simulated: whether its seconds are those of null devices.
+    """One scheduler. running: runs in progress. waiting: queued runs. simulated: True if its
+    seconds are simulated.
     """
 
     number: int
@@ -83,7 +83,7 @@ class SchedulerNow:
 
 @dataclass(frozen=True, slots=True)
 class ProcessNow:
-    """One process. time_s, started_s: seconds since 1970. tick_s: of the history."""
+    """One process. time_s, started_s: seconds since 1970. tick_s: tick length of the history."""
 
     format: int
     version: str
@@ -100,12 +100,12 @@ class ProcessNow:
 
     @property
     def devices(self) -> tuple[tuple[SchedulerNow, DeviceNow], ...]:
-        """All devices, each with its scheduler."""
+        """Return all devices, each with its scheduler."""
         return tuple((sched, device) for sched in self.schedulers for device in sched.devices)
 
 
 def encode(process: ProcessNow) -> bytes:
-    """Return a snapshot as a line of at most LINE_BYTES; what is too long of it is left out."""
+    """Return a snapshot as a line of at most LINE_BYTES; excess schedulers are omitted."""
     line = _line(process)
     while len(line) > LINE_BYTES and process.schedulers:
         process = _with_schedulers(process, process.schedulers[:-1])
@@ -122,17 +122,13 @@ def _with_schedulers(process: ProcessNow, schedulers: tuple[SchedulerNow, ...]) 
     return ProcessNow(**{**values, "schedulers": schedulers})
 
 
-# -- from another process --------------------------------------------------------------------------
+# -- decoding --------------------------------------------------------------------------------------
 
 Taken = TypeVar("Taken")
 
 
 def decode(line: bytes) -> ProcessNow:
-    """Return the snapshot of a line.
-
-    Raises:
-        VkschedError: it is none.
-    """
+    """Return the snapshot of a line. Raise VkschedError if it is invalid."""
     try:
         process: ProcessNow = _process(json.loads(line))
         return process
@@ -144,7 +140,7 @@ def decode(line: bytes) -> ProcessNow:
 
 
 def text(value: object) -> str:
-    """Return a text on one line with control characters as escapes, cut to TEXT characters."""
+    """Return a text as one line with escaped control characters, truncated to TEXT characters."""
     if not isinstance(value, str):
         raise TypeError(f"expected a text, got {type(value).__name__}")
     return printable(value[:TEXT], one_line=True)[:TEXT]
@@ -153,7 +149,7 @@ def text(value: object) -> str:
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"expected a number, got {type(value).__name__}")
-    if not -NUMBER <= value <= NUMBER:  # nor NaN
+    if not -NUMBER <= value <= NUMBER:  # also excludes NaN
         raise ValueError(f"expected a number of at most {NUMBER}")
     return value
 
@@ -223,7 +219,7 @@ _BY_TYPE: Mapping[str, Callable[[object], Any]] = {
 def _takes(
     kind: type[Any], **special: Callable[[object], Any]
 ) -> dict[str, Callable[[object], Any]]:
-    """Return by field what takes it: by its type, or what is given."""
+    """Return the validator of each field, by its type or from `special`."""
     return {
         each.name: special[each.name] if each.name in special else _BY_TYPE[str(each.type)]
         for each in fields(kind)
