@@ -1,4 +1,4 @@
-"""The networks as ONNX files, for the runtimes that read them."""
+"""The networks as ONNX files, for runtimes that read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int32": 
 
 
 class OnnxFile:
-    """The builder of an ONNX graph; values are names. kept: inputs that stay between runs."""
+    """Builder of an ONNX graph; values are names. state_inputs: inputs that persist between
+    runs.
+    """
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.width, self._tokens = params.get("width", 384), params.get("tokens", 512)
@@ -30,7 +32,7 @@ class OnnxFile:
     def _const(self, array: Array) -> str:
         if id(array) not in self._names:
             self._names[id(array)] = f"w{len(self._held)}"
-            self._held.append(array)  # so that no other array gets its number
+            self._held.append(array)  # so that no other array gets its id
             self._constants.append(numpy_helper.from_array(array, self._names[id(array)]))
         return self._names[id(array)]
 
@@ -131,6 +133,6 @@ class OnnxFile:
 
 
 def network_file(params: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[bytes, OnnxFile]:
-    """Return a network's file and what is fed to it; shape: the result's."""
+    """Return a network's file and its feeds; shape: shape of the result."""
     file = OnnxFile(params)
     return file.finish(build(params, file), shape), file

@@ -1,4 +1,4 @@
-"""onnxruntime on the CPU: a model of one node, its inputs and outputs bound beforehand."""
+"""onnxruntime on the CPU: a model of one node, with bound inputs and outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MICROSOFT = "com.microsoft"
 
 
 class OnnxruntimeBaseline:
-    """Its CPU provider, with as many threads as it likes."""
+    """onnxruntime's CPU provider with its default number of threads."""
 
     version = str(onnxruntime.__version__)
 
@@ -69,7 +69,7 @@ def _job(spec: Spec, data: bytes, feeds: Arrays, most: int, memory: float | None
 
 
 def _file(spec: Spec, arrays: Arrays) -> Job:
-    """A file as a program runs it, on as many threads as the process may have cores."""
+    """Return an ONNX file as a job, with one thread per usable core."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads = usable_cores()
     options.log_severity_level = 3
@@ -84,7 +84,7 @@ def _file(spec: Spec, arrays: Arrays) -> Job:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

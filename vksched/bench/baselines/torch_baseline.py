@@ -1,4 +1,4 @@
-"""PyTorch on the CPU, or on CUDA where the device is a GPU that it knows."""
+"""PyTorch on the CPU, or on CUDA for a GPU that it supports."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ UNARY: dict[str, Callable[..., Any]] = {
 
 
 class TorchBaseline:
-    """Eager functions, in inference mode; with a precision under autocast to float16, of weights
-    that are held so beforehand.
+    """Eager functions in inference mode; a reduced precision uses autocast to float16, with weights
+    converted in advance.
     """
 
     precisions = (MIXED, HALF)
@@ -49,7 +49,7 @@ class TorchBaseline:
             if not fitting:
                 raise LookupError(f"torch has no CUDA device {device['name']}, only {names}")
             self._device = torch.device("cuda", fitting[0])
-            # Full float32, as everyone else computes.
+            # Full float32, like all other runtimes.
             torch.backends.cuda.matmul.allow_tf32 = False
             torch.backends.cudnn.allow_tf32 = False
         else:
@@ -82,7 +82,9 @@ class TorchBaseline:
         return Timed(lambda: call(calls), result, calls * count, f"{calls} calls")
 
     def _model(self, spec: Spec) -> Timed:
-        """Inputs from the host and results to it in each run; a cache stays on the device."""
+        """Return a network with host inputs and results in each run; a KV cache stays on the
+        device.
+        """
         run_steps = network(spec, self._device, _factors(spec))
 
         def run() -> Array:
@@ -115,7 +117,7 @@ class TorchBaseline:
         return Timed(call, result, 1, "pinned memory")
 
     def _held(self, spec: Spec, name: str, array: Array) -> torch.Tensor:
-        """Return an operand on the device. A weight is held as products want it."""
+        """Return an operand on the device, for weights in the element type of matmuls."""
         tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
         rounded = name.startswith("w") and _factors(spec) != torch.float32
         return tensor.to(_factors(spec)) if rounded else tensor
@@ -134,7 +136,7 @@ class TorchBaseline:
 
 
 def _factors(spec: Spec) -> torch.dtype:
-    """Return how weights of products are held."""
+    """Return the element type of matmul weights."""
     return torch.float32 if spec.get("precision", SINGLE) == SINGLE else torch.float16
 
 
@@ -145,7 +147,7 @@ def _function(spec: Spec, v: Mapping[str, Any]) -> Callable[[], Any]:
         b = v["x1"] if spec.get("batch") else v["w0"]
         b = b.mT if spec.get("transpose_b") else b
         if spec.get("precision", SINGLE) != SINGLE:
-            return lambda: torch.matmul(a, b)  # autocast leaves alone what is given a result
+            return lambda: torch.matmul(a, b)  # autocast ignores calls with an `out` argument
         out = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype, device=a.device)
         return lambda: torch.matmul(a, b, out=out)
     if kind == "binary":

@@ -1,8 +1,8 @@
-"""Networks in PyTorch: to run them, and to train them as vksched does, where the loss is the mean
-square of the result.
+"""Networks in PyTorch, for inference, and for training with the mean square of the result as the
+loss.
 
-Layers are eager functions. Products, convolutions and attention are in float16 where that is asked
-for, as `torch.autocast` has it, of weights that are held in float16 beforehand.
+Layers are eager functions. On request matmuls, convolutions and attention use float16 with
+`torch.autocast`, with weights converted to float16 in advance.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from .workloads import EPSILON, RATE, Array, Spec
 
 
 class Steps:
-    """The builder of a list of calls. A value is its position. Inputs come from the host in each
-    run; weights and caches stay on the device. factors: how weights of products are held.
+    """A builder of a list of calls; a value is its index. Inputs are uploaded in each run; weights
+    and caches stay on the device. factors: element type of matmul weights.
     """
 
     def __init__(self, device: torch.device, factors: torch.dtype = torch.float32) -> None:
         self._device, self._factors = device, factors
         self._calls: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
-        self._held: dict[tuple[int, torch.dtype], tuple[Array, int]] = {}  # arrays keep their ids
+        # keeps the ids of arrays valid
+        self._held: dict[tuple[int, torch.dtype], tuple[Array, int]] = {}
 
     def run(self) -> Any:
         """Return the last value."""
@@ -127,7 +128,7 @@ class Steps:
 
 
 class TrainingSteps(Steps):
-    """The same of a network to train. params: its weights. Its inputs are on the device."""
+    """Calls of a network to train. params: its weights. Its inputs are on the device."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -146,14 +147,16 @@ class TrainingSteps(Steps):
 
 
 def network(spec: Spec, device: torch.device, factors: torch.dtype) -> Callable[[], Any]:
-    """Returns what runs a network, from inputs on the host to its result on the device."""
+    """Return a function that runs a network, from inputs on the host to its result on the
+    device.
+    """
     steps = Steps(device, factors)
     build(spec.params, steps)
     return steps.run
 
 
 def training(spec: Spec, device: torch.device) -> Callable[[], Any]:
-    """Returns what computes the loss once, and takes a step where the phase is one."""
+    """Return a function that computes the loss once, and with phase "step" takes an SGD step."""
     steps = TrainingSteps(device)
     build(spec.params, steps)
 

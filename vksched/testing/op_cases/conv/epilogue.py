@@ -1,4 +1,4 @@
-"""Cases of what runs in the kernel of a product or convolution: every function, every kernel."""
+"""Samples of epilogues of matmuls and convolutions: every function, every kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RELU = (step("relu", 0),)
 ADDED = (step("add", 0, 1), step("relu", 2))
 """A residual, which is operand 1, then relu."""
 SMOOTH = (step("mul", 0, 1), step("gelu", 2), step("leaky_relu", 3, alpha=0.25))
-"""With a constant, in place of the residual."""
+"""With a constant instead of the residual."""
 
 
 def behind(
@@ -38,7 +38,7 @@ def behind(
     residual: bool = False,
     nmse: float = 1e-10,
 ) -> OpSample:
-    """A call followed by steps. residual: of made-up values."""
+    """Return a call with an epilogue. residual: add a random residual operand."""
     result, inputs = case.result_type(), case.inputs
     if residual:
         inputs += (floats(*result.shape, seed=7).astype(inputs[0].dtype),)
@@ -49,7 +49,7 @@ def behind(
 
 
 def each(case: OpSample) -> list[OpSample]:
-    """A call followed by one step, by several with a constant, and by a residual where rows are
+    """Yield a call followed by one step, by several with a constant, and by a residual if rows are
     whole vec4s.
     """
     out = [behind(case, RELU), behind(case, SMOOTH, (0.5,))]
@@ -59,7 +59,7 @@ def each(case: OpSample) -> list[OpSample]:
 
 
 def product(a: Shape, b: Shape, name: str, bias: bool = True, **more: Any) -> OpSample:
-    """A product of matrices with a bias."""
+    """Return a matmul with a bias."""
     flips = more.pop("transpose_a", False), more.pop("transpose_b", False)
     inputs = swapped(floats(*a), flips[0]), swapped(floats(*b, seed=1), flips[1])
     row = (floats(b[-1], seed=2),) if bias else ()

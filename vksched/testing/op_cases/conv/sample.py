@@ -1,4 +1,4 @@
-"""Cases of grid_sample in every mode, at borders and beyond, and of affine_grid."""
+"""Samples of grid_sample in every mode, at and beyond borders, and of affine_grid."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..op_sample import ErrorSample, OpSample, bools, floats, ints
 
 
 def grid(*shape: int) -> NDArray:
-    """Coordinates, most of them inside."""
+    """Return coordinates, most of them inside."""
     return floats(*shape, seed=4, scale=0.8)
 
 
 def special(dims: int) -> NDArray:
-    """Corners, middles, borders, and what lies far outside, along each axis."""
+    """Return corners, centers, borders, and positions far outside, along each axis."""
     values = np.asarray([-1, 1, 0, -0.5, 0.25, -1.25, 2, -7, 41, 1e6, -1e6], np.float32)
     points = np.zeros((len(values), 1, dims), np.float32)
     points[:, 0] = np.stack([np.roll(values, axis) for axis in range(dims)], -1)

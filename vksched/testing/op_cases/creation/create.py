@@ -1,4 +1,4 @@
-"""Cases of creation: every dtype, one value and more than a group, nothing, ends of ramps."""
+"""Samples of creation ops: every dtype, one value, more than a workgroup, empty, ends of ranges."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Cases of chains: every function that a fused elementwise op holds, every kind of operand, long
-ones.
-"""
+"""Samples of fused elementwise ops: every function, every kind of operand, long chains."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ def fused_elementwise(
     constants: Sequence[float] = (),
     nmse: float = 1e-10,
 ) -> OpSample:
-    """A fused elementwise op of steps; constants are float32."""
+    """Return a fused elementwise op of steps; constants are float32."""
     words = [(FLOAT32, word(value, FLOAT32)) for value in constants]
     return OpSample("fused_elementwise", tuple(inputs), program_attrs(steps, words), name, nmse)
 
@@ -34,7 +32,7 @@ def step(op: str, *registers: int, **attrs: AttrValue) -> Instr:
 
 
 def _of_each() -> list[OpSample]:
-    """Each function once, with an add behind it so that no step is the only one."""
+    """Return each function once, followed by an add so that it is not the only step."""
     out = []
     for name in (*UNARY, *BINARY, "where"):
         op, _, dtype = name.rpartition("_")
@@ -70,7 +68,7 @@ NUMBERS = [0.5 + i / 64 for i in range(32)]
 
 
 def _many(i: int) -> Instr:
-    """-(x * number + y) - y, over and over."""
+    """-(x * number + y) - y, repeated."""
     x = 33 + i if i else 0
     return (step("mul", x, 2 + i // 4 % 32), step("add", x, 1), step("neg", x), step("sub", x, 1))[
         i % 4

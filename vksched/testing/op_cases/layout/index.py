@@ -1,4 +1,4 @@
-"""Cases of the index ops: gather and its kin, one_hot."""
+"""Samples of index ops: gather and its variants, one_hot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 def picks(size: int, *shape: int) -> NDArray:
-    """Indices into an axis of a size: all of -size..size-1 occur when there are many."""
+    """Return indices into an axis of a size: all of -size..size-1 occur if there are enough."""
     return ints(*shape, seed=1, low=-size, high=size)
 
 
@@ -135,7 +135,7 @@ CASES += [
 
 
 def tuples(sizes: Shape, *shape: int, seed: int = 1) -> NDArray:
-    """Tuples of indices into axes of these sizes, negative ones too: (*shape, len(sizes))."""
+    """Return tuples of indices into axes of these sizes, also negative: (*shape, len(sizes))."""
     parts = [
         ints(*shape, seed=seed + i, low=-size, high=max(size, 1)) for i, size in enumerate(sizes)
     ]

@@ -1,4 +1,4 @@
-"""Cases of the layout ops: reshape, transpose, slice, concat, expand."""
+"""Samples of layout ops: reshape, transpose, slice, concat, expand."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Shape = tuple[int, ...]
 
 
 def sample(dtype: str, shape: Shape, seed: int = 0) -> NDArray:
-    """Any values of a type."""
+    """Return random values of a type."""
     if dtype == "float32":
         return floats(*shape, seed=seed)
     return ints(*shape, seed=seed) if dtype == "int32" else bools(*shape, seed=seed)
 
 
 def text(values: tuple[int, ...]) -> str:
-    """Axes or a shape, as a part of a case's name."""
+    """Return axes or a shape as a part of a sample's name."""
     return ",".join(map(str, values)) or "()"
 
 
@@ -220,7 +220,7 @@ CASES: list[OpSample] = [*RESHAPE, *EXPAND, *TRANSPOSE, *SLICE, *CONCAT]
 
 
 def refused(op: str, match: str, shape: Shape, *args: Any, **more: Any) -> ErrorSample:
-    """ops.<op> on an input of the given shape."""
+    """Return a refused call of ops.<op> on an input of this shape."""
     return ErrorSample(
         lambda: getattr(ops, op)(input("x", shape), *args, **more), ShapeError, match
     )

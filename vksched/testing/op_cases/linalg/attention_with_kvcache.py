@@ -1,4 +1,4 @@
-"""Cases of attention to the keys in use of a cache, and to new ones."""
+"""Samples of attention with a partly filled KV cache, and with new keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def cached(
     large: bool = False,
     **attrs: AttrValue,
 ) -> OpSample:
-    """q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: keys beside it."""
+    """Return attention with a KV cache.
+
+    q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: number of further keys.
+    """
     batch, _, _, depth = q
     heads, keys = k
     inputs = [floats(*q), floats(batch, heads, keys, depth, seed=1)]
@@ -40,14 +43,14 @@ def cached(
 
 
 def halved(case: OpSample) -> OpSample:
-    """The same with a cache of float16."""
+    """Return a case with a cache in float16."""
     q, k, v, *rest = case.inputs
     inputs: tuple[NDArray, ...] = (q, k.astype(np.float16), v.astype(np.float16), *rest)
     return OpSample(case.op, inputs, case.attrs, f"{case.name} half", large=case.large)
 
 
 def in_q8_0(case: OpSample) -> OpSample:
-    """The same with a cache of rows in q8_0."""
+    """Return a case with a cache in q8_0."""
     q, k, v, *rest = case.inputs
     inputs: tuple[NDArray, ...] = (q, pack_q8_0(k), pack_q8_0(v), *rest)
     attrs = case.attrs | {"columns": v.shape[-1]}
@@ -55,7 +58,7 @@ def in_q8_0(case: OpSample) -> OpSample:
 
 
 def narrow(case: OpSample) -> OpSample:
-    """The same with queries and new keys and values of float16."""
+    """Return a case with queries and new keys and values in float16."""
     q, k, v, used, *new = case.inputs
     new_half = (x.astype(np.float16) for x in new)
     inputs: tuple[NDArray, ...] = (q.astype(np.float16), k, v, used, *new_half)
@@ -63,7 +66,7 @@ def narrow(case: OpSample) -> OpSample:
 
 
 def wild(case: OpSample) -> OpSample:
-    """The same with keys and values that are not finite where none of a cache is in use."""
+    """Return a case with non-finite keys and values in the unused part of the cache."""
     q, k, v, used, *rest = case.inputs
     k, v = k.copy(), v.copy()
     for example, count in enumerate(np.broadcast_to(used, k.shape[:1])):
@@ -74,7 +77,9 @@ def wild(case: OpSample) -> OpSample:
 
 
 def with_layout(case: OpSample, turns: tuple[int, ...]) -> OpSample:
-    """The same with the length before the heads in q, k, v and the result where a turn is 1."""
+    """Return a case in (batch, length, heads, depth) layout for q, k, v and the result, selected by
+    `turns`.
+    """
     transposed = (
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
         for x, turn in zip(case.inputs[:3], turns, strict=False)
@@ -167,7 +172,7 @@ CASES = [
 OF_PROMPTS = [
     case for case in CASES if case.name.startswith("411") and not case.name.endswith("tall")
 ]
-"""Many queries, on keys that are kept in few bits."""
+"""Many queries with quantized keys."""
 
 _Q, _K, _NEW = (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 3, 8)
 

@@ -1,5 +1,5 @@
-"""Cases of quantized weights beside each other: one to three, normed or with a gate, one row and
-several, squares that leave the range of float32, steps behind.
+"""Samples of merged quantized matmuls: one to three, with norm or gate, one row and several,
+squares beyond float32, epilogues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def merged(
     x: NDArray | None = None,
     eps: float = 1e-5,
 ) -> OpSample:
-    """x (*lead, k) times weights of so many rows."""
+    """Return x (*lead, k) times merged weights with `sizes` rows."""
     x = floats(*lead, k) if x is None else x
     scale = (floats(k, seed=3),) if normed else ()
     weights = [words(name, n, k, seed) for seed, n in enumerate(sizes)]
@@ -39,14 +39,14 @@ def merged(
 
 
 def _spread(power: int) -> NDArray:
-    """Rows of which one has squares beyond float32."""
+    """Return rows of which one has squares beyond float32."""
     x = floats(3, 512)
     x[1] *= np.float32(10.0**power)
     return x
 
 
 def _followed(case: OpSample, op: str, residual: NDArray | None = None) -> OpSample:
-    """The same with a step behind it."""
+    """Return a case with an epilogue step."""
     registers = (0,) if residual is None else (0, 1)
     attrs = dict(case.attrs) | epilogue_attrs(len(registers), ((op, registers, ()),), ())
     more = () if residual is None else (residual,)

@@ -1,5 +1,5 @@
-"""Cases of quantized weights: every block format, one block and several, rows that end within a
-tile, scales that are no numbers, all bits of a block; products of few and of many rows.
+"""Samples of quantized matmuls: every block format, one block and several, partial tiles, scales
+that are not finite, all bits of a block; few and many rows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ SCALES: dict[str, tuple[int, ...]] = {
     "q3_K": (108,),
     "q6_K": (208,),
 }
-"""Where a block holds float16; mxfp4 has a power of two in its first byte, bf16 is one number."""
+"""Offsets of float16 scales in a block; mxfp4 has a power of two in its first byte, bf16 is one
+number.
+"""
 BLOCKS: dict[tuple[str, bytes], NDArray] = {}
-"""The blocks that words were made of, which the oracle reads."""
+"""The blocks of repacked words, for the oracle."""
 
 
 def blocks(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
-    """Any bits, but for scales near 1 / 16: uint8 (rows, blocks, bytes)."""
+    """Return random blocks with scales near 1 / 16: uint8 (rows, blocks, bytes)."""
     kind = FORMATS[name]
     rng = np.random.default_rng((seed, rows, columns, kind.number))
     blocks = rng.integers(0, 256, (rows, columns // kind.values, kind.block_bytes), np.uint8)
@@ -43,7 +45,7 @@ def blocks(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
 
 
 def words_of(name: str, blocks: NDArray) -> NDArray:
-    """Return blocks as words, and keeps them for the oracle."""
+    """Return blocks as words, and store the blocks for the oracle."""
     kind = FORMATS[name]
     words = repack(name, blocks, (len(blocks), blocks.shape[1] * kind.values))
     BLOCKS[name, words.tobytes()] = blocks
@@ -51,18 +53,18 @@ def words_of(name: str, blocks: NDArray) -> NDArray:
 
 
 def words(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
-    """Made-up words of a weight."""
+    """Return random words of a weight."""
     return words_of(name, blocks(name, rows, columns, seed))
 
 
 ANY_SCALE = (0x7C00, 0xFC00, 0x7E01, 0x0001, 0x83FF, 0x0000, 0x8000, 0x7BFF)
 """float16: both infinities, NaN, subnormals, zeros, the largest."""
 NO_INFINITY = (0x2C00, 0x7E01, 0x0001, 0x83FF, 0x0000, 0x8000, 0x7BFF, 0xAC00)
-"""A product with an infinite scale is infinite or NaN, by the order of its sums."""
+"""A product with an infinite scale is infinite or NaN, depending on the order of summation."""
 
 
 def wild(name: str, scales: tuple[int, ...] = ANY_SCALE) -> NDArray:
-    """Words of eight rows with unusual scales."""
+    """Return words of eight rows with unusual scales."""
     encoded = blocks(name, 8, FORMATS[name].step)
     for at in SCALES.get(name, ()):
         encoded[..., at : at + 2] = np.array(scales, np.uint16)[:, None, None].view(np.uint8)
@@ -89,7 +91,7 @@ def linear(
     what: str = "",
     held: NDArray | None = None,
 ) -> OpSample:
-    """x of a shape times a weight of n rows."""
+    """Return x of a shape times a weight of n rows."""
     held = words(name, n, shape[-1]) if held is None else held
     rows = (floats(n, seed=2),) if bias else ()
     inputs = floats(*shape), held, *rows
@@ -97,7 +99,7 @@ def linear(
 
 
 FIRST = ("f16", "q8_0", "q4_0", "q4_K", "q6_K")
-"""Formats that have more cases, one of each kind of layout."""
+"""Formats with more samples, one of each kind of layout."""
 OF_MANY_ROWS: list[OpSample] = [
     linear(name, (*lead, k), n, bias, f"{lead} tiles")
     for name in ("f16", "bf16")
@@ -106,7 +108,7 @@ OF_MANY_ROWS: list[OpSample] = [
         ((130,), 32, 129, True),
     )
 ]
-"""Weights of 16 bits, which tiles read as they lie."""
+"""16-bit weights, which tiles read directly."""
 CASES: list[OpSample] = [
     *OF_MANY_ROWS,
     *(
@@ -170,7 +172,7 @@ CASES: list[OpSample] = [
             ((floats(m, 36, seed=3),), (("add", (0, 1), ()), ("relu", (2,), ()))),
         )
     ),
-    # words of which rows are picked before they are unpacked
+    # rows of words are gathered before they are dequantized
     OpSample(
         "gather", (words("q6_K", 9, 512), ints(4, low=-9, high=9)), {"axis": 0}, "of few bits"
     ),
@@ -182,7 +184,7 @@ FUNCTIONS = [
 
 
 def _tied(x: Tensor, name: str) -> Tensor:
-    """A weight that is read by a product and by an op that knows no bits."""
+    """Return a weight read by a matmul and by an op without quantized kernels."""
     weight = ops.quantized_weight(blocks(name, 5, 512), name, (5, 512), name="w")
     return ops.linear(x, weight) + ops.reduce_sum(weight, -1)
 

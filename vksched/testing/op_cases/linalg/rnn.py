@@ -1,5 +1,5 @@
-"""Cases of recurrent layers: directions, states, peepholes, activations, lengths, nothing; their op
-by itself, too, in parts of a long time and with states of several rounds.
+"""Samples of recurrent layers: directions, states, peepholes, activations, lengths, empty; and of
+their op alone, in parts of a long sequence and with states of several iterations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BUILDERS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What a case asks for; optional: the optional operands, in the order of its inputs."""
+    """Parameters of a sample. optional: the optional operands, in the order of its inputs."""
 
     op: str
     sizes: tuple[int, int, int, int] = (3, 2, 5, 4)
@@ -46,7 +46,7 @@ class Setting:
         return " ".join([sizes, *self.optional, *keywords, *(["lengths"] * self.lengths)])
 
     def inputs(self) -> dict[str, NDArray]:
-        """The operands by name."""
+        """Return the operands by name."""
         (time, batch, size, hidden), gates = self.sizes, GATES[self.op]
         count = 2 if self.keywords.get("direction") == "bidirectional" else 1
         shapes: dict[str, tuple[int, ...]] = {
@@ -113,7 +113,7 @@ def layer(
     large: bool = False,
     **ways: Any,
 ) -> OpSample:
-    """A call of the op. sizes: time, batch, hidden; directions: b for each that goes back."""
+    """Return a call of the op. sizes: time, batch, hidden. directions: b for each backward one."""
     (time, batch, hidden), count = sizes, len(directions)
     back = tuple(letter == "b" for letter in directions)
     names = activations or (DEFAULTS[kind],) * count
@@ -140,7 +140,7 @@ CASES = [
     ),
     *(layer(kind, (5, 6, 17), "fb") for kind in GATES),
     *(layer(kind, (5, 4, 9), "b", lengths=(0, 5, 2, 9)) for kind in GATES),
-    *(layer(kind, (0, 2, 3), "fb", lengths=(0, 0)) for kind in GATES),  # no turn at all
+    *(layer(kind, (0, 2, 3), "fb", lengths=(0, 0)) for kind in GATES),  # no iterations
     *(layer(kind, (4, 3, 8), "fb", (DEFAULTS[kind], _ODD[kind]), clip=0.5) for kind in GATES),
     layer("gru", (4, 5, 11), "fb", linear=True),
     layer("gru", (4, 5, 11), "fb", linear=True, own=True, lengths=(4, 1, 0, 3, 2)),
@@ -154,7 +154,7 @@ CASES = [
 
 
 def _call(**changes: Any) -> object:
-    """A call of the op with some operands or attributes in place of its own."""
+    """Return a call of the op with replaced operands or attributes."""
     case = layer("lstm", (4, 3, 6), own=True, lengths=(1, 4, 3))
     names = ("gates", "r", "state", "own", "lengths")
     optional = dict(zip(names, case.inputs, strict=True)) | {
@@ -166,7 +166,7 @@ def _call(**changes: Any) -> object:
 
 
 def refused(match: str, op: str = "lstm", **changes: Any) -> ErrorSample:
-    """A call with one operand or keyword that does not fit."""
+    """Return a refused call with one invalid operand or keyword."""
 
     def build() -> object:
         operands: dict[str, Any] = dict(
