@@ -169,7 +169,7 @@ def test_a_flipped_step_is_told_and_is_no_fault(
     data = data_of(capsys, *run(quantised, "onnxruntime"))
     (row,), steps = data["check"], data["steps"]
     assert row["relative"] > 0.01, "nothing flipped: the test shows nothing"
-    assert row["wrong"] == "" and row["note"] == "good but for one quantisation step"
+    assert row["wrong"] == "" and row["note"] == "right except for one quantization step"
     assert steps["values"] == 36 and steps["wrong"] == []
     parted = steps["parted"]
     assert parted["node"].startswith("DynamicQuantizeLinear node 'q") and parted["steps"] == 1

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     "--suite",
     default="ops",
     show_default=True,
-    help="ops: single calls. models: whole networks, beside the sum of their kernels, with memory. "
-    "overhead: tiny ops, a run of nothing, uploads. llm: language models, random ones of each "
-    "element type or --model, in tokens per second. Or a suite of --suite-dir.",
+    help=(
+        "ops: single ops. models: whole networks, compared with the sum of their kernel times, "
+        "and their memory. overhead: small ops, an empty run, uploads. llm: tokens per second "
+        "of language models, random ones of each element type or --model. Or a suite of "
+        "--suite-dir."
+    ),
 )
 @click.option(
     "--suite-dir",
@@ -36,14 +39,14 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, file_okay=False),
     metavar="FOLDER",
-    help="A folder with more suites, whose Python files are imported; may be repeated.",
+    help="Folder with further suites, whose Python files are imported (repeatable).",
 )
 @click.option(
     "--suite-option",
     "suite_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of a suite of --suite-dir; may be repeated.",
+    help="Option of a suite of --suite-dir (repeatable).",
 )
 @inputs.devices_option
 @with_planning_options
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="all",
     metavar="[A,B]",
-    help="Measure these runtimes in the same rounds, or all that are known.",
+    help="Baselines to measure in the same rounds, or all.",
 )
 @click.option(
     "--baseline-python",
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
     metavar="PATH",
-    help="A Python that has baselines, tried before this one; may be repeated.",
+    help="Python interpreter with baselines, tried before this one (repeatable).",
 )
 @click.option(
     "--baseline-dir",
@@ -68,8 +71,10 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, file_okay=False),
     metavar="FOLDER",
-    help="A folder with more baselines, a Python file for each; may be repeated. Each is imported "
-    "in a process of its own.",
+    help=(
+        "Folder with further baselines, a Python file for each (repeatable). Each is imported "
+        "in a process of its own."
+    ),
 )
 @click.option(
     "--model",
@@ -77,24 +82,26 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE.gguf",
-    help="For --suite llm: this model instead of random ones; may be repeated.",
+    help="Model of --suite llm, instead of random models (repeatable).",
 )
-@inputs.cache_type_option("For --suite llm: how keys and values are kept.")
+@inputs.cache_type_option("For --suite llm: element type of the KV cache.")
 @click.option(
     "--precision",
     type=click.Choice(tuple(MODES)),
-    help="For --suite ops and models: that of products, convolutions and attention, mixed or "
-    "float16; other ops are left out. For --suite llm: that of vksched; int8 as llama.cpp has it "
-    f"on the CPU.  [default: {SINGLE}]",
+    help="For --suite ops and models: precision of matmuls, convolutions and attention; other ops "
+    "are skipped. For --suite llm: precision of vksched; int8 is llama.cpp's on the CPU.  "
+    f"[default: {SINGLE}]",
 )
-@click.option("--case", "pattern", metavar="PATTERN,...", help="Only cases with such names.")
+@click.option("--case", "pattern", metavar="PATTERN,...", help="Cases whose names match PATTERN.")
 @click.option(
     "--time-budget",
     "budget_s",
     default=2.0,
     show_default=True,
-    help="Seconds of measuring per case and device, for all runtimes together; ceilings, checks "
-    "and uploads come on top.",
+    help=(
+        "Seconds to measure a case on a device with all runtimes; excludes peak throughput, "
+        "checks and uploads."
+    ),
 )
 @click.option(
     "--tune",
@@ -102,12 +109,13 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0.0),
     default=60.0,
     show_default=True,
-    help="On hardware: seconds to measure kernels that no one has measured before, which do not "
-    "count. 0: as a program does by itself.",
+    help=(
+        "Seconds to tune kernels on hardware devices, not timed. 0: as a program does by default."
+    ),
 )
-@click.option("--list", "list_only", is_flag=True, help="Print the names of the cases and end.")
-@click.option("--output", metavar="FILE.json", help="Write the results to a file, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--list", "list_only", is_flag=True, help="List the cases and exit.")
+@click.option("--output", metavar="FILE.json", help="Also write the results to FILE.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def bench(
     suite: str,
     suite_dirs: tuple[str, ...],

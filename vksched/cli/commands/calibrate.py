@@ -23,7 +23,7 @@ BUDGET_S = 15.0
 
 
 @click.command()
-@tuning_options.options(BUDGET_S, "submissions and transfers come first.")
+@tuning_options.options(BUDGET_S, "submissions and transfers are measured first.")
 def calibrate(
     model_files: tuple[str, ...],
     devices: str | None,
@@ -90,7 +90,7 @@ def _measured(
                 device, host, wanted, budget_s, tell, SystemClock(), again=True
             )
     except KeyboardInterrupt:
-        click.echo("stopped; what was known of this device before is kept", err=True)
+        click.echo("stopped; earlier measurements of this device are unchanged", err=True)
         raise
     return _about(device.spec, calibrator, known)
 

@@ -19,16 +19,16 @@ _address = click.option(
     default="auto",
     show_default=True,
     metavar="HOST:PORT",
-    help="Of the Ray cluster; auto: the one that this computer is in.",
+    help="Address of the Ray cluster; auto: the local one.",
 )
 security_option = click.option(
     "--security",
     type=click.Choice(["tls", "plain"]),
     default="tls",
     show_default=True,
-    help="plain: both ends prove that they know the key, but nothing is encrypted.",
+    help="tls, or plain: authenticated but not encrypted.",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 
 @click.group()
@@ -78,8 +78,14 @@ def stop(address: str) -> None:
 
 
 @cluster.command()
-@click.option("--worker", "workers", multiple=True, metavar="HOST:PORT", help="One that runs.")
-@click.option("--credentials", type=click.Path(path_type=Path), help="The key of these nodes.")
+@click.option(
+    "--worker",
+    "workers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Address of a running worker (repeatable).",
+)
+@click.option("--credentials", type=click.Path(path_type=Path), help="Key file of the workers.")
 @security_option
 @_address
 @_json
@@ -100,9 +106,11 @@ def devices(
     from ..options import inputs
 
     if workers and credentials is None:
-        raise click.UsageError("--worker needs --credentials, the key of these nodes")
+        raise click.UsageError("--worker needs --credentials, the key of these workers")
     if credentials is not None and not workers:
-        raise click.UsageError("--credentials needs --worker, the addresses of nodes with this key")
+        raise click.UsageError(
+            "--credentials needs --worker, the addresses of workers with this key"
+        )
     if workers:
         inputs.exclude("--worker", {"--address": address != "auto"})
     else:
@@ -141,7 +149,7 @@ def _show(workers: Sequence[RayWorker], as_json: bool) -> None:
         click.echo(json.dumps([node._asdict() for node in workers], indent=2))
         return
     if not workers:
-        click.echo("no node runs; try `vksched cluster start`")
+        click.echo("no worker runs; try `vksched cluster start`")
         return
     from ...common.console import PrintableConsole
     from ..options import inputs

@@ -22,10 +22,12 @@ WIDE_COLUMNS = 150
 @click.option(
     "--presets",
     is_flag=True,
-    help="List the cards, machines and links that --topology and --what-if know, instead.",
+    help="List the presets of GPUs, machines and links for --topology and --what-if.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Tell also what each has beyond Vulkan 1.1.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also show optional features beyond Vulkan 1.1."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all properties as JSON.")
 def devices(presets: bool, verbose: bool, as_json: bool) -> None:
     """List devices, their limits and the default devices."""
     if presets:

@@ -12,17 +12,17 @@ from ..options.precision_option import mode_option
 
 @click.command()
 @click.argument("model_file", metavar="MODEL.gguf")
-@click.option("--text", "texts", multiple=True, required=True, help="May be given several times.")
+@click.option("--text", "texts", multiple=True, required=True, help="Text to embed (repeatable).")
 @inputs.devices_option
-@click.option("-c", "--ctx-size", "ctx", type=click.IntRange(1), help="Tokens of a text.")
+@click.option("-c", "--ctx-size", "ctx", type=click.IntRange(1), help="Context length in tokens.")
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "cls", "last"]),
-    help="Which tokens make the vector; by default as the file says.",
+    help="Pooling of token embeddings.  [default: as in the file]",
 )
 @mode_option
-@click.option("--truncate", is_flag=True, help="Take the beginning of texts that are too long.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--truncate", is_flag=True, help="Truncate texts that exceed the context.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def embed(
     model_file: str,
     texts: tuple[str, ...],

@@ -40,9 +40,9 @@ def _model_options(command: Command) -> Command:
                 "--ctx-size",
                 "ctx",
                 type=click.IntRange(1),
-                help="Tokens of prompt and answer.  [default: 4096, or what the model has]",
+                help="Context length in tokens.  [default: 4096, or the model's limit]",
             ),
-            inputs.cache_type_option("How keys and values of earlier tokens are kept."),
+            inputs.cache_type_option("Element type of the KV cache."),
             chat_precision_option,
             click.option(
                 "-n",
@@ -51,15 +51,19 @@ def _model_options(command: Command) -> Command:
                 type=click.IntRange(1),
                 default=256,
                 show_default=True,
-                help="Tokens of an answer at most.",
+                help="Maximum number of tokens to generate.",
             ),
-            _number("--temp", 0.8, "How freely to choose tokens; 0: the likeliest.", "temperature"),
-            _number("--top-k", 40, "Choose among so many likeliest tokens; 0: among all."),
-            _number("--top-p", 0.95, "Choose among the likeliest that have this share together."),
-            _number("--min-p", 0.05, "Leave out what has less than this part of the likeliest."),
-            _number("--repeat-penalty", 1.0, "Over 1: what was there before becomes less likely."),
-            click.option("--seed", type=click.IntRange(0), help="The same answer each time."),
-            click.option("--system", help="What the model is told of its part."),
+            _number("--temp", 0.8, "Sampling temperature; 0 is greedy.", "temperature"),
+            _number("--top-k", 40, "Top-k sampling; 0 disables it."),
+            _number("--top-p", 0.95, "Top-p (nucleus) sampling."),
+            _number(
+                "--min-p",
+                0.05,
+                "Min-p sampling: drop tokens below this fraction of the top probability.",
+            ),
+            _number("--repeat-penalty", 1.0, "Repetition penalty; 1 disables it."),
+            click.option("--seed", type=click.IntRange(0), help="Random seed."),
+            click.option("--system", help="System prompt."),
         )
     ):
         command = option(command)
@@ -72,9 +76,9 @@ def _number(name: str, default: float, text: str, *parameter: str) -> Callable[[
 
 @click.command()
 @_model_options
-@click.option("--prompt", required=True, help="The text to go on with, or with --chat to answer.")
-@click.option("--chat", "chats", is_flag=True, help="Write it as the model's template does.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything at the end, as JSON.")
+@click.option("--prompt", required=True, help="Prompt to continue, or to answer with --chat.")
+@click.option("--chat", "chats", is_flag=True, help="Apply the model's chat template.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON at the end.")
 def generate(
     model_file: str,
     devices: str | None,

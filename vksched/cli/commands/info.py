@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     "--ctx-size",
     "ctx",
     type=click.IntRange(1),
-    help="Of a GGUF model: tell where such a context fits.",
+    help="For a GGUF model: show the memory fit of this context length.",
 )
-@feeds.cache_type_option("How its keys and values are kept there.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@feeds.cache_type_option("Element type of the KV cache for --ctx-size.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 @click.pass_context
 def info(
     context: click.Context,

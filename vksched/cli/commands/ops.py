@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from ...testing.kernel_runner import Runner
     from ...testing.time_ops import Timing
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
-_op = click.option("-o", "--op", "names", multiple=True, help="Only this op; may be repeated.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
+_op = click.option("-o", "--op", "names", multiple=True, help="Op to select (repeatable).")
 _devices = click.option(
-    "-d", "--devices", "wanted", multiple=True, metavar="A,B", help="Only these; may be repeated."
+    "-d", "--devices", "wanted", multiple=True, metavar="A,B", help="Device to select (repeatable)."
 )
 _settings = {"token_normalize_func": lambda name: "devices" if name == "device" else name}
 """--device is an alias of the option's previous name."""
@@ -54,7 +54,7 @@ def support(as_json: bool) -> None:
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show every op, and name the cases that numpy takes over, with the reasons.",
+    help="Show every op, and the cases that fall back to the CPU with the reasons.",
 )
 def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose: bool) -> None:
     """Compare every case of the op set with numpy, on every Vulkan device or the named ones.
@@ -86,7 +86,7 @@ def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 @_op
 @_devices
 @_json
-@click.option("-v", "--verbose", is_flag=True, help="Name what is not compared, with the reasons.")
+@click.option("-v", "--verbose", is_flag=True, help="Show skipped cases with the reasons.")
 def grad(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose: bool) -> None:
     """Compare the gradient rule of every op with finite differences, then on every device.
 
@@ -121,7 +121,7 @@ def grad(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 @_op
 @_devices
 @_json
-@click.option("--repeat", default=10, show_default=True, help="Submissions of each case.")
+@click.option("--repeat", default=10, show_default=True, help="Number of submissions per case.")
 def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat: int) -> None:
     """Time the largest case of each op on every Vulkan device or the named ones, and on numpy.
 

@@ -40,7 +40,9 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
 
 @click.command()
 @click.argument("address", metavar="MODEL.onnx|MODULE_OR_FILE:ATTRIBUTE")
-@click.option("--devices", metavar="A,B", help="Plan for these devices; the CPU is always last.")
+@click.option(
+    "--devices", metavar="A,B", help="Comma-separated devices to plan for; the CPU is always last."
+)
 @topology_option
 @what_if_option
 @inputs.place_option
@@ -51,27 +53,33 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
     "--pareto",
     "show_pareto",
     is_flag=True,
-    help="Compare the plans of all objectives, those first that no other one beats.",
+    help="Compare the plans of all objectives, Pareto-optimal ones first.",
 )
 @click.option(
     "--copies",
     metavar="N",
     callback=_copies,
-    help="Runs that can be under way at once, or auto. [default: 1; auto for throughput and "
-    "--pareto]",
+    help=(
+        "Maximum number of runs in flight, or 'auto'.  [default: 1; auto for throughput and "
+        "--pareto]"
+    ),
 )
 @click.option(
     "--config",
     "config_file",
     metavar="FILE.yaml",
-    help="Where signals run and how they are cut, as for vs.Scheduler(config=).",
+    help="Configuration of signals: devices and sharding, as for vs.Scheduler(config=).",
 )
 @precision_option
-@click.option("--node", metavar="NAME", help="Tell all of one node, or of those a pattern matches.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
-@click.option("--svg", metavar="FILE.svg", help="Draw the plan into a file, too.")
 @click.option(
-    "--html", metavar="FILE.html", help="Write a page with what it expects of a run over time, too."
+    "--node", metavar="NAME", help="Show details of a node, or of all that match PATTERN."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option("--svg", metavar="FILE.svg", help="Also write a drawing of the plan to FILE.")
+@click.option(
+    "--html",
+    metavar="FILE.html",
+    help="Also write an HTML page with the predicted timeline of a run.",
 )
 def plan(
     address: str,
@@ -207,7 +215,7 @@ def load_graph(
     if sizes.assumed:
         notes.append(f"size 1 is assumed for {', '.join(sizes.assumed)}; try {options}")
     if lowered.then is not None:
-        notes.append("only the first stage is planned; what depends on its values comes later")
+        notes.append("only the first stage is planned; later stages depend on its values")
     return build_graph(lowered.outputs)[0], [*notes, *warned]
 
 

@@ -11,7 +11,7 @@ from ...common.errors import VkschedError
 
 @click.command()
 @click.argument("tape_file", metavar="TAPE.json")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def replay(tape_file: str, as_json: bool) -> None:
     """Recompute the plans and orders of a tape, without running ops, and compare.
 

@@ -55,13 +55,17 @@ if TYPE_CHECKING:
 @with_planning_options
 @feeds.place_option
 @precision_option
-@click.option("--output-dir", metavar="FOLDER", help="Save the outputs there, as .npy.")
-@click.option("--repeat", default=1, show_default=True, help="Runs, the first of which compiles.")
+@click.option(
+    "--output-dir", metavar="FOLDER", help="Write the outputs to this folder as .npy files."
+)
+@click.option(
+    "--repeat", default=1, show_default=True, help="Number of runs, the first of which compiles."
+)
 @click.option(
     "--compare-with",
     "compare_with",
     type=click.Choice(["onnxruntime", "numpy"]),
-    help="Compare with another runtime; exit code 1 where outputs differ.",
+    help="Compare with another runtime; exit code 1 if outputs differ.",
 )
 @click.option(
     "--rtol",
@@ -80,11 +84,11 @@ if TYPE_CHECKING:
     "--trace",
     "tape_file",
     metavar="TAPE.json",
-    help="Write a tape of the runs, for vksched trace, vksched replay and Perfetto.",
+    help="Write a tape of the runs for vksched trace, vksched replay and Perfetto.",
 )
-@click.option("--profile", metavar="TAPE.json", help="Run once more, op by op, and write a tape.")
+@click.option("--profile", metavar="TAPE.json", help="Run once more op by op, and write a tape.")
 @report_option
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def run(
     model_file: str,
     inputs: tuple[str, ...],

@@ -28,9 +28,9 @@ LOOK_S = 1.0
 
 
 @click.command()
-@click.option("--pid", type=click.IntRange(1), help="Show this process alone.")
-@click.option("--once", is_flag=True, help="Print what goes on now, and end.")
-@click.option("--json", "as_json", is_flag=True, help="The same, as JSON.")
+@click.option("--pid", type=click.IntRange(1), help="Show only this process.")
+@click.option("--once", is_flag=True, help="Print one snapshot and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print one snapshot as JSON and exit.")
 def top(pid: int | None, once: bool, as_json: bool) -> None:
     """Show a live monitor of this user's processes: device utilization, memory, copies, runs.
 

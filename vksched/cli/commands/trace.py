@@ -19,10 +19,12 @@ SLOWEST = 10
 
 @click.command()
 @click.argument("file", metavar="TRACE.json")
-@click.option("--html", metavar="FILE.html", help="Write a page that opens without a network.")
-@click.option("--svg", metavar="FILE.svg", help="Draw the runs into a file.")
-@click.option("--png", metavar="FILE.png", help="The same as pixels; needs matplotlib.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--html", metavar="FILE.html", help="Write a self-contained HTML page.")
+@click.option("--svg", metavar="FILE.svg", help="Write an SVG drawing of the runs.")
+@click.option(
+    "--png", metavar="FILE.png", help="Write a PNG drawing of the runs; requires matplotlib."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def trace(file: str, html: str | None, svg: str | None, png: str | None, as_json: bool) -> None:
     """Show a recorded tape: runs, splits, copies and waits, measured and predicted.
 

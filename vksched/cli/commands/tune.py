@@ -23,7 +23,7 @@ BUDGET_S = 60.0
 
 
 @click.command()
-@tuning_options.options(BUDGET_S, "what is left is measured next time.")
+@tuning_options.options(BUDGET_S, "the rest is measured in the next call.")
 @precision_option
 def tune(
     model_files: tuple[str, ...],

@@ -33,12 +33,12 @@ def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
             default=budget_s,
             show_default=True,
             metavar="SECONDS",
-            help=f"For each device; {about_budget}",
+            help=f"Seconds per device; {about_budget}",
         ),
         click.option(
-            "--clear", is_flag=True, help="Forget what is known of the devices; measure nothing."
+            "--clear", is_flag=True, help="Delete the measurements of the devices; measure nothing."
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON."),
+        click.option("--json", "as_json", is_flag=True, help="Print results as JSON."),
     ]
 
     def add(command: Command) -> Command:

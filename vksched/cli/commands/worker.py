@@ -32,17 +32,19 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     default="127.0.0.1:7700",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to wait for callers; 127.0.0.1 is reached from this computer alone.",
+    help="Address to listen on; 127.0.0.1 is reachable from this host only.",
 )
-@click.option("--name", help="What plans call this computer. [default: its own name]")
+@click.option("--name", help="Name of this host in plans.  [default: host name]")
 @click.option(
     "--credentials",
     type=click.Path(path_type=Path),
     required=True,
-    help="The cluster's key, as `vksched cluster key` makes it.",
+    help="Key file of the cluster, created by `vksched cluster key`.",
 )
 @security_option
-@click.option("--devices", metavar="A,B", help="Serve these devices, and the CPU.")
+@click.option(
+    "--devices", metavar="A,B", help="Comma-separated devices to serve, in addition to the CPU."
+)
 @click.option(
     "--cache",
     "cache_gb",
@@ -50,7 +52,7 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     default=64,
     show_default=True,
     metavar="GB",
-    help="What weights of callers may take on disk.",
+    help="Maximum disk space for weights of drivers, in GB.",
 )
 @click.option(
     "--weight-dir",
@@ -58,20 +60,26 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     multiple=True,
     metavar="DIR",
-    help="Read weights there that callers have in files of the same name; nothing else is opened. "
-    "May be given several times.",
+    help=(
+        "Folder with model files that drivers may load weights from; no other files are read "
+        "(repeatable)."
+    ),
 )
 @click.option(
     "--onnx-ops",
     is_flag=True,
-    help="Compute nodes of ONNX files, too, that no op of vksched expresses. Callers can then keep "
-    "this computer busy for ever, and take any memory.",
+    help=(
+        "Also run ONNX nodes that vksched cannot express. Drivers can then occupy this host "
+        "indefinitely, and use any amount of memory."
+    ),
 )
 @click.option(
     "--peers",
     metavar="A,B",
-    help="Connect to these addresses alone for callers, as 10.0.0.0/24 or node2:7700; without it, "
-    "wherever a caller says that another node is.",
+    help=(
+        "Only addresses to connect to for drivers, for example 10.0.0.0/24 or node2:7700. "
+        "[default: any worker that a driver names]"
+    ),
 )
 @click.option(
     "--heartbeat-timeout",
@@ -81,7 +89,7 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="After so long without a sign of life a caller or another node is lost.",
+    help="Seconds without a heartbeat before a peer is considered dead.",
 )
 def worker(
     listen: str,

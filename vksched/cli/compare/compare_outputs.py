@@ -23,7 +23,7 @@ from .reference_runtimes import REFERENCE_RUNTIMES, ReferenceRuntime, whole_mode
 if TYPE_CHECKING:
     from ...importers.onnx.model import Model
 
-_BY_STEP, _BY_OTHER = "good but for one quantisation step", "good: onnxruntime gives it, too"
+_BY_STEP, _BY_OTHER = "right except for one quantization step", "good: onnxruntime gives it, too"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ WIDE = 200
 """Width of tables in a file, in columns."""
 model_argument = click.argument("model_file", metavar="MODEL.onnx")
 devices_option = click.option(
-    "--devices", metavar="A,B", help="Use these devices; the CPU is always last."
+    "--devices", metavar="A,B", help="Comma-separated devices; the CPU is always last."
 )
 CACHE_TYPES = ("f32", "f16", "q8_0")
 """Element types of the KV cache: the names of importers/gguf/kv_cache.py, which help texts need not
@@ -35,31 +35,39 @@ place_option = click.option(
     "places",
     multiple=True,
     metavar="PATTERN=DEVICE",
-    help="Put what has such a name on a device; may be repeated.",
+    help="Place nodes whose names match PATTERN on DEVICE (repeatable).",
 )
 input_option = click.option(
     "--input",
     "inputs",
     multiple=True,
     metavar="NAME=FILE",
-    help="The array of an input, .npy or .pb; a .npz without NAME= gives several.",
+    help="Array of an input, .npy or .pb; a .npz without NAME= has several (repeatable).",
 )
 random_option = click.option(
     "--random-inputs",
     is_flag=True,
-    help="Generate random arrays for the inputs that are not given.",
+    help="Generate random arrays for missing inputs.",
 )
 seed_option = click.option(
     "--seed",
     type=click.IntRange(0),
     metavar="N",
-    help="The seed of --random-inputs.  [default: 0]",
+    help="Seed of --random-inputs.  [default: 0]",
 )
 dim_option = click.option(
-    "--free-dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a named dimension."
+    "--free-dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size of a named dimension (repeatable).",
 )
 shape_option = click.option(
-    "--shape", "shapes", multiple=True, metavar="INPUT=1,3,224", help="The shape of an input."
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="INPUT=1,3,224",
+    help="Shape of an input (repeatable).",
 )
 
 

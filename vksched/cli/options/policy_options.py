@@ -38,17 +38,21 @@ def with_planning_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(POLICIES),
         default=DEFAULT.policy,
         show_default=True,
-        help="auto: the best of simulated runs. priority: the devices in their order. "
-        "earliest-finish, work-stealing: each run decides anew; a plan says what it is expected "
-        "to do.",
+        help=(
+            "auto: the best of simulated plans. priority: devices in their order. "
+            "earliest-finish, work-stealing: dynamic scheduling in each run; the plan is a "
+            "prediction."
+        ),
     )
     @click.option(
         "--objective",
         default=DEFAULT.objective,
         show_default=True,
         metavar="WORD",
-        help="What auto makes small: latency, throughput, memory, energy, or a mix with weights: "
-        "latency=1,energy=0.5.",
+        help=(
+            "Objective of --policy auto: latency, throughput, memory, energy, or a weighted "
+            "mix: latency=1,energy=0.5."
+        ),
     )
     @functools.wraps(command)
     def asked(*args: Any, policy: str, objective: str, **options: Any) -> None:

@@ -21,16 +21,17 @@ precision_option = click.option(
     "modes",
     multiple=True,
     metavar="[PATTERN=]MODE",
-    help="mixed: products, convolutions and attention may round their operands to float16; "
-    "float16: sums and results, too; bfloat16: operands to that. int8: products by weights of few "
-    "bits may round their other operand to 8 bits. With a pattern, of what has such a name; may be "
-    "repeated. "
-    "[default: float32]",
+    help=(
+        "mixed: matmuls, convolutions and attention may round their operands to float16; "
+        "float16: also sums and results; bfloat16: operands to bfloat16. int8: quantized "
+        "matmuls may round their activations to 8 bits. With a pattern, for matching nodes "
+        "(repeatable).  [default: float32]"
+    ),
 )
 AUTO = "auto"
 _MODE_HELP = (
-    "int8: products by weights of few bits may round their other operand to 8 bits; mixed, "
-    "float16, bfloat16: products and attention may compute in these."
+    "int8: quantized matmuls may round their activations to 8 bits; mixed, float16, "
+    "bfloat16: matmuls and attention may use these."
 )
 
 

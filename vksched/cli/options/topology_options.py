@@ -17,16 +17,20 @@ topology_option = click.option(
     "--topology",
     "topology_file",
     metavar="FILE|preset:NAME",
-    help="Plan for the devices of a YAML or JSON file, here or not, or of a preset: "
-    "vksched devices --presets lists these.",
+    help=(
+        "Plan for a topology in a YAML or JSON file, or for a preset; see vksched devices "
+        "--presets."
+    ),
 )
 what_if_option = click.option(
     "--what-if",
     "what_ifs",
     multiple=True,
     metavar="CHANGE",
-    help='Tell what a run would take after a change: "-DEVICE" or "+preset:CARD@LINK", several '
-    "separated by commas; may be repeated.",
+    help=(
+        'Predict a run after a change: "-DEVICE" or "+preset:CARD@LINK", several separated by '
+        "commas (repeatable)."
+    ),
 )
 
 

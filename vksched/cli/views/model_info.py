@@ -31,10 +31,10 @@ LATER, BETWEEN = "later", "between stages"
 
 
 LEGEND = {
-    FUSED: "in one kernel with another node, or the same as one",
-    VIEW: "the result is a part of the operand's memory",
-    FOLDED: "computed once, on the host",
-    IDLE: "the result is an operand, or nothing reads it",
+    FUSED: "fused with another node, or a duplicate of one",
+    VIEW: "a view of the operand's memory",
+    FOLDED: "constant, computed once on the host",
+    IDLE: "an identity, or dead code",
     LATER: "in a later stage",
     BETWEEN: "on the host, after the first stage",
 }

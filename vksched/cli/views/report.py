@@ -37,8 +37,10 @@ report_option = click.option(
     flag_value=PRINTED,
     metavar="[FILE.svg|FILE.json]",
     callback=_checked,
-    help="Tell what each device did in the runs after the first, and what was predicted; with one "
-    "run in all, run once more.",
+    help=(
+        "Report the activity of each device in all runs after the first, and the predicted one; "
+        "a single run is repeated once."
+    ),
 )
 
 
