@@ -206,7 +206,7 @@ def start(watch: Watch) -> None:
                 _server = Server(() if _server is None else _server.watches)
             _server.watches.append(watch)
     except (VkschedError, OSError, RuntimeError) as error:  # no socket or thread
-        warn(f"[monitor] the scheduler is not told of: {error}")
+        warn(f"[monitor] the scheduler is not monitored: {error}")
 
 
 def stop(watch: Watch) -> None:

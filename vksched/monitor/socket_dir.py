@@ -135,7 +135,7 @@ def connect(path: Path) -> socket.socket:
         found = os.lstat(path)
     except OSError as error:
         raise VkschedError(
-            f"[top] expected a process that tells of itself at {path}, got none; try "
+            f"[top] expected a monitored process at {path}, got none; try "
             "VKSCHED_MONITOR=1 or vs.Scheduler(monitor=True) there"
         ) from error
     if not stat.S_ISSOCK(found.st_mode) or not _private(found):
@@ -152,7 +152,7 @@ def connect(path: Path) -> socket.socket:
         if error.errno == errno.ECONNREFUSED:  # its process was killed
             with contextlib.suppress(OSError):
                 path.unlink()
-        raise VkschedError(f"[top] nobody answers at {path}: {error.strerror}") from error
+        raise VkschedError(f"[top] no process listens at {path}: {error.strerror}") from error
     if not is_mine(own):
         own.close()
         raise VkschedError(f"[top] expected a process of this user at {path}, got another's")

@@ -71,9 +71,7 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
     help="Configuration of signals: devices and sharding, as for vs.Scheduler(config=).",
 )
 @precision_option
-@click.option(
-    "--node", metavar="NAME", help="Show details of a node, or of all that match PATTERN."
-)
+@click.option("--node", metavar="NAME", help="Show details of the nodes whose names match NAME.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--svg", metavar="FILE.svg", help="Also write a drawing of the plan to FILE.")
 @click.option(

@@ -258,7 +258,7 @@ class RemoteWorker:
         try:
             return link_of(found["bytes_per_s"], found["latency_s"])
         except Wrong as error:
-            raise self._mark_lost(f"it says what makes no sense: {error}") from error
+            raise self._mark_lost(f"it sent an invalid message: {error}") from error
 
     def _mark_lost(self, why: str) -> HostLost:
         """Close the connection and return the error that reports it."""
@@ -411,7 +411,7 @@ class RemoteWorker:
                 error.host = fields["host"] or self.name
             self._note(run_of(fields), error=error, torn=torn)
         else:
-            raise Wrong(f"a worker does not say {message.kind}")
+            raise Wrong(f"a worker must not send {message.kind}")
 
     def _note(self, run: RunKey, **what: object) -> None:
         with self._changed:
@@ -470,7 +470,7 @@ class RemoteWorker:
         kinds = {name: each.spec.kind for name, each in infos.items()}
         gone = [n for n, old in self._device_infos.items() if kinds.get(n) != old.spec.kind]
         if gone:
-            self.channel.mark_lost(f"it tells no more of {', '.join(gone)}, which it had")
+            self.channel.mark_lost(f"it no longer reports {', '.join(gone)}, which it had")
             return
         self._device_infos = infos
 

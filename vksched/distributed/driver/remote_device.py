@@ -95,7 +95,7 @@ class RemoteStates:
         answer = self._ask("read", {"key": self._keys[key]})
         (array,) = unpack([answer.fields], answer.payload)
         if (array.shape, array.dtype.name) != self._types[key]:
-            raise DeviceError(f"[cluster] {self._worker.name} gave a state of another type back")
+            raise DeviceError(f"[cluster] {self._worker.name} returned a state of another type")
         return np.array(array, copy=True)
 
     def write(self, key: object, array: NDArray) -> None:

@@ -42,6 +42,6 @@ def send_weights(
     answer = channel.ask("missing", {"plan": number}, [text], timeout_s)
     missing: list[str] = document_of(bytes(answer.payload or b""), [str], "missing weights")
     if not asked.keys() >= set(missing):
-        raise Wrong(f"{channel.peer} misses weights that nobody named")
+        raise Wrong(f"{channel.peer} requests unknown weights")
     for name in dict.fromkeys(missing):
         channel.ask("weight", {"plan": number, "hash": name}, weights[name], timeout_s)

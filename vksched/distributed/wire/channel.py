@@ -265,7 +265,7 @@ class Channel:
         except Closed as error:
             self.mark_lost(str(error))
         except Wrong as error:
-            self.mark_lost(f"it said what it may not: {error}")
+            self.mark_lost(f"it sent an invalid message: {error}")
         except Exception as error:
             self.mark_lost(f"{type(error).__name__}: {error}")
         finally:

@@ -85,7 +85,7 @@ class Credentials:
         except FileExistsError:
             raise VkschedError(
                 f"[cluster] expected a new file, got {path}, which is there; try another name, or "
-                "remove it: then no node that has it is reached any more"
+                "remove it: then workers with the old file are unreachable"
             ) from None
         except OSError as error:
             raise VkschedError(

@@ -64,7 +64,7 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
     stream.receive_all(memoryview(head), until_s)
     (size,) = _SIZE.unpack(head)
     if size > MAX_BYTES:
-        raise Closed(f"it says hello in {size} bytes")
+        raise Closed(f"its hello has {size} bytes")
     payload = bytearray(size)
     stream.receive_all(memoryview(payload), until_s)
     try:
@@ -74,7 +74,7 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
             raise Wrong(f"expected protocol {PROTOCOL}, got {theirs['protocol']}")
         check(theirs, HELLO, "its hello")
     except (ValueError, RecursionError) as error:
-        raise Closed(f"it says no hello of this version: {error}") from None
+        raise Closed(f"its hello is invalid: {error}") from None
     return theirs
 
 
@@ -88,7 +88,7 @@ def require_equal(mine: Fields, theirs: Fields, who: str) -> None:
     if off:
         raise DeviceError(
             f"[cluster] expected the same vksched here and at {who}, got {'; '.join(off)}; try "
-            "installing the same version at both, with shaders that the same compiler made"
+            "installing the same version at both, with shaders of the same compiler"
         )
 
 

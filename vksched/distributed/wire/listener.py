@@ -183,7 +183,7 @@ class Listener:
             finally:
                 self._threads.release()
             if not in_time:
-                raise Closed("another connection needed its place")
+                raise Closed("it was evicted by another connection")
             require_equal(self._mine, theirs, "the other end")
             self._welcome(stream, theirs)
         except (Closed, DeviceError):  # the peer reports the error to its user

@@ -151,7 +151,7 @@ def decode(text: bytes, payload_bytes: int) -> Message:
     if payload_bytes > form.payload_bytes:
         raise Wrong(f"expected at most {form.payload_bytes} bytes with {kind}, got {payload_bytes}")
     if (ask is not None) != (to is None and form.answer is not None):
-        raise Wrong(f"{kind} came with the number of a question where it is none, or without one")
+        raise Wrong(f"{kind} came with an unexpected request number, or without one")
     return Message(kind, data, ask, to)
 
 

@@ -71,7 +71,7 @@ def decode_run_stats(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
     Wrong
         The bytes are invalid.
     """
-    data, rows = document_of(text, _RAN, "what a run cost")
+    data, rows = document_of(text, _RAN, "run statistics")
     decoded = RunStats(*data)
     splits = tuple(SplitStats(*each) for each in decoded.splits)
     stats = decoded._replace(

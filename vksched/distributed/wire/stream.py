@@ -98,7 +98,7 @@ class Stream:
                 raise Closed(_why(error)) from None
             if count:
                 return count
-            raise Closed("it hung up")
+            raise Closed("it closed the connection")
         raise Closed("it is closed")
 
     def receive_all(self, into: memoryview, until_s: float | None = None) -> None:

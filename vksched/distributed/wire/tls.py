@@ -115,7 +115,7 @@ class Security:
 def _greeting(stream: Stream, until_s: float) -> bytes:
     """Return the random bytes of the peer."""
     if _read(stream, len(GREETING), until_s) != GREETING:
-        raise Closed("it speaks another language")
+        raise Closed("it uses another protocol")
     return _read(stream, NONCE_BYTES, until_s)
 
 

@@ -215,7 +215,7 @@ class Session:
         elif message.ask is not None:
             self._queue(channel, message)
         else:
-            raise Wrong(f"a driver does not say {message.kind}")
+            raise Wrong(f"a driver must not send {message.kind}")
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         threading.Thread(target=self._free, name="vksched-free", daemon=True).start()

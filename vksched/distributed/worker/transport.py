@@ -85,9 +85,9 @@ class PeerHandler:
 
     def _require_value(self, message: Message) -> None:
         if message.kind != "value":
-            raise Wrong(f"a worker says {message.kind} to drivers alone")
+            raise Wrong(f"a worker sends {message.kind} to drivers only")
         if not self._is_current():
-            raise Wrong(f"a value came from who is not {self._host} as the driver means it")
+            raise Wrong(f"a value came from a peer other than {self._host} as the driver means it")
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         self._echoes.close()
@@ -184,7 +184,7 @@ class Peers:
         with self._lock:
             address, pair = self._hosts.get(host, ("", ""))
             if not address:
-                raise self._lost(host, "nobody said where it is")
+                raise self._lost(host, "its address is unknown")
             lock = self._locks.setdefault(host, threading.Lock())
         with lock:
             found = self._channels.get(host)

@@ -92,8 +92,8 @@ class WeightCache:
             if not self._has_warned:
                 self._has_warned = True
                 warn(
-                    f"[cluster] weights are not kept: {error}; try VKSCHED_CACHE=<folder>, or free "
-                    f"{format_bytes(data.nbytes)} there"
+                    f"[cluster] weights are not cached: {error}; try VKSCHED_CACHE=<folder>, or free"
+                    f" {format_bytes(data.nbytes)} there"
                 )
             return data
 

@@ -117,7 +117,7 @@ class WeightRegistry:
         it or was released.
         """
         if not HASH.fullmatch(name) or hash_of([data]) != name:
-            raise DeviceError(f"[cluster] a weight came that has not the hash {name[:64]!r}")
+            raise DeviceError(f"[cluster] received a weight without the hash {name[:64]!r}")
         stored = self._cache.keep(name, data)
         with self._lock:
             self._of(plan)[name] = stored
