@@ -129,7 +129,7 @@ class BaselineProcess:
         except queue.Empty:
             raise BaselineFailed(f"no answer within {limit_s:g} s") from None
         if line is None:
-            raise BaselineFailed(f"its process ended{self._last_words()}")
+            raise BaselineFailed(f"its process ended{self._stderr_tail()}")
         try:
             answer = json.loads(line)
         except ValueError:
@@ -148,7 +148,7 @@ class BaselineProcess:
                 self._process.stdin.write(json.dumps(request) + "\n")
                 self._process.stdin.flush()
             except OSError:
-                raise BaselineFailed(f"its process ended{self._last_words()}") from None
+                raise BaselineFailed(f"its process ended{self._stderr_tail()}") from None
             answer = self._answer(limit_s)
             # some workers wait by spinning, on a core that the next one needs
             self._signal("SIGSTOP")
@@ -197,7 +197,7 @@ class BaselineProcess:
             except BaselineFailed:
                 return  # the next case starts a new process
 
-    def _last_words(self) -> str:
+    def _stderr_tail(self) -> str:
         self._stderr_file.seek(0)
         lines = [line.strip() for line in self._stderr_file.read().splitlines() if line.strip()]
         return f": {lines[-1][:200]}" if lines else ""

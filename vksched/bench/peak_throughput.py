@@ -76,8 +76,8 @@ def measure_ceiling(device: Device) -> Ceiling:
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     out, source = np.empty_like(a), np.ones(COPY_WORDS, np.float32)
     target = np.zeros_like(source)
-    flops = 2 * 1024**3 / _least_s(lambda: np.matmul(a, a, out=out))
-    moved = 2 * source.nbytes / _least_s(lambda: np.copyto(target, source))
+    flops = 2 * 1024**3 / _fastest_s(lambda: np.matmul(a, a, out=out))
+    moved = 2 * source.nbytes / _fastest_s(lambda: np.copyto(target, source))
     return Ceiling(flops, moved, "numpy.matmul of 1024 x 1024", "numpy.copyto")
 
 
@@ -143,7 +143,7 @@ def _submit_s(
         recording.dispatch(pipeline, (groups, 1, 1), push)
 
     with _recorded(context, record) as run:
-        return min(_each_s(run, repeats))
+        return min(_call_times(run, repeats))
 
 
 @contextmanager
@@ -167,14 +167,14 @@ def _recorded(
     recording.close()
 
 
-def _least_s(call: Callable[[], object]) -> float:
+def _fastest_s(call: Callable[[], object]) -> float:
     def timed() -> None:
         call()
 
-    return min(_each_s(timed, REPEATS))
+    return min(_call_times(timed, REPEATS))
 
 
-def _each_s(call: Callable[[], float | None], repeats: int) -> list[float]:
+def _call_times(call: Callable[[], float | None], repeats: int) -> list[float]:
     """Return the seconds of calls, as returned by them or measured, without the first."""
     times = []
     for _ in range(repeats + 1):

@@ -139,7 +139,7 @@ def _seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _others(devices: Collection[str]) -> str:
+def _other_devices(devices: Collection[str]) -> str:
     return f"{', '.join(sorted(devices))} takes a part of it" if devices else ""
 
 
@@ -194,11 +194,11 @@ class Ours:
     def _model(self, spec: Spec) -> dict[str, Any]:
         self._pair = run = NetworkRun(self._sched, spec)
         answer = {"result": run.result(), "bytes": run.memory_bytes}
-        return {**answer, "note": _others(run.devices - {self._device})}
+        return {**answer, "note": _other_devices(run.devices - {self._device})}
 
     def _file(self, spec: Spec) -> dict[str, Any]:
         self._pair = run = FileRun(self._sched, spec["file"], arrays_of(spec))
-        return {"result": run.result(), "note": _others(run.devices - {self._device})}
+        return {"result": run.result(), "note": _other_devices(run.devices - {self._device})}
 
     def _copy(self, spec: Spec) -> dict[str, Any]:
         self._pair = run = BusCopy(self.device, arrays_of(spec)["x0"], spec["direction"])
@@ -218,7 +218,7 @@ class Ours:
             self._language = opened()
         self._pair = run = LanguageRun(spec, self._language, opened)
         result = run.result()
-        return {"result": result, "bytes": run.memory_bytes, "note": _others(run.elsewhere)}
+        return {"result": result, "bytes": run.memory_bytes, "note": _other_devices(run.elsewhere)}
 
     def _for(self, spec: Spec) -> Scheduler:
         return self._plain if spec.kind == "chain" and not spec.get("fused") else self._sched

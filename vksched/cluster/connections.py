@@ -109,7 +109,7 @@ class ClusterConnections:
         self, returned: Callable[[str], None], left_out: Callable[[], Collection[str]]
     ) -> None:
         self._watcher = threading.Thread(
-            target=self._look, args=(returned, left_out), name="vksched-rejoin", daemon=True
+            target=self._reconnect, args=(returned, left_out), name="vksched-rejoin", daemon=True
         )
         self._watcher.start()
 
@@ -121,7 +121,7 @@ class ClusterConnections:
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
 
-    def _look(
+    def _reconnect(
         self, returned: Callable[[str], None], left_out: Callable[[], Collection[str]]
     ) -> None:
         missing: set[str] = set()
@@ -145,7 +145,7 @@ class ClusterConnections:
         """
         others = self._here() if len(self._by_name) <= MAX_MEASURED else ()
         pairs = [(a, b) for a in names for b in others if a != b]
-        apart = self._apart(pairs)
+        apart = self._unreachable_pairs(pairs)
         for (a, b), error in apart.items():
             if {a, b} <= self._here() and (a < b or (b, a) not in apart):
                 warn(
@@ -167,12 +167,16 @@ class ClusterConnections:
     def _is_reached(self, name: str) -> bool:
         """Return True if a worker and all connected workers reach each other."""
         others = self._here() - {name}
-        reached = not self._apart([p for each in others for p in ((name, each), (each, name))])
+        reached = not self._unreachable_pairs(
+            [p for each in others for p in ((name, each), (each, name))]
+        )
         if reached:  # but without the effects of a run's traffic if it returns soon
             self._waits[name] = min(self._waits.get(name, 1) * 2, LOOK_LESS)
         return reached
 
-    def _apart(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], DeviceError]:
+    def _unreachable_pairs(
+        self, pairs: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], DeviceError]:
         """Return the pairs of workers that cannot reach each other, with reasons.
 
         All pairs are tried concurrently, because each failure takes seconds.

@@ -42,7 +42,7 @@ def find_ray(address: str) -> str:
     DeviceError
         Nothing or another protocol answers there, or another user may have written the file.
     """
-    place = _place(address)
+    place = _cluster_address(address)
     if place is None:
         return address
     host, _, port = place.removeprefix(CLIENT).rpartition(":")
@@ -65,7 +65,7 @@ def _none(address: str, place: str, why: str) -> DeviceError:
     )
 
 
-def _place(address: str) -> str | None:
+def _cluster_address(address: str) -> str | None:
     """Return the address of the Ray cluster, or None if Ray has to search for it."""
     if address != AUTO:
         return address

@@ -78,13 +78,13 @@ def start(address: str = AUTO, security: str = SECURITY[0]) -> list[RayWorker]:
         Ray is missing, there is no cluster at the address, or a worker cannot start.
     """
     with _ray(address) as ray:
-        return _started(ray, security).workers
+        return _start_missing(ray, security).workers
 
 
 def workers(address: str = AUTO) -> list[RayWorker]:
     """Return the workers that run on a Ray cluster now."""
     with _ray(address) as ray:
-        return sorted(_about(ray, _actors(ray)))
+        return sorted(_describe(ray, _actors(ray)))
 
 
 def stop(address: str = AUTO) -> list[str]:
@@ -109,7 +109,7 @@ def find(address: str = AUTO) -> Cluster:
     """
     with _ray(address) as ray:
         here = "" if address.startswith(CLIENT) else ray.get_runtime_context().get_node_id()
-        there = _started(ray, SECURITY[0], here)
+        there = _start_missing(ray, SECURITY[0], here)
     wanted = [worker for worker in there.workers if worker.computer != here]
     if not wanted:
         raise DeviceError(
@@ -118,11 +118,11 @@ def find(address: str = AUTO) -> Cluster:
         )
 
     key = Credentials.of_text(there.key, "the Ray cluster")
-    locate = _Locating(address, here, wanted).locate
+    locate = _WorkerLocator(address, here, wanted).locate
     return Cluster([worker.address for worker in wanted], key, there.security, locate)
 
 
-class _Locating:
+class _WorkerLocator:
     """Locate lost workers, and restart workers that do not run."""
 
     def __init__(self, address: str, here: str, workers: Sequence[RayWorker]) -> None:
@@ -135,7 +135,7 @@ class _Locating:
         if time.monotonic() - self._asked_s >= ASK_S:
             try:
                 with _ray(self._address) as ray:
-                    found = _started(ray, SECURITY[0], self._here).workers
+                    found = _start_missing(ray, SECURITY[0], self._here).workers
                 self._places = {worker.name: worker.address for worker in found}
             finally:
                 self._asked_s = time.monotonic()
@@ -169,7 +169,7 @@ def _ray(address: str) -> Iterator[Any]:
             ray.shutdown()
 
 
-class _Started(NamedTuple):
+class _RunningWorkers(NamedTuple):
     """The workers of a Ray cluster, with their key and security."""
 
     workers: list[RayWorker]
@@ -177,7 +177,7 @@ class _Started(NamedTuple):
     security: str
 
 
-def _started(ray: Any, security: str, besides: str = "") -> _Started:
+def _start_missing(ray: Any, security: str, besides: str = "") -> _RunningWorkers:
     """Return a worker for each host; start missing ones.
 
     security: security of a first worker. besides: id of a host that needs no worker.
@@ -186,7 +186,7 @@ def _started(ray: Any, security: str, besides: str = "") -> _Started:
 
     known = _actors(ray)
     key, security = _credentials(ray, known) or (Credentials.make().text(), security)
-    found = _about(ray, known)
+    found = _describe(ray, known)
     names, taken = {worker.name for worker in found}, {worker.computer for worker in found}
     free = (name for number in range(1, 1 << 20) if (name := f"node{number}") not in names)
     begun: dict[str, Any] = {}
@@ -206,7 +206,7 @@ def _started(ray: Any, security: str, besides: str = "") -> _Started:
                 scheduling_strategy=where,
             )
             begun[name] = actor_class.remote(name, key, security, computer["NodeManagerAddress"])
-        return _Started(sorted([*found, *_about(ray, begun)]), key, security)
+        return _RunningWorkers(sorted([*found, *_describe(ray, begun)]), key, security)
 
 
 @contextmanager
@@ -240,7 +240,7 @@ def _actors(ray: Any) -> dict[str, Any]:
     return found
 
 
-def _about(ray: Any, actors: dict[str, Any]) -> list[RayWorker]:
+def _describe(ray: Any, actors: dict[str, Any]) -> list[RayWorker]:
     asked = [actor.about.remote() for actor in actors.values()]
     return [RayWorker(*each) for each in ray.get(asked, timeout=ANSWER_S)]
 

@@ -190,10 +190,10 @@ class Activity:
     def _count(self, plan: PlanValue, tick: float, runs: int) -> None:
         self.runs += runs
         self.lately.add(tick * TICK_S, runs)
-        for name, moved in self._moved_by(plan).items():
+        for name, moved in self._count_transfers(plan).items():
             self.devices[name].move(tick, runs, moved)
 
-    def _moved_by(self, plan: PlanValue) -> dict[str, Moved]:
+    def _count_transfers(self, plan: PlanValue) -> dict[str, Moved]:
         known = self._moved.get(id(plan))
         if known is not None and known[0]() is plan:
             return known[1]

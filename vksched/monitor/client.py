@@ -117,12 +117,12 @@ class Client:
         other = False
         for key, _ in self.selector.select(max(0.0, timeout_s)):
             if isinstance(key.data, Connection):
-                self._take(key.data)
+                self._handle(key.data)
             else:
                 other = True
         return other
 
-    def _take(self, connection: Connection) -> None:
+    def _handle(self, connection: Connection) -> None:
         number = connection.socket.fileno()
         connection.read()
         if not connection.open:

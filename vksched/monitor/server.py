@@ -166,14 +166,14 @@ class Server:
         """Return the current line; it is updated at most once per tick."""
         now_s = time.monotonic()
         if now_s - self._line_cache[0] > TICK_S / 2 or not self._line_cache[1]:
-            looks = map(_look, list(self.watches)[:SCHEDULERS])
+            looks = map(_snapshot, list(self.watches)[:SCHEDULERS])
             snapshots = tuple(look for look in looks if look is not None)
             about = os.getpid(), _program(), _STARTED_S, time.time(), TICK_S
             self._line_cache = now_s, encode(ProcessNow(FORMAT, __version__, *about, snapshots))
         return self._line_cache[1]
 
 
-def _look(watch: Watch) -> SchedulerNow | None:
+def _snapshot(watch: Watch) -> SchedulerNow | None:
     """Return the snapshot of a scheduler, or None if it is being closed."""
     try:
         return watch.look()

@@ -64,7 +64,7 @@ def folder(make: bool = False) -> Path:
     if not stat.S_ISDIR(found.st_mode) or not _private(found):
         raise VkschedError(
             f"[monitor] expected {path} to be a folder of this user's alone (mode 700), got "
-            f"{_about(found)}; try removing it, or setting XDG_RUNTIME_DIR to such a folder"
+            f"{_describe(found)}; try removing it, or setting XDG_RUNTIME_DIR to such a folder"
         )
     return path
 
@@ -86,7 +86,7 @@ def _private(found: os.stat_result) -> bool:
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
-def _about(found: os.stat_result) -> str:
+def _describe(found: os.stat_result) -> str:
     kind = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFSOCK: "a socket"}
     what = kind.get(stat.S_IFMT(found.st_mode), "a file")
     return f"{what} of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}"
@@ -140,7 +140,7 @@ def connect(path: Path) -> socket.socket:
         ) from error
     if not stat.S_ISSOCK(found.st_mode) or not _private(found):
         raise VkschedError(
-            f"[top] expected {path} to be a socket of this user's alone, got {_about(found)}"
+            f"[top] expected {path} to be a socket of this user's alone, got {_describe(found)}"
         )
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -98,7 +98,7 @@ class Watch:
             busy=busy,
             # excludes an unfinished one
             history=tuple(round(100 * share) for share in history[:-1]),
-            now=_words(min(at_work, key=lambda each: each.since_s)) if at_work else "",
+            now=_describe(min(at_work, key=lambda each: each.since_s)) if at_work else "",
             queue=len(at_work),
             memory_used_bytes=None if usage.used_bytes is None else max(0, usage.used_bytes),
             memory_total_bytes=usage.total_bytes,
@@ -124,7 +124,7 @@ def _memory_usage(device: Device) -> tuple[MemoryUsage, float | None]:
     return usage, sensors.temperature_c(usage.pci)
 
 
-def _words(work: InFlightSplit) -> str:
+def _describe(work: InFlightSplit) -> str:
     """Return a description of a device's current work."""
     ops = ", ".join(work.ops[:OPS]) + (", ..." if len(work.ops) > OPS else "")
     nodes = "1 node" if work.nodes == 1 else f"{work.nodes} nodes"

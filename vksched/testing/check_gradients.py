@@ -163,7 +163,7 @@ def on_scheduler(sched: Scheduler, by: str, case: OpSample) -> Outcome:
     try:
         function, wide = function_of(narrow), function_of(in_float64(narrow))
         got = _run(sched, function)
-        error, wrong = _far(got, wide)
+        error, wrong = _largest_error(got, wide)
     except VkschedError as failed:
         return Outcome(case.op, case.id, by, wrong=str(failed))
     return Outcome(case.op, case.id, by, error=error, wrong=wrong)
@@ -180,7 +180,7 @@ def _run(sched: Scheduler, function: Function) -> dict[str, NDArray]:
     return results
 
 
-def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
+def _largest_error(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
     """Return the largest error relative to the largest gradient, and a description of errors."""
     exact = evaluate(wide.backward, wide.feeds)
     changes: dict[str, NDArray] = {}

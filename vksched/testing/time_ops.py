@@ -65,7 +65,7 @@ def measure(case: OpSample, runners: Iterable[Runner], repeat: int) -> list[Timi
     """Return the times of one sample; devices that cannot run it are omitted."""
     attrs, out = Attrs(case.attrs), []
     work = case.declaration.work(case.types, case.result_type(), attrs)
-    numpy_s = _least(case.expected, repeat)
+    numpy_s = _fastest_s(case.expected, repeat)
     for runner in runners:
         try:
             times = runner.time(case, runner.device.limits, repeat)
@@ -77,7 +77,7 @@ def measure(case: OpSample, runners: Iterable[Runner], repeat: int) -> list[Timi
     return out
 
 
-def _least(function: Any, repeat: int) -> float:
+def _fastest_s(function: Any, repeat: int) -> float:
     times = []
     for _ in range(repeat):
         start = time.perf_counter()

@@ -353,13 +353,13 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
                 f"{flops:.3g}",
                 f"{moved:.3g}",
                 "" if share is None else f"{100 * share:.0f} % {_bound(result, device)}",
-                *(_reading(result, figure) if reads else ()),
+                *(_token_cells(result, figure) if reads else ()),
                 figure.note,
             )
     return table
 
 
-def _reading(result: Result, figure: Figure) -> tuple[str, str]:
+def _token_cells(result: Result, figure: Figure) -> tuple[str, str]:
     """Return tokens per second and memory."""
     from ...bench.baselines.workloads import tokens_of
     from ...common.formatting import format_bytes, format_number

@@ -92,15 +92,17 @@ def _measured(
     except KeyboardInterrupt:
         click.echo("stopped; earlier measurements of this device are unchanged", err=True)
         raise
-    return _about(device.spec, calibrator, known)
+    return _describe(device.spec, calibrator, known)
 
 
 def _cleared(device: Device, calibrator: Calibrator) -> dict[str, Any]:
-    row = _about(device.spec, calibrator, None)
+    row = _describe(device.spec, calibrator, None)
     return {**row, "cleared": calibrator.forget(device.spec)}
 
 
-def _about(spec: DeviceSpec, calibrator: Calibrator, known: Calibration | None) -> dict[str, Any]:
+def _describe(
+    spec: DeviceSpec, calibrator: Calibrator, known: Calibration | None
+) -> dict[str, Any]:
     row = tuning_options.row_of(spec, calibrator.file(spec))
     return row if known is None else {**row, "calibration": known.as_dict()}
 

@@ -100,7 +100,7 @@ def generate(
         raise click.UsageError("--system needs --chat.")
     sampling = _sampling(**chosen)
     asked = [*_system_message(system), _user_message(prompt)] if chats else prompt
-    with _opened(model_file, devices, ctx, cache_type, precision, as_json, asked) as chat:
+    with _load_chat(model_file, devices, ctx, cache_type, precision, as_json, asked) as chat:
         answer = chat.generate(asked, n, sampling)
         start = time.perf_counter()
         text = "".join(answer) if as_json else _stream(answer)
@@ -138,7 +138,7 @@ def chat(
     ends the program.
     """
     sampling = _sampling(**chosen)
-    with _opened(model_file, devices, ctx, cache_type, precision, False) as talk:
+    with _load_chat(model_file, devices, ctx, cache_type, precision, False) as talk:
         talk.model.chat_template  # noqa: B018 - an error now, not after the first line
         messages = _system_message(system)
         while (line := _ask()) is not None:
@@ -165,7 +165,7 @@ def _sampling(seed: int | None, **chosen: Any) -> Sampling:
 
 
 @contextmanager
-def _opened(
+def _load_chat(
     model_file: str,
     devices: str | None,
     ctx: int | None,

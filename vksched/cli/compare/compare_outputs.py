@@ -118,12 +118,12 @@ def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Differ
         return rows, [text for text in (known, inputs.error_text(error)) if text]
     if any(d.wrong for d in again):
         return rows, ["onnxruntime differs from vksched, too"]
-    where = _parting(case)
+    where = _first_difference(case)
     verdict = f"the onnx evaluator is wrong{f' at {where}' if where else ''}, not vksched: "
     return _acquitted(rows, _BY_OTHER), [f"{verdict}onnxruntime gives what vksched gives"]
 
 
-def _parting(case: ComparedRun) -> str:
+def _first_difference(case: ComparedRun) -> str:
     """Return the first node that the two references compute differently, or ""."""
     from ...importers.onnx.nodes.cpu_node import describe
 

@@ -107,7 +107,7 @@ def compare_steps(
         raise VkschedError("[check] the run that keeps quantised values differs from the first")
     cuts = {name: np.asarray(ours[name]) for name in names}
     ends = {name: value for name, value in outputs.items() if name not in cuts}
-    parts = _take_apart(model, cuts, list(ends))
+    parts = _split_model(model, cuts, list(ends))
     found = reference.values(parts, {**inputs, **cuts}, [*ends, *(f"{n}{AGAIN}" for n in cuts)])
     off, wrong = [], []
     for value in _judged(nodes, cuts, {n: found[f"{n}{AGAIN}"] for n in cuts}, tolerance):
@@ -159,7 +159,7 @@ def _off(
     return Off(node, name, int(np.count_nonzero(far)), far.size, int(far.max()))
 
 
-def _take_apart(model: Model, cuts: Mapping[str, Any], outputs: Sequence[str]) -> ModelProto:
+def _split_model(model: Model, cuts: Mapping[str, Any], outputs: Sequence[str]) -> ModelProto:
     """Return a model with quantized values as inputs, and their recomputed values as renamed
     outputs.
     """

@@ -187,9 +187,9 @@ def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str,
     results = {name: scope_name(node) for node in nodes for name in node.output if name}
 
     def owner(name: str) -> str:
-        found = next((each for each in _beginnings(name, ".") if each in names), "")
+        found = next((each for each in _prefixes(name, ".") if each in names), "")
         if not found:  # from a branch, loop body or function, named after its result
-            found = next((results[e] for e in _beginnings(name, JOINT) if e in results), "")
+            found = next((results[e] for e in _prefixes(name, JOINT) if e in results), "")
         return found
 
     found: dict[str, set[str]] = {}
@@ -206,7 +206,7 @@ def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str,
     return found
 
 
-def _beginnings(name: str, joint: str) -> Iterator[str]:
+def _prefixes(name: str, joint: str) -> Iterator[str]:
     """Yield a name, then its prefixes without the last component."""
     parts = name.split(joint)
     return (joint.join(parts[:end]) for end in range(len(parts), 0, -1))

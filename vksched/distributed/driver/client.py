@@ -254,7 +254,7 @@ class RemoteWorker:
 
     def measure_to(self, host: str) -> Link:
         """Measure the link to another worker's memory. Raise HostLost on failure."""
-        found = self._ask_about(host, "measure", PREPARE_S).fields
+        found = self._request_device(host, "measure", PREPARE_S).fields
         try:
             return link_of(found["bytes_per_s"], found["latency_s"])
         except Wrong as error:
@@ -269,9 +269,9 @@ class RemoteWorker:
 
     def reach(self, host: str) -> None:
         """Connect this worker to another one if necessary. Raise HostLost on failure."""
-        self._ask_about(host, "reach", ANSWER_S)
+        self._request_device(host, "reach", ANSWER_S)
 
-    def _ask_about(self, host: str, kind: str, timeout_s: float) -> Message:
+    def _request_device(self, host: str, kind: str, timeout_s: float) -> Message:
         fields = {"host": host, "hosts": self._workers.hosts(self, [host])}
         try:
             return self.channel.ask(kind, fields, (), timeout_s)

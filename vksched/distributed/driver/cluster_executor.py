@@ -165,7 +165,7 @@ class ClusterExecutor(BaseExecutor):
             self._give_up(run, interrupted=not isinstance(raised, Exception))
             cause = self._assign_first_error(run)
             self._reporter.tell_events(record.number, self._events(run))
-            self._tell_failed(record, start, cause)
+            self._report_failure(record, start, cause)
             if cause is raised:
                 raise
             raise cause from raised
@@ -181,7 +181,7 @@ class ClusterExecutor(BaseExecutor):
     def _start(self, run: _Run, host: Worker, feeds: Mapping[int, NDArray]) -> None:
         run.started.append(host.name)
         try:
-            failed = partial(self._heard, run, host.name)
+            failed = partial(self._host_failed, run, host.name)
             host.start(run.key, feeds, failed, self._trace.active)
         except Exception as error:
             run.started.remove(host.name)
@@ -190,7 +190,7 @@ class ClusterExecutor(BaseExecutor):
             run.first_error.add(host.name, error)
             raise
 
-    def _heard(self, run: _Run, host: str, error: BaseException) -> None:
+    def _host_failed(self, run: _Run, host: str, error: BaseException) -> None:
         """Handle a failure of a host's part: the own part stops waiting for its values."""
         run.first_error.add(host, error)
         self._transport.abort(run.key)
@@ -307,7 +307,7 @@ class ClusterExecutor(BaseExecutor):
         spec = self._parts[host].plan.topology.devices[device]
         return self.plan.topology.index(on(host, spec.name))
 
-    def _tell_failed(self, record: RunRecord, start: float, error: BaseException) -> None:
+    def _report_failure(self, record: RunRecord, start: float, error: BaseException) -> None:
         self._reporter.tell_failed(record, self._working[0], start, error)
 
     # -- reports -----------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ class ClusterExecutor(BaseExecutor):
         """
         super().shutdown()
         if self._threads:  # called from a callback of a run
-            return (_Later(self._release),)
+            return (_DeferredRelease(self._release),)
         return self._release()
 
     def _release(self) -> tuple[Closing, ...]:
@@ -374,7 +374,7 @@ class ClusterExecutor(BaseExecutor):
         return self._own.shutdown()
 
 
-class _Later:
+class _DeferredRelease:
     """Resources that can be freed only after a run has ended."""
 
     def __init__(self, free: Callable[[], tuple[Closing, ...]]) -> None:

@@ -60,7 +60,7 @@ class Handler(Protocol):
         """Handle the loss of the channel; called once."""
 
 
-class _Open:
+class _PartialMessage:
     """A message with an incomplete payload, and the memory left to fill: None with a number of
     bytes if it is the response to a request that has timed out.
     """
@@ -73,7 +73,7 @@ class _Open:
         self.left = left
 
 
-class _Asked:
+class _PendingRequest:
     """A pending request."""
 
     __slots__ = ("answer", "error", "kind", "place", "there")
@@ -102,8 +102,8 @@ class Channel:
         self._stream, self._handler, self._pulse = stream, handler, heartbeat
         self._numbers = itertools.count(1)
         self._asks = itertools.count(1)
-        self._asked: dict[int, _Asked] = {}
-        self._open: dict[int, _Open] = {}
+        self._asked: dict[int, _PendingRequest] = {}
+        self._open: dict[int, _PartialMessage] = {}
         self._large = threading.BoundedSemaphore(MAX_OPEN_PAYLOADS // 2)
         self._lock = threading.Lock()
         self._error: HostLost | None = None
@@ -155,7 +155,7 @@ class Channel:
         VkschedError
             The error that the peer raised.
         """
-        asked, number = _Asked(kind, place), next(self._asks)
+        asked, number = _PendingRequest(kind, place), next(self._asks)
         with self._lock:
             if self._error is not None:
                 raise copy_error(self._error)
@@ -292,7 +292,7 @@ class Channel:
                 raise Wrong(
                     f"expected {len(message.payload)} bytes with {message.kind}, got {size}"
                 )
-        self._open[number] = _Open(message, size, message.payload)
+        self._open[number] = _PartialMessage(message, size, message.payload)
 
     def _is_awaited(self, message: Message) -> bool:
         """Return True if a message is no response, or its request is still pending."""

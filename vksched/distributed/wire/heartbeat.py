@@ -90,12 +90,12 @@ class HeartbeatMonitor:
         most = max(1, int(self.timeout_s / TICK_S) - 1)
         for channel in self._channels:
             try:
-                self._look_after(channel, most, send)
+                self._check_channel(channel, most, send)
             # for example, no thread can start; other connections continue
             except Exception as error:
                 warn(f"[cluster] a connection could not be ended: {error!r}")
 
-    def _look_after(self, channel: HeartbeatChannel, most: int, send: bool) -> None:
+    def _check_channel(self, channel: HeartbeatChannel, most: int, send: bool) -> None:
         channel.stuck = 0 if channel.delivers() else channel.stuck + 1
         if channel.heard or channel.has_unread():
             channel.heard, channel.quiet = False, 0

@@ -164,13 +164,13 @@ class Listener:
             try:
                 own, (address, *_) = self._socket.accept()
                 threading.Thread(
-                    target=self._take_in, args=(own, address), name="vksched-door", daemon=True
+                    target=self._accept, args=(own, address), name="vksched-door", daemon=True
                 ).start()
             except (OSError, RuntimeError):  # temporarily no files or threads left
                 self._threads.release()
                 self._ended.wait(RETRY_S)
 
-    def _take_in(self, own: socket.socket, address: str) -> None:
+    def _accept(self, own: socket.socket, address: str) -> None:
         stream: Stream | None = None
         try:
             try:

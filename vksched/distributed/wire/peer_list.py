@@ -30,7 +30,7 @@ class PeerList:
     """
 
     def __init__(self, places: Sequence[str]) -> None:
-        self._places = [_place_of(each.strip()) for each in places]
+        self._places = [_parse_address(each.strip()) for each in places]
 
     def allows(self, address: tuple[str, int]) -> bool:
         """Return True if a worker may connect to an address."""
@@ -40,7 +40,7 @@ class PeerList:
         )
 
 
-def _place_of(text: str) -> tuple[Network | str, int | None]:
+def _parse_address(text: str) -> tuple[Network | str, int | None]:
     host, port = text, None
     if _network(text) is None and ":" in text:
         host, port = place_of(text)

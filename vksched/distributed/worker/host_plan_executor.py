@@ -36,7 +36,7 @@ Agree = Callable[[RunResult], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RunArguments:
     """Arguments of a run. feeds: its inputs and received values. unsent: values to send, in the
     order of the splits that produce them.
     """
@@ -63,7 +63,7 @@ class HostPlanExecutor(Executor):
     ) -> None:
         self.part = part
         self._transport = transport
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _RunArguments] = {}
         self.fault: DeviceError | None = None
         """The first failure of its devices, or None."""
         super().__init__(part.plan, devices, trace, timeout_s, progress, numbers, number)
@@ -83,7 +83,7 @@ class HostPlanExecutor(Executor):
         agree: called once all but commits is done; its exception ends the run without changes of
         states.
         """
-        asked = self._asked[key.slot] = _Asked(key, dict(feeds), agree)
+        asked = self._asked[key.slot] = _RunArguments(key, dict(feeds), agree)
         try:
             return self.run(asked.feeds, observers, key.slot)
         finally:
@@ -119,7 +119,7 @@ class HostPlanExecutor(Executor):
         unsent += [step for step in steps if isinstance(step, Send)]
         for step in steps:
             if isinstance(step, Recv):
-                self._take(run, step, split_id)
+                self._receive(run, step, split_id)
         if split_id == len(self._before_commits):
             while unsent:
                 self._send(run, unsent.popleft(), alone=not unsent)
@@ -147,9 +147,9 @@ class HostPlanExecutor(Executor):
 
     def _emit_sent(self, run: RunRecord, each: SentTensor) -> None:
         about = {"split": self._makers[each.value], "to": on(each.host, HOST_LANE)}
-        self._tell_transfer(("send", each.value, each.start_s, each.end_s), run, about)
+        self._emit_transfer(("send", each.value, each.start_s, each.end_s), run, about)
 
-    def _tell_transfer(
+    def _emit_transfer(
         self, transfer: HostSpan, run: RunRecord, about: Mapping[str, object]
     ) -> None:
         name, value, start_s, end_s = transfer
@@ -157,7 +157,7 @@ class HostPlanExecutor(Executor):
         fields = {"node": value, "bytes": size, **about}
         self._trace.emit(Event(name, HOST_LANE, start_s, end_s, run.number, fields, self.number))
 
-    def _take(self, run: RunRecord, step: Recv, position: int) -> None:
+    def _receive(self, run: RunRecord, step: Recv, position: int) -> None:
         type_ = self.plan.graph.nodes[step.value].type
         limit_s = min(self._timeout_s * (1 + self.part.splits), TIMEOUT_MAX)
         asked, start = self._asked[run.slot], self._trace.clock.now()
@@ -173,7 +173,7 @@ class HostPlanExecutor(Executor):
             needed_by = position if position < len(self._before_commits) else HOST
             about = {"of": on(step.host, HOST_LANE), "needed_by": needed_by}
             transfer = "recv", step.value, start, self._trace.clock.now()
-            self._tell_transfer(transfer, run, about)
+            self._emit_transfer(transfer, run, about)
         if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
             name = self.plan.graph.nodes[step.value].name
             error = DeviceError(

@@ -172,9 +172,9 @@ class Peers:
 
     def handler(self, host: str, pair: str) -> PeerHandler:
         """Return the handler of a channel to the worker with this pair secret."""
-        return PeerHandler(self._inbox, host, lambda: self._is_word(host, pair))
+        return PeerHandler(self._inbox, host, lambda: self._is_pair_secret(host, pair))
 
-    def _is_word(self, host: str, pair: str) -> bool:
+    def _is_pair_secret(self, host: str, pair: str) -> bool:
         with self._lock:
             _, known = self._hosts.get(host, ("", ""))
         return bool(known) and hmac.compare_digest(known.encode(), pair.encode())
@@ -226,7 +226,7 @@ class Peers:
             except BaseException:
                 stream.close()
                 raise
-            return self._taken_in(Channel(stream, host, self.handler(host, pair)))
+            return self._confirmed(Channel(stream, host, self.handler(host, pair)))
         except (VkschedError, Closed) as error:
             if self._logged.get(host) != str(error):  # with names and texts of others; logged once
                 self._logged[host] = str(error)
@@ -238,7 +238,7 @@ class Peers:
         lost.host = host
         return lost
 
-    def _taken_in(self, channel: Channel) -> Channel:
+    def _confirmed(self, channel: Channel) -> Channel:
         """Return a channel once the other worker has accepted it too.
 
         Otherwise that worker would not detect its loss, and would wait for values sent on it.

@@ -59,7 +59,7 @@ class WeightCache:
         if path is None:
             return None
         try:
-            found = _opened(path)
+            found = _read_file(path)
         except (OSError, ValueError):  # missing or empty
             return None
         if hash_of([found]) != name:
@@ -85,15 +85,15 @@ class WeightCache:
                 with open(new, "xb") as file:
                     file.write(flat(data))
                 os.replace(new, path)
-                return _opened(path)
+                return _read_file(path)
         except OSError as error:
             with suppress(OSError):
                 new.unlink()
             if not self._has_warned:
                 self._has_warned = True
                 warn(
-                    f"[cluster] weights are not cached: {error}; try VKSCHED_CACHE=<folder>, or free"
-                    f" {format_bytes(data.nbytes)} there"
+                    f"[cluster] weights are not cached: {error}; try VKSCHED_CACHE=<folder>, or"
+                    f" free {format_bytes(data.nbytes)} there"
                 )
             return data
 
@@ -118,7 +118,7 @@ class WeightCache:
                 total -= each
 
 
-def _opened(path: Path) -> NDArray:
+def _read_file(path: Path) -> NDArray:
     """Return the bytes of a file, read-only."""
     if path.stat().st_size >= MAPPED_BYTES:
         return np.memmap(path, np.uint8, "r")

@@ -104,7 +104,7 @@ class PlanRunner:
         try:
             return _PreparedPart(HostPlanExecutor(part, devices, *about, number=number))
         except DeviceError as error:
-            _named(error, part.host)
+            _with_device_name(error, part.host)
             raise
 
     def _devices_of(self, part: HostPlan) -> list[Device]:
@@ -149,7 +149,7 @@ class PlanRunner:
             )
             self._driver.failed(run, error)
             return
-        served.threads.submit(self._carry, served, run, feeds, traced)
+        served.threads.submit(self._run_part, served, run, feeds, traced)
 
     def commit(self, run: RunKey) -> None:
         """Let a ready run commit its states."""
@@ -191,7 +191,7 @@ class PlanRunner:
             served = self._plans.get(run.plan)
             return served.runs.get(run) if served is not None else None
 
-    def _carry(
+    def _run_part(
         self, served: _PreparedPart, run: RunKey, feeds: Mapping[int, NDArray], traced: bool
     ) -> None:
         """Run a part and report its end to the driver; by then the slot is free."""
@@ -209,7 +209,7 @@ class PlanRunner:
                 measured = executor.carry(run, feeds, agree).plan_and_stats
         except BaseException as error:
             self._forget(served, run)
-            self._driver.failed(run, _named(executor.why(error), executor.part.host))
+            self._driver.failed(run, _with_device_name(executor.why(error), executor.part.host))
         else:
             assert measured is not None
             self._forget(served, run)
@@ -221,7 +221,7 @@ class PlanRunner:
             self._running -= 1
 
 
-def _named(error: BaseException, host: str) -> BaseException:
+def _with_device_name(error: BaseException, host: str) -> BaseException:
     """Set the full name of the device that an error blames."""
     cause = error.cause if isinstance(error, CommitFailed) else error
     if isinstance(cause, DeviceError) and cause.device and "/" not in cause.device:

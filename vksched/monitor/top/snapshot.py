@@ -216,7 +216,7 @@ _BY_TYPE: Mapping[str, Callable[[object], Any]] = {
 }
 
 
-def _takes(
+def _validators(
     kind: type[Any], **special: Callable[[object], Any]
 ) -> dict[str, Callable[[object], Any]]:
     """Return the validator of each field, by its type or from `special`."""
@@ -230,11 +230,13 @@ def _percent(value: object) -> int:
     return min(100, _count(value))
 
 
-_device = _object(DeviceNow, _takes(DeviceNow, busy=_share, history=_several(_percent, HISTORY)))
-_scheduler = _object(SchedulerNow, _takes(SchedulerNow, devices=_several(_device, DEVICES)))
+_device = _object(
+    DeviceNow, _validators(DeviceNow, busy=_share, history=_several(_percent, HISTORY))
+)
+_scheduler = _object(SchedulerNow, _validators(SchedulerNow, devices=_several(_device, DEVICES)))
 _process = _object(
     ProcessNow,
-    _takes(
+    _validators(
         ProcessNow,
         format=_format,
         started_s=_moment,

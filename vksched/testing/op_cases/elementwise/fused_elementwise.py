@@ -31,7 +31,7 @@ def step(op: str, *registers: int, **attrs: AttrValue) -> Instr:
     return op, registers, tuple(sorted(attrs.items()))
 
 
-def _of_each() -> list[OpSample]:
+def _one_per_function() -> list[OpSample]:
     """Return each function once, followed by an add so that it is not the only step."""
     out = []
     for name in (*UNARY, *BINARY, "where"):
@@ -89,7 +89,7 @@ PAIRS = [
     ((0, 3), (3,)),
 ]
 CASES = [
-    *_of_each(),
+    *_one_per_function(),
     *(fused_elementwise(SUM, (floats(*a), floats(*b, seed=1)), "sum") for a, b in PAIRS),
     *(fused_elementwise(SUM, (floats(*b), floats(*a, seed=1)), "sum") for a, b in PAIRS if a != b),
     fused_elementwise(LONG, (floats(5, 13), floats(13, seed=1)), "eight steps"),
