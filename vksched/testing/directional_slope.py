@@ -55,7 +55,7 @@ class Slope:
 
     @property
     def tells(self) -> bool:
-        """Return True if the slope is larger than its rounding noise."""
+        """Return True if rounding hides at most a share TELLING of the slope."""
         return bool(self.hidden <= TELLING * self.size and np.isfinite(self.size))
 
     @property

@@ -174,9 +174,7 @@ def _load_chat(
     quiet: bool,
     prompt: Prompt | None = None,
 ) -> Iterator[Chat]:
-    """Yield a compiled chat model, with progress; with a list as `prompt` the prefill graph is
-    included.
-    """
+    """Yield a chat model, compiled for conversations or for one prompt; show progress."""
     from ...generation.chat import Chat
     from ...importers import load_gguf
     from ...importers.gguf.tokenizer.chat_template import start_renderer

@@ -55,12 +55,8 @@ if TYPE_CHECKING:
 @with_planning_options
 @feeds.place_option
 @precision_option
-@click.option(
-    "--output-dir", metavar="FOLDER", help="Write the outputs to this folder as .npy files."
-)
-@click.option(
-    "--repeat", default=1, show_default=True, help="Number of runs, the first of which compiles."
-)
+@click.option("--output-dir", metavar="FOLDER", help="Write outputs to FOLDER as .npy files.")
+@click.option("--repeat", default=1, show_default=True, help="Number of runs; the first compiles.")
 @click.option(
     "--compare-with",
     "compare_with",
@@ -342,8 +338,9 @@ def measure_ops(
     there: Sequence[str],
     recorder: Recorder,
 ) -> list[dict[str, Any]]:
-    """Return the times of a run in which each device executes one op at a time. there: names of all
-    devices, with the CPU's.
+    """Return the times of a run in which each device executes one op at a time.
+
+    there: names of all devices, including the CPU's.
     """
     from ...trace import Trace
     from ..views.op_timer import OpTimer
