@@ -401,9 +401,7 @@ def _summary(name: str, value: Any) -> dict[str, Any]:
 
 
 def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
-    """Write outputs as .npy files, with names adapted to file systems; return the paths. Raise
-    VkschedError on failure.
-    """
+    """Write outputs as .npy files and return the paths. Raise VkschedError on failure."""
     paths: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
