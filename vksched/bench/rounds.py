@@ -189,7 +189,7 @@ def _prepare(runner: Runner, spec: Spec) -> Figure:
         error = error_of(spec, arrays_of(spec), answer["result"])
     most = most_error(spec, runner.name)
     if not isinstance(error, float) or not error <= most:  # includes NaN
-        figure.reason = f"wrong result: normalised squared error {error}, not {most:g} or less"
+        figure.reason = f"wrong result: normalized squared error {error}, not {most:g} or less"
         figure.wrong = True
         return figure
     figure.nmse = error

@@ -226,7 +226,7 @@ def check(
     if error is None:
         return
     if error > max(case.nmse, HALF_NMSE * half):
-        raise Mismatch(f"{where}: normalised squared error {error:.2e}")
+        raise Mismatch(f"{where}: normalized squared error {error:.2e}")
     finite = np.isfinite(expected)
     a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
     # elementwise; sums may cancel, so their largest term counts

@@ -313,7 +313,7 @@ def show(report: Report, suite: Suite, known: Mapping[str, BaselineInfo]) -> Non
             click.echo(f"{name} is missing: {reason}; try {known[name].install}")
         click.echo()
     if report.facts:
-        facts = inputs.table("device", "what", "value", "beside", "ratio", "", left=2)
+        facts = inputs.table("device", "metric", "value", "reference", "ratio", "", left=2)
         for fact in report.facts:
             facts.add_row(fact.device, fact.name, *fact.cells(), fact.note)
         _print(facts)

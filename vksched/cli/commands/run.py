@@ -291,7 +291,7 @@ def measure(
             "graphs_per_run": op_timer.graphs / runs,
             "fence_waits": op_timer.fence_waits / runs,
             "transfer_bytes": op_timer.transfer_bytes / runs,
-            "beside_graphs_s": (sum(rest) - op_timer.seconds) / runs if rest else None,
+            "outside_graphs_s": (sum(rest) - op_timer.seconds) / runs if rest else None,
             "devices": [
                 {
                     "name": name,
@@ -452,9 +452,9 @@ def _show(report: Mapping[str, Any], run_report: RunReport | None) -> None:
     for row in report["devices"]:
         held = (format_bytes(row.get(key, 0)) for key in ("weight_bytes", "other_bytes"))
         devices.add_row(row["name"], format_seconds(row["seconds"]), *held)
-    if report["beside_graphs_s"] is not None:
-        overhead = format_seconds(max(0.0, report["beside_graphs_s"]))
-        devices.add_row("host, beside graphs", overhead, "", "")
+    if report["outside_graphs_s"] is not None:
+        overhead = format_seconds(max(0.0, report["outside_graphs_s"]))
+        devices.add_row("host, outside graphs", overhead, "", "")
     feeds.print_table(devices)
     _show_ops(report)
     if run_report is not None:

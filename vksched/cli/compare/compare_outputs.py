@@ -17,7 +17,7 @@ import click
 from ...common.errors import VkschedError
 from ..differences import Difference, Tolerance, compare
 from ..options import inputs
-from .quantized_compare import Again, Steps, compare_steps, quantising_nodes
+from .quantized_compare import Again, Steps, compare_steps, quantizing_nodes
 from .reference_runtimes import REFERENCE_RUNTIMES, ReferenceRuntime, whole_model
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _compare_with(
     """
     expected = reference.outputs(case.path, case.model, case.inputs, list(case.outputs))
     rows = case.compare(expected)
-    if not any(d.wrong for d in rows) or not quantising_nodes(case.model.nodes):
+    if not any(d.wrong for d in rows) or not quantizing_nodes(case.model.nodes):
         return rows, None
     try:
         steps = compare_steps(
@@ -91,7 +91,7 @@ def _step_notes(steps: Steps | str) -> list[str]:
     if not notes:
         near = f"; {steps.off[0]}" if steps.off else ""
         notes = [
-            f"step by step: outputs and {steps.values} quantised values agree on equal inputs{near}"
+            f"step by step: outputs and {steps.values} quantized values agree on equal inputs{near}"
         ]
     if steps.parted is not None:
         notes.append(f"the runs part at {steps.parted}; what follows differs by that")

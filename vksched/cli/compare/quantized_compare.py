@@ -82,7 +82,7 @@ class Steps:
         return not self.wrong and self.parted is not None and self.parted.is_one_step
 
 
-def quantising_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
+def quantizing_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
     """Return the nodes that quantize."""
     return [n for n in nodes if n.op_type.startswith(ROUNDS)]
 
@@ -100,11 +100,11 @@ def compare_steps(
     outputs: the outputs of the compared run. Raise VkschedError if the reference cannot run the
     parts or vksched's run cannot be repeated.
     """
-    nodes = quantising_nodes(model.nodes)
+    nodes = quantizing_nodes(model.nodes)
     names = [str(name) for node in nodes for name in node.output if name]
     ours = again(names)
     if any(d.wrong for d in compare({n: ours[n] for n in outputs}, outputs, tolerance)):
-        raise VkschedError("[check] the run that keeps quantised values differs from the first")
+        raise VkschedError("[check] the run that returns quantized values differs from the first")
     cuts = {name: np.asarray(ours[name]) for name in names}
     ends = {name: value for name, value in outputs.items() if name not in cuts}
     parts = _split_model(model, cuts, list(ends))
