@@ -82,14 +82,14 @@ class Rewriter:
         return self._keys.get(node_id)
 
     def has_single_use(self, node_id: int) -> bool:
-        """Return True if a value may be fused into the current node: no other node reads it, it is
+        """Return True if a value may be fused into the current node: nothing else reads it, it is
         neither an output nor observed, and it is pinned to the same device.
         """
         return self.is_read(node_id, 1)
 
     def is_read(self, node_id: int, times: int) -> bool:
-        """Return True if a value is read exactly `times` times, counting each operand, and may be
-        fused otherwise, as in `has_single_use`. The caller must know all of the readers.
+        """Return True if a value is read `times` times and may be fused. The caller must know all
+        readers.
         """
         return self._readers[node_id] == times and self.same_device(node_id)
 
@@ -174,9 +174,7 @@ class Rewriter:
         return new_node.inputs == tuple([new[i] for i in node.inputs])
 
     def _count(self, node_id: int, times: int) -> None:
-        """Count uses. A node counts as a reader only while it has readers itself, so an emitted
-        node counts once it replaces another, and a fused node no longer does.
-        """
+        """Count uses. A node counts as a reader only while it has readers itself."""
         changes = [(node_id, times)]
         while changes:
             node_id, times = changes.pop()
@@ -226,9 +224,8 @@ class Rewriter:
     def _twin(
         self, declared: Op, operands: tuple[int, ...], attrs: Attrs, alone: bool
     ) -> int | None:
-        """Return an existing equal call; else register the next node as this call and return None.
-
-        alone: the node is never replaced by another one, but others may be replaced by it.
+        """Return an existing equal call; else register the next node as this call. alone: the node
+        must not be replaced by another one.
         """
         if declared.stateful or declared.opaque:
             return None
@@ -357,8 +354,8 @@ def count_readers(graph: Graph, constraints: RewriteConstraints) -> list[int]:
 def rewrite(
     graph: Graph, rules: Rules, constraints: RewriteConstraints, whole: bool = False
 ) -> Graph:
-    """Return an equivalent graph. Applies rules to the nodes in order, merges equal calls, and
-    removes unused nodes.
+    """Return an equivalent graph: apply rules to the nodes in order, merge equal calls, and remove
+    unused nodes.
 
     whole: rules always emit a new node, so they are applied to observed values, too.
     """
