@@ -82,21 +82,15 @@ class Rewriter:
         return self._keys.get(node_id)
 
     def has_single_use(self, node_id: int) -> bool:
-        """Return True if a value may be fused into the current node: nothing else reads it, it is
-        neither an output nor observed, and it is pinned to the same device.
-        """
+        """Return True if only the current node uses a value, on its device: it may be fused."""
         return self.is_read(node_id, 1)
 
     def is_read(self, node_id: int, times: int) -> bool:
-        """Return True if a value is read `times` times and may be fused. The caller must know all
-        readers.
-        """
+        """Return True if a value has exactly `times` uses and may be fused into them."""
         return self._readers[node_id] == times and self.same_device(node_id)
 
     def same_device(self, node_id: int) -> bool:
-        """Return True if a node is pinned to the device of the current node, or if neither is
-        pinned.
-        """
+        """Return True if a node is pinned as the current node is."""
         return self._pinned_device[node_id] == self._emitted_device
 
     def is_free(self, node_id: int) -> bool:
@@ -104,11 +98,11 @@ class Rewriter:
         return self._pinned_device[node_id] is None
 
     def allows(self, storage_buffers: int) -> bool:
-        """Return True if a kernel may bind this many storage buffers on every candidate device."""
+        """Return True if kernels may bind this many buffers on every candidate device."""
         return self._limits is None or self._limits.storage_buffers >= storage_buffers
 
     def of(self, old_id: int) -> int:
-        """Return the replacement of a node of the old graph that was visited, or of any leaf."""
+        """Return the replacement of a visited node of the old graph, or of any leaf."""
         if old_id < len(self._new):
             return self._new[old_id]
         if old_id not in self._ahead:
@@ -123,9 +117,7 @@ class Rewriter:
     def emit(
         self, op: str, inputs: Iterable[int], attrs: Mapping[str, AttrValue] | None = None
     ) -> int:
-        """Return a node of the new graph that computes a call; an existing node if there is an
-        equal one.
-        """
+        """Return a node of the new graph that computes a call, an existing one if possible."""
         operands, frozen = tuple(inputs), attrs if isinstance(attrs, Attrs) else Attrs(attrs)
         types = tuple([self._nodes[i].type for i in operands])
         type_ = infer(get_op(op), types, frozen)
@@ -289,9 +281,7 @@ class Rewriter:
     # -- finishing ---------------------------------------------------------------------------------
 
     def _finish(self) -> Graph:
-        """Remove unused nodes; their names become aliases of the replacements of their first
-        readers.
-        """
+        """Remove unused nodes; their names become aliases."""
         old, new_nodes = self._old, self._nodes
         new_outputs = [(name, self._new[i]) for name, i in old.outputs]
         alive = [False] * len(new_nodes)
