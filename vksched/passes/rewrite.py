@@ -57,7 +57,7 @@ class Rewriter:
         self._ahead: dict[int, int] = {}  # leaves that a rule needed before they were visited
         self._pending = count_readers(graph, constraints)
 
-    # -- queries of rules ------------------------------------------------------------------------
+    # -- queries of rules --------------------------------------------------------------------------
 
     def __getitem__(self, node_id: int) -> Node:
         """Return a node of the new graph."""
@@ -112,7 +112,7 @@ class Rewriter:
             self._emitted_device = pinned_device
         return self._ahead[old_id]
 
-    # -- emitting nodes -------------------------------------------------------------------------
+    # -- emitting nodes ----------------------------------------------------------------------------
 
     def emit(
         self, op: str, inputs: Iterable[int], attrs: Mapping[str, AttrValue] | None = None
@@ -133,7 +133,7 @@ class Rewriter:
         array.setflags(write=False)
         return self._leaf(op, attrs, type_, "", array, key)
 
-    # -- traversal --------------------------------------------------------------------------------
+    # -- traversal ---------------------------------------------------------------------------------
 
     def run(self, rules: Rules) -> Graph:
         """Return the new graph; the old one if no rule changed anything."""

@@ -228,8 +228,7 @@ class Candidates:
             if found is not None:
                 yield name if count == len(ranked) else f"{name} of {count}", cut, found
 
-    # -- nodes and node groups
-    # -------------------------------------------------------------------------
+    # -- nodes and node groups ---------------------------------------------------------------------
 
     def free_nodes(self) -> list[Node]:
         """Return the nodes to place; states follow their readers."""
