@@ -34,7 +34,9 @@ def adam(
     Weight decay is added to the gradient, as in L2 regularization. Parameters, result and errors
     are those of `adamw`.
 
-    Source: Kingma and Ba, Adam: a method for stochastic optimization, ICLR 2015.
+    References
+    ----------
+    Kingma and Ba, Adam: a method for stochastic optimization, ICLR 2015.
     """
     return _adam("adam", params, grads, lr, betas, eps, weight_decay, False, name)
 

@@ -28,8 +28,18 @@ Sizes = int | Sequence[int]
 def normal(
     shape: Sizes, std: float = 1.0, mean: float = 0.0, *, name: str, seed: int = 0
 ) -> NDArray:
-    """Return normally distributed float32 values, which depend on the seed and the parameter
-    name.
+    """Return normally distributed float32 values.
+
+    Parameters
+    ----------
+    shape
+        The shape of the parameter.
+    std, mean
+        The standard deviation and the mean.
+    name
+        The name of the parameter, which selects its values.
+    seed
+        The seed of all parameters.
     """
     return _values(random_normal(shape, mean, std, seed=seed, stream=_stream(name)))
 
@@ -37,8 +47,18 @@ def normal(
 def uniform(
     shape: Sizes, low: float = -1.0, high: float = 1.0, *, name: str, seed: int = 0
 ) -> NDArray:
-    """Return uniform float32 values in low..high, which depend on the seed and the parameter
-    name.
+    """Return uniformly distributed float32 values.
+
+    Parameters
+    ----------
+    shape
+        The shape of the parameter.
+    low, high
+        The bounds of the values.
+    name
+        The name of the parameter, which selects its values.
+    seed
+        The seed of all parameters.
     """
     return _values(random_uniform(shape, low, high, seed=seed, stream=_stream(name)))
 
@@ -52,10 +72,25 @@ def glorot_uniform(
     fans: tuple[int, int] | None = None,
 ) -> NDArray:
     """Return uniform values in -a..a with a = gain sqrt(6 / (fan in + fan out)), as
-    torch.nn.init.xavier_uniform_. Parameters as in `kaiming_normal`.
+    torch.nn.init.xavier_uniform_.
 
-    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
-    networks, AISTATS 2010.
+    Parameters
+    ----------
+    shape
+        The shape of the parameter.
+    gain
+        The gain of the nonlinearity.
+    name
+        The name of the parameter, which selects its values.
+    seed
+        The seed of all parameters.
+    fans
+        Fan in and fan out, as in `kaiming_normal`.
+
+    References
+    ----------
+    Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks,
+    AISTATS 2010.
     """
     into, out_of = fans_of("glorot_uniform", shape, fans)
     end = as_float("glorot_uniform", "gain", gain) * math.sqrt(6.0 / (into + out_of))

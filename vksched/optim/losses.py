@@ -37,7 +37,15 @@ def _pair(op: str, predicted: TensorLike, target: TensorLike) -> tuple[Tensor, T
 
 
 def mse(predicted: TensorLike, target: TensorLike, *, reduction: str = "mean") -> Tensor:
-    """Return (predicted - target)^2, as torch.nn.functional.mse_loss. Both have one shape."""
+    """Return the squared error (predicted - target)^2, as torch.nn.functional.mse_loss.
+
+    Parameters
+    ----------
+    predicted, target
+        Values of one shape.
+    reduction
+        "mean", "sum" or "none".
+    """
     left, right = _pair("mse", predicted, target)
     return _reduced("mse", square(left - right), reduction)
 
@@ -45,8 +53,17 @@ def mse(predicted: TensorLike, target: TensorLike, *, reduction: str = "mean") -
 def huber(
     predicted: TensorLike, target: TensorLike, delta: float = 1.0, *, reduction: str = "mean"
 ) -> Tensor:
-    """Return half the square of the distance d up to delta, delta (d - delta / 2) beyond, as
-    torch.nn.functional.huber_loss. Both have one shape; delta is above 0.
+    """Return the Huber loss: half the square of the distance d up to delta, delta (d - delta / 2)
+    beyond, as torch.nn.functional.huber_loss.
+
+    Parameters
+    ----------
+    predicted, target
+        Values of one shape.
+    delta
+        The distance, above 0, from which on the loss is linear.
+    reduction
+        "mean", "sum" or "none".
     """
     threshold = as_float("huber", "delta", delta)
     if not threshold > 0:
@@ -63,7 +80,14 @@ def binary_cross_entropy(
     """Return -(t log p + (1 - t) log(1 - p)) for p = sigmoid(logits), computed without overflow, as
     torch.nn.functional.binary_cross_entropy_with_logits.
 
-    target: floats in 0..1 of the shape of the logits, or bools.
+    Parameters
+    ----------
+    logits
+        Scores.
+    target
+        Floats in 0..1 of the shape of the logits, or bools.
+    reduction
+        "mean", "sum" or "none".
     """
     left = as_tensor(logits)
     labels = as_tensor(target, like=left if not isinstance(target, Tensor) else None)
@@ -75,11 +99,18 @@ def kl_div(
     log_probs: TensorLike, target: TensorLike, *, axis: int = -1, reduction: str = "mean"
 ) -> Tensor:
     """Return the divergence sum(t (log t - log p)) of targets from predictions along an axis, as
-    torch.nn.functional.kl_div, whose "batchmean" is "mean" for matrices: the mean is over all other
-    axes.
+    torch.nn.functional.kl_div.
 
-    log_probs: logarithms of probabilities, as returned by log_softmax. target: probabilities of
-    that shape; those of 0 add nothing.
+    Parameters
+    ----------
+    log_probs
+        Logarithms of probabilities, as returned by log_softmax.
+    target
+        Probabilities of that shape; 0 adds nothing.
+    axis
+        The axis of the probabilities.
+    reduction
+        "mean" over all other axes ("batchmean" in torch for matrices), "sum" or "none".
     """
     left, right = _pair("kl_div", log_probs, target)
     at = normalize_axis("kl_div", axis, left.rank)
@@ -131,7 +162,7 @@ def cross_entropy(
     wanted = as_tensor(target)
     if wanted.dtype in FLOATS:
         if ignore is not None:
-            raise DTypeError(f"[{op}] expected integer targets beside ignore, got {wanted.type}")
+            raise DTypeError(f"[{op}] expected integer targets with ignore, got {wanted.type}")
         _, wanted = _pair(op, x, wanted)
         found = reduce_sum(wanted * logs, at)
         return _reduced(op, -_smoothed(found, logs, at, share), reduction)

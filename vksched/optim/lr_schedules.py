@@ -20,25 +20,53 @@ Schedule = Callable[[Tensor], Tensor]
 
 
 def constant(rate: float, warmup: int = 0) -> Schedule:
-    """Return a constant schedule with a linear warmup; the rate of the first step is rate /
-    warmup.
+    """Return a constant schedule.
+
+    Parameters
+    ----------
+    rate
+        The learning rate.
+    warmup
+        The number of warmup steps, the first of which has rate / warmup.
     """
     peak, rising = as_float("constant", "rate", rate), _steps("constant", "warmup", warmup)
     return lambda done: _warmup_factor(done, rising) * peak
 
 
 def linear(peak: float, steps: int, last: float = 0.0, warmup: int = 0) -> Schedule:
-    """Return a linear schedule from `peak` to `last` within `steps`, warmup included, then
-    constant.
+    """Return a schedule with linear decay.
+
+    Parameters
+    ----------
+    peak
+        The rate after the warmup.
+    steps
+        The number of steps, warmup included.
+    last
+        The rate after these steps.
+    warmup
+        The number of warmup steps.
     """
     return _decay("linear", peak, steps, last, warmup, lambda part: 1.0 - part)
 
 
 def cosine(peak: float, steps: int, last: float = 0.0, warmup: int = 0) -> Schedule:
-    """Return a half-cosine schedule from `peak` to `last` within `steps`, warmup included, then
-    constant.
+    """Return a schedule with decay along half a cosine.
 
-    Source: Loshchilov and Hutter, SGDR, ICLR 2017.
+    Parameters
+    ----------
+    peak
+        The rate after the warmup.
+    steps
+        The number of steps, warmup included.
+    last
+        The rate after these steps.
+    warmup
+        The number of warmup steps.
+
+    References
+    ----------
+    Loshchilov and Hutter, SGDR, ICLR 2017.
     """
     return _decay("cosine", peak, steps, last, warmup, lambda part: 0.5 + 0.5 * cos(part * math.pi))
 

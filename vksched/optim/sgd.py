@@ -66,7 +66,7 @@ def sgd(
     decay = in_range(op, "weight_decay", weight_decay, 0, inf)
     decay_rate = in_range(op, "momentum", momentum, 0, 1)
     if nesterov and not decay_rate:
-        raise ShapeError(f"[{op}] expected a momentum above 0 beside nesterov, got {momentum!r}")
+        raise ShapeError(f"[{op}] expected a momentum above 0 with nesterov, got {momentum!r}")
     pairs, steps = listed(op, params, grads), count_steps(op, lr, name)
     out: Updates = steps.updates
     for param, grad in pairs:

@@ -54,7 +54,7 @@ class Applied:
     pipeline_order
         The position of nodes in the pipeline, by name.
     notes
-        The choices that were made, as text.
+        The choices, as text.
     warnings
         By names of the config that have no effect on this graph, the reason.
     all_reduce_nodes

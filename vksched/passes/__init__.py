@@ -102,8 +102,15 @@ PASSES: tuple[Pass, ...] = (
 def optimize(graph: Graph, constraints: RewriteConstraints | None = None) -> Graph:
     """Return an equivalent graph that takes less work.
 
-    A graph that already has epilogues is returned unchanged, because rules assume that a node has
-    its op's own result.
+    A graph that already has epilogues is returned unchanged, because rules assume that the result
+    of a node is that of its op.
+
+    Parameters
+    ----------
+    graph
+        The graph to optimize.
+    constraints
+        Nodes to preserve, and the limits of devices; by default none.
     """
     if any(EPILOGUE in node.attrs for node in graph.nodes):
         return graph

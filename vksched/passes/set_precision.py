@@ -21,7 +21,7 @@ from ..ops.quantized.q8_activations import has_int8_activations
 
 
 def set_precision(graph: Graph, modes: Mapping[int, str]) -> Graph:
-    """Return a graph whose nodes have the given precision modes; the same graph if none changes.
+    """Return a graph whose nodes have the given precision modes; `graph` itself if nothing changes.
 
     `modes` maps node ids to modes; other nodes, and nodes without a precision, are unchanged.
     """

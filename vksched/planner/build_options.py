@@ -79,9 +79,8 @@ def _check_host(support: OpSupport, on: Mapping[int, Recorded]) -> None:
             need += WORD_BYTES * sum(memory.staging_pages)
     if need > topology.devices[topology.cpu].memory_bytes:
         raise OutOfMemory(
-            f"[plan] expected at most {topology.devices[topology.cpu].memory_bytes} bytes of free "
-            f"memory to be needed, got {need} for the CPU and for staging buffers; try "
-            "smaller batches"
+            f"[plan] expected at most {topology.devices[topology.cpu].memory_bytes} bytes of host "
+            f"memory for the CPU and for staging buffers, got {need}; try smaller batches"
         )
 
 
@@ -90,13 +89,13 @@ def _require_plain(support: OpSupport) -> None:
     if graph.states:
         name = graph.nodes[next(iter(graph.states))].name
         raise PlanError(
-            f"[plan] expected a graph without states for a policy that decides in each run, got "
+            f"[plan] expected a graph without states for a dynamic policy, got "
             f'{name!r}; try policy="auto"'
         )
     if support.observed:
         name = graph.nodes[support.observed[0]].name
         raise PlanError(
-            f"[plan] expected no observers for a policy that decides in each run, got one of "
+            f"[plan] expected no observers for a dynamic policy, got one of "
             f'{name!r}; try policy="auto"'
         )
 

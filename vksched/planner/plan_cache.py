@@ -49,8 +49,8 @@ DIFFERS = "memory_bytes"
 
 
 def serialize_cached_plan(plan: Plan, request: PlanRequest) -> dict[str, Any] | None:
-    """Return a plan and its request as plain data; None if an equal request may give another plan
-    later.
+    """Return a plan with its request as plain data; None if an equal request may give another
+    plan.
     """
     if request.policy not in STATIC or not _is_alone(plan, request):
         return None
@@ -110,7 +110,7 @@ class CachedPlan:
         memory = tuple(
             replace(each, resident_bytes=self._resident_bytes(each, request, device))
             if device != topology.cpu
-            else each  # its weights are the caller's
+            else each  # its weights are the user's
             for device, each in enumerate(plan.memory)
         )
         decision = decode_decision(document["decision"])

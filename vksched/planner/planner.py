@@ -113,8 +113,8 @@ def plan_graph(
     topology.verify()
     if pipeline_order and policy not in STATIC:
         raise PlanError(
-            f"[plan] expected a policy of {', '.join(STATIC)} for a given order, got {policy}, "
-            "which decides while a run goes on"
+            f"[plan] expected a policy of {', '.join(STATIC)} for a pipeline order, got "
+            f"{policy}, which schedules dynamically"
         )
     support = OpSupport(graph, topology, resident, observed, pipeline_order)
     with resting_collector(len(graph.nodes)):
@@ -164,8 +164,8 @@ def check_objective(
     goal = Objective.of(objective, where)
     if policy != "auto" and goal != LATENCY:
         raise PlanError(
-            f"[{where}] expected no objective with the policy {policy}, which weighs nothing, got "
-            f'{goal.name}; try policy="auto"'
+            f"[{where}] expected no objective with the policy {policy}, which ignores objectives, "
+            f'got {goal.name}; try policy="auto"'
         )
     return goal
 
@@ -215,7 +215,7 @@ def _expect(
         f"{format_seconds(expected.seconds)} by simulation"
     ]
     if isinstance(copies, int) and copies > 1:
-        notes.append(f"copies: {copies} asked for, 1 made, as each run has all devices to itself")
+        notes.append(f"copies: {copies} asked for, 1 made, because each run uses all devices alone")
     return plan_of(options, expected.tape, policy, (*notes, *_slow(support.topology)))
 
 

@@ -372,7 +372,7 @@ def compare_plan(
     """Return the runs of a plan's graph on its machine and on others; the first row is the plan
     itself.
 
-    with_cpu, overrides: the options that the plan was made with. Overrides that name a device which
+    with_cpu, overrides: the options of the plan. Overrides that name a device which
     a machine lacks are ignored there. copies: as in `plan_graph`; None: as many as the plan has.
     """
 

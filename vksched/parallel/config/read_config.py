@@ -186,7 +186,7 @@ class _Reader:
         if len(devices) > 1 and shard is None:
             raise self.error(
                 keys["devices"],
-                f"a shard beside the {len(devices)} devices of {name}",
+                f"a shard for the {len(devices)} devices of {name}",
                 "none",
                 "shard: auto, or one device",
             )
@@ -228,7 +228,7 @@ class _Reader:
                 item, f"auto or whole numbers as {name}.shard.ratio", _shown(item), "3:1"
             )
         if not devices:
-            raise self.error(item, f"devices of {name} beside its ratio", "none", AUTO)
+            raise self.error(item, f"devices of {name} with its ratio", "none", AUTO)
         if len(parts) != devices:
             raise self.error(
                 item, f"a ratio for each of the {devices} devices of {name}", _shown(item), AUTO

@@ -199,8 +199,8 @@ def check_host(draft: PlanDraft) -> None:
     need, free_bytes = draft.need(cpu), draft.free_bytes(cpu)
     if need > free_bytes:
         raise OutOfMemory(
-            f"[plan] expected at most {free_bytes} bytes of free memory to be needed, got "
-            f"{need} for what no other device takes; try smaller batches"
+            f"[plan] expected at most {free_bytes} bytes of host memory for the ops that only "
+            f"the CPU can run, got {need}; try smaller batches"
         )
 
 

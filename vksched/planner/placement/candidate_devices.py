@@ -154,7 +154,7 @@ class Placing:
             placed.sort(key=lambda n: (-self._bytes(n), n))
         for other in placed:
             if self.supports(node, self.device[other]):
-                self.put(node, self.device[other], f"beside {self.graph.nodes[other].name}")
+                self.put(node, self.device[other], f"next to {self.graph.nodes[other].name}")
                 return
 
     def _bytes(self, node_id: int) -> int:

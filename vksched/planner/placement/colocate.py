@@ -129,7 +129,7 @@ class Colocating(Placing):
                 and heaviest in self.support.operands[n]
             )
             if widens and self.device.get(n, pinned_device) != pinned_device:
-                pinned_device, rule = self.device[n], f"beside {self.graph.nodes[n].name}"
+                pinned_device, rule = self.device[n], f"next to {self.graph.nodes[n].name}"
         if self.supports(node, pinned_device):
             self.put(node, pinned_device, rule)
 
@@ -140,7 +140,9 @@ class Colocating(Placing):
         for n in dequantizing:
             widens, device = self.graph.nodes[n], self.device[node.id]
             if not self._is_cpu(device) and self.supports(widens, device):
-                self.put(widens, device, f"beside {node.name}, as weights of few bits are streamed")
+                self.put(
+                    widens, device, f"next to {node.name}, because quantized weights are streamed"
+                )
             else:
                 self._pull(widens, self.support.operands[n])
 

@@ -109,7 +109,7 @@ class Merger(_Moves):
         neighbour = next(n for n in (*operands, *readers) if device.get(n) == best)
         saved = now - best_bytes
         name = self.graph.nodes[neighbour].name
-        self.put(node, best, f"moved beside {name}: {saved} bytes less cross")
+        self.put(node, best, f"moved next to {name}: {saved} bytes less transferred")
         return True
 
     def _crossing_bytes(self, node: Node) -> int:
@@ -251,7 +251,7 @@ class Groups(_Moves):
         saved = now.size_bytes - least.size_bytes
         name = self.graph.nodes[neighbours[best]].name
         for node in group:
-            self.put(node, best, f"moved beside {name}{as_one}: {saved} bytes less cross")
+            self.put(node, best, f"moved next to {name}{as_one}: {saved} bytes less transferred")
         return True
 
     def _around(self, node: Node) -> tuple[int, ...]:

@@ -131,9 +131,7 @@ def _evaluate_all(
 def compare(
     support: OpSupport, overrides: Overrides, with_cpu: bool, copies: int | str = "auto"
 ) -> Tradeoffs:
-    """Return the candidates of all objectives, the Pareto front first, and the choice of each
-    objective.
-    """
+    """Return the candidates of all objectives, the Pareto front first, and the choice of each."""
     devices = _competing(support.topology, with_cpu)
     strategies = Candidates(support, overrides, devices)
     evaluator = Evaluator(support, overrides, copies, True)
