@@ -161,9 +161,7 @@ def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
 
 
 def _kind_of(content: bytes, path: str | os.PathLike[str]) -> str:
-    """Return the name of another format that a file has, with a way to convert it; "" if
-    unknown.
-    """
+    """Return the name of another file format with a conversion; "" if unknown."""
     name = os.fspath(path)
     if content.startswith(b"PK\x03\x04"):
         if b".npy" in content[:256]:

@@ -243,9 +243,7 @@ def _choose(work: _Work, sections: list[Section | None]) -> tuple[list[Section |
 def _best(
     work: _Work, sections: list[Section | None], chosen: dict[str, Shard | None], group: list[str]
 ) -> Shard | None:
-    """Return the best shard of some sections, with all others as chosen so far; None for no
-    sharding.
-    """
+    """Return the best shard of some sections, with others as chosen; None for none."""
     found: list[tuple[float, int]] = []
     for position, shard in enumerate(TRIED):
         try:
@@ -261,9 +259,7 @@ def _best(
 def _with(
     sections: list[Section | None], chosen: Mapping[str, Shard | None]
 ) -> list[Section | None]:
-    """Return sections with the choices; an `auto` section without a choice, or not sharded, runs
-    anywhere.
-    """
+    """Return sections with the choices; those without a shard run anywhere."""
     out: list[Section | None] = []
     for section in sections:
         if section is None or section.shard is None or not section.shard.auto:

@@ -181,9 +181,7 @@ class _Expansion:
         )
 
     def _found(self, reader: int, number: int | None, node_id: int) -> int:
-        """Return the operand of a node in the full graph; -1 if it is not determined or not built
-        yet.
-        """
+        """Return the operand of a node in the full graph; -1 if undetermined or not built."""
         layers, collapsed = self._layers, self._collapsed
         b, y = collapsed.first + 1, collapsed.last - 1
         if number is not None:
@@ -205,9 +203,7 @@ class _Expansion:
         return self._ids[self._layers.members[at][position]]
 
     def _hold(self, node: Node, new: Node) -> None:
-        """Set the data of a new leaf; weights and states take those of their name in the full
-        graph.
-        """
+        """Set the data of a new leaf; weights and states take those of their name."""
         rewritten, whole = self._rewritten, self._collapsed.whole
         owner = self._owners.get(new.name, -1)
         if node.id in rewritten.initial:

@@ -145,9 +145,7 @@ def _largest(r: Rewriter, node_id: int) -> float:
 
 
 def _swap_last(r: Rewriter, node_id: int) -> int:
-    """Return a value with its last two axes swapped, merged with a transpose or reshape before
-    it.
-    """
+    """Return a value with its last two axes swapped, merged with a preceding transpose."""
     node, rank = r[node_id], len(r[node_id].type.shape)
     source = node.inputs[0] if node.inputs else node_id
     if node.op == "reshape" and r.same_device(node_id):

@@ -63,9 +63,7 @@ def fold_shift(r: Rewriter, node: Node) -> int | None:
 
 
 def _conv_operands(r: Rewriter, node: Node) -> Iterator[tuple[Node, NDArray]]:
-    """Yield each convolution operand of a node with the other operand as one known value per
-    channel.
-    """
+    """Yield each convolution operand of a node with the other operand per channel."""
     for side in (0, 1):
         conv, other = single_use(r, node.inputs[side], "conv"), r[node.inputs[1 - side]].type
         if conv is None or conv.type != node.type or conv.type.dtype != FLOAT32:

@@ -138,9 +138,7 @@ class _Finder:
         return True
 
     def _is_far(self, value: int, group: _Group) -> bool:
-        """Return True if a value is transferred from another device; fusing would delay ops that do
-        not need it.
-        """
+        """Return True if a value is transferred: fusing would delay independent ops."""
         node = self.graph.nodes[value]
         pinned_device = self.pinned_devices.get(node.name)
         return (
@@ -221,9 +219,7 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
 
 
 def word_of(array: NDArray) -> tuple[str, int]:
-    """Return the element type of a scalar and its bits as a 32-bit word; float16 is widened to
-    float32.
-    """
+    """Return the element type of a scalar and its bits; float16 is widened to float32."""
     value = array.reshape(-1)[0]
     if array.dtype == np.float16:
         value = value.astype(np.float32)

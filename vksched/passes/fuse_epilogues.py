@@ -108,9 +108,7 @@ def _fuse(
     ops: tuple[str, ...],
     limits: Limits | None,
 ) -> int | None:
-    """Return the product with the steps of a node as its epilogue; None if the kernel cannot fuse
-    them.
-    """
+    """Return a product with the steps of a node as its epilogue; None if unsupported."""
     values, steps, constants = program
     product, residual = r[product_id], tuple(set(values) - {product_id})
     if product.op not in ops or EPILOGUE in product.attrs or product.type != node.type:
@@ -140,15 +138,11 @@ def _fuse(
 
 
 def _moved(register: int, places: Sequence[int], count: int) -> int:
-    """Return the register of a step after its operands moved to other places; `count` is their new
-    number.
-    """
+    """Return the new register of a step after its operands moved; `count` is their number."""
     return places[register] if register < len(places) else register - len(places) + count
 
 
 def _is_residual(r: Rewriter, node: Node, value: int) -> bool:
-    """Return True if kernels may read a value as residual. A product must not wait for a
-    transfer.
-    """
+    """Return True if a value may be a residual: of equal type and without a transfer."""
     near = r.same_device(value) or r[value].declaration.leaf
     return r[value].type == node.type and near and r.allows(BUFFERS)

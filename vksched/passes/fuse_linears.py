@@ -74,9 +74,7 @@ class _Run:
 
 @dataclass(eq=False)
 class _LinearRun(_Run):
-    """Matmuls to merge; `inputs` are operands by their ids in the old graph, `attrs` those of the
-    merged op.
-    """
+    """Matmuls to merge; `inputs` are ids in the old graph, `attrs` those of the new op."""
 
     inputs: tuple[int, ...] = ()
     attrs: Attrs = Attrs()
@@ -87,9 +85,7 @@ class _LinearRun(_Run):
 
 @dataclass(eq=False)
 class _RotaryRun(_Run):
-    """Rotary embeddings to merge; `of` is the run whose adjacent slices get the same rotary
-    embedding.
-    """
+    """Rotary embeddings to merge; `of` is the run whose slices they rotate."""
 
     of: _LinearRun | None = None
 
@@ -168,18 +164,14 @@ class _Finder:
         return self._constraints.pinned_devices.get(node.name)
 
     def _is_on_host(self, node: Node) -> bool:
-        """Return True if a node is pinned to a CPU, whose native kernels compute each op
-        separately.
-        """
+        """Return True if a node is pinned to a CPU, which has no merged kernel."""
         pinned_device = (self._pinned_device(node) or "").partition(" ")[
             0
         ]  # the pipeline position may follow
         return device_of(pinned_device) == CPU
 
     def _is_inner(self, node: Node, *readers: Node) -> bool:
-        """Return True if a value is neither an output nor observed, and has exactly these readers,
-        if any.
-        """
+        """Return True if a value is neither output nor observed, and has exactly these readers."""
         free = node.name not in self._constraints.observed and node.id not in self._ends
         return free and (not readers or self._readers[node.id] == [*readers])
 
@@ -200,9 +192,7 @@ class _Finder:
         )
 
     def _norm(self, product: Node) -> Node | None:
-        """Return the norm that a matmul reads if all readers of the norm can recompute it; else
-        None.
-        """
+        """Return the norm that a matmul reads if all readers can recompute it; else None."""
         x = self._nodes[product.inputs[0]]
         if x.op != NORM or not x.attrs.as_bool("scaled") or not self._is_inner(x):
             return None
@@ -211,9 +201,7 @@ class _Finder:
         return x if along and here and all(map(self._is_row, self._readers[x.id])) else None
 
     def _gate(self, node: Node) -> tuple[Node, str, tuple[Node, Node]] | None:
-        """Match a product of an activated gate matmul and an up matmul; return it, the activation
-        and both.
-        """
+        """Match a product of a gate and an up matmul; return it, the activation and both."""
         if node.op != "mul" or node.name in self._constraints.observed:
             return None
         for gate, up in (node.inputs, node.inputs[::-1]):

@@ -78,9 +78,7 @@ def _trailing(mean: Node, rank: int) -> int | None:
 
 
 def _centred(r: Rewriter, node_id: int, mean: Node) -> int | None:
-    """Return x if a value is x - mean(x), read by the result and by the mean of squares only; else
-    None.
-    """
+    """Return x if a value is x - mean(x) without other readers; else None."""
     node = r[node_id]
     if node.op != "sub" or not is_square(r, mean.inputs[0], node_id):
         return None

@@ -48,9 +48,7 @@ class LayerNames:
         return f"{self.stem}{(layer + layers) * self.period + self.start + phase}{rest}"
 
     def split(self, name: str) -> tuple[int, int, str] | None:
-        """Return the layer number of a name, the position in its period, and the rest of the
-        name.
-        """
+        """Return the layer of a name, the position in its period, and the rest of the name."""
         begin = len(self.stem)
         end = begin
         while name[end : end + 1].isdecimal():

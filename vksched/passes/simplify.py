@@ -31,9 +31,7 @@ def _is_zero(value: Number, is_float: bool) -> bool:
 
 
 def _is_negative_zero(value: Number, is_float: bool) -> bool:
-    """Return True for the neutral element of addition: x + 0.0 is 0.0 for -0.0; x + -0.0 is x for
-    all x.
-    """
+    """Return True for the neutral element of addition: x + 0.0 changes -0.0."""
     return value == 0 and (not is_float or math.copysign(1.0, value) < 0)
 
 
@@ -136,9 +134,7 @@ def _back_again(r: Rewriter, node: Node) -> int | None:
 
 
 def _no_change(r: Rewriter, node: Node) -> int | None:
-    """Remove an op that returns its operand, such as a cast to its type or a reshape to its
-    shape.
-    """
+    """Remove an op that returns its operand, such as a cast to its own type."""
     operand = r[node.inputs[0]]
     return operand.id if operand.type == node.type and r.same_device(operand.id) else None
 

@@ -107,9 +107,7 @@ def _runs(call: Call) -> bool:
 
 
 def _fits(r: Rewriter, node: Node) -> bool:
-    """Return True for a 2-D 3 x 3 convolution without stride, dilation or groups, with enough
-    channels.
-    """
+    """Return True for a dense 2-D 3 x 3 convolution with enough channels."""
     attrs, w = node.attrs, r[node.inputs[1]].type
     ones = ("stride", "dilation")
     return (
@@ -124,9 +122,7 @@ def _fits(r: Rewriter, node: Node) -> bool:
 
 
 def _in_range(r: Rewriter, w: int) -> bool:
-    """Return True if weights are known and small enough; dequantized ones are bounded by their
-    scale.
-    """
+    """Return True if weights are known and small; dequantized ones by their scale."""
     node, most = r[w], 2.0**16
     if node.declaration.is_dequantize:
         for part in (r.data(i) for i in node.inputs[1:]):  # a zero point, then a scale

@@ -65,9 +65,7 @@ def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Op
 
 
 def _check_host(support: OpSupport, on: Mapping[int, Recorded]) -> None:
-    """Raise OutOfMemory if the host cannot hold the memory of the CPU and the staging buffers of
-    devices.
-    """
+    """Raise OutOfMemory if the host cannot hold memory of the CPU and staging buffers."""
     topology, need = support.topology, 0
     for device, recorded in on.items():
         memory = recorded.plan.memory[device]
@@ -164,9 +162,7 @@ class _OptionsBuilder:
         return found
 
     def _pin(self, node: Node) -> int | None:
-        """Return the device to which the user pinned a node or the heaviest of its pinned
-        weights.
-        """
+        """Return the device of the user pin of a node, or of its heaviest pinned weight."""
         graph = self.support.graph
         if node.id in self._pins or not self._pins:
             return self._pins.get(node.id)

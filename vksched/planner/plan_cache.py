@@ -49,9 +49,7 @@ DIFFERS = "memory_bytes"
 
 
 def serialize_cached_plan(plan: Plan, request: PlanRequest) -> dict[str, Any] | None:
-    """Return a plan with its request as plain data; None if an equal request may give another
-    plan.
-    """
+    """Return a plan and its request as plain data; None if a later plan may differ."""
     if request.policy not in STATIC or not _is_alone(plan, request):
         return None
     carried = encode_plan(plan)
@@ -124,9 +122,7 @@ class CachedPlan:
 
 
 def _is_alone(plan: PlanValue, request: PlanRequest) -> bool:
-    """Return True if the first device runs everything, no other one competes, and its memory
-    suffices.
-    """
+    """Return True if one device runs everything without competition, with enough memory."""
     devices = plan.topology.devices
     competing = len(devices) - 1 + request.with_cpu
     elsewhere = any(there for device, there in request.resident.items() if device)

@@ -40,9 +40,7 @@ from .search.select import Chosen, choose, compare
 STATIC = ("priority", "auto")
 """"priority" fills devices in the given order; "auto" takes the best of simulated candidates."""
 POLICIES = (*STATIC, *dynamic.POLICIES)
-""""earliest-finish" and "work-stealing" schedule dynamically; their plans describe the expected
-run.
-"""
+""""earliest-finish" and "work-stealing" schedule dynamically; plans describe the expected run."""
 
 
 def plan_graph(

@@ -395,9 +395,7 @@ def compare_plan(
 def present(
     overrides: Sequence[tuple[str | int, str]], topology: Topology, base: Topology
 ) -> tuple[tuple[str | int, str], ...]:
-    """Return the overrides without those whose device exists on the base machine but not on this
-    one.
-    """
+    """Return the overrides without those of devices that only the base machine has."""
     names, before = ({spec.name for spec in m.devices} for m in (topology, base))
     return tuple(pair for pair in overrides if pair[1] in names or pair[1] not in before)
 
@@ -448,9 +446,7 @@ def equal_devices(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple
 
 
 def equal_hosts(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Group remote hosts that have equal devices and links. A host with a pinned device has a group
-    of its own.
-    """
+    """Group remote hosts with equal devices and links; hosts with a pin stay alone."""
     wires: dict[str, list[str]] = {host: [] for host in topology.hosts}
     host_by_memory = {topology.memory_of(host): host for host in topology.hosts}
     for a, b, link in topology.links.pairs:

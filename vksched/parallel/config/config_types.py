@@ -116,9 +116,7 @@ class Config:
     source: str = "config"
 
     def without(self, gone: Collection[str]) -> Config:
-        """Return the config without some devices. A signal that has no device left may run
-        anywhere.
-        """
+        """Return the config without some devices; a signal without any runs anywhere."""
         sections = {name: _without(each, gone) for name, each in self.sections.items()}
         pipeline = self.pipeline
         if pipeline is not None:

@@ -46,9 +46,7 @@ def is_backward(name: str) -> bool:
 
 
 def unmatched(names: Sequence[str], config: Config) -> dict[str, str]:
-    """Return a warning with the closest name for each section and stage that applies to no
-    value.
-    """
+    """Return a warning with the closest name for each section that matches nothing."""
     wanted = [(name, section.line) for name, section in config.sections.items()]
     if config.pipeline is not None:
         line = config.pipeline.line

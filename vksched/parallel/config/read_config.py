@@ -292,9 +292,7 @@ class _Reader:
         return item.value
 
     def names(self, item: Item, what: str, again: bool = False) -> tuple[str, ...]:
-        """Return a list of names after checking that they are unique, unless `again` permits
-        repetition.
-        """
+        """Return a list of names after checking that they are unique, unless `again`."""
         value = item.value
         good = isinstance(value, list) and value and all(isinstance(v.value, str) for v in value)
         if not good:

@@ -78,9 +78,7 @@ def find_batches(graph: Graph, count: int, axis: int, first: Callable[[str], boo
 
 
 class _Finder:
-    """One traversal of a graph; `joined` holds values that are known only after all
-    microbatches.
-    """
+    """One traversal of a graph; `joined` values depend on all microbatches."""
 
     def __init__(self, graph: Graph, count: int, axis: int, first: Callable[[str], bool]) -> None:
         self.graph = graph
@@ -296,9 +294,7 @@ class Batcher:
         return self._builder.emit("full", (), attrs, f"{node.name}.zeros~{part}")
 
     def _added(self, node: Node, strategy: ShardingStrategy, partials: Sequence[int]) -> int:
-        """Return the sum of the partial results of all microbatches, on each device in its
-        order.
-        """
+        """Return the sum of the partial results of all microbatches, by device first."""
         sums: dict[str, int] = {}
         order = sorted(range(len(partials)), key=lambda part: self._slots(node.id, part).turn)
         for part in order:

@@ -85,9 +85,7 @@ class Prices:
         )
 
     def strategy(self, node_id: int, strategy: ShardingStrategy) -> float:
-        """Return the cost of the operands of a sharded node, and of the reduction of its partial
-        sums.
-        """
+        """Return the cost of the operands of a sharded node, and of its reduction."""
         values = self._values
         node = values.graph.nodes[node_id]
         call = values.call(node)

@@ -115,9 +115,7 @@ class ShardedValues:
         return new
 
     def gathers(self, value: int, device: str | None) -> bool:
-        """Return True if a device gathers a value because it has a shard, to transfer fewer
-        bytes.
-        """
+        """Return True if a device has a shard and gathers the others, for fewer transfers."""
         leaf = self.graph.nodes[value].declaration.leaf
         return not leaf and any(device in devices for devices, _ in self.held[value].shardings)
 

@@ -72,9 +72,7 @@ class ShardingStrategy:
 
 
 def units_of(shard: ShardedAxis, factor: Factor, length: int) -> tuple[int, ...] | None:
-    """Return the units of a factor in each shard of an axis; None if a shard is no whole number of
-    units.
-    """
+    """Return the units of a factor in each shard of an axis; None if not whole."""
     if not factor.units or length % factor.units:
         return None
     scale = length // factor.units

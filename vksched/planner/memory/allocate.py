@@ -184,9 +184,7 @@ def assign_memory(
 
 
 def weights_of(graph: Graph, here: Sequence[SplitDraft]) -> tuple[int, ...]:
-    """Return the weights and constants that the splits of a device read and that are not
-    streamed.
-    """
+    """Return the weights and constants that splits of a device read without streaming."""
     roots, nodes = graph.view_bases, graph.nodes
     streamed = {value for split_draft in here for value, _ in split_draft.live_in}
     read = {roots[i] for split_draft in here for n in split_draft.nodes for i in nodes[n].inputs}

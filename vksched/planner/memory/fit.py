@@ -39,9 +39,7 @@ vision network; beyond that a cap retains the nodes before it.
 """
 
 TRIES = 8
-"""Maximum number of caps tried for a device, and of peaks, each wider than the last, before a
-cap.
-"""
+"""Maximum number of caps tried for a device, and of peaks before a cap."""
 FREE_TIMES = 2
 """Number of times a device may be full before its cap is lowered in growing steps."""
 
@@ -49,9 +47,7 @@ FREE_TIMES = 2
 def fit(
     support: OpSupport, try_caps: Callable[[Caps], PlanDraft]
 ) -> tuple[PlanDraft, Caps, list[str]]:
-    """Return a draft within the memory of every GPU, its caps, and a reason for each device that
-    was full.
-    """
+    """Return a draft within the memory of every GPU, its caps, and reasons for full devices."""
     topology = support.topology
     count = len(topology.devices)
     caps = Caps([None] * count, [range(0)] * count)

@@ -26,9 +26,7 @@ from ...plan.types.split_draft import SplitDraft
 def assign_staging(
     values: Iterable[tuple[int, int]], page_words: int, disable_aliasing: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Return spans for transferred values, one after the other without reuse, and the page
-    sizes.
-    """
+    """Return spans for transferred values, without reuse, and the page sizes."""
     spans: dict[int, Span] = {}
     pages: list[int] = []
     for key, words in values:

@@ -78,9 +78,7 @@ def _seconds_of_streams(support: OpSupport, nodes: Iterable[int]) -> float:
 
 
 def spill_reasons(spills: Sequence[str], spread: Collection[int]) -> list[str]:
-    """Return why weights that are spread evenly are streamed, as text. spills: the reasons of the
-    draft before.
-    """
+    """Return why weights are streamed, as text. spills: the reasons of the draft before."""
     if not spread:
         return []
     count = count_of(len(spread), "weight")

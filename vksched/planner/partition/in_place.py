@@ -68,9 +68,7 @@ def find_in_place(
 
 
 class _Candidates:
-    """The nodes that may run in a split that writes states: they cannot fail, and nothing else
-    needs them.
-    """
+    """The nodes that may run in a split that writes states: they cannot fail."""
 
     def __init__(
         self, support: OpSupport, device: Mapping[int, int], in_host: Mapping[int, int]
@@ -100,9 +98,7 @@ class _Candidates:
         return {value: state for value, state in found.items() if value not in several}
 
     def inside(self, states: Mapping[int, int]) -> set[int]:
-        """Return these next values, and nodes computed from them, that no node outside of the set
-        needs.
-        """
+        """Return these next values, and nodes computed from them, without readers elsewhere."""
         support, device = self._support, self._device
         readers = support.readers
         found, reached = set(states), list(states)
@@ -140,9 +136,7 @@ class _Candidates:
         return held > words[value] + max(words[value] // 4, FEW_WORDS)
 
     def _add_intermediates(self, found: set[int]) -> None:
-        """Add nodes computed from states and read by the set alone, so that they are not live until
-        the end.
-        """
+        """Add nodes computed from states for the set alone, to shorten their lifetimes."""
         support, words = self._support, self._support.graph.words
         reached, missing = list(found), dict[int, set[int]]()
         for value in reached:  # grows during the loop

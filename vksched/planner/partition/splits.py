@@ -133,9 +133,7 @@ def split_graph(
 
 
 def _read_whole(support: OpSupport, device: Mapping[int, int]) -> set[tuple[int, int]]:
-    """Return (device, value) pairs for values that are read whole there; their views need no
-    transfer.
-    """
+    """Return (device, value) pairs of values read whole; their views need no transfer."""
     graph = support.graph
     return {
         (device[node.id], value)
@@ -179,9 +177,7 @@ def _group(
     in_host: Mapping[int, int],
     commits: Sequence[tuple[int, ...]],
 ) -> list[tuple[int, ...]]:
-    """Return the nodes of each split except commits, in submission order, each in execution
-    order.
-    """
+    """Return the nodes of each split except commits, in submission and execution order."""
     apart = {node_id for nodes in commits for node_id in nodes}
     computed = [n for n in support.computed if n.id not in apart and n.op != "assign"]
     depth: dict[int, int] = {}
@@ -215,9 +211,7 @@ def _group(
 def _cut(
     support: OpSupport, device: int, levels: list[tuple[int, int]], in_host: Mapping[int, int]
 ) -> list[tuple[int, ...]]:
-    """Divide the nodes of a split, given as (level, node), into submissions that suit its
-    device.
-    """
+    """Divide a split of (level, node) pairs into submissions that suit its device."""
     spec = support.topology.devices[device]
     parts: list[list[int]] = []
     total_s, streamed_bytes, before, shown = 0.0, 0, -1, False

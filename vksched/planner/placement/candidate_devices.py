@@ -92,9 +92,7 @@ class Placing:
         return self.support.unsupported_reason(node, device)
 
     def supports(self, node: Node, device: int) -> bool:
-        """Return True if a device may run a node. Beyond its cap it only runs neighbours of
-        streaming nodes.
-        """
+        """Return True if a device may run a node; beyond its cap, only neighbours of streams."""
         if self.unsupported_reason(node, device) is None:
             return True
         at_peak = self._rank[node.id] in self.caps.peaks[device]

@@ -111,9 +111,7 @@ class Colocating(Placing):
         return max(weights, key=lambda w: (self._bytes(w), -w)) if len(weights) > 1 else weights[0]
 
     def _from_host(self, weights: Sequence[int]) -> bool:
-        """Return True if the heaviest weight of a node is in host memory, and a GPU is
-        preferred.
-        """
+        """Return True if the heaviest weight is in host memory, and a GPU is preferred."""
         pinned_device = self.pinned_devices.get(self._heaviest(weights), self.topology.cpu)
         return self._is_cpu(pinned_device) and bool(self._gpus)
 
@@ -134,9 +132,7 @@ class Colocating(Placing):
             self.put(node, pinned_device, rule)
 
     def _place_dequantize(self, node: Node, dequantizing: Sequence[int]) -> None:
-        """Place dequantize nodes with their reader, because floats are larger than quantized
-        weights.
-        """
+        """Place dequantize nodes with their reader: floats are larger than quantized weights."""
         for n in dequantizing:
             widens, device = self.graph.nodes[n], self.device[node.id]
             if not self._is_cpu(device) and self.supports(widens, device):
@@ -245,9 +241,7 @@ class Colocating(Placing):
         return f"streamed, as its rows make {intensity:.3g} flops per byte, {least:g} pay"
 
     def _least_intensity(self, device: int) -> float:
-        """Return the minimum flops per byte of weights for which streaming them to a device pays
-        off.
-        """
+        """Return the minimum flops per byte of weights for which streaming pays off."""
         own = self.topology.devices[device].offload_flops_per_byte
         return own if self.hints.streams is None or own == math.inf else self.hints.streams
 

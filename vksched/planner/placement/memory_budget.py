@@ -43,9 +43,7 @@ class MemoryBudget:
             self._left[other] -= size_bytes
 
     def refuses(self, device: int, weight: int) -> bool:
-        """Return True if a device has no memory for a weight, or has refused one that was not
-        larger.
-        """
+        """Return True if a device has no memory for a weight, or has refused a smaller one."""
         missing, free_bytes = self._support.missing_bytes(weight, device), self._left[device]
         if missing > free_bytes:  # small weights that fit would be isolated here
             least = (1 - WELL_FILLED) * self._topology.devices[device].memory_bytes

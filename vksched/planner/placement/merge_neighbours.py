@@ -141,9 +141,7 @@ class Merger(_Moves):
 
 
 class Crossed(NamedTuple):
-    """The transfers of some values; `seconds` includes links and the submissions that they
-    cause.
-    """
+    """The transfers of some values; `seconds` includes the submissions that they cause."""
 
     size_bytes: int
     values: int
@@ -151,9 +149,7 @@ class Crossed(NamedTuple):
 
 
 class Groups(_Moves):
-    """Move groups. Transfers are counted exactly, parts of values separately, so that no move adds
-    any.
-    """
+    """Move groups. Parts of values are counted separately, so that no move adds transfers."""
 
     def __init__(self, single: Merger) -> None:
         super().__init__(single.support, single.device, single.supports, single.put)
@@ -292,9 +288,7 @@ class Groups(_Moves):
         return self._way(source, target).seconds(size_bytes) + submission_seconds(spec)
 
     def _pays(self, group: Sequence[Node], there: int, saved_s: float) -> bool:
-        """Return True if a device can run the whole group, and saved transfers outweigh additional
-        compute time.
-        """
+        """Return True if a device can run a group, and saved transfers outweigh compute time."""
         if not all(self.supports(node, there) for node in group):
             return False
         ids, here = [node.id for node in group], self.device[group[0].id]

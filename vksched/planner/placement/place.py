@@ -77,9 +77,7 @@ class _Placer(Colocating):
         return f", as {'; '.join(reasons)}" if reasons else ""
 
     def merge(self) -> None:
-        """Move unconstrained nodes to the devices of their neighbours while this reduces
-        transfers.
-        """
+        """Move unconstrained nodes to the devices of neighbours to reduce transfers."""
         operands = self.support.operands
         free = [
             n

@@ -39,9 +39,7 @@ from .pipeline_stages import find_stages
 from .task_graph import Cut
 
 LARGE = 2_000
-"""Number of nodes from which on a graph has few candidates, because splitting all nodes takes
-time.
-"""
+"""Number of nodes from which on a graph has few candidates, to save planning time."""
 POLICIES = ("auto", "heft", "etf")
 """Policies whose schedules of node groups are simulated; only the first one for a large graph."""
 SEARCH = 0.4
@@ -52,9 +50,7 @@ GRAINS = 64
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A candidate before simulation; `device` is the device that runs as much as it can, or
-    None.
-    """
+    """A candidate before simulation; `device` runs as much as it can, if not None."""
 
     name: str
     hints: PlacementHints

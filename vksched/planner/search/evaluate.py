@@ -41,9 +41,7 @@ from ..placement.place import place
 from .candidates import Candidates, Strategy
 
 CLOSE = 1.01
-"""A stream uses the smallest number of copies whose period is within this factor of the
-shortest.
-"""
+"""A stream uses the fewest copies whose period is within this factor of the shortest."""
 
 
 FEW_COPIES = 16
@@ -63,9 +61,7 @@ class Evaluated:
 
 
 def fitted(support: OpSupport, overrides: Overrides, hints: PlacementHints | None) -> Fitted:
-    """Return a draft within the memory of every device, and a reason for each that was too
-    small.
-    """
+    """Return a draft within the memory of every device, and reasons for full devices."""
 
     memory_nodes = support.topology.memory_nodes
 

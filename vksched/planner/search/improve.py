@@ -162,9 +162,7 @@ class _Descent:
                 yield n
 
     def _runs(self, first: int) -> Iterator[tuple[int, ...]]:
-        """Yield the chains that begin with a node on its device; each next node is the first
-        reader.
-        """
+        """Yield the chains of a node on its device; each next node is the first reader."""
         on, run = self._on, [first]
         while True:
             if len(run) in RUNS:

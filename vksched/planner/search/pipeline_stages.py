@@ -68,9 +68,7 @@ def _kinds(loads: Sequence[Mapping[str, float]], ranked: Sequence[str]) -> list[
 
 
 class _Lane:
-    """The cumulative loads of a kind of devices, and the next unsupported node group at each
-    position.
-    """
+    """The cumulative loads of a kind of devices, and the next unsupported group by position."""
 
     def __init__(self, loads: Sequence[Mapping[str, float]], device: str, count: int) -> None:
         self.count = count

@@ -212,9 +212,7 @@ def is_better(other: Decision, decision: Decision, clearly: bool = False) -> boo
 
 
 def _rounded(value: float) -> float:
-    """Return a value without its last digits, because sums of floats differ between Python
-    versions.
-    """
+    """Return a value without its last digits, which differ between Python versions."""
     return float(f"{value:.{DIGITS}g}")
 
 
