@@ -281,7 +281,7 @@ def _along(grad: Tensor) -> tuple[int, int, int] | None:
 def _pulled(
     tensor: Tensor, gradient: Tensor, wanted: tuple[bool, ...], recomputed: Recomputed, what: str
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the operands of a call by its rule; None where not wanted."""
+    """Return the gradients of the operands of a call by its rule; None if not needed."""
     rule = rule_of(tensor.op)
     if rule is None:
         raise GradientError(

@@ -26,7 +26,7 @@ from .sharding.device_order import find_steps
 from .sharding.sharded_values import input_independent_nodes
 from .sharding.sharding_strategy import Devices, ShardedAxis
 
-TRIED: tuple[Shard | None, ...] = (
+CANDIDATE_SHARDS: tuple[Shard | None, ...] = (
     None,
     Shard(axis=0, ratio=AUTO),
     Shard(axis=1, ratio=AUTO),
@@ -34,7 +34,7 @@ TRIED: tuple[Shard | None, ...] = (
     Shard(weights="rows", ratio=AUTO),
 )
 """The candidates of `shard: auto`."""
-FEW = 4
+MAX_SECTIONS = 4
 """Maximum number of `auto` sections that are chosen one by one; beyond that all get one choice."""
 
 Pieces = Mapping[int, tuple[Devices, ShardedAxis] | None]
@@ -233,7 +233,7 @@ def _choose(work: _Work, sections: list[Section | None]) -> tuple[list[Section |
     if not open_:
         return sections, []
     chosen: dict[str, Shard | None] = {}
-    groups = [[name] for name in open_] if len(open_) <= FEW else []
+    groups = [[name] for name in open_] if len(open_) <= MAX_SECTIONS else []
     for group in [open_, *groups]:
         chosen |= dict.fromkeys(group, _best(work, sections, chosen, group))
     notes = [f"shard: auto of {name}: {_describe(shard)}" for name, shard in chosen.items()]
@@ -245,7 +245,7 @@ def _best(
 ) -> Shard | None:
     """Return the best shard of some sections, with others as chosen; None for none."""
     found: list[tuple[float, int]] = []
-    for position, shard in enumerate(TRIED):
+    for position, shard in enumerate(CANDIDATE_SHARDS):
         try:
             result = work.shard(_with(sections, chosen | dict.fromkeys(group, shard)))
         except PlanError:  # an indivisible axis
@@ -253,7 +253,7 @@ def _best(
                 raise
             continue
         found.append((work.oracle.run_seconds(result), position))
-    return TRIED[min(found)[1]]
+    return CANDIDATE_SHARDS[min(found)[1]]
 
 
 def _with(

@@ -43,7 +43,7 @@ MIN_BYTES = 1 << 16
 MIN_LANES = 8
 """CPU drivers with smaller subgroups (SwiftShader) convert float16 slower than they load float32.
 """
-LARGEST = {"f16": 65504.0, "bf16": 3.3895313892515355e38}
+MAX_VALUE = {"f16": 65504.0, "bf16": 3.3895313892515355e38}
 
 _Words = dict[tuple[str, bool], NDArray]
 _words: weakref.WeakKeyDictionary[object, _Words] = weakref.WeakKeyDictionary()
@@ -87,7 +87,9 @@ def _pack_u32(r: Rewriter, w: int, format: str, transposed: bool) -> NDArray | N
     cached, key = _words.setdefault(r.key(w), {}), (format, transposed)
     if key not in cached:
         values = r.data(w)
-        if values is None or not np.abs(values).max(initial=0) <= LARGEST[format]:  # False for NaN
+        if (
+            values is None or not np.abs(values).max(initial=0) <= MAX_VALUE[format]
+        ):  # False for NaN
             return None
         lines = np.ascontiguousarray(values.T if transposed else values)
         fp16_lines = bfloat16_bits(lines) if format == FORMATS[BRAIN] else lines.astype(np.float16)

@@ -27,7 +27,7 @@ from .rewrite import Rewriter
 
 MAX_CHANNELS, MAX_OPS = 1 << 14, 8
 """Maximum size, and maximum chain of ops, of a row computed while the graph is rewritten."""
-LEAST, MAX_FLOAT32 = (float(m) for m in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+MIN_NORMAL, MAX_FLOAT32 = (float(m) for m in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 """The smallest normal float32 and the largest finite one."""
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
@@ -126,7 +126,7 @@ def _times(values: NDArray, row: NDArray) -> NDArray | None:
     with np.errstate(all="ignore"):
         scaled = values * row.reshape(-1, *(1,) * (values.ndim - 1))
     before, after = (abs(x).reshape(len(x), -1).max(1, initial=0) for x in (values, scaled))
-    lost = (after < LEAST) & (before >= LEAST) & (abs(row) >= LEAST)
+    lost = (after < MIN_NORMAL) & (before >= MIN_NORMAL) & (abs(row) >= MIN_NORMAL)
     return scaled if np.isfinite(scaled).all() and not lost.any() else None
 
 

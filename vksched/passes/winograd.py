@@ -37,9 +37,9 @@ MIN_CHANNELS, MAX_CHANNELS = 8, 1 << 12
 """Minimum and maximum number of input channels. With fewer, the transforms of x outweigh the gain;
 with more, one invocation could not check the sums for overflow.
 """
-LARGEST_WEIGHT = 1e10
+MAX_WEIGHT = 1e10
 """Maximum absolute weight; with activations up to 1e20 the transformed sums stay finite."""
-TRANSFORMS = 1.2
+TRANSFORM_COST = 1.2
 """Cost factor of the transforms of x and of the result, measured on both CPU drivers."""
 
 MIN_PLACES = 512
@@ -130,11 +130,11 @@ def _in_range(r: Rewriter, w: int) -> bool:
                 return False
             largest = float(np.abs(part.astype(np.float64)).max(initial=0))
             most = most * largest if part.dtype == np.float32 else most + largest
-        return most < LARGEST_WEIGHT
+        return most < MAX_WEIGHT
     weights = r.data(w)
     if weights is None or node.op != "weight":
         return False
-    return bool(np.abs(weights).max(initial=0) < LARGEST_WEIGHT)  # False for NaN
+    return bool(np.abs(weights).max(initial=0) < MAX_WEIGHT)  # False for NaN
 
 
 def _tiles(node: Node, limits: Limits) -> tuple[int, ...]:
@@ -144,7 +144,7 @@ def _tiles(node: Node, limits: Limits) -> tuple[int, ...]:
     for tile in TILES:
         tiles = images * math.prod(-(-size // tile) for size in sizes)
         points = (tile + 2) ** 2
-        costs[tile] = TRANSFORMS * min(
+        costs[tile] = TRANSFORM_COST * min(
             step_cost(rows, tiles, points, limits), step_cost(tiles, rows, points, limits)
         )
     return tuple(sorted((t for t in TILES if costs[t] < costs[1]), key=lambda t: costs[t]))

@@ -33,11 +33,11 @@ from ..plan.types.split_draft import SUBMISSION_S
 from .placement.node_groups import NodeGroup, find_node_groups
 from .record_pieces import record
 
-GRAINS = 2
+PIECES_PER_DEVICE = 2
 """Target number of pieces of equal size per device."""
-FINE = 14
+FINE_PIECES = 14
 """Target number of pieces for all devices together if some device cannot hold all."""
-LEAST = 8.0
+MIN_SUBMISSIONS = 8.0
 """Minimum duration of a piece as a multiple of a submission, if the graph is large enough."""
 
 
@@ -119,11 +119,11 @@ class _OptionsBuilder:
         self._devices = (*usable, *self._cpus) if with_cpu else tuple(usable)
         self._with_cpu = with_cpu
         self._known: dict[int, tuple[int, ...]] = {}
-        coarse = self._node_groups(max(1, GRAINS * len(self._devices)))
+        coarse = self._node_groups(max(1, PIECES_PER_DEVICE * len(self._devices)))
         coarse = self._cut_long(_joined(_pieces_of(support, coarse), coarse))
         plain = _pieces_of(support, coarse)
         if not self._all_fit(plain):
-            plain = _pieces_of(support, self._node_groups(FINE))
+            plain = _pieces_of(support, self._node_groups(FINE_PIECES))
         held = self._fit(plain)
         each = zip(plain, held, strict=True)
         self.pieces = _ranked([replace(p, seconds=self._seconds(p, on)) for p, on in each])
@@ -176,7 +176,7 @@ class _OptionsBuilder:
             for n in support.computed
         }
         submit_s = min(node_cost.submission_seconds(spec) for spec in self.topology.devices)
-        grain_s = max(sum(seconds.values()) / grains, LEAST * submit_s)
+        grain_s = max(sum(seconds.values()) / grains, MIN_SUBMISSIONS * submit_s)
         found = find_node_groups(support, self._candidate_devices, seconds, grain_s)
         return self._cut_long(found)
 

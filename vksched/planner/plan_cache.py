@@ -44,7 +44,7 @@ CACHED_PLAN = {
 }
 ROOM = 2
 """Required free memory of a device as a multiple of the needs of the plan."""
-DIFFERS = "memory_bytes"
+VARIABLE_FIELD = "memory_bytes"
 """The field of a device that differs between programs."""
 
 
@@ -146,7 +146,7 @@ def _topology_key(topology: Topology, request: PlanRequest) -> Any:
     data = topology.as_dict()
     no_choice = len(topology.devices) == 1 and request.objective == LATENCY.name
     for spec in data["devices"]:
-        spec.pop(DIFFERS, None)
+        spec.pop(VARIABLE_FIELD, None)
         if no_choice:
             spec.pop("costs", None)
     return json.loads(json.dumps([data, plain(asdict(topology.links.default))]))

@@ -68,7 +68,7 @@ def plan_graph(
     objective
         The metric that "auto" minimizes: "latency" of one run, "throughput" (the time between two
         results of a stream), "memory" (the bytes on the device that holds most), "energy" of one
-        run, or a mapping of these names to weights; see metrics.py.
+        run, or a mapping of these names to weights.
     overrides
         Pairs (node id or name pattern, device name). Exact ids take precedence over patterns, and
         later patterns over earlier ones.

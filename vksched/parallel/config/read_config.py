@@ -21,11 +21,11 @@ from ...common.errors import PlanError
 from ...ir.precision import PRECISIONS
 from .config_types import AUTO, SCHEDULES, WEIGHTS, Config, Pipeline, Section, Shard
 
-MOST = 1 << 18
+MAX_CHARACTERS = 1 << 18
 """Maximum characters of a file."""
 MAX_ITEMS = 100_000
 """Maximum values of a file, with aliases expanded."""
-SHOWN = 80
+MAX_SHOWN = 80
 """Maximum characters of a value in an error message."""
 PIPELINE = "pipeline"
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -71,11 +71,11 @@ def read_config(source: str | PathLike[str] | Mapping[str, Any] | Config) -> Con
     name = Path(source).name
     try:
         with Path(source).open(encoding="utf-8") as file:
-            text = file.read(MOST + 1)
+            text = file.read(MAX_CHARACTERS + 1)
     except (OSError, ValueError) as error:  # no file, or no text
         raise PlanError(f"[config] expected a readable YAML file, got {source}: {error}") from error
-    if len(text) > MOST:
-        raise PlanError(f"[config] {name}: expected at most {MOST} characters, got more")
+    if len(text) > MAX_CHARACTERS:
+        raise PlanError(f"[config] {name}: expected at most {MAX_CHARACTERS} characters, got more")
     return _Reader(name).config(_parse(text, name))
 
 
@@ -129,7 +129,7 @@ class _Tree:
         if self._count > MAX_ITEMS:
             raise PlanError(f"{where}: expected at most {MAX_ITEMS} values, aliases repeated")
         if not node.tag.startswith("tag:yaml.org,2002:"):
-            raise PlanError(f"{where}: expected plain values, got the type {node.tag[:SHOWN]}")
+            raise PlanError(f"{where}: expected plain values, got the type {node.tag[:MAX_SHOWN]}")
         if node.id == "mapping":
             return Item(dict(self._entry(*pair) for pair in self._pairs(node)), line)
         if node.id == "sequence":
@@ -337,7 +337,7 @@ def _shown(item: Item) -> str:
     if isinstance(item.value, dict):
         return "a mapping"
     if isinstance(item.value, list):
-        parts = (_shown(each) for each in item.value[:SHOWN])
+        parts = (_shown(each) for each in item.value[:MAX_SHOWN])
         return _short(f"[{', '.join(parts)}]")
     if isinstance(item.value, str) and WHOLE.fullmatch(item.value):
         return repr(item.value)  # in quotes, because it is a str
@@ -345,7 +345,7 @@ def _shown(item: Item) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -38,7 +38,8 @@ class Simulated:
     """A simulated schedule.
 
     `start_s` and `finish_s` hold the times of each action; `peak_held` by device the maximum number
-    of stage inputs, each of one microbatch, in memory at once, from their F to their B or W.
+    of pairs of a stage and a microbatch whose values are in memory at once, from their F to their B
+    or W.
     """
 
     schedule: PipelineSchedule

@@ -40,7 +40,7 @@ vision network; beyond that a cap retains the nodes before it.
 
 TRIES = 8
 """Maximum number of caps tried for a device, and of peaks before a cap."""
-FREE_TIMES = 2
+TIMES_BEFORE_GROWTH = 2
 """Number of times a device may be full before its cap is lowered in growing steps."""
 
 
@@ -64,7 +64,7 @@ def fit(
         peak = _find_peak(draft, full, caps) if times[full] <= TRIES else None
         if peak is None:
             # nodes evicted from one device may fill another: quadruple the step each time
-            step = 4 ** max(0, times[full] - FREE_TIMES)
+            step = 4 ** max(0, times[full] - TIMES_BEFORE_GROWTH)
             draft = _search_cap(draft, full, caps, step, try_caps)
         else:
             caps.peaks[full[0]] = peak

@@ -28,7 +28,7 @@ from ..partition.splits import STREAMED_TOGETHER
 from ..placement.candidate_devices import PlacementHints
 from .draft import PlanDraft
 
-SMALL = 0.125
+MIN_WEIGHT_SHARE = 0.125
 """Weights smaller than this fraction of the largest streamed weight are never streamed evenly."""
 
 
@@ -120,7 +120,7 @@ def _evenly(support: OpSupport, streamed: Sequence[int], resident: Sequence[int]
     every = [
         w
         for w in sorted(size, key=lambda w: (min(support.readers[w], default=0), w))
-        if support.graph.nodes[w].op == "weight" and size[w] > SMALL * largest
+        if support.graph.nodes[w].op == "weight" and size[w] > MIN_WEIGHT_SHARE * largest
     ]
     share = sum(size[w] for w in streamed) / sum(size.values())
     out: set[int] = set()

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from ...plan.costs.op_support import OpSupport
 from ...plan.types.plan_types import may_lie_over, numpy_may_write
 
-FEW_WORDS = 4096
+EXTRA_WORDS = 4096
 """Words that may be live until the end for a value that is written in place, in addition to a share
 of its size.
 """
@@ -133,7 +133,7 @@ class _Candidates:
         words, states = self._support.graph.words, self._support.graph.states
         outside = (p for p in self._support.operands[value] if p in self._device and p not in found)
         held = sum(words[p] for p in outside if p not in states and p not in self._lasting)
-        return held > words[value] + max(words[value] // 4, FEW_WORDS)
+        return held > words[value] + max(words[value] // 4, EXTRA_WORDS)
 
     def _add_intermediates(self, found: set[int]) -> None:
         """Add nodes computed from states for the set alone, to shorten their lifetimes."""

@@ -5,7 +5,7 @@ its uploads. Uploads wait for the last compute stage that uses their memory for 
 unless the host or the transfer queue has waited for it before. Downloads wait for their compute
 stage. Only the host waits for downloads, because their source memory stays allocated until then.
 
-Complexity: O(values * SEARCHED * log(values)). Examples: tests/planner/test_transfers.py.
+Complexity: O(values * MAX_SEARCHED * log(values)). Examples: tests/planner/test_transfers.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...plan.types.split_draft import SplitDraft
 from ...topology.topology import Topology
 from .barriers import split_items
 
-SEARCHED = 8
+MAX_SEARCHED = 8
 """Number of earlier splits that are checked for the memory of an upload. The split before these is
 waited for without a check; it has usually completed.
 """
@@ -63,7 +63,7 @@ class StageDependencies:
             found.append(StageDependency(DOWNLOAD, COMPUTE, number))
         known[here] = max(known[here], *split_draft.deferred_downloads, HOST)
         self._used[here].append((number, self._words(split_draft)))
-        del self._used[here][: -SEARCHED - 1]
+        del self._used[here][: -MAX_SEARCHED - 1]
         return tuple(found)
 
     def _words(self, split_draft: SplitDraft) -> IntervalSet:
@@ -77,7 +77,7 @@ class StageDependencies:
         """Return the last split that uses the memory of a split's uploads, or HOST."""
         used, spans = self._used[split_draft.device], self._spans[split_draft.device]
         targets = [spans[value] for value, _ in split_draft.live_in]
-        for number, words in reversed(used[-SEARCHED:]):
+        for number, words in reversed(used[-MAX_SEARCHED:]):
             if words.meets(*targets):
                 return number
-        return used[0][0] if len(used) > SEARCHED else HOST
+        return used[0][0] if len(used) > MAX_SEARCHED else HOST

@@ -18,7 +18,7 @@ from ...plan.costs.op_support import OpSupport
 from .candidate_devices import NONE, Caps, PlacementHints, Placing
 from .states import StatePlacement
 
-FOLLOWS = 16.0
+MIN_PULL_INTENSITY = 16.0
 """Flops per byte of a state below which a reader follows its neighbours, such as the update of a
 moment; a matmul of many rows is worth a transfer to the preferred device.
 """
@@ -174,7 +174,7 @@ class Colocating(Placing):
         if weight not in self.graph.states:
             return order
         near = self._state_placement.ranked(weight)
-        if self.support.flops(node) < FOLLOWS * self._bytes(weight):
+        if self.support.flops(node) < MIN_PULL_INTENSITY * self._bytes(weight):
             near += self._devices_near(node)
         return dict.fromkeys((*(d for d in near if not self._is_cpu(d)), *order))
 

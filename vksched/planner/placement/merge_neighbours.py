@@ -29,7 +29,7 @@ from ...plan.types.plan_types import value_of
 
 MERGE_SWEEPS = 8
 GROUP_SWEEPS = 2
-LARGEST_GROUP = 64
+MAX_GROUP_NODES = 64
 """Maximum nodes of a group; larger ones rarely move as a whole and are slow to evaluate."""
 
 
@@ -184,7 +184,7 @@ class Groups(_Moves):
         for _ in range(GROUP_SWEEPS if roomy else 0):
             values: set[int] = set()
             for group in self._find(free):
-                if len(group) > LARGEST_GROUP:
+                if len(group) > MAX_GROUP_NODES:
                     continue
                 if any(node.id in changed for node in group) and self._move(group, roomy):
                     for node in group:

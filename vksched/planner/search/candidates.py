@@ -42,7 +42,7 @@ LARGE = 2_000
 """Number of nodes from which on a graph has few candidates, to save planning time."""
 POLICIES = ("auto", "heft", "etf")
 """Policies whose schedules of node groups are simulated; only the first one for a large graph."""
-SEARCH = 0.4
+SCHEDULE_SHARE = 0.4
 """Fraction of the time budget that a schedule gets if improve.py improves the plan afterwards."""
 GRAINS = 64
 """Target number of node groups of equal size."""
@@ -203,7 +203,7 @@ class Candidates:
         problem = TaskGraph(tasks, edges)
         budget_s = None
         if goal == "latency" and self.few:  # the rest of the budget is for improve.py
-            budget_s = SEARCH * budget_by_size(len(tasks), len(self._used))
+            budget_s = SCHEDULE_SHARE * budget_by_size(len(tasks), len(self._used))
         try:
             found = schedule(problem, self.platform(), policy, goal, budget_s)
         except PlanError:  # it does not fit: placement will leave weights in host memory

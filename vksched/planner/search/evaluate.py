@@ -44,7 +44,7 @@ CLOSE = 1.01
 """A stream uses the fewest copies whose period is within this factor of the shortest."""
 
 
-FEW_COPIES = 16
+MAX_COPIES_TRIED = 16
 """Maximum number of copies up to which all numbers are tried."""
 
 Fitted = tuple[PlanDraft, list[str]]
@@ -289,7 +289,7 @@ def _enough(program: Program, most: int) -> int:
     """Return the number of copies whose period is close to the shortest. Large numbers are searched
     by bisection, on the assumption that more copies do not lengthen the period.
     """
-    if most <= FEW_COPIES:
+    if most <= MAX_COPIES_TRIED:
         periods = [period(program, copies) for copies in range(1, most + 1)]
         close = CLOSE * min(periods)
         return 1 + next(at for at, each in enumerate(periods) if each <= close)

@@ -32,10 +32,10 @@ RUNS = (1, 2, 3, 4, 6, 8)
 """Lengths of chains of nodes that move together."""
 OWN_WORK = 0.25
 """Weight of the change of compute time of moved nodes in the estimate, besides the load."""
-LESS = 1 - 1e-9
+ACCEPTED_RATIO = 1 - 1e-9
 """A move is accepted if the time is at most this fraction of the time before."""
 
-FEW = 4
+MAX_SWAP_DEVICES = 4
 """Maximum number of devices with work for which swaps of two devices are tried."""
 
 On = Mapping[int, int]
@@ -112,7 +112,7 @@ class _Descent:
             self._left -= 1
             strategy = Strategy(self._name, replace(self._hints, on=on, reason=RULE))
             for found in self._evaluator.evaluate([strategy]):
-                if _seconds(found) < LESS * _seconds(self._best):
+                if _seconds(found) < ACCEPTED_RATIO * _seconds(self._best):
                     self._best, self._on = found, on
                     return True
         return False
@@ -127,7 +127,7 @@ class _Descent:
     def _swaps(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
         """Yield the changes that swap all nodes of two devices."""
         candidate_devices = self._strategies.candidate_devices
-        for a, b in combinations(sorted(load), 2) if len(load) <= FEW else ():
+        for a, b in combinations(sorted(load), 2) if len(load) <= MAX_SWAP_DEVICES else ():
             other = {a: b, b: a}
             change = tuple((n, other[d]) for n, d in self._on.items() if d in other)
             if all(device in candidate_devices(n) for n, device in change):

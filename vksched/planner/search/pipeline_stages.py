@@ -10,8 +10,8 @@ reaches. Bisection finds the shortest period at which all node groups are covere
 
 With bytes instead of seconds this spreads weights evenly over devices. Devices with equal loads for
 all node groups form a kind, of which only the number in use matters. Complexity: sets of kinds *
-kinds * log(node groups) for each of HALVINGS; n devices that all differ have 2**n sets, at most
-2**MOST. Examples: tests/planner/test_stages.py.
+kinds * log(node groups) for each of BISECTIONS; n devices that all differ have 2**n sets, at most
+2**MAX_DEVICES. Examples: tests/planner/test_stages.py.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from itertools import accumulate
 from math import prod
 from operator import mul
 
-MOST = 8
+MAX_DEVICES = 8
 """Maximum number of devices with stages if all differ; the fastest ones are used."""
-SETS = 1 << MOST
-HALVINGS = 40
+MAX_SETS = 1 << MAX_DEVICES
+BISECTIONS = 40
 
 
 def find_stages(loads: Sequence[Mapping[str, float]], devices: Sequence[str]) -> list[str] | None:
@@ -40,7 +40,7 @@ def find_stages(loads: Sequence[Mapping[str, float]], devices: Sequence[str]) ->
     lanes = [_Lane(loads, kind[0], len(kind)) for kind in kinds]
     low, high = 0.0, sum(max(load.values()) for load in loads)
     found = _reach(lanes, len(loads), high)
-    for _ in range(HALVINGS if found is not None else 0):
+    for _ in range(BISECTIONS if found is not None else 0):
         middle = (low + high) / 2
         cuts = _reach(lanes, len(loads), middle)
         if cuts is None:
@@ -55,13 +55,13 @@ def find_stages(loads: Sequence[Mapping[str, float]], devices: Sequence[str]) ->
 
 
 def _kinds(loads: Sequence[Mapping[str, float]], ranked: Sequence[str]) -> list[list[str]]:
-    """Return the first devices by kind, as many as keep the number of sets of them within SETS."""
+    """Return the first devices by kind, with at most MAX_SETS sets of them."""
     kinds: dict[object, list[str]] = {}
     for device in ranked:
-        few = len(ranked) <= MOST
+        few = len(ranked) <= MAX_DEVICES
         key = device if few else tuple(load.get(device) for load in loads)
         sizes = [len(kind) + (kind is kinds.get(key)) for kind in kinds.values()]
-        if prod(size + 1 for size in (*sizes, *(() if key in kinds else (1,)))) > SETS:
+        if prod(size + 1 for size in (*sizes, *(() if key in kinds else (1,)))) > MAX_SETS:
             break
         kinds.setdefault(key, []).append(device)
     return list(kinds.values())

@@ -46,7 +46,7 @@ MARGIN_MEASURED = 0.05
 """Required relative gain of a plan over a simpler one."""
 MARGIN_ESTIMATED = 0.25
 """Required relative gain if costs of a device are rough estimates."""
-SMALL = 0.5
+SUBMISSION_SHARE = 0.5
 """A graph is too small for a device if submissions take this fraction of its time there."""
 
 
@@ -254,7 +254,7 @@ def _too_small(decision: Decision, support: OpSupport) -> list[str]:
     for best in sorted(others, key=lambda each: each.metrics.latency_s)[:1]:
         spec, there_s = topology.devices[topology.index(best.single)], best.metrics.latency_s
         submit_s = submission_seconds(spec) + len(support.computed) * spec.costs.launch_s
-        if submit_s >= SMALL * there_s:
+        if submit_s >= SUBMISSION_SHARE * there_s:
             return [
                 f"auto: too small for {spec.name}: of about {format_seconds(there_s)} there, "
                 f"{format_seconds(submit_s)} are its submission; on {chosen.single} unless a "
