@@ -36,7 +36,7 @@ def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph
     """Fuse sibling matmuls of a single-row activation (Q/K/V, gate/up), with their norm and
     activation, into one op.
     """
-    if not takes(constraints.limits):
+    if not is_supported(constraints.limits):
         return graph
     runs = list(_Finder(graph, constraints).products())
     if not runs:
@@ -45,7 +45,7 @@ def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph
     return rewrite(graph, dict.fromkeys(("quantized_linear", "mul", ROTARY), (parts,)), constraints)
 
 
-def takes(limits: Limits | None) -> bool:
+def is_supported(limits: Limits | None) -> bool:
     """Return True if all devices have the fused kernel and benefit from it."""
     return limits is not None and not limits.software and limits.storage_buffers >= BESIDE_BUFFERS
 
