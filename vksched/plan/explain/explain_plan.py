@@ -342,7 +342,8 @@ def _rule_kind(rule: str) -> str:
 _KINDS = (
     (
         re.compile(
-            r"^(weight|state|view of|beside|moved beside|writes) .+?(?=$| lives here|: \d|, as )"
+            r"^(weight|state|view of|next to|moved next to|writes) .+?"
+            r"(?=$| lives here|: \d|, (?:as|because) )"
         ),
         r"\1 ...",
     ),
