@@ -156,7 +156,7 @@ def _most_inputs(limits: Limits | None) -> int:
 
 def _float_of(types: Sequence[TensorType], node: Node) -> str | None:
     """Return the float type in which a fused op computes a node; None if it cannot."""
-    if node.declaration.leaf or node.op == "chain" or not node.type.size:
+    if node.declaration.leaf or node.op == "fused_elementwise" or not node.type.size:
         return None
     seen = {t.dtype for t in (*types, node.type)}
     if not seen <= {FLOAT32, FLOAT16, BOOL, INT32} or node.type.dtype == INT32:

@@ -163,6 +163,6 @@ ERRORS = [
     ErrorSample(
         lambda: _apply(ADDED, 2, floats(3, 4), floats(4, 6), floats(3, 6)),
         ShapeError,
-        "rows of fours",
+        "rows of vec4",
     ),
 ]

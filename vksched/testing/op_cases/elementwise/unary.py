@@ -320,7 +320,7 @@ ERRORS: list[ErrorSample] = [
         mantissa_bits=7, min_exponent=0, max_finite=1.0, overflow="zero"
     ),
     *(
-        refused("bitcast", DTypeError, "try ops.cast", t, dtype=d)
+        refused("bitcast", DTypeError, "try vs.cast", t, dtype=d)
         for t, d in ((F, "float16"), (B, "int32"), (("int64", (2,)), "float32"))
     ),
     refused("clip", DTypeError, "got NaN", F, low=NAN),

@@ -52,7 +52,7 @@ def _words(*shape: int, dtype: str = "uint32") -> Tensor:
 
 
 ERRORS = [
-    ErrorSample(lambda: ops.quantize_q8_0(input("x", (2, 3), "int32")), DTypeError, "try ops.cast"),
+    ErrorSample(lambda: ops.quantize_q8_0(input("x", (2, 3), "int32")), DTypeError, "try vs.cast"),
     ErrorSample(lambda: ops.quantize_q8_0(input("x", ())), ShapeError, "got a scalar"),
     ErrorSample(
         lambda: ops.dequantize_q8_0(_words(2, 17, dtype="int32"), 64), DTypeError, "quantize_q8_0"
