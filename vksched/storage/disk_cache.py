@@ -107,9 +107,7 @@ def others_who_write(about: os.stat_result) -> str:
 
 @cache
 def _is_own_group(group: int) -> bool:
-    """Return True if a group has this user as its only member, as on systems that create folders
-    with mode 775.
-    """
+    """Return True if a group is the user's private group, as on systems with umask 002."""
     import grp
     import pwd
 

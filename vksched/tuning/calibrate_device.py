@@ -1,15 +1,15 @@
-"""Calibrate: measures one device within a budget, what matters most first.
+"""Calibration: measure the costs of one device within a time budget, the most important ones first.
 
     overheads --> transfers each way, by size --> calls, one after the other, while time is left
                                                     pass 1: a b c d   pass 2: a b c d   ...
 
-Another program, or a processor that changes its speed, often makes calls longer for some tenths of
-a second. So there are passes over all calls for some seconds, and the median of a call's times
-counts: half of the passes have to be bad to spoil it.
+Other programs or a changing clock rate often slow calls down for some tenths of a second. Therefore
+there are passes over all calls for some seconds, and the median of a call's times counts: it stays
+right unless half of the passes are disturbed.
 
-Every step gives a result that can be used alone. A call that would take half a second is not
-measured, nor is one that the device refuses. Complexity: one submission, or a few, for each call
-and pass. Examples: tests/tuning/test_calibrate.py.
+The result of every step is usable without the next ones. A call that would take half a second is
+not measured, nor one that the device does not support. Complexity: one submission, or a few, for
+each call and pass. Examples: tests/tuning/test_calibrate.py.
 """
 
 from __future__ import annotations
@@ -41,29 +41,33 @@ from .search import LONGEST_S
 from .tunable_calls import shader_hash
 
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
-"""Bytes of the transfers that are measured."""
+"""Sizes of the measured transfers in bytes."""
 
 SUBMISSIONS, TRANSFERS = FIRST_STEPS = (("submissions", ""), ("transfers", ""))
-"""What is noted while these are measured, as op and bound are for a call."""
+"""Entries of the crash marker for these measurements, in place of an op and its limiting
+resource.
+"""
 PASSES, MAX_PASSES, SPREAD_S = 5, 100, 2.0
-"""There are so many passes at least, where time is left, and at most until they took so long."""
+"""Minimum number of passes if time is left, and maximum number within SPREAD_S."""
 QUICK_RUNS, QUICK_PASSES = 4, 3
-"""Runs of a long call that a quick measurement takes, and its passes, of which the shortest time
-counts: other programs make times longer, and few passes have no median that is safe from that.
+"""Runs of a long call in a quick measurement, and its passes. The shortest time counts there: other
+programs make times longer, and the median of few passes is not robust.
 """
 QUICK_BYTES = 1 << 27
-"""Of a call's operands and result at most, in a quick measurement."""
+"""Maximum size of a call's operands and result in a quick measurement."""
 FAR_OFF = 10.0
-"""From so many times a rough overhead on a quick measurement is not believed."""
+"""A quick measurement of an overhead that differs from the rough one by this factor is
+discarded.
+"""
 LONG_ENOUGH = 10
-"""Times the launch: what is shorter says nothing of the device's rates."""
+"""Calls shorter than this multiple of the launch do not determine the device's rates."""
 
 Tell = Callable[[str, int, int], None]
-"""Called with (what, done, total), in calls of all passes."""
+"""A progress callback: (what, done, total), in calls of all passes."""
 
 
 class Benchmarker(Protocol):
-    """What can be measured of a device: benchmarker.DeviceBenchmarker, or a stand-in of a test."""
+    """The measurements of a device: benchmarker.DeviceBenchmarker, or a substitute in tests."""
 
     spec: DeviceSpec
     quick: bool
@@ -80,14 +84,14 @@ class Benchmarker(Protocol):
 
 
 class Note(Protocol):
-    """Tells those who come after a crash what was being measured (crash_marker.CrashMarker)."""
+    """Records the current measurement for the time after a crash (crash_marker.CrashMarker)."""
 
     def begin(self, key: str, variant: str, shaders: str) -> None: ...
 
 
 @dataclass
 class Clocked:
-    """A budget that runs from now on."""
+    """A time budget that starts now."""
 
     budget_s: float = math.inf
     forgiven_s: float = 0.0
@@ -118,10 +122,10 @@ def calibrate(
     note: Note | None = None,
     thorough: bool = False,
 ) -> Calibration:
-    """Returns what is known of a device with what was measured now.
+    """Measure a device and return its calibration.
 
-    known: what needs no measuring: overheads and links that it has, and calls that are not wanted.
-    thorough: whether to measure in many passes; else there is one, or few quick ones.
+    known: a calibration with overheads, links and calls that need no measuring. thorough: True for
+    many passes, False for a single one or a few quick ones.
 
     Raises:
         DeviceError: the device failed.
@@ -174,8 +178,8 @@ def calibrate(
 
 
 def _believed(benchmarker: Benchmarker) -> Overheads:
-    """Measures overheads. Quick ones are at most some times as long as the rough ones of such a
-    device: a launch is a small difference of long times, where other programs are busy.
+    """Measure overheads. Quick results are limited to a multiple of the rough ones of similar
+    devices: a launch is a small difference of long times, which other programs disturb.
     """
     found, spec = benchmarker.overheads(), benchmarker.spec
     if not benchmarker.quick or not spec.launch_s:
@@ -200,8 +204,8 @@ def _taken(
     note: Note | None,
     thorough: bool,
 ) -> list[list[float]]:
-    """Return the seconds of each call, by pass; none of a call that cannot be measured, or that
-    the budget did not reach.
+    """Return the seconds of each call by pass. The list is empty for a call that cannot be measured
+    or that the budget did not reach.
     """
     taken: list[list[float]] = [[] for _ in calls]
     least, most = (
@@ -213,7 +217,7 @@ def _taken(
             if budget.over:
                 return taken
             if len(times) < done:
-                continue  # it could not be measured
+                continue  # not measurable
             at = min(done, least - 1) * len(calls) + number
             if benchmarker.quick and not _is_quick(call, budget):
                 continue
@@ -228,8 +232,8 @@ def _taken(
 
 
 def _is_quick(wanted: CalibrationSample, budget: Clocked) -> bool:
-    """Whether a call is measured in the time that is left, with operands that are made in no time
-    and take little memory.
+    """Return True if a call fits into the time that is left and its operands are small and quick to
+    create.
     """
     size_bytes = sum(type_.host_bytes for type_ in (*wanted.call.inputs, wanted.call.output))
     return size_bytes <= QUICK_BYTES and QUICK_RUNS * wanted.each_s <= budget.left_s
@@ -243,9 +247,9 @@ def _begin(note: Note | None, what: tuple[str, str]) -> None:
 def _seconds(
     benchmarker: Benchmarker, wanted: CalibrationSample, note: Note | None
 ) -> float | None:
-    """Returns what one call takes, None where it cannot be measured."""
+    """Return the seconds of one call, or None if it cannot be measured."""
     if wanted.seconds > LONGEST_S or wanted.estimate_s > LONGEST_S:
-        return None  # it risks the device, and the budget
+        return None  # it risks the device and the budget
     _begin(note, wanted.kind)
     try:
         taken_s = benchmarker.seconds(wanted.op, wanted.call, wanted.weights)
@@ -259,11 +263,11 @@ def _seconds(
 
 
 def _with_links(found: Calibration, benchmarker: Benchmarker, budget: Clocked) -> Calibration:
-    """Measures transfers: their links, and the share of the device itself."""
+    """Measure transfers and return the calibration with their links and the device's own part."""
     into: list[tuple[float, float]] = []
     out: list[tuple[float, float]] = []
     samples: list[Sample] = []
-    few = benchmarker.quick and benchmarker.spec.limits.software  # it copies as the host does
+    few = benchmarker.quick and benchmarker.spec.limits.software  # its transfers are host copies
     for size in SIZES[:-1] if few else SIZES:
         if budget.over and len(into) > 1:
             break
@@ -290,7 +294,7 @@ def _fit(times: list[tuple[float, float]]) -> Link | None:
 
 
 def _means(samples: list[Sample]) -> list[Sample]:
-    """Return one sample for each op, bound and size class, the geometric mean."""
+    """Return one sample for each op, limiting resource and size class: the geometric mean."""
     groups: dict[tuple[str, str, int], list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.place, []).append(sample)

@@ -1,8 +1,8 @@
-"""Samples: the calls that are measured of a device, those of a graph or typical ones.
+"""Calibration samples: the calls that a calibration measures, of a graph or typical ones.
 
-Each family has calls of three sizes, as what a call takes over its estimate depends on its size:
-short ones are overheads inside kernels, long ones come near the device's own rates. The list goes
-round the families, so that a small budget has something of each.
+Each family has calls of three sizes, because the ratio of measured to estimated time depends on the
+size: short calls show overheads inside kernels, long ones approach the device's rates. The list
+alternates between families, so that a small budget covers each of them.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from ..topology.device_spec import DeviceSpec
 from ..topology.perf_model import MIN_S
 
 ROWS = ((16, 64), (256, 512), (2048, 1024))
-"""Of elementwise calls, rows and moves: small, middle, large."""
+"""Shapes of elementwise ops, reductions and data movements: small, medium, large."""
 
 
 Make = Callable[..., Tensor]
-"""Makes an input, or a weight: (*shape, dtype=float32) -> Tensor."""
+"""Create an input or a weight: (*shape, dtype=float32) -> Tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSample:
-    """A call to be measured. seconds: what all such calls of a graph are thought to take; each_s:
-    what one is. weights: positions of operands that a model reads from memory, as no op has just
-    written them.
+    """A call to measure. seconds: estimated time of all equal calls of a graph. each_s: estimated
+    time of one. weights: positions of operands that a model reads from memory, because no op has
+    just written them.
     """
 
     op: Op
@@ -67,12 +67,12 @@ class CalibrationSample:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Its op, and what bounds it."""
+        """The op and its limiting resource."""
         return self.op.name, self.bound
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """Where its sample is kept; see `calibration.Sample`."""
+        """The key of its sample; see `calibration_types.Sample`."""
         return (
             call_signature(self.op, self.call),
             self.bound,
@@ -81,7 +81,7 @@ class CalibrationSample:
 
 
 def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSample]:
-    """Return the distinct calls of a graph that a device can run, in order."""
+    """Return the distinct calls of a graph that a device supports, in order."""
     times: dict[int, int] = {}
     for node in graph.ops:
         if node.id not in graph.views and not node.declaration.stateful:
@@ -93,7 +93,7 @@ def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSampl
         if node.id in graph.views or unsupported_reason(spec, graph, node) is not None:
             continue
         op, call = node.declaration, call_of(spec, graph, node)
-        if spec.kind == "cpu":  # an epilogue is a pass of its own there
+        if spec.kind == "cpu":  # on the CPU an epilogue is a separate pass
             call = call.without_epilogue
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
         each_s = call_cost(spec, op, call).seconds
@@ -103,7 +103,7 @@ def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSampl
 
 
 def typical_samples() -> Graph:
-    """Return a graph of typical calls, going round the families."""
+    """Return a graph of typical calls that alternates between families."""
     numbers = count()
 
     def some(*shape: int, dtype: str = FLOAT32) -> Tensor:
