@@ -2,8 +2,7 @@
 `simulated`, and by tests.
 
     Device --prepare(plan, index)--> PreparedPlan               (memory, uploads, recordings: once)
-    PreparedPlan: upload inputs -> submit split -> wait -> check -> fetch results   (per run, in one
-    slot)
+    PreparedPlan: upload inputs -> submit split -> wait -> check -> fetch results   (in each run)
 
 A slot is one of the plan's `copies` sets of memory; a slot carries one run at a time.
 """
@@ -21,12 +20,10 @@ from ..topology.links import Link
 from .state_store import StateStore
 
 Times = tuple[float | None, float | None]
-"""Seconds of a split and of its longest submission; None if the device cannot tell."""
+"""Seconds of a split and of its longest submission; None if the device has no timestamps."""
 
 TransferTimes = Mapping[str, tuple[float | None, float | None]]
-"""By stage of a split on the transfer queue, its start and its seconds; None if the device cannot
-tell.
-"""
+"""By stage of a split on the transfer queue, its start and its seconds; None without timestamps."""
 
 
 class Closing(Protocol):

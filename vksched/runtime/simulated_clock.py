@@ -14,7 +14,7 @@ too. Submitting a stream takes no simulated time: inside `hold` all runs pause, 
 stream is accepted when it begins. If a run is blocked by its own program, as by an observer that
 waits for another run, the others continue after HELD_UP_S of real time.
 
-Complexity: O(runs under way) for each submission. Examples: tests/runtime/test_simulated_clock.py.
+Complexity: O(runs in flight) for each submission. Examples: tests/runtime/test_simulated_clock.py.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _is_own(folder: Path) -> bool:
         return True
     if why:
         _warn_once(
-            f"[cache] expected {folder} to be yours alone, got {why}; nothing is read or kept "
+            f"[cache] expected {folder} to be yours alone, got {why}; the cache is not used "
             f"there; try `chmod 700`, or VKSCHED_CACHE={folder / 'new'}"
         )
     return not why
@@ -145,8 +145,8 @@ def warn_full(folder: Path, error: OSError, effect: str = "", hint: str = "") ->
     if disk not in _full:
         _full.add(disk)
         _warn_once(
-            f"[cache] expected room in {folder}, got none ({error.strerror}): what caches cannot "
-            f"keep there is made anew by each start{effect}; try to free some, or "
+            f"[cache] expected room in {folder}, got none ({error.strerror}): results cannot be "
+            f"cached there and are computed again by each start{effect}; try to free some, or "
             f"VKSCHED_CACHE=<folder>{hint}"
         )
     return True

@@ -1,7 +1,7 @@
 """Lazy arrays: arrays that are computed from file contents when they are needed.
 
     blocks of a file --write_to--> memory of a device
-                     '-materialize--> an array, as long as somebody has it
+                     '-materialize--> an array, as long as it is referenced
 
 Weights are lazy arrays if a device needs another layout than their file has, or if the file may
 change. The host holds only the arrays that are in use. Examples: tests/storage/test_lazy_array.py.

@@ -36,9 +36,9 @@ MIN_PER_S = 1.0
 
 
 GRANULARITIES = ("split", "level", "op")
-"""What one submission holds. "split": a whole split. "level": nodes of a split that do not depend
-on each other. "op": one node. With the latter two the host waits for each submission before the
-next one on that device.
+"""The content of one submission. "split": a whole split. "level": nodes of a split that do not
+depend on each other. "op": one node. With the latter two the host waits for each submission before
+the next one on that device.
 """
 
 

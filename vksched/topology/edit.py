@@ -131,7 +131,7 @@ def _find(topology: Topology, name: str) -> None:
     names = [spec.name for spec in topology.devices if spec.name != host]
     if name == host:
         raise PlanError(
-            f"[what-if] {name} cannot be taken away: it runs what no other device can; try a plan "
+            f"[what-if] {name} cannot be removed: it runs ops that no other device supports; try a plan "
             "without naming it"
         )
     if name not in names:
@@ -139,7 +139,7 @@ def _find(topology: Topology, name: str) -> None:
         hint = f"; try {near[0]}" if near else ""
         if not names:
             raise PlanError(
-                f"[what-if] expected a device to take away, got {name!r}: there is only {host}; "
+                f"[what-if] expected a device to remove, got {name!r}: there is only {host}; "
                 "try without it"
             )
         raise PlanError(f"[what-if] expected one of {', '.join(names)}, got {name!r}{hint}")

@@ -119,7 +119,7 @@ def topology_of(data: object) -> Topology:
     for key in data:
         if key not in KEYS:
             near = _near(str(key), KEYS)
-            raise PlanError(f"[topology] there is no key {key!r} beside the devices; try {near}")
+            raise PlanError(f"[topology] there is no top-level key {key!r}; try {near}")
     out: dict[str, Any] = {"devices": devices, "links": links}
     if "network" in data:
         out["network"] = _network(data["network"])
@@ -292,7 +292,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(out) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands there twice")
+        raise ValueError(f"the key {twice!r} is not unique")
     return out
 
 
@@ -331,7 +331,7 @@ def _plain(node: Any, above: tuple[object, ...], count: Iterator[int]) -> object
     if next(count) > MAX_NODES:
         raise ValueError(f"line {line}: expected at most {MAX_NODES:,} values, got more")
     if any(node is each for each in above):
-        raise ValueError(f"line {line}: a value holds itself")
+        raise ValueError(f"line {line}: a value contains itself")
     if not node.tag.startswith("tag:yaml.org") or "python" in node.tag:
         raise ValueError(f"line {line}: expected no tag, got {node.tag}")
     if node.id == "sequence":
@@ -341,7 +341,7 @@ def _plain(node: Any, above: tuple[object, ...], count: Iterator[int]) -> object
         for key, value in node.value:
             name = str(key.value) if key.id == "scalar" else None
             if name is None or name in out:
-                twice = f"the key {name!r} stands there twice" if name else "a key is no text"
+                twice = f"the key {name!r} is not unique" if name else "a key is no text"
                 raise ValueError(f"line {key.start_mark.line + 1}: {twice}")
             out[name] = _plain(value, (*above, node), count)
         return out

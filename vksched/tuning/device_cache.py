@@ -133,7 +133,7 @@ class DeviceFiles(ABC, Generic[Cached]):
         except OSError as error:
             if not warn_full(self.folder or Path(), error) and not self._warned:
                 self._warned = True
-                text = f"results are not kept: {error}; try VKSCHED_CACHE=<folder>"
+                text = f"results are not cached: {error}; try VKSCHED_CACHE=<folder>"
                 warn(f"[{self.command}] {text}")
             return False
         return True

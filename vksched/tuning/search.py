@@ -28,7 +28,7 @@ FAR_SLOWER, SLOWER = 3.0, 1.3
 """Factors over the best time at which a variant is dropped, after two runs and after two rounds."""
 NOISE = 1.03
 """A variant must be faster than the static choice by this factor to replace it: a choice that
-changes from day to day helps nobody.
+changes from day to day is of no use.
 """
 ROUND_S = 0.02
 """Duration of one submission, in which short calls are repeated."""

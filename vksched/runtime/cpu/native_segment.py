@@ -99,7 +99,7 @@ def _lies_plain(array: NDArray) -> bool:
 class Segment:
     """A step that runs several nodes. fixed: returns the array of a value, or None if it differs
     between runs. scratch: numbers of the scratch values of each node's loops except the last one.
-    takes: allocators for the results of nodes that are not fixed.
+    takes: the allocators for the results of nodes that are not fixed.
     """
 
     def __init__(

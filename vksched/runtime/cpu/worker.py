@@ -82,7 +82,7 @@ class Job:
 
 
 def _cancelled_error() -> PlanError:
-    return PlanError("[wait] the split was given up before it began")
+    return PlanError("[wait] the split was cancelled before it began")
 
 
 class Worker:

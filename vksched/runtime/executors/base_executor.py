@@ -50,7 +50,7 @@ class RunResult:
 class CommitFailed(Exception):
     """A run is complete, but the states of some devices may be old or torn.
 
-    cause: the original error. results: the results of the run. devices: the devices with such
+    cause: the original error. results: the results of the run. devices: the devices of these
     states.
     """
 
@@ -65,8 +65,8 @@ class BaseExecutor:
     """Executes a plan: memory is allocated, weights are uploaded, commands are recorded.
 
     After a device failure in a run, the executor is out of use: runs that wait for a slot raise
-    ExecutorClosed, runs in flight go on, and `close` waits for them. working: the devices that take
-    part. number: the number of the plan in events.
+    ExecutorClosed, runs in flight go on, and `close` waits for them. working: the devices that the
+    plan uses. number: the number of the plan in events.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class BaseExecutor:
         self._sequence_numbers = itertools.count(1)
         self._working = tuple(sorted(working))
         self.device_names = tuple(plan.topology.devices[d].name for d in self._working)
-        """The devices that take part, in order of priority."""
+        """The devices that the plan uses, in order of priority."""
         self.last_run: tuple[Plan, RunStats] | None = None
         """The plan and statistics of the last finished run; None before the first."""
         # The condition of the attributes below; it wakes threads that wait for a slot or the end.
@@ -178,8 +178,8 @@ class BaseExecutor:
         observers: Observers | None = None,
         slot: int | None = None,
     ) -> RunResult:
-        """Run once on the calling thread, in the given slot or the first free one, waiting for it.
-        The arrays must not change during the run.
+        """Run once on the calling thread, in `slot` or the first free slot, waiting until it is
+        free. The arrays must not change during the run.
 
         Raises:
             RunCancelled: an observer returned False.
@@ -323,7 +323,7 @@ def guarded(progress: Progress) -> Progress:
         try:
             progress(what, done, total)
         except DeviceError as error:
-            raise PlanError(f"[progress] the function given failed: {error}") from error
+            raise PlanError(f"[progress] the callback failed: {error}") from error
 
     return call
 

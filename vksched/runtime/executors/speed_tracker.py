@@ -21,8 +21,8 @@ not its launch time:
     p            3.1  3.0  3.0  3.0 |  3.0   3.0 ms      log(m / p) is 1.4: slower by 4
 
 Software devices and the CPU share the cores of a host. If their costs were measured, a device that
-is slower than these is slowed down by other programs. A device that no run uses meanwhile is slowed
-down equally.
+is slower than these is slowed down by other programs. A device on these cores that no run uses
+meanwhile is assumed to be slowed down equally.
 
 A device of another host is at least as slow as that host, see host_speed.py.
 
@@ -104,7 +104,7 @@ class _Device:
     late: deque[float] = field(default_factory=lambda: deque(maxlen=LATE))
 
     def at(self, now_s: float) -> float:
-        """Return the pace at a time: without runs it returns to the best one."""
+        """Return the pace at `now_s`: without runs it returns to the best one."""
         idle_s, slower = max(0.0, now_s - self.seen_s), max(0.0, self.pace - self.best)
         return self.pace - slower * (1 - float(0.5 ** (idle_s / HALF_S)))
 

@@ -72,7 +72,7 @@ class Counters:
 
 
 class DeviceHandle:
-    """Destroys the objects of a context in order, independent of who ends it."""
+    """Destroys the objects of a context in order, independent of the thread that closes it."""
 
     def __init__(self, index: int, name: str, manager: Any) -> None:
         self.name = name
@@ -119,7 +119,7 @@ class DeviceHandle:
             self._keep_natives()
         warnings.warn(
             f"[close] {self.name}: submissions did not end within {CLOSE_LIMIT_S:.0f} s; their "
-            "memory is kept",
+            "memory is not freed",
             VkschedWarning,
             stacklevel=3,
         )

@@ -8,10 +8,10 @@ no other instruction changes.
 
     main -> fused -> every -> 70 functions        main -> fused -> add_float32, gelu_float32
 
-The function `epilogue_steps` of matmuls and convolutions is replaced likewise, with one value. Its
-second register is a call that reads the residual; the binding of the residual is removed if no step
-reads it. A module is parsed once; a fused program then costs the remaining words. Source: the
-SPIR-V specification, 2.3 (logical layout of a module). Examples:
+The function `epilogue_steps` of matmuls and convolutions is replaced in this way, too, with one
+value. Its second register is a call that reads the residual; the binding of the residual is removed
+if no step reads it. A module is parsed once; a fused program then costs the remaining words.
+Source: the SPIR-V specification, 2.3 (logical layout of a module). Examples:
 tests/passes/test_fuse_elementwise.py, tests/passes/test_epilogue.py.
 """
 

@@ -1,7 +1,6 @@
 """Split recorder: records the splits of a plan as Vulkan commands.
 
-Recording of a split:  barrier | uploads (upload buffer -> activations) | nodes, with the plan's
-barriers
+Recording of a split:  barrier | uploads (upload buffer -> activations) | nodes and barriers
                        | downloads (activations -> download buffer), sequence_number -> status word
                        | barrier to host
 
