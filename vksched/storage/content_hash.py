@@ -58,7 +58,7 @@ def digest_of(array: ArrayLike) -> str:
     """
     found = _digests.get(array)
     if found is None:
-        found = _of_file(array) or _computed(array)
+        found = _cached_hash(array) or _computed(array)
         _digests.set(array, found)
     return found
 
@@ -70,7 +70,7 @@ def _computed(array: ArrayLike) -> str:
     found = hasher.hexdigest()
     origin = origin_of(array)
     if origin is not None:
-        _keep(origin, found)
+        _store_hash(origin, found)
     return found
 
 
@@ -93,20 +93,20 @@ def pieces_of(array: ArrayLike, size_bytes: int = PIECE_BYTES) -> Iterator[NDArr
 # -- on disk ---------------------------------------------------------------------------------------
 
 
-def _of_file(array: ArrayLike) -> str | None:
+def _cached_hash(array: ArrayLike) -> str | None:
     """Return the cached hash of the bytes of a file."""
     origin = origin_of(array)
     path = None if origin is None else _path_of(origin.extent)
     if origin is None or path is None:
         return None
     try:
-        return _known(path, path.stat().st_size).get(_where(origin))
+        return _read_hashes(path, path.stat().st_size).get(_location(origin))
     except OSError:
         return None
 
 
 @lru_cache(8)
-def _known(path: Path, size: int) -> dict[str, str]:
+def _read_hashes(path: Path, size: int) -> dict[str, str]:
     """Return the cached hashes of a file's weights. size: number of bytes to read of the cache
     file, which only grows.
     """
@@ -118,7 +118,7 @@ def _known(path: Path, size: int) -> dict[str, str]:
     return found
 
 
-def _keep(origin: Origin, digest: str) -> None:
+def _store_hash(origin: Origin, digest: str) -> None:
     """Cache the hash of bytes of a file that has not changed for SETTLED_NS."""
     path, (*_, written_ns, changed_ns) = _path_of(origin.extent), origin.extent.identity
     if path is None or time.time_ns() - max(written_ns, changed_ns) < SETTLED_NS:
@@ -129,7 +129,7 @@ def _keep(origin: Origin, digest: str) -> None:
             remove_old(path.parent, MAX_FILES - 1, "*.txt")
         elif path.stat().st_size >= MAX_TEXT:
             return
-        line = f"{_where(origin)} {digest}\n".encode()
+        line = f"{_location(origin)} {digest}\n".encode()
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(file, line)  # one write, atomic with other writers
@@ -143,6 +143,6 @@ def _path_of(extent: FileExtent) -> Path | None:
     return None if folder is None else folder / f"{name}.txt"
 
 
-def _where(origin: Origin) -> str:
+def _location(origin: Origin) -> str:
     about = origin.extent.start, origin.extent.size, origin.shape, origin.dtype, origin.blocks
     return " ".join(map(str, about))

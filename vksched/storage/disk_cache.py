@@ -51,7 +51,7 @@ def default_folder() -> Path | None:
     except RuntimeError:  # neither HOME nor a passwd entry
         return None
     if not named:
-        _take_back(found)
+        _revoke_permissions(found)
     return found if _is_own(found) else None
 
 
@@ -63,7 +63,7 @@ def folder_of(name: str) -> Path | None:
     if whole is None:
         return None
     found = whole / name
-    _take_back(found)
+    _revoke_permissions(found)
     return found if _is_own(found) else None
 
 
@@ -83,7 +83,7 @@ def _is_own(folder: Path) -> bool:
     return not why
 
 
-def _take_back(folder: Path) -> None:
+def _revoke_permissions(folder: Path) -> None:
     """Remove write permissions of others from the user's own folder: older versions granted
     them.
     """
@@ -161,7 +161,7 @@ def room_error(folder: Path, size: int) -> OSError | None:
     it can be created. Quotas count. No file remains.
     """
     try:
-        file = _nameless(existing(folder))
+        file = _unnamed_file(existing(folder))
     except OSError as error:
         return error
     try:
@@ -178,7 +178,7 @@ def existing(folder: Path) -> Path:
     return next((each for each in (folder, *folder.parents) if each.exists()), Path.cwd())
 
 
-def _nameless(folder: Path) -> int:
+def _unnamed_file(folder: Path) -> int:
     """Return the descriptor of a new unnamed file, which is removed when it is closed."""
     with suppress(OSError, AttributeError):  # not every file system supports O_TMPFILE
         return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
@@ -274,15 +274,15 @@ def remove_old(folder: Path, most: int, names: str = "*.json") -> None:
     """Remove the oldest files of a folder until `most` are left, and temporary files of processes
     that ended while they wrote.
     """
-    files = sorted(folder.glob(names), key=_changed_ns, reverse=True)
+    files = sorted(folder.glob(names), key=_modified_ns, reverse=True)
     begun = time.time_ns() - LEFT_NS
-    left = [path for path in folder.glob("*.tmp") if _changed_ns(path) < begun]
+    left = [path for path in folder.glob("*.tmp") if _modified_ns(path) < begun]
     for old in [*files[most:], *left]:
         with suppress(OSError):  # Windows: another process reads it
             old.unlink()
 
 
-def _changed_ns(path: Path) -> int:
+def _modified_ns(path: Path) -> int:
     with suppress(OSError):
         return path.stat().st_mtime_ns
     return 0

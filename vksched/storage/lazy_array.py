@@ -30,11 +30,11 @@ row on.
 """
 
 
-def _nothing() -> NDArray | None:
+def _no_array() -> NDArray | None:
     return None
 
 
-def _unknown() -> Origin | None:
+def _no_origin() -> Origin | None:
     return None
 
 
@@ -49,8 +49,8 @@ class LazyArray:
         shape: Shape,
         make: Make,
         dtype: Any = np.uint32,
-        resident: Callable[[], NDArray | None] = _nothing,
-        origin: Callable[[], Origin | None] = _unknown,
+        resident: Callable[[], NDArray | None] = _no_array,
+        origin: Callable[[], Origin | None] = _no_origin,
     ) -> None:
         self.shape = shape
         self.dtype = np.dtype(dtype)
@@ -59,8 +59,8 @@ class LazyArray:
         self._make = make
         self._resident = resident
         self.origin = origin
-        self._buffer = self._materialized = _nothing
-        self._help: Callable[[], object] = _nothing
+        self._buffer = self._materialized = _no_array
+        self._help: Callable[[], object] = _no_array
         self._making = threading.Lock()
         _LAZY_ARRAYS.add(self)
 
@@ -87,7 +87,7 @@ class LazyArray:
         resident = self._resident()
         if resident is not None:
             return resident
-        with _PLACING:
+        with _ALLOCATING:
             buffer = self._buffer()
             if buffer is None:
                 buffer = np.empty(self.shape, self.dtype) if offered is None else offered
@@ -112,7 +112,7 @@ class LazyArray:
         buffer = self._buffer()
         if filled and buffer is not None:
             self._fill(buffer)
-        self._help = _nothing
+        self._help = _no_array
         self._making.release()
 
     def _fill(self, buffer: NDArray) -> None:
@@ -145,17 +145,17 @@ class LazyArray:
 
 
 _LAZY_ARRAYS: weakref.WeakSet[LazyArray] = weakref.WeakSet()
-_PLACING = threading.Lock()
+_ALLOCATING = threading.Lock()
 """Held while a buffer without content is allocated."""
 
 
 @in_child
 def _renew_locks() -> None:
     """Replace the lock in a forked child, because another thread of the parent may hold it."""
-    global _PLACING
-    _PLACING = threading.Lock()
+    global _ALLOCATING
+    _ALLOCATING = threading.Lock()
     for lazy in _LAZY_ARRAYS:
-        lazy._making, lazy._help = threading.Lock(), _nothing
+        lazy._making, lazy._help = threading.Lock(), _no_array
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def opened_below(stack: ExitStack, folder: Path, parts: list[str]) -> int:
         OSError: the file does not exist, or a link leads out of `root_of` the folder.
     """
     if not _FROM_FOLDERS:
-        return _opened_and_looked_at(stack, folder, parts)
+        return _open_checked(stack, folder, parts)
     root = root_of(folder)
     above = folder.absolute().relative_to(root).parts if root != folder else ()
     at, left, links = [opened(stack, root, FLAGS | os.O_DIRECTORY, None)], deque(above), 0
@@ -102,7 +102,7 @@ def _target_of(link: str, folder: int) -> list[str]:
     return [part for part in target.split("/") if part not in ("", ".")]
 
 
-def _opened_and_looked_at(stack: ExitStack, folder: Path, parts: list[str]) -> int:
+def _open_checked(stack: ExitStack, folder: Path, parts: list[str]) -> int:
     ends = [folder.joinpath(*parts[: count + 1]) for count in range(len(parts))]
 
     def look() -> os.stat_result:

@@ -32,9 +32,9 @@ def without(topology: Topology, name: str) -> Topology:
     """
     names = [spec.name for spec in topology.devices]
     if name in topology.hosts and name != DRIVER and name not in names:
-        return _only(topology, [each for each in names if host_of(each) != name])
+        return _subset(topology, [each for each in names if host_of(each) != name])
     _find(topology, name)
-    return _only(topology, [each for each in names if each != name])
+    return _subset(topology, [each for each in names if each != name])
 
 
 def alone(topology: Topology, name: str) -> Topology:
@@ -60,7 +60,7 @@ def some(topology: Topology, names: Sequence[str]) -> Topology:
         if name != host:
             _find(topology, name)
     cpus = (topology.cpu_of(topology.index(name)) for name in names)
-    return _only(
+    return _subset(
         topology, [*names, *(topology.devices[d].name for d in cpus if d is not None), host]
     )
 
@@ -103,12 +103,12 @@ def changed(topology: Topology, text: str) -> Topology:
         else:
             raise PlanError(
                 f"[what-if] expected -DEVICE, +{PREFIX}CARD or +{PREFIX}CARD@LINK, got {part!r}"
-                + _meant(topology, part)
+                + _suggestion(topology, part)
             )
     return topology
 
 
-def _only(topology: Topology, names: list[str]) -> Topology:
+def _subset(topology: Topology, names: list[str]) -> Topology:
     selected = set(names)
     devices = tuple(spec for spec in topology.devices if spec.name in selected)
     hosts = {host_of(spec.name) for spec in devices}
@@ -117,7 +117,7 @@ def _only(topology: Topology, names: list[str]) -> Topology:
     return Topology(devices, replace(topology.links, pairs=pairs)).verify()
 
 
-def _meant(topology: Topology, part: str) -> str:
+def _suggestion(topology: Topology, part: str) -> str:
     """Return the edit that a text without sign or prefix may mean, for the error message."""
     name = part.lstrip("+").partition("@")[0].removeprefix(PREFIX)
     if name in card_names():
@@ -131,8 +131,8 @@ def _find(topology: Topology, name: str) -> None:
     names = [spec.name for spec in topology.devices if spec.name != host]
     if name == host:
         raise PlanError(
-            f"[what-if] {name} cannot be removed: it runs ops that no other device supports; try a plan "
-            "without naming it"
+            f"[what-if] {name} cannot be removed: it runs ops that no other device supports; "
+            "try a plan without naming it"
         )
     if name not in names:
         near = difflib.get_close_matches(name, names, 1, 0.4)

@@ -104,7 +104,7 @@ def topology_of(data: object) -> Topology:
     listed = data.get("links", [])
     entries = listed if isinstance(listed, list) else [listed]
     links = [_link_entry(entry, f"link {number}") for number, entry in enumerate(entries)]
-    named = _ends(links)
+    named = _linked_pairs(links)
     cpu = _cpu(data["devices"])
     for number, entry in enumerate(data["devices"]):
         for device, link in _devices(entry, f"device {number}"):
@@ -118,7 +118,7 @@ def topology_of(data: object) -> Topology:
                 links.append({"between": [name, memory], **asdict(link)})
     for key in data:
         if key not in KEYS:
-            near = _near(str(key), KEYS)
+            near = _similar_names(str(key), KEYS)
             raise PlanError(f"[topology] there is no top-level key {key!r}; try {near}")
     out: dict[str, Any] = {"devices": devices, "links": links}
     if "network" in data:
@@ -133,7 +133,7 @@ def _network(value: object) -> object:
     if not isinstance(value, Mapping):
         return value  # from_dict raises the error
     _check_keys(value, LINK_KEYS, "the network")
-    return _in_units(value, "the network")
+    return _convert_units(value, "the network")
 
 
 def _cpu(entries: Iterable[object]) -> str:
@@ -154,7 +154,9 @@ def _devices(entry: object, where: str) -> list[tuple[dict[str, Any], Link | Non
         raise PlanError(f"[topology] expected a mapping for {where}, got {entry!r}")
     known = (*(f.name for f in fields(DeviceSpec)), *DEVICE_KEYS)
     _check_keys(entry, known, where)
-    own = _in_units({k: v for k, v in entry.items() if k not in ("preset", "count", "link")}, where)
+    own = _convert_units(
+        {k: v for k, v in entry.items() if k not in ("preset", "count", "link")}, where
+    )
     link = _link(entry["link"], where) if "link" in entry else None
     if "preset" in entry:
         found = card(_text(entry["preset"], f"preset of {where}"))
@@ -181,10 +183,10 @@ def _link_entry(entry: object, where: str) -> object:
     _check_keys(entry, ("between", "link", *LINK_KEYS), where)
     rest = {k: v for k, v in entry.items() if k not in ("between", "link")}
     of_name = asdict(_link(entry["link"], where)) if "link" in entry else {}
-    return {"between": entry.get("between"), **of_name, **_in_units(rest, where)}
+    return {"between": entry.get("between"), **of_name, **_convert_units(rest, where)}
 
 
-def _ends(links: Iterable[object]) -> set[tuple[str, str]]:
+def _linked_pairs(links: Iterable[object]) -> set[tuple[str, str]]:
     """Return the pairs of devices with explicit links, which override a device's own link in both
     directions.
 
@@ -215,7 +217,7 @@ def _link(value: object, where: str) -> Link:
             f" for {where}, got {value!r}"
         )
     _check_keys(value, LINK_KEYS, f"the link of {where}")
-    figures = _in_units(value, f"the link of {where}")
+    figures = _convert_units(value, f"the link of {where}")
     for key, value in figures.items():
         if as_number(value) is None:
             raise PlanError(
@@ -227,7 +229,7 @@ def _link(value: object, where: str) -> Link:
     return Link(**figures)
 
 
-def _in_units(entry: Mapping[Any, Any], where: str) -> dict[str, Any]:
+def _convert_units(entry: Mapping[Any, Any], where: str) -> dict[str, Any]:
     """Return fields converted from the units in their names."""
     out: dict[str, Any] = {}
     for key, value in entry.items():
@@ -249,11 +251,11 @@ def _check_keys(entry: Mapping[Any, Any], known: Iterable[str], where: str) -> N
     names = tuple(known)
     for key in entry:
         if key not in names:
-            near = _near(str(key), names)
+            near = _similar_names(str(key), names)
             raise PlanError(f"[topology] {where} has no field {key!r}; try {near}")
 
 
-def _near(key: str, names: Iterable[str]) -> str:
+def _similar_names(key: str, names: Iterable[str]) -> str:
     found = difflib.get_close_matches(key, list(names), 1, 0.4)
     return found[0] if found else ", ".join(names)
 
@@ -278,7 +280,7 @@ def _read(path: Path) -> object:
             raise ValueError(f"expected at most {most:,} characters of a machine, got more")
         if is_yaml:
             return read_yaml(text)
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=_unique_keys)
     except OSError as error:
         raise PlanError(f"[topology] cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -286,7 +288,7 @@ def _read(path: Path) -> object:
         raise PlanError(f"[topology] cannot read {path}: {reason}") from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON mapping after checking that its keys are unique."""
     out = dict(pairs)
     if len(out) < len(pairs):

@@ -56,12 +56,12 @@ class Choices(Mapping[str, str]):
         if self._sizes is None:  # rarely needed
             sizes: dict[str, list[tuple[tuple[int, ...], str]]] = {}
             for each, variant in self._exact.items():
-                sizes.setdefault(_SHAPE.sub(_rank, each), []).append((_sizes(each), variant))
+                sizes.setdefault(_SHAPE.sub(_mask_sizes, each), []).append((_sizes(each), variant))
             self._sizes = sizes
         own = _sizes(key)
         smaller = [
             (math.prod(sizes), variant)
-            for sizes, variant in self._sizes.get(_SHAPE.sub(_rank, key), ())
+            for sizes, variant in self._sizes.get(_SHAPE.sub(_mask_sizes, key), ())
             if all(a <= b for a, b in zip(sizes, own, strict=True))
         ]
         return max(smaller)[1] if smaller else None
@@ -76,7 +76,7 @@ def _sizes(key: str) -> tuple[int, ...]:
     return tuple(int(size) for found in _SHAPE.findall(key) for size in found.split(","))
 
 
-def _rank(found: re.Match[str]) -> str:
+def _mask_sizes(found: re.Match[str]) -> str:
     return f"[{found[1].count(',')}]"
 
 

@@ -95,7 +95,7 @@ class _Results:
         self.choices = choices(self.found.values())
 
 
-class _Noted:
+class _MarkedBench:
     """A benchmark that records each variant in the crash marker before it runs."""
 
     def __init__(self, bench: Bench, marker: CrashMarker, call: Tunable) -> None:
@@ -251,7 +251,7 @@ class Tuner:
                 read = self._store.load(identity) if self._store is not None else {}
                 found = {key: each for key, each in read.items() if _is_current(each)}
                 lost = self._store.crashed_variants(identity) if self._store is not None else {}
-                self._results[identity] = _Results(found, _with_reasons(lost))
+                self._results[identity] = _Results(found, _add_reasons(lost))
             return self._results[identity]
 
     def _lost(self, spec: DeviceSpec) -> Mapping[str, Mapping[str, str]]:
@@ -265,7 +265,7 @@ class Tuner:
         return self._store.crash_marker(identity)
 
 
-def _with_reasons(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+def _add_reasons(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     """Return the variants that crashed the device, if their shaders are unchanged, with the
     reason.
     """
@@ -315,7 +315,7 @@ def _measure(
     try:
         with open_bench(device, call) as bench:
             names = tuple(name for name in call.names if name not in lost)
-            noted = _Noted(bench, marker, call)
+            noted = _MarkedBench(bench, marker, call)
             found = search(call.key, names, noted, left_s, _largest_error(call.call))
     except (OutOfMemory, UnsupportedOp, GivenUp):
         return None

@@ -91,7 +91,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _RunTimes:
     """Seconds of one run: total, device time, and host time waiting for it."""
 
     run_s: float
@@ -133,9 +133,9 @@ class DeviceBenchmarker:
 
     def overheads(self) -> Overheads:
         """Measure the overheads of calls and submissions."""
-        few = self._taken(_tiny(1))
-        many = self._taken(_tiny(1 + STEPS))
-        apart = self._taken(_tiny(1 + STEPS), submit_granularity="op")
+        few = self._taken(_tiny_graph(1))
+        many = self._taken(_tiny_graph(1 + STEPS))
+        apart = self._taken(_tiny_graph(1 + STEPS), submit_granularity="op")
         launch_s = max(0.0, many.device_s - few.device_s) / STEPS
         start_s = max(0.0, few.device_s - launch_s)
         around_s = (apart.run_s - apart.device_s) - (many.run_s - many.device_s)
@@ -200,24 +200,24 @@ class DeviceBenchmarker:
 
     def _taken(
         self, graph: Graph, submit_granularity: str = "split", rounds: int = MIN_ROUNDS
-    ) -> _Taken:
+    ) -> _RunTimes:
         """Run a graph at least `rounds` times and return the times of a run."""
         recorder = Recorder()
-        found: list[_Taken] = []
+        found: list[_RunTimes] = []
         spent_s = 0.0
         with self._executor(graph, recorder, submit_granularity) as executor:
-            while len(found) < 2 or _goes_on(len(found), spent_s, rounds):
+            while len(found) < 2 or _needs_more_rounds(len(found), spent_s, rounds):
                 recorder.events.clear()
                 executor.run({})
                 stats = executor.last_stats
                 assert stats is not None
                 waited_s = sum(event.end_s - event.start_s for event in recorder.select("wait"))
                 device_s = sum(stats.device_seconds.values())
-                found.append(_Taken(stats.seconds, device_s, waited_s))
+                found.append(_RunTimes(stats.seconds, device_s, waited_s))
                 spent_s += stats.seconds
         # the first runs touch memory and pay for lazy work of drivers and processors
         warm = found[min(len(found) - 1, 1 + len(found) // 4) :]
-        return _Taken(
+        return _RunTimes(
             lower_quartile([each.run_s for each in warm]),
             lower_quartile([each.device_s for each in warm]),
             lower_quartile([each.waited_s for each in warm]),
@@ -249,12 +249,12 @@ def lower_quartile(times: Sequence[float]) -> float:
     return sorted(times)[(len(times) - 1) // 4]
 
 
-def _goes_on(rounds: int, spent_s: float, least: int) -> bool:
+def _needs_more_rounds(rounds: int, spent_s: float, least: int) -> bool:
     enough = rounds >= least and spent_s >= ENOUGH_S
     return not enough and rounds < MAX_ROUNDS and spent_s < LONG_S
 
 
-def _tiny(count: int) -> Graph:
+def _tiny_graph(count: int) -> Graph:
     """Return a chain of calls with almost no work."""
     at: Tensor = weight(np.ones(4, np.float32))
     for _ in range(count):
@@ -284,16 +284,16 @@ def _graph_of(
     out: list[Tensor] = []
     for turn in range(times):
         out.append(apply(op.name, operands[turn % sets], call.attrs))
-        out += _between(turn) if apart else ()
+        out += _filler_calls(turn) if apart else ()
     return build_graph(out)[0]
 
 
 def _others(times: int) -> Graph:
     """Return a graph of the calls in between alone."""
-    return build_graph([each for turn in range(times) for each in _between(turn)])[0]
+    return build_graph([each for turn in range(times) for each in _filler_calls(turn)])[0]
 
 
-def _between(turn: int) -> list[Tensor]:
+def _filler_calls(turn: int) -> list[Tensor]:
     """Return calls of several families: a matmul, a reduction, a data movement and an elementwise
     op.
     """

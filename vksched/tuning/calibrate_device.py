@@ -137,12 +137,12 @@ def calibrate(
     if overheads is None:
         tell(f"{benchmarker.name} submissions", 0, len(calls))
         _begin(note, SUBMISSIONS)
-        overheads = _believed(benchmarker)
+        overheads = _measure_overheads(benchmarker)
         found = replace(found, overheads=overheads)
     if known.link_in is None and benchmarker.spec.kind != "cpu" and not budget.over:
         tell(f"{benchmarker.name} transfers", 0, len(calls))
         _begin(note, TRANSFERS)
-        found = _with_links(found, benchmarker, budget)
+        found = _measure_links(found, benchmarker, budget)
     taken = _taken(benchmarker, calls, budget, tell, note, thorough)
     samples: list[Sample] = []
     flops_per_s = bytes_per_s = 0.0
@@ -177,7 +177,7 @@ def calibrate(
     )
 
 
-def _believed(benchmarker: Benchmarker) -> Overheads:
+def _measure_overheads(benchmarker: Benchmarker) -> Overheads:
     """Measure overheads. Quick results are limited to a multiple of the rough ones of similar
     devices: a launch is a small difference of long times, which other programs disturb.
     """
@@ -262,7 +262,7 @@ def _seconds(
     return taken_s if taken_s > 0 else None
 
 
-def _with_links(found: Calibration, benchmarker: Benchmarker, budget: Clocked) -> Calibration:
+def _measure_links(found: Calibration, benchmarker: Benchmarker, budget: Clocked) -> Calibration:
     """Measure transfers and return the calibration with their links and the device's own part."""
     into: list[tuple[float, float]] = []
     out: list[tuple[float, float]] = []

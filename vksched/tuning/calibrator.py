@@ -50,7 +50,7 @@ def kept_as(spec: DeviceSpec) -> Identity | None:
     return Identity(spec.memory_node, spec.driver, label if spec.limits.software else spec.label)
 
 
-_UNKEPT: dict[tuple[Path | None, Identity], Calibration] = {}
+_UNCACHED: dict[tuple[Path | None, Identity], Calibration] = {}
 """Measurements of this process that cannot be cached on disk, for its next schedulers."""
 
 
@@ -82,7 +82,7 @@ class Calibrator:
                 if identity is not None and self._store is not None and self._mode.reads:
                     read = self._store.load(identity)
                     if not read:
-                        read = _UNKEPT.get((self._store.path(identity), identity))
+                        read = _UNCACHED.get((self._store.path(identity), identity))
                 if read:
                     read = read.recovered(datetime.date.today())
                 self._known[key] = read or Calibration(speeds_of(spec))
@@ -161,7 +161,7 @@ class Calibrator:
         known, budget = self.known(device.spec), Clocked(budget_s)
         if not quick:
             known = known.at_own_pace()
-        lost = self._lost(device.spec)
+        lost = self._crashed_calls(device.spec)
         if not lost.isdisjoint(FIRST_STEPS):
             return known  # even overheads cannot be measured
         calls = [call for call in wanted if call.kind not in lost]
@@ -186,7 +186,7 @@ class Calibrator:
         finally:
             marker.close(failed)
         if quick:
-            found = replace(_shorter(known, found), spent_s=budget.spent_s, starts=starts)
+            found = replace(_merge_quick(known, found), spent_s=budget.spent_s, starts=starts)
         else:  # the user asked for this time: it does not count as spent by schedulers
             found = replace(found, spent_s=0.0, starts=0)
         merged = known.plus(found)
@@ -201,7 +201,7 @@ class Calibrator:
         if identity is not None and self._store is not None and self._mode.reads:
             self._store.add(identity, seen)
 
-    def _lost(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
+    def _crashed_calls(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
         identity = kept_as(spec)
         if identity is None or self._store is None:
             return frozenset()
@@ -218,10 +218,10 @@ class Calibrator:
         if identity is None or self._store is None or not found:
             return
         if not self._store.add(identity, found):
-            _UNKEPT[self._store.path(identity), identity] = merged
+            _UNCACHED[self._store.path(identity), identity] = merged
 
 
-def _shorter(known: Calibration, found: Calibration) -> Calibration:
+def _merge_quick(known: Calibration, found: Calibration) -> Calibration:
     """Return known costs merged with a quick measurement: of old and new times the shorter ones.
     The pace of runs stays.
     """

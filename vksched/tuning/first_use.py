@@ -98,10 +98,10 @@ class FirstUse:
         changed = False
         for number, device in enumerate(wants):
             share_s = self._left_s(device.spec) / (len(wants) - number if self._asked else 1)
-            changed |= self._measure(device, share_s, self._translates(device), *about)
+            changed |= self._measure(device, share_s, self._compiles_slowly(device), *about)
         slow: dict[Device, set[tuple[str, str, str, int]]] = {}
         for device in wants:
-            if not self._translates(device) or self._left_s(device.spec) <= 0:
+            if not self._compiles_slowly(device) or self._left_s(device.spec) <= 0:
                 continue
             calls = self._missing(graphs(device), spec_of(device))
             places = {(device.name, *call.place) for call in calls}
@@ -138,7 +138,7 @@ class FirstUse:
             return True
         return any(_is_hardware(each.spec) for each in devices)
 
-    def _translates(self, device: Device) -> bool:
+    def _compiles_slowly(self, device: Device) -> bool:
         """Return True if kernels compile slowly at their first run and the user did not ask to
         measure.
         """
@@ -170,8 +170,8 @@ class FirstUse:
         quick = not self._asked
         starts = int(device.name not in self._measured)
         self._measured.add(device.name)
-        again = bool(starts) and self._confirms(device.spec)
-        about = _silent, trace.clock, again
+        again = bool(starts) and self._is_second_start(device.spec)
+        about = _no_progress, trace.clock, again
         found = known
         try:
             found = calibrator.measure(
@@ -190,7 +190,7 @@ class FirstUse:
         trace.emit(Event("calibrate", device.name, start, trace.clock.now(), fields=fields))
         return True
 
-    def _confirms(self, spec: DeviceSpec) -> bool:
+    def _is_second_start(self, spec: DeviceSpec) -> bool:
         """Return True if this is the second start that measures a device without results of
         runs.
         """
@@ -202,7 +202,7 @@ class FirstUse:
         start, calls that were measured once and that no run has shown follow.
         """
         known = {sample.place for sample in self.calibrator.known(spec).samples}
-        once = self._confirms(spec)
+        once = self._is_second_start(spec)
         first: dict[tuple[str, str, int], CalibrationSample] = {}
         wanted = [call for graph in graphs for call in calibration_samples(graph, spec)]
         for call in sorted(wanted, key=lambda call: -call.seconds):
@@ -216,5 +216,5 @@ def _is_hardware(spec: DeviceSpec) -> bool:
     return spec.kind == "vulkan" and not spec.limits.software
 
 
-def _silent(what: str, done: int, total: int) -> None:
+def _no_progress(what: str, done: int, total: int) -> None:
     """Report no progress."""

@@ -74,7 +74,7 @@ class CallBench:
                 self._scratch = self._storage(lowering.scratch_words)
                 self._fill_scratch()
             self._lowerings[variant] = lowering
-            self._poison()
+            self._overwrite_result()
         recording = self._recording
         recording.begin()
         recording.barrier("device", "device")
@@ -182,7 +182,7 @@ class CallBench:
         for start in range(0, words, BLOCK_WORDS):
             self._copy(self._block, 0, buffer, start, min(BLOCK_WORDS, words - start))
 
-    def _poison(self) -> None:
+    def _overwrite_result(self) -> None:
         """Overwrite the result, so that a variant that writes nothing is found to be wrong."""
         self._block.array[:] = POISON
         for source, _, words in self._parts():

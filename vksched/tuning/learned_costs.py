@@ -89,7 +89,7 @@ class Lessons:
         self._expected[plan] = {
             index: _calls_of(plan, index)
             for index, device in enumerate(devices)
-            if _learns(plan.topology.devices[index], device)
+            if _is_cached(plan.topology.devices[index], device)
         }
 
     def note(self, plan: PlanValue, devices: Sequence[Device]) -> None:
@@ -114,7 +114,7 @@ class Lessons:
                     self._calibrator.teach(self._specs[name], lesson)
 
 
-def _learns(spec: DeviceSpec, device: Device) -> bool:
+def _is_cached(spec: DeviceSpec, device: Device) -> bool:
     """Return True if learned costs of a device are cached: a real device of this host."""
     ours = host_of(spec.name) == DRIVER and not isinstance(device, WrappedDevice)
     return ours and kept_as(spec) is not None

@@ -83,16 +83,16 @@ class VulkanBenchmarker(DeviceBenchmarker):
         words = max(1, size_bytes // 4)
         if 12 * words > self._vulkan.context.free_bytes() or 4 * words > self.spec.max_buffer_bytes:
             raise UnsupportedOp(f"[calibrate] {self.name} has no memory for {size_bytes} bytes")
-        copies = _Copies(self._vulkan.context, words)
+        copies = _TransferBench(self._vulkan.context, words)
         try:
             into = [copies.into() for _ in range(1 + ROUNDS)][1:]
             out = [copies.out() for _ in range(1 + ROUNDS)][1:]
         finally:
             copies.close()
-        return _usual(into), _usual(out)
+        return _median_transfer(into), _median_transfer(out)
 
 
-class _Copies:
+class _TransferBench:
     """Memory of a device, both staging buffers and the recordings that copy between them."""
 
     def __init__(self, context: Context, words: int) -> None:
@@ -150,7 +150,7 @@ def _device_seconds(recording: Recording) -> float:
     return recording.duration_s() or on_host_s
 
 
-def _usual(found: list[Transfer]) -> Transfer:
+def _median_transfer(found: list[Transfer]) -> Transfer:
     return Transfer(
         lower_quartile([each.host_s for each in found]),
         lower_quartile([each.device_s or 0.0 for each in found]),

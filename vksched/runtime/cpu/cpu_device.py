@@ -97,7 +97,7 @@ def _weights_read(plan: PlanValue, index: int) -> set[int]:
     return {leaf for node in nodes for leaf in graph.leaves_read(node) if leaf in graph.data}
 
 
-def _has_products(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
+def _uses_blas(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
     """Return True if nodes may call numpy's BLAS with several threads."""
     graph, spec = plan.graph, plan.topology.devices[index]
     return any(
@@ -107,7 +107,7 @@ def _has_products(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
     )
 
 
-def _split_alone(plan: PlanValue) -> int | None:
+def _single_split(plan: PlanValue) -> int | None:
     """Return the only split of a plan that writes no states; None if there are several."""
     splits = plan.splits[: len(plan.splits) - len(plan.commits)]
     return splits[0].id if len(splits) == 1 and not plan.any_order else None
@@ -130,7 +130,7 @@ class CpuPreparedPlan:
         self._no_states = None if plan.graph.states else Gate(states)
         self._worker = worker
         self._compute_lock = compute_lock
-        self._alone = _split_alone(plan)
+        self._alone = _single_split(plan)
         self._usual_s = math.inf
         """The usual time of the split; outliers count little, as when other programs use the
         core.
@@ -142,7 +142,7 @@ class CpuPreparedPlan:
         self._with_products = {
             split_id
             for split_id, program in self._programs.items()
-            if _has_products(plan, index, program.by_blas)
+            if _uses_blas(plan, index, program.by_blas)
         }
         self._values = [Values(plan.graph, weights) for _ in range(plan.copies)]
         self._tasks: dict[tuple[int, int], Task] = {}
@@ -160,9 +160,9 @@ class CpuPreparedPlan:
 
     def _hand_over(self, slot: int, split: int, task: Task) -> None:
         self._compute_lock.release()  # an interrupt may have stopped this thread from releasing it
-        task.job = self._worker.submit(partial(self._take_turn, slot, split, task.gate))
+        task.job = self._worker.submit(partial(self._run_on_worker, slot, split, task.gate))
 
-    def _take_turn(self, slot: int, split: int, gate: Gate) -> float:
+    def _run_on_worker(self, slot: int, split: int, gate: Gate) -> float:
         self._compute_lock.wait()
         try:
             return self._run(slot, split, gate)
@@ -185,13 +185,13 @@ class CpuPreparedPlan:
             brief = self._usual_s <= BRIEF_S and self._usual_s * SAFETY <= timeout_s
             if brief and self._run_here(slot, split, task):
                 if task.result() > timeout_s:
-                    raise _too_late(split, timeout_s)
+                    raise _timeout_error(split, timeout_s)
                 return
             self._hand_over(slot, split, task)
         if task.job is not None and not task.job.wait(timeout_s):
             task.job.cancel()
             task.gate.shut()
-            raise _too_late(split, timeout_s)
+            raise _timeout_error(split, timeout_s)
         task.result()
 
     def _run_here(self, slot: int, split: int, task: Task) -> bool:
@@ -239,7 +239,7 @@ class CpuPreparedPlan:
         self._buffers.close()
 
 
-def _too_late(split: int, timeout_s: float) -> DeviceTimeout:
+def _timeout_error(split: int, timeout_s: float) -> DeviceTimeout:
     return DeviceTimeout(
         f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; try a larger timeout_s"
     )

@@ -91,10 +91,10 @@ class Values:
             return found
         if node_id in self._graph.data:
             return self._weights[node_id]
-        whole = self._whole(node_id)
-        return self._viewed(node_id) if whole is None else whole
+        whole = self._full_view(node_id)
+        return self._evaluate_view(node_id) if whole is None else whole
 
-    def _whole(self, node_id: int) -> NDArray | None:
+    def _full_view(self, node_id: int) -> NDArray | None:
         """Return a reshaped view of all of an array, if that is available."""
         root, offset = self._graph.views.get(node_id, (node_id, 0))
         array, type_ = self._arrays.get(root), self._graph.nodes[node_id].type
@@ -102,7 +102,7 @@ class Values:
             return None
         return array.reshape(type_.shape) if array.dtype == numpy_dtype(type_.dtype) else None
 
-    def _viewed(self, node_id: int) -> NDArray:
+    def _evaluate_view(self, node_id: int) -> NDArray:
         """Return any view, evaluated from its closest available base."""
         chain: list[int] = []
         at = node_id

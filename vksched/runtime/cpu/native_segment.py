@@ -53,7 +53,7 @@ def native_programs_of(
         if call not in by_call:
             by_call[call] = _native_program_of(node, graph.input_types(node))
         native_program = by_call[call]
-        if native_program is not None and _lies_as_loops_want(plan, node, known):
+        if native_program is not None and _is_supported(plan, node, known):
             found[node_id] = native_program
     return found
 
@@ -69,7 +69,7 @@ def _native_program_of(node: Node, types: tuple[TensorType, ...]) -> NativeProgr
     return native_program(types, node.type, node.attrs) if whole else None
 
 
-def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray]) -> bool:
+def _is_supported(plan: PlanValue, node: Node, known: Mapping[int, NDArray]) -> bool:
     """Return True if the result owns its memory or overwrites a state without other readers, and
     all weight operands are contiguous.
     """
@@ -79,7 +79,7 @@ def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray
         return False
     for i in node.inputs:
         root = graph.view_bases[i]
-        if root in known and not _lies_plain(known[root]):
+        if root in known and not _is_contiguous(known[root]):
             return False
         if i in graph.views and graph.nodes[i].type.dtype == BOOL:
             if graph.views[i][1] % WORD_BYTES:
@@ -87,7 +87,7 @@ def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray
     return True
 
 
-def _lies_plain(array: NDArray) -> bool:
+def _is_contiguous(array: NDArray) -> bool:
     """Return True if an array is contiguous and starts at a whole word."""
     if not array.flags.c_contiguous:
         return False
@@ -161,7 +161,7 @@ class Segment:
         except (BufferError, ValueError):  # an array has a layout that loops cannot read
             if not again:
                 raise
-            plain = [a if _lies_plain(a) else np.array(a, order="C") for a in arrays]
+            plain = [a if _is_contiguous(a) else np.array(a, order="C") for a in arrays]
             self._run(plain, again=False)
         except IndexError as error:
             number, _, text = str(error).partition(" ")

@@ -70,12 +70,12 @@ class Program:
         for node_id, key in self._read:
             values[node_id] = states.view(key)
         if not self.by_numpy:
-            self._take_steps(values, states)
+            self._run_steps(values, states)
             return
         with np.errstate(all="ignore"):
-            self._take_steps(values, states)
+            self._run_steps(values, states)
 
-    def _take_steps(self, values: Values, states: CpuValues) -> None:
+    def _run_steps(self, values: Values, states: CpuValues) -> None:
         for step in self._steps:
             step(values, states)
 
@@ -99,7 +99,7 @@ def make_programs(
             plan,
             split,
             leaves,
-            {n for n in split.nodes if n in native or _writes(plan, graph.nodes[n])},
+            {n for n in split.nodes if n in native or _writes_result(plan, graph.nodes[n])},
             {n: [loop.elements for loop in r.loops[:-1]] for n, r in native.items() if r.loops[1:]},
         )
         for split, native in zip(own, natives, strict=True)
@@ -121,7 +121,7 @@ def make_programs(
     return programs
 
 
-def _writes(plan: PlanValue, node: Node) -> bool:
+def _writes_result(plan: PlanValue, node: Node) -> bool:
     """Return True if a CPU kernel or a state write computes a node, so that its result is no view
     of its operands.
     """
@@ -189,26 +189,26 @@ class _SplitProgramBuilder:
     def steps(self, dead: Mapping[int, tuple[int, ...]]) -> list[Step]:
         """Return the steps. dead: the dead values after each node."""
         steps: list[Step] = []
-        for ids in self._runs():
+        for ids in self._group_nodes():
             native = ids[0] in self._native
             steps.append(self._segment(ids) if native else self._step(ids[0]))
-            gone = [v for n in ids for v in dead.get(n, ()) if self._lives(v)]
+            gone = [v for n in ids for v in dead.get(n, ()) if self._is_fresh(v)]
             if gone:
                 steps.append(partial(_drop, tuple(gone)))
         return steps
 
-    def _lives(self, value: int) -> bool:
+    def _is_fresh(self, value: int) -> bool:
         """Return True if a value has a new array in each run."""
         return value not in self._layout.spans and self._arrays(value) is None
 
-    def _runs(self) -> list[list[int]]:
+    def _group_nodes(self) -> list[list[int]]:
         """Return the nodes grouped into steps."""
         runs: list[list[int]] = []
         run: set[int] = set()
         for node_id in self._split.nodes:
             if self._graph.nodes[node_id].op == "state":
                 continue
-            if runs and self._goes_on(run, runs[-1][-1], node_id):
+            if runs and self._joins(run, runs[-1][-1], node_id):
                 runs[-1].append(node_id)
                 run.add(node_id)
             else:
@@ -216,7 +216,7 @@ class _SplitProgramBuilder:
                 run = {node_id}
         return runs
 
-    def _goes_on(self, run: Collection[int], last: int, node_id: int) -> bool:
+    def _joins(self, run: Collection[int], last: int, node_id: int) -> bool:
         """Return True if a node can join a segment: it writes states if the segment does, and reads
         no copy of a value of the segment. last: the last node of the segment.
         """
@@ -238,7 +238,7 @@ class _SplitProgramBuilder:
     def _step(self, node_id: int) -> Step:
         plan, node = self._plan, self._graph.nodes[node_id]
         if node.op == "assign":
-            return self._assigning(node)
+            return self._assign_step(node)
         weights = self._rounded_weights(node)
         operands = self._operands(node, weights)
         evaluate = self._evaluation(node, weights)
@@ -256,7 +256,7 @@ class _SplitProgramBuilder:
             return change
         return make if self._arrays(node_id) is None else compute
 
-    def _assigning(self, node: Node) -> Step:
+    def _assign_step(self, node: Node) -> Step:
         key, operands = self._graph.keys[node.inputs[0]], self._operands(node)
 
         def assign(values: Values, states: CpuValues) -> None:

@@ -31,7 +31,7 @@ def _set(counts: list[int]) -> None:
             give_up()
 
 
-class _Inside:
+class _LimitToken:
     """Token of a caller inside the limit."""
 
     __slots__ = ("__weakref__",)
@@ -45,7 +45,7 @@ class _Limit:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside: weakref.WeakSet[_Inside] = weakref.WeakSet()
+        self._inside: weakref.WeakSet[_LimitToken] = weakref.WeakSet()
         self._before: list[int] = []
         """The counts before the limit; empty if there is no limit."""
 
@@ -59,7 +59,7 @@ class _Limit:
 
     @contextmanager
     def to_one(self) -> Iterator[None]:
-        me = _Inside()
+        me = _LimitToken()
         try:
             with self._lock:
                 self._inside.add(me)

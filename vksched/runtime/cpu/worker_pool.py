@@ -24,7 +24,7 @@ MIN_PIECE_BYTES = 1 << 16
 """Smaller allocations use the system allocator, which is equally fast."""
 
 
-class _Shared:
+class _PieceQueue:
     """A queue of pieces that several threads process until it is empty or one fails."""
 
     def __init__(self, call: Callable[..., None], items: Iterable[tuple[object, ...]]) -> None:
@@ -113,7 +113,7 @@ class Workers:
                 for item in items:
                     call(*item)
             return
-        shared, is_whole = _Shared(call, items), False
+        shared, is_whole = _PieceQueue(call, items), False
         try:
             with suppress(RuntimeError):  # at interpreter exit no thread can start
                 for _ in range(helpers):

@@ -109,7 +109,7 @@ class BaseExecutor:
         self._prepared_plans: dict[int, PreparedPlan] = {}
         self.stream: SimulatedStream | None = None
         """The simulated times of the runs, if devices are simulated."""
-        self._states_there: dict[int, int] = {}
+        self._other_states: dict[int, int] = {}
         """Bytes of states of other plans, by device."""
 
     def prepare(
@@ -134,15 +134,15 @@ class BaseExecutor:
         """Return the bytes of weights and states on a device before a plan is prepared, and record
         the part that is states of other plans.
         """
-        before, planned = self._weights_there(index), self.plan.memory[index].resident_bytes
-        self._states_there[index] = max(0, planned - before)
+        before, planned = self._resident_weights(index), self.plan.memory[index].resident_bytes
+        self._other_states[index] = max(0, planned - before)
         return max(before, planned)
 
     def _tell_freed(self, index: int, start: float) -> None:
-        stays_bytes = self._weights_there(index) + self._states_there[index]
+        stays_bytes = self._resident_weights(index) + self._other_states[index]
         self._reporter.tell_memory("release", index, start, stays_bytes)
 
-    def _weights_there(self, index: int) -> int:
+    def _resident_weights(self, index: int) -> int:
         """Return the bytes of this plan's weights on a device; 0 without trace sinks."""
         graph, held = self.plan.graph, self.devices[index].holds
         weights = self.plan.memory[index].weights if self._trace.active else ()

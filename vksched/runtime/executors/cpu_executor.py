@@ -41,7 +41,7 @@ class SingleExecutor(Executor):
     """Executes a plan that `is_single`."""
 
     @cached_property
-    def _moved_bytes(self) -> tuple[int, int]:
+    def _transfer_bytes(self) -> tuple[int, int]:
         """The total bytes of the inputs and of the outputs."""
         nodes, uploads = self.plan.graph.nodes, self.plan.splits[0].uploads
         sizes = ([copy.node for copy in uploads], self._outputs)
@@ -88,7 +88,7 @@ class SingleExecutor(Executor):
             0,
             1,
             0,
-            *self._moved_bytes,
+            *self._transfer_bytes,
             (SplitStats(0, name, len(split.nodes), taken_s, longest_s, submitted, finish),),
             start,
             (

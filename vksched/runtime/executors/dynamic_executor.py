@@ -261,7 +261,7 @@ class _DeviceTarget:
         self.run.waits += 1
         self.run.fence_waits += not self.options.topology.is_cpu(known.device)
         self.complete_s[piece] = end
-        known.times = _sum([prepared.times_s(slot, s) for s in (*known.entries, known.split)])
+        known.times = _sum_times([prepared.times_s(slot, s) for s in (*known.entries, known.split)])
         own_s, _ = prepared.times_s(slot, known.split)
         began_s = max(self.submitted_s[piece], self._free_s.get(known.device, 0.0))
         self._free_s[known.device] = end
@@ -354,7 +354,7 @@ class _DeviceTarget:
             time.sleep(POLL_S)
 
 
-def _sum(each: Sequence[Times]) -> Times:
+def _sum_times(each: Sequence[Times]) -> Times:
     """Return the total seconds of some splits, and the longest submission among them."""
     taken = [seconds for seconds, _ in each if seconds is not None]
     longest = [seconds for _, seconds in each if seconds is not None]

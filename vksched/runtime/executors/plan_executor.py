@@ -51,7 +51,7 @@ class Executor(BaseExecutor):
         self._splits_of: dict[int, list[int]] = {}
         for split in plan.splits:
             self._splits_of.setdefault(split.device, []).append(split.id)
-        self._refilled = _refilled(plan)
+        self._streamed_weights = _streamed_weights(plan)
         self._log = race_checker.Log(plan) if race_checker.wanted() else None
         self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
         self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
@@ -157,8 +157,8 @@ class Executor(BaseExecutor):
         for split_id in split.waits:
             self._wait(run, split_id, split.id)
         for copy in split.uploads:
-            if split.refills and copy.node in self._refilled:
-                self._stage(run, split, copy, self._refilled[copy.node])
+            if split.refills and copy.node in self._streamed_weights:
+                self._stage(run, split, copy, self._streamed_weights[copy.node])
             elif copy.source != HOST:
                 start = self._trace.clock.now()
                 array = self._ask(run, copy.source).fetch(run.slot, copy.node)
@@ -278,7 +278,7 @@ class Executor(BaseExecutor):
             raise
 
 
-def _refilled(plan: Plan) -> dict[int, NDArray]:
+def _streamed_weights(plan: Plan) -> dict[int, NDArray]:
     """Return the weights that the host writes to upload buffers in each run."""
     data, splits = plan.graph.data, (split for split in plan.splits if split.refills)
     copies = (copy for split in splits for copy in split.uploads)

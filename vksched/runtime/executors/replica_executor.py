@@ -49,7 +49,7 @@ class Replicas(BaseExecutor):
         # the first one's rate is the total rate minus the rates of the others
         whole_s = plan.metrics.period_s
         self._period_s = [1 / (1 / whole_s - sum(1 / s for s in periods)), *periods]
-        self._has = [0] * len(self._each)
+        self._pending = [0] * len(self._each)
         """Number of pending runs of each executor."""
 
     @property
@@ -86,20 +86,20 @@ class Replicas(BaseExecutor):
         observers: Observers | None = None,
         slot: int | None = None,
     ) -> RunResult:
-        at = self._take()
+        at = self._select()
         try:
             return self._each[at].run(feeds, observers, slot)
         finally:
             with self._state:
-                self._has[at] -= 1
+                self._pending[at] -= 1
 
-    def _take(self) -> int:
+    def _select(self) -> int:
         """Return the index of the executor for the next run."""
         with self._state:
-            each = zip(self._has, self._period_s, strict=True)
+            each = zip(self._pending, self._period_s, strict=True)
             ends_s = [(has + 1) * period_s for has, period_s in each]
             at = ends_s.index(min(ends_s))
-            self._has[at] += 1
+            self._pending[at] += 1
         if self.stream is not None:
             self.stream.wait_at(self._each[at].number)
         return at

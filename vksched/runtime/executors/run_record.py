@@ -116,7 +116,7 @@ class Reporter:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
             transfers = (
-                self._place_aside(run, split, prepared_plans[split.device])
+                self._transfer_intervals(run, split, prepared_plans[split.device])
                 if split.async_transfers
                 else {}
             )
@@ -142,7 +142,7 @@ class Reporter:
                 self._trace.emit(
                     Event("split", name, begin, finish, run.number, fields, self.number)
                 )
-                self._tell_aside(run, split, transfers)
+                self._report_transfers(run, split, transfers)
         stats = RunStats(
             run.number,
             end - start,
@@ -156,7 +156,7 @@ class Reporter:
             tuple(run.spans),
         )
         if active:
-            self._tell_run(stats)
+            self._report_run(stats)
         return stats
 
     def tell(self, stats: RunStats, events: Iterable[Event], clocks: str) -> None:
@@ -165,19 +165,19 @@ class Reporter:
         """
         self.tell_events(stats.run, events)
         if self._trace.active:
-            self._tell_run(stats, clocks=clocks)
+            self._report_run(stats, clocks=clocks)
 
     def tell_events(self, run: int, events: Iterable[Event]) -> None:
         """Emit the events of a run of this plan."""
         for event in events:
             self._trace.emit(replace(event, run=run, plan=self.number))
 
-    def _tell_run(self, stats: RunStats, **more: object) -> None:
+    def _report_run(self, stats: RunStats, **more: object) -> None:
         about = {"stats": stats, **more}
         when = stats.start_s, stats.end_s
         self._trace.emit(Event("run", "host", *when, stats.run, about, self.number))
 
-    def _place_aside(
+    def _transfer_intervals(
         self, run: RunRecord, split: Split, prepared: Timed
     ) -> dict[str, tuple[float, float, float | None]]:
         """Return, for each stage on the transfer queue, its start and end by the scheduler's clock,
@@ -186,14 +186,14 @@ class Reporter:
         """
         out: dict[str, tuple[float, float, float | None]] = {}
         submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
-        for stage, (start, seconds) in _aside_of(prepared, run, split).items():
+        for stage, (start, seconds) in _transfer_times(prepared, run, split).items():
             took = seconds or 0.0
             if start is None:
                 start = submitted if stage == UPLOAD else max(submitted, complete - took)
             out[stage] = start, min(complete, start + took), seconds
         return out
 
-    def _tell_aside(
+    def _report_transfers(
         self,
         run: RunRecord,
         split: Split,
@@ -256,7 +256,7 @@ def times_of(prepared: Timed, run: RunRecord, split: Split) -> Times:
         return None, None
 
 
-def _aside_of(prepared: Timed, run: RunRecord, split: Split) -> TransferTimes:
+def _transfer_times(prepared: Timed, run: RunRecord, split: Split) -> TransferTimes:
     try:
         return prepared.async_transfer_s(run.slot, split.id)
     except DeviceError:  # see `times_of`

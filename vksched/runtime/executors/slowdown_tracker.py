@@ -63,7 +63,7 @@ class SlowdownTracker:
             if measured.device_s >= SURPRISE * allowed_s:
                 slowdown = measured.device_s / first_s
                 self._note(spec, slowdown, measured.split, measured.longest_s, number)
-                again |= _divisible(plan, split)
+                again |= _is_divisible(plan, split)
         return again
 
     def _note(
@@ -90,7 +90,7 @@ def _seconds(plan: PlanValue, split: Split) -> tuple[float, float]:
     return overhead_s + first_s, overhead_s + allowed_s
 
 
-def _divisible(plan: PlanValue, split: Split) -> bool:
+def _is_divisible(plan: PlanValue, split: Split) -> bool:
     """Return True if a split can be divided into several submissions."""
     graph, spec = plan.graph, plan.topology.devices[split.device]
     if len(split.nodes) > 1:

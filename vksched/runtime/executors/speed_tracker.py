@@ -191,7 +191,7 @@ class SpeedTracker:
         host = self._hosts.of(name, now_s)
         with self._lock:
             known = self._devices.get(name, _NEVER_SEEN)
-            pace, least = known.at(now_s), max(host, self._of_cores(name, known, now_s))
+            pace, least = known.at(now_s), max(host, self._core_pace(name, known, now_s))
             each = {ANY: pace} | {op: pace + op_pace for op, op_pace in known.ops.items()}
         if least:  # the device's own pace may include a part of it
             each = {op: max(pace, least) for op, pace in each.items()}
@@ -200,7 +200,7 @@ class SpeedTracker:
             return {}
         return {op: math.exp(STEP * number) for op, number in steps.items()}
 
-    def _of_cores(self, name: str, known: _Device, now_s: float) -> float:
+    def _core_pace(self, name: str, known: _Device, now_s: float) -> float:
         """Return the slowdown of a device's cores by other programs, as a logarithm, if another
         device on these cores was sampled later than this one.
         """
@@ -253,11 +253,11 @@ class SpeedTracker:
                 self._newest = id(plan), known.next_s
             for measured in stats.splits:
                 split = known.splits[measured.split]
-                if split is not None and _tells(plan, measured):
-                    self._take_in(split, measured.device_s, now_s)
+                if split is not None and _is_device_time(plan, measured):
+                    self._add_sample(split, measured.device_s, now_s)
             return known.looks == 1
 
-    def _take_in(self, split: _Split, taken_s: float, now_s: float) -> None:
+    def _add_sample(self, split: _Split, taken_s: float, now_s: float) -> None:
         took = split.see(taken_s)
         if took is None:
             return
@@ -269,19 +269,19 @@ class SpeedTracker:
         thought_s = sum(each.values())
         seen = took - math.log(thought_s / first_s)
         gain = GAIN if device.late else 1.0
-        device.pace = _within(device.pace + gain * (seen - device.pace))
+        device.pace = _clamp(device.pace + gain * (seen - device.pace))
         device.seen_s = now_s
-        device.late.append(_within(seen))
-        device.best = min(device.best, _within(seen))
+        device.late.append(_clamp(seen))
+        device.best = min(device.best, _clamp(seen))
         left = seen - device.pace
         shares = {op: seconds / thought_s for op, seconds in each.items()}
         whole = sum(share * share for share in shares.values())
         for op, share in shares.items():
             op_pace = (1 - FORGOTTEN) * ops.get(op, 0.0)
-            ops[op] = _within(op_pace + OP_GAIN * left * share / whole)
+            ops[op] = _clamp(op_pace + OP_GAIN * left * share / whole)
 
 
-def _within(pace: float) -> float:
+def _clamp(pace: float) -> float:
     return max(-MOST, min(MOST, pace))
 
 
@@ -289,7 +289,11 @@ def _add_first(plan: PlanValue, known: _Plan, first: RunStats) -> None:
     """Add the first run of a plan, if the costs of a split are guesses."""
     for measured in first.splits:
         split = known.splits[measured.split]
-        if split is not None and not split.expected.beside_known and _tells(plan, measured):
+        if (
+            split is not None
+            and not split.expected.beside_known
+            and _is_device_time(plan, measured)
+        ):
             split.see(measured.device_s)
             split.with_first = bool(split.last)
 
@@ -311,7 +315,7 @@ def _expected(plan: PlanValue) -> list[_Split | None]:
     return out
 
 
-def _tells(plan: PlanValue, measured: SplitStats) -> bool:
+def _is_device_time(plan: PlanValue, measured: SplitStats) -> bool:
     """Return True if a time is device time; times that the host measured include waiting."""
     kind = plan.topology.devices[plan.splits[measured.split].device].kind
     return kind == "cpu" or measured.longest_s is not None

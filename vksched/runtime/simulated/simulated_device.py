@@ -109,7 +109,7 @@ def stream_on(devices: Sequence[Device]) -> SimulatedStream | None:
     return next(iter(clocks.values())).stream() if len(clocks) == 1 else None
 
 
-class _Later:
+class _BufferedStates:
     """The states as one split sees them; its writes are buffered until the split is complete."""
 
     def __init__(self, states: CpuStates) -> None:
@@ -146,13 +146,17 @@ class SimulatedPreparedPlan:
                 self._makers.setdefault(copy.node, []).append(split.id)
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
         self._intervals: list[dict[int, Interval]] = [{} for _ in range(plan.copies)]
-        self._aside: list[dict[tuple[int, str], Interval]] = [{} for _ in range(plan.copies)]
+        self._transfer_intervals: list[dict[tuple[int, str], Interval]] = [
+            {} for _ in range(plan.copies)
+        ]
         """Transfer-queue intervals by split and stage."""
         self._downloaded: list[set[int]] = [set() for _ in range(plan.copies)]
         """Splits whose downloads the host has waited for."""
         own = [split for split in plan.splits if split.device == index]
-        self._comes_aside = {c.node for s in own if UPLOAD in s.async_transfers for c in s.uploads}
-        self._leaves_aside = {
+        self._async_uploads = {
+            c.node for s in own if UPLOAD in s.async_transfers for c in s.uploads
+        }
+        self._async_downloads = {
             (s.id, c.node) for s in own if DOWNLOAD in s.async_transfers for c in s.downloads
         }
         self._sequence_numbers: list[dict[int, int]] = [{} for _ in range(plan.copies)]
@@ -205,7 +209,7 @@ class SimulatedPreparedPlan:
         spec = self._device.spec
         return spec.costs.start_s if spec.costs.calls else spec.submit_s
 
-    def _copy_aside(self, slot: int, split: Split, stage: str) -> float:
+    def _schedule_transfer(self, slot: int, split: Split, stage: str) -> float:
         """Schedule the copies of a stage on the transfer queue; return their end time."""
         way = COPY_IN if stage == UPLOAD else COPY_OUT
         device, nodes, seconds = self._device, self._plan.graph.nodes, self._submission_s
@@ -215,7 +219,7 @@ class SimulatedPreparedPlan:
         device.clock.advance_to(device.clock.now() + self._costs.submit_s)
         start = max(device.clock.now(), device.copying_until_s, self._ready_s(slot, split, stage))
         device.copying_until_s = start + seconds
-        self._aside[slot][split.id, stage] = (start, start + seconds)
+        self._transfer_intervals[slot][split.id, stage] = (start, start + seconds)
         return start + seconds
 
     def _ready_s(self, slot: int, split: Split, stage: str) -> float:
@@ -226,14 +230,14 @@ class SimulatedPreparedPlan:
         for after, number in split.after(stage):
             known = self._intervals[slot].get(number)
             if after != COMPUTE:
-                known = self._aside[slot].get((number, after))
+                known = self._transfer_intervals[slot].get((number, after))
             ends.append(known[1] if known is not None else 0.0)
         return max(ends)
 
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
         self._intervals[slot].clear()
-        self._aside[slot].clear()
+        self._transfer_intervals[slot].clear()
         self._downloaded[slot].clear()
         self._sequence_numbers[slot].clear()
         clock = self._device.clock
@@ -242,7 +246,7 @@ class SimulatedPreparedPlan:
     def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
         clock = self._device.clock
         size_bytes = self._plan.graph.nodes[copy.node].type.device_bytes
-        async_transfer = copy.node in self._comes_aside
+        async_transfer = copy.node in self._async_uploads
         host_s = self._link.seconds(size_bytes) - self._own_s(COPY_IN, size_bytes, async_transfer)
         clock.advance_to(clock.now() + max(0.0, host_s))
         self._values[slot][copy.node] = self._snapshot(array)
@@ -260,7 +264,7 @@ class SimulatedPreparedPlan:
             return
         current = self._plan.splits[split]
         if UPLOAD in current.async_transfers:
-            self._copy_aside(slot, current, UPLOAD)
+            self._schedule_transfer(slot, current, UPLOAD)
         device.submissions += 1
         spec = device.spec
         device.clock.advance_to(device.clock.now() + self._costs.submit_s)
@@ -276,14 +280,14 @@ class SimulatedPreparedPlan:
             self._compute(slot, split)
         for number in current.deferred_downloads:
             if number in self._intervals[slot]:  # else its submission was dropped
-                self._copy_aside(slot, self._plan.splits[number], DOWNLOAD)
+                self._schedule_transfer(slot, self._plan.splits[number], DOWNLOAD)
         self._sequence_numbers[slot][split] = sequence_number
 
     def _compute(self, slot: int, split: int) -> None:
         """Compute a split. After an interrupt, a split that overwrites its operands has had no
         effect.
         """
-        values, states = self._values[slot], _Later(self._device.states)
+        values, states = self._values[slot], _BufferedStates(self._device.states)
         if self._plan.splits[split].in_place:
             values = values.copy()
         run_split(self._plan, self._plan.splits[split], values, self._dead, states)
@@ -306,26 +310,26 @@ class SimulatedPreparedPlan:
             raise DeviceTimeout(f"[wait] split {split} takes longer than {timeout_s:g} simulated s")
         self._device.clock.advance_to(end)
         if split in known:
-            self._see_fence()
+            self._wait_fence()
         self._waited_until_s[slot] = max(self._waited_until_s[slot], end)
-        self._give_out(slot, split)
+        self._finish_downloads(slot, split)
 
-    def _see_fence(self) -> None:
+    def _wait_fence(self) -> None:
         clock = self._device.clock
         clock.advance_to(clock.now() + self._costs.fence_s)
 
-    def _give_out(self, slot: int, split: int) -> None:
+    def _finish_downloads(self, slot: int, split: int) -> None:
         """Schedule the downloads of a split and of those before it, and wait for them."""
-        async_transfer, waited = self._aside[slot], self._downloaded[slot]
+        async_transfer, waited = self._transfer_intervals[slot], self._downloaded[slot]
         submitted = [self._plan.splits[n] for n in sorted(self._intervals[slot]) if n <= split]
         now = [s for s in submitted if DOWNLOAD in s.async_transfers and s.id not in waited]
         for each in now:
             if (each.id, DOWNLOAD) not in async_transfer:
                 self._device.clock.wait_for_turn()
-                self._copy_aside(slot, each, DOWNLOAD)
+                self._schedule_transfer(slot, each, DOWNLOAD)
         if now:
             self._device.clock.advance_to(max(async_transfer[each.id, DOWNLOAD][1] for each in now))
-            self._see_fence()
+            self._wait_fence()
             waited.update(each.id for each in now)
 
     def ends_s(self, slot: int, split: int) -> float | None:
@@ -344,7 +348,7 @@ class SimulatedPreparedPlan:
                 if self._intervals[slot][split][1] > self._waited_until_s[slot]:
                     name = self._plan.graph.nodes[node].name
                     raise PlanError(f"[fetch] {name} is read before its split was waited for")
-                clock, async_transfer = self._device.clock, (split, node) in self._leaves_aside
+                clock, async_transfer = self._device.clock, (split, node) in self._async_downloads
                 size_bytes = self._plan.graph.nodes[node].type.device_bytes
                 own_s = self._own_s(COPY_OUT, size_bytes, async_transfer)
                 host_s = self._way_back.seconds(size_bytes) - own_s
@@ -357,7 +361,7 @@ class SimulatedPreparedPlan:
         return end - start, end - start
 
     def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
-        transfers = self._aside[slot]
+        transfers = self._transfer_intervals[slot]
         return {
             stage: (start, end - start)
             for (number, stage), (start, end) in transfers.items()

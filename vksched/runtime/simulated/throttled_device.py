@@ -60,7 +60,7 @@ class ThrottledPreparedPlan(WrappedPreparedPlan):
     def __init__(self, device: ThrottledDevice, prepared: PreparedPlan) -> None:
         super().__init__(prepared)
         self._device = device
-        self._slow: dict[tuple[int, int], float] = {}
+        self._slowdowns: dict[tuple[int, int], float] = {}
         self._sent_s: dict[tuple[int, int], float] = {}
         """Submission times by slot and split in flight, in order of submission."""
         self._ends_s: dict[tuple[int, int], float] = {}
@@ -68,7 +68,7 @@ class ThrottledPreparedPlan(WrappedPreparedPlan):
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
         self._ends_s.pop((slot, split), None)
         self._sent_s[slot, split] = time.perf_counter()
-        self._slow[slot, split] = self._device.slowdown
+        self._slowdowns[slot, split] = self._device.slowdown
         self._prepared.submit(slot, split, sequence_number)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
@@ -86,7 +86,7 @@ class ThrottledPreparedPlan(WrappedPreparedPlan):
 
     def times_s(self, slot: int, split: int) -> Times:
         taken_s, longest_s = self._prepared.times_s(slot, split)
-        slow = self._slow.get((slot, split), 1.0)
+        slow = self._slowdowns.get((slot, split), 1.0)
         return (
             None if taken_s is None else slow * taken_s,
             None if longest_s is None else slow * longest_s,
@@ -108,5 +108,5 @@ class ThrottledPreparedPlan(WrappedPreparedPlan):
         if taken_s is None:  # a driver without timestamps: use the host's times
             taken_s = time.perf_counter() - start_s
         # the clock has the time of the host's query, when the next split may have run for long
-        end_s = start_s + self._slow[key] * max(0.0, taken_s)
+        end_s = start_s + self._slowdowns[key] * max(0.0, taken_s)
         self._device.free_s = self._ends_s[key] = end_s

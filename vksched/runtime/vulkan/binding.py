@@ -29,11 +29,11 @@ kp: Any = None
 companion: Any = None
 """The native modules, None until `load` has imported them."""
 _load_lock = threading.Lock()
-_keepers = 0
+_keep_count = 0
 """Number of active `drivers_kept` blocks."""
 _drivers: Owner | None = None
 """The process that loaded the drivers, which do not survive a fork."""
-_described: tuple[dict[str, str], list[dict[str, Any]]] | None = None
+_device_list: tuple[dict[str, str], list[dict[str, Any]]] | None = None
 """The last device list of the drivers, with the environment variables that selected them."""
 robust: ContextVar[bool] = ContextVar("robust", default=False)
 """See `robust_access`."""
@@ -72,10 +72,10 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
         DeviceError: there is no loader or no working driver, or the drivers were loaded before this
             process was forked.
     """
-    global _drivers, _described
+    global _drivers, _device_list
     chosen = {k: v for k, v in os.environ.items() if k.startswith("VK_")}
-    if known and _described is not None and _described[0] == chosen and not forked():
-        return _described[1]
+    if known and _device_list is not None and _device_list[0] == chosen and not forked():
+        return _device_list[1]
     reason = available()
     if reason is not None:
         raise DeviceError(f"[devices] expected the native modules, got none: {reason}")
@@ -83,7 +83,7 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
     _drivers.require("Vulkan")
     try:
         # older builds of the modules cannot keep drivers loaded
-        keep_drivers = (True,) if _keepers and hasattr(companion, "release_drivers") else ()
+        keep_drivers = (True,) if _keep_count and hasattr(companion, "release_drivers") else ()
         settle_shader_cache()
         devices: list[dict[str, Any]] = companion.describe_devices(*keep_drivers)
         settle_shader_cache()
@@ -94,7 +94,7 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
                 "`make setup` or your GPU's driver package"
             ) from error
         raise _translated(error, "devices", "the Vulkan loader") from error
-    _described = chosen, devices
+    _device_list = chosen, devices
     return devices
 
 
@@ -115,15 +115,15 @@ def drivers_kept() -> Iterator[None]:
     """Keep drivers loaded inside the block. A driver is unloaded with its last instance, and
     loading it again takes longer than opening a device.
     """
-    global _keepers
+    global _keep_count
     with _load_lock:
-        _keepers += 1
+        _keep_count += 1
     try:
         yield
     finally:
         with _load_lock:
-            _keepers -= 1
-            last = _keepers == 0 and hasattr(companion, "release_drivers") and not forked()
+            _keep_count -= 1
+            last = _keep_count == 0 and hasattr(companion, "release_drivers") and not forked()
         if last:
             companion.release_drivers()
 
@@ -153,8 +153,8 @@ def forked() -> bool:
 
 @in_child
 def _after_fork() -> None:
-    global _load_lock, _keepers
-    _load_lock, _keepers = threading.Lock(), 0
+    global _load_lock, _keep_count
+    _load_lock, _keep_count = threading.Lock(), 0
     if _drivers is not None:
         companion.leak(companion)  # also skips drivers that wait for their threads at exit
 

@@ -65,7 +65,7 @@ class HostBuffer(Buffer):
 
     def __init__(self, device: DeviceHandle, native: Any, words: int) -> None:
         super().__init__(device, native, words)
-        self._array: npt.NDArray[np.uint32] | None = np.asarray(_Mapping(device, native))
+        self._array: npt.NDArray[np.uint32] | None = np.asarray(_MappedOwner(device, native))
 
     @property
     def array(self) -> npt.NDArray[np.uint32]:
@@ -82,7 +82,7 @@ class HostBuffer(Buffer):
         super().close()
 
 
-class _Mapping:
+class _MappedOwner:
     """The base object of numpy views of mapped memory; keeps the device open."""
 
     def __init__(self, device: DeviceHandle, tensor: Any) -> None:

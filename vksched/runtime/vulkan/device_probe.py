@@ -138,7 +138,7 @@ def survey() -> Survey:
         return Survey((cpu_device(),), _HIDDEN)
     answer = driver_probe.ask_drivers()
     infos = _mark_duplicates(answer.devices, [_describe(raw) for raw in answer.devices])
-    found = [_decide(info) for info in infos]
+    found = [_with_default_use(info) for info in infos]
     return Survey((*found, cpu_device()), _why_cpu_only(found, answer), answer.notes)
 
 
@@ -409,7 +409,7 @@ def _hex(value: object) -> str:
     return text if text.strip("0") else ""
 
 
-def _decide(info: DeviceInfo) -> DeviceInfo:
+def _with_default_use(info: DeviceInfo) -> DeviceInfo:
     """Return the device with its default use decided."""
     if info.duplicate_of is not None:
         why = f"duplicate: the same device as {info.duplicate_of}"

@@ -72,20 +72,20 @@ def ask_drivers() -> Answer:
     if missing is not None:
         return Answer(problem=missing)
     if not _child_possible():
-        return _ask_here()
+        return _list_here()
     key = tuple(v for k, v in sorted(os.environ.items()) if k.startswith("VK_"))
     with _lock:
         known = _first.get(key)
         if known is None:
-            known = _first[key] = _ask_first()
+            known = _first[key] = _list_first()
             return known
     if known.problem is not None or binding.forked():
         return known
-    here = _ask_here()
+    here = _list_here()
     return Answer(here.devices, here.problem, known.notes)
 
 
-def _ask_first() -> Answer:
+def _list_first() -> Answer:
     """List devices in this process if these drivers have survived that before, else in a child."""
     settle_shader_cache()
     entry = Entry(manifests(), _settings())
@@ -93,9 +93,9 @@ def _ask_first() -> Answer:
     if notes is None and settle_shader_cache(tries=True):
         # skip the cache: another variable may have changed the drivers
         entry = Entry(manifests(), _settings())
-    answer = Answer() if notes is None else replace(_ask_here(), notes=notes)
+    answer = Answer() if notes is None else replace(_list_here(), notes=notes)
     if not answer.devices:
-        answer = _ask_child()
+        answer = _list_in_child()
     if answer.devices:
         entry.put(answer.notes)
     return answer
@@ -115,12 +115,12 @@ def child() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core file for an expected crash
     except (ImportError, OSError, ValueError):
         pass
-    answer = _ask_here()
+    answer = _list_here()
     print(_MARK + json.dumps({"devices": answer.devices, "problem": answer.problem}), flush=True)
     os._exit(0)  # some drivers crash at process exit, after the answer
 
 
-def _ask_here() -> Answer:
+def _list_here() -> Answer:
     try:
         return Answer(tuple(binding.describe_devices()))
     except (VkschedError, RuntimeError, OSError) as error:
@@ -134,7 +134,7 @@ def _child_possible() -> bool:
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
-def _ask_child() -> Answer:
+def _list_in_child() -> Answer:
     died, out, err = _run_child({})
     notes = _loader_errors(err)
     if died is None:
@@ -144,7 +144,7 @@ def _ask_child() -> Answer:
                 return Answer(tuple(data["devices"]), data["problem"], notes)
         died = "ended without an answer"
     if died == "could not start":
-        return _ask_here()
+        return _list_here()
     return Answer(problem=_explain_death(died, err), notes=notes)
 
 

@@ -98,7 +98,7 @@ def cache_key(manifests: Sequence[str], settings: Sequence[str]) -> str | None:
         libraries = [each for manifest in manifests for each in _libraries(manifest)]
         key_data = (
             *(FORMAT, __version__, Path(BOOT).read_text("ascii"), platform.release()),
-            sorted((k, v) for k, v in os.environ.items() if _counts(k)),
+            sorted((k, v) for k, v in os.environ.items() if _is_relevant(k)),
             [_stamp(path) for path in (*manifests, *libraries, *_native(), *_loader())],
             [_stamp(path) for path in (*settings, LINKS) if os.path.exists(path)],
             sorted(_cards()),
@@ -108,7 +108,7 @@ def cache_key(manifests: Sequence[str], settings: Sequence[str]) -> str | None:
     return hashlib.sha256(json.dumps(key_data).encode()).hexdigest()[:32]
 
 
-def _counts(variable: str) -> bool:
+def _is_relevant(variable: str) -> bool:
     return variable.startswith(VARIABLES) and variable not in NOT
 
 

@@ -19,7 +19,7 @@ from .context import Context
 from .weight_store import WeightStore
 
 
-class _Enough(Exception):
+class _Stop(Exception):
     """Stops the thread: the weights are not needed any more."""
 
 
@@ -40,15 +40,15 @@ class WeightPrefetcher:
 
     def _work(self, weights: Sequence[tuple[object, ArrayLike]]) -> None:
         with (
-            suppress(_Enough, VkschedError, OSError, MemoryError),
+            suppress(_Stop, VkschedError, OSError, MemoryError),
             self._context.kept_open(),
         ):
-            self._go_on()
-            self._pages = self._store.acquire(weights, lambda *_: self._go_on(), writers=1)
+            self._check_stop()
+            self._pages = self._store.acquire(weights, lambda *_: self._check_stop(), writers=1)
 
-    def _go_on(self) -> None:
+    def _check_stop(self) -> None:
         if self.closing or not threading.main_thread().is_alive():
-            raise _Enough  # the interpreter waits for this thread at exit
+            raise _Stop  # the interpreter waits for this thread at exit
 
     def wait(self) -> None:
         """Wait until all weights are uploaded."""

@@ -115,16 +115,16 @@ def take_apart(spirv: bytes) -> Module:
             decorated = len(before) if op == OP_DECORATE else decorated
         at = end
     written = [ids[name] for name in (FUSED, EPILOGUE) if name in ids]
-    steps = _called(functions, written)
+    steps = _reachable(functions, written)
     before[decorated:decorated] = [
-        (number, np.array([_word(3, OP_DECORATE), number, NO_CONTRACTION], np.uint32))
+        (number, np.array([_header_word(3, OP_DECORATE), number, NO_CONTRACTION], np.uint32))
         for number in rounded
         if owner[number] in steps and number not in precise
     ]
     return Module(words[:HEADER_WORDS], tuple(before), functions, entry, ids, elements, owner)
 
 
-def _called(functions: Mapping[int, Function], first: Sequence[int]) -> set[int]:
+def _reachable(functions: Mapping[int, Function], first: Sequence[int]) -> set[int]:
     """Return the functions reachable from some functions, inclusive."""
     wanted, found = list(first), set[int]()
     while wanted:
@@ -153,7 +153,7 @@ def link(spirv: bytes, steps: ShaderProgram) -> bytes:
     chain = module.ids.get(FUSED, module.ids.get(EPILOGUE, 0))
     if chain:  # a kernel of integers has neither
         functions[chain], constants, header[3] = _write(module, chain, steps)
-    reachable = _called(functions, [module.entry])
+    reachable = _reachable(functions, [module.entry])
     gone = {i for i, f in module.owner.items() if f == chain}
     if module.ids.get(RESIDUAL) not in reachable and RESIDUAL_BUFFER in module.ids:
         gone.add(module.ids[RESIDUAL_BUFFER])
@@ -178,10 +178,10 @@ def _write(module: Module, chain: int, steps: ShaderProgram) -> tuple[Function, 
     pointer, parameters = old[6], old[7:head:3]
     ids = itertools.count(int(module.header[3]))
     out, constants, calls = old[:head], list[int](), list[int]()
-    out += [_word(2, OP_LABEL), next(ids)]
+    out += [_header_word(2, OP_LABEL), next(ids)]
     arguments = [[next(ids) for _ in range(3)] for _ in steps.calls]
     for argument in itertools.chain.from_iterable(arguments):
-        out += [_word(4, OP_VARIABLE), pointer, argument, STORAGE_FUNCTION]
+        out += [_header_word(4, OP_VARIABLE), pointer, argument, STORAGE_FUNCTION]
     values: dict[int, int] = {}
 
     def value(register: int) -> int:
@@ -191,28 +191,30 @@ def _write(module: Module, chain: int, steps: ShaderProgram) -> tuple[Function, 
                 residual = module.ids[RESIDUAL]
                 calls.append(residual)
                 call = (vector, values[register], residual, parameters[1])
-                out.extend((_word(5, OP_CALL), *call))
+                out.extend((_header_word(5, OP_CALL), *call))
             elif register < REGISTERS:
-                out.extend((_word(4, OP_LOAD), vector, values[register], parameters[register]))
+                out.extend(
+                    (_header_word(4, OP_LOAD), vector, values[register], parameters[register])
+                )
             else:
                 word, four, none = next(ids), next(ids), next(ids)
                 element, number = module.elements[vector], steps.words[register - REGISTERS]
-                constants.extend((_word(4, OP_CONSTANT), element, word, number))
-                out.extend((_word(7, OP_COMPOSITE), vector, four, *[word] * 4))
-                out.extend((_word(4, OP_LOAD), vector, none, module.ids["nothing"]))
-                out.extend((_word(5, OP_XOR), vector, values[register], four, none))
+                constants.extend((_header_word(4, OP_CONSTANT), element, word, number))
+                out.extend((_header_word(7, OP_COMPOSITE), vector, four, *[word] * 4))
+                out.extend((_header_word(4, OP_LOAD), vector, none, module.ids["nothing"]))
+                out.extend((_header_word(5, OP_XOR), vector, values[register], four, none))
         return values[register]
 
     result = 0 if steps.calls else value(0)
     first = REGISTERS + len(steps.words)
     for number, ((name, operands), params) in enumerate(zip(steps.calls, arguments, strict=True)):
         for argument, register in zip(params, (*operands, *[operands[0]] * 3)[:3], strict=True):
-            out += [_word(3, OP_STORE), argument, value(register)]
+            out += [_header_word(3, OP_STORE), argument, value(register)]
         function, result = module.ids[f"{name}({3 * VECTOR}"], next(ids)
         calls.append(function)
-        out += [_word(7, OP_CALL), vector, result, function, *params]
+        out += [_header_word(7, OP_CALL), vector, result, function, *params]
         values[first + number] = result
-    out += [_word(2, OP_RETURN_VALUE), result, _word(1, OP_FUNCTION_END)]
+    out += [_header_word(2, OP_RETURN_VALUE), result, _header_word(1, OP_FUNCTION_END)]
     return (
         Function(np.array(out, np.uint32), tuple(calls)),
         np.array(constants, np.uint32),
@@ -220,6 +222,6 @@ def _write(module: Module, chain: int, steps: ShaderProgram) -> tuple[Function, 
     )
 
 
-def _word(length: int, op: int) -> int:
+def _header_word(length: int, op: int) -> int:
     """Return the first word of an instruction."""
     return length << 16 | op

@@ -218,7 +218,7 @@ class Recorder:
         return tuple(found)
 
     def record(self, split: Split, slot: SlotMemory) -> dict[str, tuple[Recording, ...]]:
-        """Return the recordings by stage; several if one submission would take too long."""
+        """Return the recordings by stage; several if one submission could exceed the timeout."""
         return {stage: self._record_stage(split, slot, stage) for stage in split.stages}
 
     def record_imported(

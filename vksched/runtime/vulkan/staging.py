@@ -40,7 +40,7 @@ UPLOAD_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Range:
     """A range of words of a value, `start` to `end`, and its position in a piece."""
 
     at: int
@@ -89,7 +89,7 @@ class _Part:
             out[:] = self.held[self.start : self.end]
 
 
-class _Stage:
+class _StagingBuffer:
     """One of two staging buffers: the host fills one while the device reads the other."""
 
     def __init__(self, context: Context, words: int, reads: bool = False) -> None:
@@ -146,7 +146,7 @@ def write_new(
                     progress("upload", 4 * done, 4 * words.size)
 
 
-def _write(words: NDArray, parts: Sequence[_Part], zeros: Zeros | None) -> None:
+def _write(words: NDArray, parts: Sequence[_Range], zeros: Zeros | None) -> None:
     """Write parts; native loops read many parts of a file in one call. zeros: skip parts that this
     finds in memory; None: write all.
     """
@@ -174,9 +174,9 @@ def upload(
     if total == 0:
         return
     chunk = min(STAGING_WORDS, total)
-    stages: list[_Stage] = []
+    stages: list[_StagingBuffer] = []
     try:
-        stages.extend(_Stage(context, chunk) for _ in range(2 if total > chunk else 1))
+        stages.extend(_StagingBuffer(context, chunk) for _ in range(2 if total > chunk else 1))
         for turn, (start, words, parts) in enumerate(_pieces(arrays, chunk)):
             stage = stages[turn % len(stages)]
             stage.finish()
@@ -198,7 +198,7 @@ def download(context: Context, source: Buffer, span: Span) -> NDArray:
     if not span.words:
         return out
     chunk = min(STAGING_WORDS, span.words)
-    stage = _Stage(context, chunk, reads=True)
+    stage = _StagingBuffer(context, chunk, reads=True)
     try:
         for start in range(0, span.words, chunk):
             words = min(chunk, span.words - start)
@@ -210,14 +210,14 @@ def download(context: Context, source: Buffer, span: Span) -> NDArray:
     return out
 
 
-def _pieces(arrays: Sequence[ArrayLike], chunk: int) -> list[tuple[int, int, list[_Part]]]:
+def _pieces(arrays: Sequence[ArrayLike], chunk: int) -> list[tuple[int, int, list[_Range]]]:
     """Split arrays, laid out consecutively, into chunks: (start word, words, parts)."""
     placed, total = _placed(arrays)
     pieces = []
     for start in range(0, total, chunk):
         end = min(start + chunk, total)
         parts = [
-            _Part(max(at - start, 0), flat, max(start - at, 0), min(end - at, flat.size))
+            _Range(max(at - start, 0), flat, max(start - at, 0), min(end - at, flat.size))
             for at, flat in placed
             if at < end and at + flat.size > start
         ]
@@ -225,14 +225,14 @@ def _pieces(arrays: Sequence[ArrayLike], chunk: int) -> list[tuple[int, int, lis
     return pieces
 
 
-def _rows(arrays: Sequence[ArrayLike], size: int) -> Iterator[list[_Part]]:
+def _rows(arrays: Sequence[ArrayLike], size: int) -> Iterator[list[_Range]]:
     """Yield groups of parts with about `size` words, each with one array and whole rows."""
-    parts: list[_Part] = []
+    parts: list[_Range] = []
     for at, held in _placed(arrays)[0]:
         row = held.shape[-1] if isinstance(held, LazyArray) else 1
         step = max(1, size // row) * row
         for start in range(0, held.size, step):
-            parts.append(_Part(at + start, held, start, min(start + step, held.size)))
+            parts.append(_Range(at + start, held, start, min(start + step, held.size)))
             if parts[-1].behind - parts[0].at >= size:
                 yield parts
                 parts = []

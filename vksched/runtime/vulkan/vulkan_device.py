@@ -58,7 +58,7 @@ class VulkanDevice:
         self.limits = spec.limits
         self.disable_aliasing = spec.disable_aliasing
         self.import_alignment = self.context.import_alignment if limits.host_import else 0
-        self._ahead: list[WeightPrefetcher] = []
+        self._prefetchers: list[WeightPrefetcher] = []
         self.weights = WeightStore(self.context, spec.max_buffer_bytes)
         self.states = DeviceStates(self.context, spec.max_buffer_bytes, spec.disable_aliasing)
 
@@ -88,7 +88,7 @@ class VulkanDevice:
 
     def prefetch_weights(self, weights: Sequence[tuple[object, ArrayLike]]) -> WeightPrefetcher:
         prefetcher = WeightPrefetcher(self.context, self.weights, weights)
-        self._ahead = [prefetcher, *(each for each in self._ahead if not each.closing)]
+        self._prefetchers = [prefetcher, *(each for each in self._prefetchers if not each.closing)]
         return prefetcher
 
     def prepare(
@@ -97,8 +97,8 @@ class VulkanDevice:
         return VulkanPreparedPlan(self, plan, index, progress)
 
     def close(self) -> None:
-        while self._ahead:
-            self._ahead.pop().close()
+        while self._prefetchers:
+            self._prefetchers.pop().close()
         self.context.close()
 
 

@@ -70,7 +70,7 @@ class WeightStore:
                     added.append(self._upload(group, progress, writers))
             except BaseException:
                 for page in added:
-                    self._drop(page)
+                    self._free_page(page)
                 raise
             pages = tuple(sorted({self._spans[key].page for key, _ in items}))
             for page in pages:
@@ -83,9 +83,9 @@ class WeightStore:
             for page in pages:
                 self._pages[page].users -= 1
                 if self._pages[page].users == 0:
-                    self._drop(page)
+                    self._free_page(page)
 
-    def _drop(self, page: int) -> None:
+    def _free_page(self, page: int) -> None:
         self._pages.pop(page).buffer.close()
         self._spans = {key: span for key, span in self._spans.items() if span.page != page}
 

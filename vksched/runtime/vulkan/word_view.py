@@ -35,7 +35,7 @@ def to_words(array: NDArray) -> NDArray:
         small = flat.astype(np.int32)
         if not np.array_equal(small, flat):
             raise DTypeError(
-                f"[run] expected int64 values that fit into int32, as the plan assumes, got "
+                f"[run] expected int64 values that fit int32, as the plan assumes, got "
                 f"{flat.min()}..{flat.max()}"
             )
         return small.view(np.uint32)

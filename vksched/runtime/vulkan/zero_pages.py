@@ -33,9 +33,9 @@ class Zeros:
         self._pages: int | None = None
         """The descriptor of PAGEMAP; None if it is not available."""
         with suppress(OSError, ValueError):
-            if _is_own(self._begin, self._begin + memory.nbytes):
+            if _is_private(self._begin, self._begin + memory.nbytes):
                 self._pages = os.open(PAGEMAP, os.O_RDONLY)
-        if self._pages is not None and not _knows_this_process(self._pages):
+        if self._pages is not None and not _reports_this_process(self._pages):
             self.close()
 
     def lie_in(self, start: int, end: int) -> bool:
@@ -50,7 +50,7 @@ class Zeros:
             return
         first = (self._begin + WORD_BYTES * start) // mmap.PAGESIZE
         last = (self._begin + WORD_BYTES * end - 1) // mmap.PAGESIZE
-        there = _are_there(self._pages, first, last)
+        there = _present(self._pages, first, last)
         if there is None:
             yield start, end
             return
@@ -68,7 +68,7 @@ class Zeros:
             os.close(pages)
 
 
-def _is_own(begin: int, end: int) -> bool:
+def _is_private(begin: int, end: int) -> bool:
     """Return True if memory is private to this process and maps no file.
 
     Raises:
@@ -87,7 +87,7 @@ def _is_own(begin: int, end: int) -> bool:
     return False
 
 
-def _are_there(pages: int, first: int, last: int) -> NDArray | None:
+def _present(pages: int, first: int, last: int) -> NDArray | None:
     """Return, for each page from the first to the last, whether it is present; None if the system
     does not report all of them.
     """
@@ -101,11 +101,11 @@ def _are_there(pages: int, first: int, last: int) -> NDArray | None:
     return np.asarray(np.frombuffer(entries, np.uint64) >> np.uint64(THERE) != 0)
 
 
-def _knows_this_process(pages: int) -> bool:
+def _reports_this_process(pages: int) -> bool:
     """Return True if PAGEMAP reports pages that were just written. qemu's user mode shows this
     process its own MAPS, but the PAGEMAP of qemu, whose addresses differ.
     """
     written = np.ones(2 * mmap.PAGESIZE, np.uint8)
     first, last = ((written.ctypes.data + at) // mmap.PAGESIZE for at in (0, written.nbytes - 1))
-    there = _are_there(pages, first, last)
+    there = _present(pages, first, last)
     return there is not None and bool(there.all())
