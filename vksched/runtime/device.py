@@ -49,15 +49,20 @@ class PreparedPlan(Closing, Protocol):
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
         """Start a split and return immediately; a device may defer it to `wait`.
 
-        sequence_number: unique to this run within the slot. If it is repeated, as after
-        KeyboardInterrupt, only work that has not begun is started.
+        Parameters
+        ----------
+        sequence_number
+            Unique to this run within the slot. If it is repeated, as after KeyboardInterrupt, only
+            work that has not begun is started.
         """
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         """Wait for a split, and so for all earlier submissions of this device and slot.
 
-        Raises:
-            DeviceLost, OutOfMemory, DeviceTimeout: the error of the driver.
+        Raises
+        ------
+        DeviceLost, OutOfMemory, DeviceTimeout
+            The error of the driver.
         """
 
     def ends_s(self, slot: int, split: int) -> float | None:
@@ -68,9 +73,12 @@ class PreparedPlan(Closing, Protocol):
     def check(self, slot: int, split: int, sequence_number: int) -> None:
         """Check that a finished split ran completely in this run.
 
-        Raises:
-            DeviceLost: it did not run.
-            IndexOutOfRange: an index of its inputs is out of range.
+        Raises
+        ------
+        DeviceLost
+            It did not run.
+        IndexOutOfRange
+            An index of its inputs is out of range.
         """
 
     def fetch(self, slot: int, node: int) -> NDArray:
@@ -138,8 +146,14 @@ class PrefetchesWeights(Protocol):
 class MemoryUsage(NamedTuple):
     """The memory usage of a device; None for unknown values.
 
-    used_bytes: used part of total_bytes, by all programs. own_bytes: the part of this process. pci:
-    the bus address, as 0000:03:00.0, or "".
+    Parameters
+    ----------
+    used_bytes
+        Used part of total_bytes, by all programs.
+    own_bytes
+        The part of this process.
+    pci
+        The bus address, as 0000:03:00.0, or "".
     """
 
     total_bytes: int | None = None

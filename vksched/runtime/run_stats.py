@@ -19,10 +19,15 @@ wrote a value for the split's device or read a result. "wait": it waited for the
 class SplitStats(NamedTuple):
     """The times of one split.
 
-    device_s: time on the device by its own clock, or as the host measured it if the device has
-    none. longest_s: time of its longest submission by the device's clock, or None. begin_s, end_s:
-    in seconds of the scheduler's clock. A device's own clock has another origin: its time is placed
-    right after the submission, or after the preceding split.
+    Parameters
+    ----------
+    device_s
+        Time on the device by its own clock, or as the host measured it if the device has none.
+    longest_s
+        Time of its longest submission by the device's clock, or None.
+    begin_s, end_s
+        Start and end in seconds of the scheduler's clock. A device's own clock has another origin:
+        its time is placed right after the submission, or after the preceding split.
     """
 
     split: int
@@ -37,10 +42,20 @@ class SplitStats(NamedTuple):
 class RunStats(NamedTuple):
     """The statistics of one run.
 
-    fence_waits: waits for a submission of a GPU. waits: these, and waits for the CPU's splits.
-    transfer_bytes: bytes moved between devices, in 32-bit words. input_bytes, output_bytes: bytes
-    between caller and devices. start_s: start time in seconds of the scheduler's clock. spans: host
-    operations for the devices, in order.
+    Parameters
+    ----------
+    fence_waits
+        Waits for a submission of a GPU.
+    waits
+        Waits for submissions of GPUs and for the CPU's splits.
+    transfer_bytes
+        Bytes moved between devices, in 32-bit words.
+    input_bytes, output_bytes
+        Bytes between caller and devices.
+    start_s
+        Start time in seconds of the scheduler's clock.
+    spans
+        Host operations for the devices, in order.
     """
 
     run: int

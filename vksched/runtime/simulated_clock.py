@@ -32,8 +32,12 @@ HELD_UP_S = 2.0
 
 @dataclass(slots=True)
 class Cores:
-    """The cores of a host in simulated time. busy_until_s: each device that computes there uses all
-    cores until then.
+    """The cores of a host in simulated time.
+
+    Parameters
+    ----------
+    busy_until_s
+        The time until which all cores are in use; each device that computes there uses all.
     """
 
     busy_until_s: float = 0.0
@@ -121,8 +125,13 @@ class SimulatedStream:
         accept: queued --take--> starting --wait_at--> waiting for a slot --run--> in flight
                                      '---------------------------------------------^
 
-    threads: maximum number of runs that have begun or wait for a slot; 0 while a new plan is being
-    created. slots: maximum number of runs in flight, by plan.
+    Parameters
+    ----------
+    threads
+        Maximum number of runs that have begun or wait for a slot; 0 while a new plan is being
+        created.
+    slots
+        Maximum number of runs in flight, by plan.
     """
 
     clock: SimulatedClock
@@ -175,8 +184,12 @@ class SimulatedStream:
             self.clock._state.notify_all()
 
     def accept(self, pool: int, size: int) -> int:
-        """Return the number of a new run that a thread of a pool will execute. size: number of
-        threads of the pool.
+        """Return the number of a new run that a thread of a pool will execute.
+
+        Parameters
+        ----------
+        size
+            Number of threads of the pool.
         """
         clock = self.clock
         with clock._state:

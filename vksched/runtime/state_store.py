@@ -25,8 +25,10 @@ class StateStore(Protocol):
     def add(self, items: Iterable[Item]) -> None:
         """Create states with initial values.
 
-        Raises:
-            OutOfMemory: there is not enough memory; no state has been added.
+        Raises
+        ------
+        OutOfMemory
+            There is not enough memory; no state has been added.
         """
 
     def read(self, key: object) -> NDArray:
@@ -104,8 +106,10 @@ class CpuStates:
     def replace(self, items: Iterable[Item]) -> None:
         """Set the next values of existing states, all or none.
 
-        Raises:
-            DeviceLost: a state does not exist.
+        Raises
+        ------
+        DeviceLost
+            A state does not exist.
         """
         values = {key: np.array(array, order="C") for key, array in items}
         with self._lock:
@@ -115,7 +119,11 @@ class CpuStates:
 
     def change(self, keys: Sequence[object], write: Callable[[list[NDArray]], None]) -> None:
         """Update arrays of states in place; the plan ensures that no live value is a view of them.
-        write: must not fail.
+
+        Parameters
+        ----------
+        write
+            Updates the arrays; it must not fail.
         """
         write([self.view(key) for key in keys])
 

@@ -137,7 +137,10 @@ def warn_full(folder: Path, error: OSError, effect: str = "", hint: str = "") ->
     """Log once per file system that a folder has no space left; return True if `error` is that
     error.
 
-    effect, hint: which feature is disabled, and what to do about it.
+    Parameters
+    ----------
+    effect, hint
+        Additional text: the feature that is disabled, and a remedy.
     """
     if error.errno not in NO_ROOM:
         return False
@@ -191,8 +194,10 @@ def _unnamed_file(folder: Path) -> int:
 def make_folder(path: Path) -> None:
     """Create a cache folder and its missing parents, for this user only.
 
-    Raises:
-        OSError: the folder cannot be created.
+    Raises
+    ------
+    OSError
+        The folder cannot be created.
     """
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
@@ -205,10 +210,15 @@ def make_folder(path: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold an inter-process lock, which is released when its process ends.
 
-    path: the lock file.
+    Parameters
+    ----------
+    path
+        The lock file.
 
-    Raises:
-        OSError: another process does not release the lock within LOCK_S.
+    Raises
+    ------
+    OSError
+        Another process does not release the lock within LOCK_S.
     """
     # imported late: processes that only read caches do not need it
     from filelock import FileLock, Timeout
@@ -226,9 +236,11 @@ def locked(path: Path) -> Iterator[None]:
 def read_whole(path: Path) -> bytes:
     """Return the bytes of a file that other processes may replace at any time.
 
-    Raises:
-        OSError: the file does not exist, or another user created it or may write to it: the
-            permissions of its folder were wrong once.
+    Raises
+    ------
+    OSError
+        The file does not exist, or another user created it or may write to it: the permissions of
+        its folder were wrong once.
     """
     return _while_busy(lambda: _read_own(path))
 
@@ -263,7 +275,12 @@ def _private(path: str, flags: int) -> int:
 def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
     """Rename a damaged file to `.damaged`, unless another process has replaced it.
 
-    content: the bytes that were read. is_locked: True if the lock of the folder is held.
+    Parameters
+    ----------
+    content
+        The bytes that were read.
+    is_locked
+        True if the lock of the folder is held.
     """
     with suppress(OSError), nullcontext() if is_locked else locked(path.parent / "lock"):
         if read_whole(path) == content:

@@ -39,9 +39,16 @@ def _no_origin() -> Origin | None:
 
 
 class LazyArray:
-    """An array of a 32-bit type with at least two axes, computed on demand. make: writes rows into
-    any buffer; it is thread-safe and deterministic. resident: returns the whole array if it is in
-    memory already, else None. origin: returns the bytes of a file that the array is computed from.
+    """An array of a 32-bit type with at least two axes, computed on demand.
+
+    Parameters
+    ----------
+    make
+        Writes rows into any buffer; it is thread-safe and deterministic.
+    resident
+        Returns the whole array if it is in memory already, else None.
+    origin
+        Returns the bytes of a file that the array is computed from.
     """
 
     def __init__(
@@ -81,8 +88,12 @@ class LazyArray:
             return array
 
     def buffer(self, offered: NDArray | None = None) -> NDArray:
-        """Return the array that `materialize` returns; it may not be filled yet. offered: used as
-        that array if none exists.
+        """Return the array that `materialize` returns; it may not be filled yet.
+
+        Parameters
+        ----------
+        offered
+            The array to use if none exists.
         """
         resident = self._resident()
         if resident is not None:
@@ -96,8 +107,12 @@ class LazyArray:
 
     def begin(self, help: Callable[[], object]) -> bool:
         """Return True if the caller is to fill the buffer and to call `end`: no other thread fills
-        it or has filled it. help: a function that a thread calls to speed up the fill while it
-        waits.
+        it or has filled it.
+
+        Parameters
+        ----------
+        help
+            A function that a thread calls to speed up the fill while it waits.
         """
         if not self._making.acquire(blocking=False):
             return False
@@ -108,7 +123,13 @@ class LazyArray:
         return False
 
     def end(self, filled: bool) -> None:
-        """Finish the fill that `begin` started. filled: True if it is complete."""
+        """Finish the fill that `begin` started.
+
+        Parameters
+        ----------
+        filled
+            True if the fill is complete.
+        """
         buffer = self._buffer()
         if filled and buffer is not None:
             self._fill(buffer)
@@ -160,8 +181,16 @@ def _renew_locks() -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileExtent:
-    """A range of bytes of a file. path: absolute path at the time of opening. identity: identifies
-    the file and its version; its third number is the size of the file. start, size: the range.
+    """A range of bytes of a file.
+
+    Parameters
+    ----------
+    path
+        Absolute path at the time of opening.
+    identity
+        Identifies the file and its version; its third number is the size of the file.
+    start, size
+        The range.
     """
 
     path: str
@@ -171,8 +200,16 @@ class FileExtent:
 
 
 class FileSlice(ABC):
-    """Bytes that are read on demand, usually of a file. size: their number. place: the file
-    descriptor and the offset; None if they are in no file. extent: the range for other processes.
+    """Bytes that are read on demand, usually of a file.
+
+    Parameters
+    ----------
+    size
+        The number of bytes.
+    place
+        The file descriptor and the offset; None if they are in no file.
+    extent
+        The range for other processes.
     """
 
     size: int
@@ -217,9 +254,14 @@ class ConcatBytes(FileSlice):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The bytes of a file that an array is computed from. shape, dtype: those of the array, if its
-    elements are in the file unchanged. blocks: the format of quantized blocks; shape is that of the
-    dequantized values then.
+    """The bytes of a file that an array is computed from.
+
+    Parameters
+    ----------
+    shape, dtype
+        Shape and type of the array, if its elements are in the file unchanged.
+    blocks
+        The format of quantized blocks; shape is that of the dequantized values then.
     """
 
     extent: FileExtent
@@ -235,8 +277,12 @@ _maps: dict[int, tuple[weakref.ref[mmap.mmap], FileExtent]] = {}
 
 
 def register_map(mapped: mmap.mmap, path: str, identity: tuple[int, ...]) -> None:
-    """Register a mapped file so that `origin_of` finds arrays in it. path, identity: as in
-    `FileExtent`.
+    """Register a mapped file so that `origin_of` finds arrays in it.
+
+    Parameters
+    ----------
+    path, identity
+        As in `FileExtent`.
     """
     address: int = np.frombuffer(mapped, np.uint8).ctypes.data
     for gone in [at for at, (ref, _) in list(_maps.items()) if ref() is None]:

@@ -36,8 +36,12 @@ def identity_of(about: os.stat_result) -> tuple[int, ...]:
 
 
 class Unchanged:
-    """A file that stays open and is read only while it is unchanged. where: prefix of error
-    messages.
+    """A file that stays open and is read only while it is unchanged.
+
+    Parameters
+    ----------
+    where
+        Prefix of error messages.
     """
 
     def __init__(self, file: int, name: str, where: str) -> None:
@@ -68,9 +72,12 @@ class Unchanged:
     def read(self, start: int, out: NDArray) -> None:
         """Read `out.size` bytes from byte `start` on.
 
-        Raises:
-            ModelFormatError: the file was changed before the bytes were read.
-            OSError: the file cannot be read.
+        Raises
+        ------
+        ModelFormatError
+            The file was changed before the bytes were read.
+        OSError
+            The file cannot be read.
         """
         done = 0
         while done < out.size:
@@ -87,7 +94,13 @@ class Unchanged:
 
 
 class FileBytes(FileSlice):
-    """A range of bytes of a mapped file. content: the range in the mapping."""
+    """A range of bytes of a mapped file.
+
+    Parameters
+    ----------
+    content
+        The range in the mapping.
+    """
 
     def __init__(self, content: memoryview, file: Unchanged, start: int) -> None:
         self.size = len(content)
@@ -126,7 +139,15 @@ def copied(part: memoryview | FileBytes) -> memoryview:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model file. content: its bytes. file: the open file, or None if the bytes are in memory."""
+    """A model file.
+
+    Parameters
+    ----------
+    content
+        The bytes of the file.
+    file
+        The open file, or None if the bytes are in memory.
+    """
 
     content: memoryview
     file: Unchanged | None
@@ -138,10 +159,17 @@ class ModelFile:
 
 
 def open_model(path: Path, stage: str) -> ModelFile:
-    """Open a model file. stage: prefix of error messages.
+    """Open a model file.
 
-    Raises:
-        ModelFormatError: the file does not exist or is not a regular file.
+    Parameters
+    ----------
+    stage
+        Prefix of error messages.
+
+    Raises
+    ------
+    ModelFormatError
+        The file does not exist or is not a regular file.
     """
     where = f"[{stage}] model"
     try:
@@ -180,8 +208,14 @@ def opened(stack: ExitStack, path: Path | str, flags: int, folder: int | None) -
 def content_of(
     file: int, name: str, where: str, mapped: bool, path: Path | None = None
 ) -> memoryview:
-    """Return the bytes of an open file. where: prefix of error messages. path: its path, if `name`
-    is not one.
+    """Return the bytes of an open file.
+
+    Parameters
+    ----------
+    where
+        Prefix of error messages.
+    path
+        The path of the file, if `name` is not one.
     """
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode):

@@ -62,10 +62,17 @@ def root_of(folder: Path) -> Path:
 
 
 def opened_below(stack: ExitStack, folder: Path, parts: list[str]) -> int:
-    """Return a descriptor of a file below a folder. parts: components of its path, from `parts_of`.
+    """Return a descriptor of a file below a folder.
 
-    Raises:
-        OSError: the file does not exist, or a link leads out of `root_of` the folder.
+    Parameters
+    ----------
+    parts
+        Components of its path, from `parts_of`.
+
+    Raises
+    ------
+    OSError
+        The file does not exist, or a link leads out of `root_of` the folder.
     """
     if not _FROM_FOLDERS:
         return _open_checked(stack, folder, parts)

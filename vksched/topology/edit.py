@@ -27,8 +27,10 @@ from .topology import Topology
 def without(topology: Topology, name: str) -> Topology:
     """Return a topology without one device and its links, or without a host and its devices.
 
-    Raises:
-        PlanError: there is no device or host with this name, or it is the CPU.
+    Raises
+    ------
+    PlanError
+        There is no device or host with this name, or it is the CPU.
     """
     names = [spec.name for spec in topology.devices]
     if name in topology.hosts and name != DRIVER and name not in names:
@@ -41,8 +43,10 @@ def alone(topology: Topology, name: str) -> Topology:
     """Return a topology with one device, the CPU of its host and the driver's CPU; with the
     driver's CPU alone if that is named.
 
-    Raises:
-        PlanError: there is no device with this name.
+    Raises
+    ------
+    PlanError
+        There is no device with this name.
     """
     if name != topology.devices[topology.cpu].name:
         _find(topology, name)
@@ -52,8 +56,10 @@ def alone(topology: Topology, name: str) -> Topology:
 def some(topology: Topology, names: Sequence[str]) -> Topology:
     """Return a topology with some devices, the CPUs of their hosts and the driver's CPU.
 
-    Raises:
-        PlanError: there is no device with one of these names.
+    Raises
+    ------
+    PlanError
+        There is no device with one of these names.
     """
     host = topology.devices[topology.cpu].name
     for name in names:
@@ -68,8 +74,11 @@ def some(topology: Topology, names: Sequence[str]) -> Topology:
 def with_device(topology: Topology, spec: DeviceSpec, link: Link | None = None) -> Topology:
     """Return a topology with one more device, the last one before the CPU.
 
-    link: to the CPU; by default that of pairs without a link. A name that exists gets a number, as
-    "rx6600#2".
+    Parameters
+    ----------
+    link
+        The link to the CPU; by default that of pairs without a link. A name that exists gets a number, as
+        "rx6600#2".
     """
     *devices, host = topology.devices
     taken = {device.name for device in topology.devices}
@@ -89,8 +98,10 @@ def changed(topology: Topology, text: str) -> Topology:
     "+preset:CARD" adds a card with its own link, "+preset:CARD@LINK" with a link that may be
     slower, as "+preset:rx6600@pcie4x4".
 
-    Raises:
-        PlanError: the text is wrong, or there is no device, card or link with that name.
+    Raises
+    ------
+    PlanError
+        The text is wrong, or there is no device, card or link with that name.
     """
     for part in (word.strip() for word in text.split(",")):
         if part.startswith("-") and len(part) > 1:

@@ -35,8 +35,10 @@ def on(host: str, name: str) -> str:
 def check_name(name: str) -> str:
     """Return the name of a device after checking it.
 
-    Raises:
-        PlanError: it has a slash that does not separate a host from a device.
+    Raises
+    ------
+    PlanError
+        It has a slash that does not separate a host from a device.
     """
     if "/" in name and not all(map(_is_one, name.split("/", 1))):
         raise PlanError(

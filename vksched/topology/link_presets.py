@@ -50,8 +50,10 @@ the host's own memory; transfers are copies by the host.
 def way(name: str) -> Link:
     """Return a link preset by name.
 
-    Raises:
-        PlanError: there is none; the message suggests a similar name.
+    Raises
+    ------
+    PlanError
+        There is no preset with this name; the message suggests a similar one.
     """
     found = WAYS.get(name)
     if found is None:

@@ -15,10 +15,17 @@ from ..common.errors import PlanError
 class Link:
     """The cost of a transfer: latency_s + bytes / bytes_per_s.
 
-    bytes_per_s: may be infinite. bandwidth: an alias of bytes_per_s in the constructor.
+    Parameters
+    ----------
+    bytes_per_s
+        The rate, which may be infinite.
+    bandwidth
+        An alias of bytes_per_s in the constructor.
 
-    Raises:
-        PlanError: the bandwidth is not a number.
+    Raises
+    ------
+    PlanError
+        The bandwidth is not a number.
     """
 
     bytes_per_s: float = 8e9
@@ -49,7 +56,12 @@ class Links:
     """Links between pairs of devices by name. A link serves both directions unless the reverse one
     has its own.
 
-    default: the link of other pairs. network: the link of other pairs of hosts.
+    Parameters
+    ----------
+    default
+        The link of other pairs.
+    network
+        The link of other pairs of hosts.
     """
 
     pairs: tuple[tuple[str, str, Link], ...] = ()

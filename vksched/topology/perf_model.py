@@ -38,7 +38,10 @@ MIN_S = 2.0**-60
 class Curve:
     """Factors of one kind by size.
 
-    points: (log2 of the estimated seconds, measured seconds / estimated seconds), sorted.
+    Parameters
+    ----------
+    points
+        Sorted pairs: log2 of the estimated seconds, and measured seconds / estimated seconds.
     """
 
     kind: str
@@ -159,8 +162,10 @@ class PerfModel:
     def from_dict(data: object, where: str = "costs") -> PerfModel:
         """Return costs from plain data.
 
-        Raises:
-            PlanError: the data is invalid.
+        Raises
+        ------
+        PlanError
+            The data is invalid.
         """
         known = {*_NUMBERS, "when", "curves", "paces"}
         if not isinstance(data, Mapping) or set(data) - known:

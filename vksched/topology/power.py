@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Watts:
-    """Power of a device while it works and while it is idle. assumed: True if it was not
-    specified.
+    """Power of a device while it works and while it is idle.
+
+    Parameters
+    ----------
+    assumed
+        True if it was not specified.
     """
 
     busy: float

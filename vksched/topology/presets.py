@@ -82,10 +82,14 @@ class Card:
         return way(self.link)
 
     def spec(self, name: str = "") -> DeviceSpec:
-        """Return the card as the planner's device spec. name: the device name; by default the
-        card's.
+        """Return the card as the planner's device spec.
 
         The kind is "null": a device that is never opened.
+
+        Parameters
+        ----------
+        name
+            The device name; by default the card's.
         """
         memory_bytes = int(self.memory_bytes * MEMORY_SHARE)
         return DeviceSpec(
@@ -118,8 +122,10 @@ def topology_names() -> tuple[str, ...]:
 def card(name: str) -> Card:
     """Return a card by name.
 
-    Raises:
-        PlanError: there is none; the message lists all and suggests a similar name.
+    Raises
+    ------
+    PlanError
+        There is none with this name; the message lists all and suggests a similar one.
     """
     data = _read("cards", name)
     limits: dict[str, Any] = {
@@ -146,8 +152,10 @@ def card(name: str) -> Card:
 def topology_data(name: str) -> Mapping[str, Any]:
     """Return a machine as plain data for topology_file.py.
 
-    Raises:
-        PlanError: there is none; the message lists all and suggests a similar name.
+    Raises
+    ------
+    PlanError
+        There is none with this name; the message lists all and suggests a similar one.
     """
     return _read("machines", name)
 

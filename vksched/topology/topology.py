@@ -210,8 +210,10 @@ class Topology:
         A device needs a name and a kind; other fields have defaults. A CPU is added if none is
         listed.
 
-        Raises:
-            PlanError: the data is invalid; the message names the place.
+        Raises
+        ------
+        PlanError
+            The data is invalid; the message names the place.
         """
         found = data.get("devices") if isinstance(data, Mapping) else None
         known = {"devices", "links", "network"}

@@ -92,8 +92,10 @@ def load_topology(source: str | PathLike[str]) -> Topology:
 def topology_of(data: object) -> Topology:
     """Return a topology from plain data with presets, counts and named links.
 
-    Raises:
-        PlanError: the data is invalid; the message names the place.
+    Raises
+    ------
+    PlanError
+        The data is invalid; the message names the place.
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("devices"), list):
         return Topology.from_dict(data)  # raises the error
@@ -190,8 +192,10 @@ def _linked_pairs(links: Iterable[object]) -> set[tuple[str, str]]:
     """Return the pairs of devices with explicit links, which override a device's own link in both
     directions.
 
-    Raises:
-        PlanError: a pair is listed twice.
+    Raises
+    ------
+    PlanError
+        A pair is listed twice.
     """
     out: set[tuple[str, str]] = set()
     for link in links:
@@ -307,9 +311,12 @@ def read_yaml(text: str) -> object:
     """Return the plain data of a YAML text by the rules of YAML 1.2: 9e12 is a number, and "no" is
     a text.
 
-    Raises:
-        PlanError: PyYAML is missing.
-        ValueError: the text is not YAML, has a duplicate key, or has over MAX_NODES values.
+    Raises
+    ------
+    PlanError
+        PyYAML is missing.
+    ValueError
+        The text is not YAML, has a duplicate key, or has over MAX_NODES values.
     """
     try:
         import yaml

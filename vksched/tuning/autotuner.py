@@ -49,8 +49,16 @@ OpenBench = Callable[[Device, Tunable], AbstractContextManager[Bench]]
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Tuning mode of a scheduler. reads: True if cached results are used. budget_s: time for
-    measuring missing results. software: True if CPU drivers are measured, too.
+    """Tuning mode of a scheduler.
+
+    Parameters
+    ----------
+    reads
+        True if cached results are used.
+    budget_s
+        Time for measuring missing results.
+    software
+        True if CPU drivers are measured, too.
     """
 
     reads: bool
@@ -115,7 +123,10 @@ class _MarkedBench:
 class Tuner:
     """Results by device, cached and measured. Thread-safe.
 
-    open_bench: prepares a call for measuring; tests replace it.
+    Parameters
+    ----------
+    open_bench
+        Prepares a call for measuring; tests replace it.
     """
 
     def __init__(
@@ -171,8 +182,10 @@ class Tuner:
     ) -> tuple[TuningResult, ...]:
         """Measure calls on a device within the budget, the longest first, and cache the results.
 
-        Raises:
-            DeviceError: the device failed; its `device` and `during` are set.
+        Raises
+        ------
+        DeviceError
+            The device failed; its `device` and `during` are set.
         """
         calls = sorted(calls, key=lambda call: -_seconds(device.spec, call))
         results, start = [], time.monotonic()
@@ -210,7 +223,15 @@ class Tuner:
     ) -> None:
         """Measure the calls of a graph without results on the devices that would run them.
 
-        plan: called only if results are missing. Raises DeviceError as `measure` does.
+        Parameters
+        ----------
+        plan
+            Returns the plan; called only if results are missing.
+
+        Raises
+        ------
+        DeviceError
+            The device failed; its `device` and `during` are set.
         """
         wanted: list[tuple[Device, dict[str, Tunable]]] = []
         for device in devices:

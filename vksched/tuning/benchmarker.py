@@ -147,12 +147,19 @@ class DeviceBenchmarker:
         return Overheads(launch_s, start_s, around_s - fence_s, fence_s, run_s, max(0.0, alone_s))
 
     def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
-        """Measure one call including its launch. weights: positions of operands that calls read
-        from memory, as in a model.
+        """Measure one call including its launch.
 
-        Raises:
-            VkschedError: it cannot be measured here.
-            DeviceError: the device failed.
+        Parameters
+        ----------
+        weights
+            Positions of operands that calls read from memory, as in a model.
+
+        Raises
+        ------
+        VkschedError
+            The call cannot be measured here.
+        DeviceError
+            The device failed.
         """
         once_s = self._taken(_graph_of(op, call, 1), rounds=1).device_s
         span_s = QUICK_SPAN_S if self.quick else SPAN_S

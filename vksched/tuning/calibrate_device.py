@@ -124,11 +124,17 @@ def calibrate(
 ) -> Calibration:
     """Measure a device and return its calibration.
 
-    known: a calibration with overheads, links and calls that need no measuring. thorough: True for
-    many passes, False for a single one or a few quick ones.
+    Parameters
+    ----------
+    known
+        A calibration with overheads, links and calls that need no measuring.
+    thorough
+        True for many passes, False for a single one or a few quick ones.
 
-    Raises:
-        DeviceError: the device failed.
+    Raises
+    ------
+    DeviceError
+        The device failed.
     """
     found = Calibration(speeds_of(benchmarker.spec), when=datetime.date.today().isoformat())
     calls = list(wanted)

@@ -52,9 +52,16 @@ Make = Callable[..., Tensor]
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSample:
-    """A call to measure. seconds: estimated time of all equal calls of a graph. each_s: estimated
-    time of one. weights: positions of operands that a model reads from memory, because no op has
-    just written them.
+    """A call to measure.
+
+    Parameters
+    ----------
+    seconds
+        Estimated time of all equal calls of a graph.
+    each_s
+        Estimated time of one.
+    weights
+        Positions of operands that a model reads from memory, because no op has just written them.
     """
 
     op: Op

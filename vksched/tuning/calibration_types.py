@@ -40,9 +40,20 @@ FASTEST_BYTES_PER_S = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured call. op: the call signature, see `node_cost.call_signature`. bound: its
-    limiting resource. size: log2 of the estimated seconds. factor: measured seconds without the
-    launch, divided by the estimate. shaders: hash of the shaders; "" on devices without shaders.
+    """One measured call.
+
+    Parameters
+    ----------
+    op
+        The call signature, see `node_cost.call_signature`.
+    bound
+        Its limiting resource.
+    size
+        log2 of the estimated seconds.
+    factor
+        Measured seconds without the launch, divided by the estimate.
+    shaders
+        Hash of the shaders; "" on devices without shaders.
     """
 
     op: str
@@ -235,8 +246,10 @@ def sample_of(
 def fit_link(taken: Sequence[tuple[float, float]]) -> Link:
     """Return the link that fits transfers best: latency_s + bytes / bytes_per_s.
 
-    taken: (bytes, seconds), for at least two sizes. Iteratively reweighted least squares of
-    relative errors: distant transfers get lower weights in each iteration (Huber).
+    Parameters
+    ----------
+    taken
+        Pairs of bytes and seconds, for at least two sizes.
     """
     weights = [1.0] * len(taken)
     latency_s, per_byte_s = 0.0, 0.0

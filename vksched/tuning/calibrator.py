@@ -57,7 +57,10 @@ _UNCACHED: dict[tuple[Path | None, Identity], Calibration] = {}
 class Calibrator:
     """Calibrations by device, cached and measured. Thread-safe.
 
-    open_benchmarker: returns the benchmarker of a device; tests replace it.
+    Parameters
+    ----------
+    open_benchmarker
+        Returns the benchmarker of a device; tests replace it.
     """
 
     def __init__(
@@ -105,7 +108,12 @@ class Calibrator:
         self, specs: Sequence[DeviceSpec], own: Mapping[str, Link] | None = None
     ) -> tuple[tuple[str, str, Link], ...]:
         """Return the links among devices that need not be open. The last device is the host,
-        through which all transfers go. own: links by device name that override measured ones.
+        through which all transfers go.
+
+        Parameters
+        ----------
+        own
+            Links by device name that override measured ones.
         """
         host = specs[-1].name
         pairs: list[tuple[str, str, Link]] = []
@@ -150,13 +158,21 @@ class Calibrator:
     ) -> Calibration:
         """Measure a device within a budget, cache the result and return it.
 
-        again: True to measure known overheads again; if the user asked for it, also links, and
-        calls in several passes. quick: True if the user did not ask, so rough results suffice: of
-        old and new times the shorter one counts, and the spent time is recorded. starts: number of
-        schedulers that have started to measure this device.
+        Parameters
+        ----------
+        again
+            True to measure known overheads again; if the user asked for it, also links, and calls
+            in several passes.
+        quick
+            True if the user did not ask, so rough results suffice: of old and new times the shorter
+            one counts, and the spent time is recorded.
+        starts
+            Number of schedulers that have started to measure this device.
 
-        Raises:
-            DeviceError: the device failed; its `device` and `during` are set.
+        Raises
+        ------
+        DeviceError
+            The device failed; its `device` and `during` are set.
         """
         known, budget = self.known(device.spec), Clocked(budget_s)
         if not quick:

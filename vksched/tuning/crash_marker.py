@@ -30,7 +30,10 @@ PROBE_S = 0.1
 class CrashMarker:
     """The crash marker of one process; without a writable folder nothing is recorded.
 
-    results: the file of results; None: nothing is recorded.
+    Parameters
+    ----------
+    results
+        The file of results; None: nothing is recorded.
     """
 
     def __init__(self, results: Path | None) -> None:
@@ -56,7 +59,13 @@ class CrashMarker:
         self._write(b"")
 
     def close(self, failed: bool) -> None:
-        """Close the marker. failed: True if the variant crashed the device: the marker stays."""
+        """Close the marker.
+
+        Parameters
+        ----------
+        failed
+            True if the variant crashed the device: the marker stays.
+        """
         path, self._path = self._path, None
         if path is None:
             return

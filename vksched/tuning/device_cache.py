@@ -75,7 +75,8 @@ class Identity:
 class DeviceFiles(ABC, Generic[Cached]):
     """The files of one kind of results. Thread-safe.
 
-    Cached: the content of a device's file. command: the command that measures it.
+    `Cached` is the type of the content of a device's file, and `command` the command that measures
+    it.
     """
 
     command: ClassVar[str]

@@ -31,12 +31,18 @@ SEED = 7
 class CallBench:
     """The `search.Bench` of one call, with its memory until it is closed.
 
-    sets: number of copies of each operand in `weights`. Calls rotate over them, because calls of a
-    model find their weights in memory and not in a cache.
+    Parameters
+    ----------
+    sets
+        Number of copies of each operand in `weights`. Calls rotate over them, because calls of a
+        model find their weights in memory and not in a cache.
 
-    Raises:
-        OutOfMemory: there is not enough memory.
-        GivenUp: on closing after a timeout, if the device was busy with other work.
+    Raises
+    ------
+    OutOfMemory
+        There is not enough memory.
+    GivenUp
+        On closing after a timeout, if the device was busy with other work.
     """
 
     def __init__(

@@ -56,8 +56,14 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A call of a plan that ran. way, bound, estimate_s: as in its sample. first_s: expected
-    seconds on a device that works as it did when it was measured.
+    """A call of a plan that ran.
+
+    Parameters
+    ----------
+    way, bound, estimate_s
+        As in its sample.
+    first_s
+        Expected seconds on a device that works as it did when it was measured.
     """
 
     op: str
@@ -85,7 +91,13 @@ class Lessons:
         )
 
     def expect(self, plan: PlanValue, devices: Sequence[Device]) -> None:
-        """Collect the calls of a plan before it runs. devices: in the order of its topology."""
+        """Collect the calls of a plan before it runs.
+
+        Parameters
+        ----------
+        devices
+            The devices, in the order of its topology.
+        """
         self._expected[plan] = {
             index: _calls_of(plan, index)
             for index, device in enumerate(devices)
@@ -93,8 +105,12 @@ class Lessons:
         }
 
     def note(self, plan: PlanValue, devices: Sequence[Device]) -> None:
-        """Add the calls of a plan whose runs are measured. devices: in the order of its
-        topology.
+        """Add the calls of a plan whose runs are measured.
+
+        Parameters
+        ----------
+        devices
+            The devices, in the order of its topology.
         """
         for index, calls in self._expected.pop(plan, {}).items():
             name = plan.topology.devices[index].name

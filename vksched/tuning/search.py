@@ -55,9 +55,12 @@ class Bench(Protocol):
     def run(self, variant: str, repeat: int) -> float:
         """Run the call `repeat` times in one submission; return the total seconds.
 
-        Raises:
-            DeviceError: the device failed.
-            VkschedError: this variant cannot run there.
+        Raises
+        ------
+        DeviceError
+            The device failed.
+        VkschedError
+            This variant cannot run there.
         """
 
     def result(self) -> NDArray:
@@ -74,8 +77,17 @@ def search(
     """Return the times of the variants of a call, the static choice first. Return None if the time
     was over before two variants were compared.
 
-    left_s: returns the remaining time. largest_error: maximum normalized squared difference of a
-    correct result. Raises DeviceError if the device failed.
+    Parameters
+    ----------
+    left_s
+        Returns the remaining time.
+    largest_error
+        Maximum normalized squared difference of a correct result.
+
+    Raises
+    ------
+    DeviceError
+        The device failed.
     """
     once: dict[str, float] = {}
     dropped: dict[str, str] = {}

@@ -38,7 +38,13 @@ from ..topology.tuned_variants import Choices
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A call with several variants. names: all of them, the static choice first."""
+    """A call with several variants.
+
+    Parameters
+    ----------
+    names
+        The names of all variants, the static choice first.
+    """
 
     key: str
     op: Op
@@ -51,7 +57,10 @@ def calls_of(
 ) -> dict[str, Tunable]:
     """Return the distinct calls of a graph that a device can run with several variants, by key.
 
-    only: the ids of nodes to consider; all by default.
+    Parameters
+    ----------
+    only
+        The ids of nodes to consider; all by default.
     """
     out: dict[str, Tunable] = {}
     seen: set[int] = set()

@@ -25,9 +25,20 @@ FORMAT = 2
 class TuningResult:
     """The measured variants of one call.
 
-    key: `variants.call_key`. best: the variant to use. static: the variant without tuning. seconds:
-    time of one call by variant, for variants with correct results. dropped: the other variants,
-    with reasons. shaders: a hash of the shaders that the op may use.
+    Parameters
+    ----------
+    key
+        The call key, see `variants.call_key`.
+    best
+        The variant to use.
+    static
+        The variant without tuning.
+    seconds
+        Time of one call by variant, for variants with correct results.
+    dropped
+        The other variants, with reasons.
+    shaders
+        A hash of the shaders that the op may use.
     """
 
     key: str

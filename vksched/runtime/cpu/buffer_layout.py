@@ -81,9 +81,17 @@ def lay_out(
     written: Collection[int],
     scratch: Mapping[int, Sequence[int]],
 ) -> Layout:
-    """Return the layout of a split. leaves: view bases of the values that leave it. written: nodes
-    that write their result into a buffer they receive; other results may be views of their
-    operands. scratch: sizes in words of each scratch buffer that a node needs.
+    """Return the layout of a split.
+
+    Parameters
+    ----------
+    leaves
+        View bases of the values that leave it.
+    written
+        Nodes that write their result into a buffer they receive; other results may be views of
+        their operands.
+    scratch
+        Sizes in words of each scratch buffer that a node needs.
     """
     graph = plan.graph
     position = {node_id: at for at, node_id in enumerate(split.nodes)}

@@ -31,8 +31,14 @@ def make_constants(
     known: Mapping[int, NDArray],
     leaves: Collection[int],
 ) -> dict[int, NDArray]:
-    """Return the constants of some splits by node. known: weights that are bound to all runs.
-    leaves: view bases of the values that leave their split, which are new in each run.
+    """Return the constants of some splits by node.
+
+    Parameters
+    ----------
+    known
+        Weights that are bound to all runs.
+    leaves
+        View bases of the values that leave their split, which are new in each run.
     """
     graph, constants, left_bytes = plan.graph, dict[int, NDArray](), MAX_BYTES
     if plan.any_order:

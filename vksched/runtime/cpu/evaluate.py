@@ -166,8 +166,12 @@ def next_value(
     states: CpuValues,
     evaluate: Callable[[tuple[NDArray, ...]], NDArray],
 ) -> NDArray:
-    """Write a state's next value into its memory, as the plan has it, and return it. evaluate:
-    computes the node if it cannot be written into the state's array.
+    """Write a state's next value into its memory, as the plan has it, and return it.
+
+    Parameters
+    ----------
+    evaluate
+        Computes the node if it cannot be written into the state's array.
     """
     how, state = node.declaration.in_place, plan.graph.nodes[plan.in_place[node.id]]
     key = plan.graph.keys[state.id]

@@ -41,8 +41,12 @@ def writes_state(node: Node) -> bool:
 def native_programs_of(
     plan: PlanValue, split: Split, known: Mapping[int, NDArray]
 ) -> dict[int, NativeProgram]:
-    """Return the native programs of the nodes of a split that native loops can run. known: the
-    arrays of its weights.
+    """Return the native programs of the nodes of a split that native loops can run.
+
+    Parameters
+    ----------
+    known
+        The arrays of its weights.
     """
     graph, found = plan.graph, dict[int, NativeProgram]()
     if not native_kernels.has_programs():
@@ -97,9 +101,16 @@ def _is_contiguous(array: NDArray) -> bool:
 
 
 class Segment:
-    """A step that runs several nodes. fixed: returns the array of a value, or None if it differs
-    between runs. scratch: numbers of the scratch values of each node's loops except the last one.
-    takes: the allocators for the results of nodes that are not fixed.
+    """A step that runs several nodes.
+
+    Parameters
+    ----------
+    fixed
+        Returns the array of a value, or None if it differs between runs.
+    scratch
+        Numbers of the scratch values of each node's loops except the last one.
+    takes
+        The allocators for the results of nodes that are not fixed.
     """
 
     def __init__(

@@ -42,9 +42,18 @@ Step = Callable[[Values, CpuValues], None]
 
 
 class Program:
-    """The steps of one split. read: the states that it reads, with their keys. shown: fixed values
-    that have views in a run. by_numpy: nodes that numpy computes, not native loops. by_blas: these,
-    and nodes whose loops call numpy's BLAS.
+    """The steps of one split.
+
+    Parameters
+    ----------
+    read
+        The states that it reads, with their keys.
+    shown
+        Fixed values that have views in a run.
+    by_numpy
+        Nodes that numpy computes, not native loops.
+    by_blas
+        Nodes of `by_numpy`, and nodes whose loops call numpy's BLAS.
     """
 
     def __init__(
@@ -187,7 +196,13 @@ class _SplitProgramBuilder:
         self._workers, self._buffers = workers, buffers
 
     def steps(self, dead: Mapping[int, tuple[int, ...]]) -> list[Step]:
-        """Return the steps. dead: the dead values after each node."""
+        """Return the steps.
+
+        Parameters
+        ----------
+        dead
+            The dead values after each node.
+        """
         steps: list[Step] = []
         for ids in self._group_nodes():
             native = ids[0] in self._native

@@ -98,8 +98,10 @@ class Worker:
     def submit(self, compute: Callable[[], float]) -> Job:
         """Submit a function; it starts after all earlier ones.
 
-        Raises:
-            PlanError: the worker has ended.
+        Raises
+        ------
+        PlanError
+            The worker has ended.
         """
         if not self._end.alive:
             raise PlanError("[submit] cpu: its worker has ended; try a new scheduler")

@@ -37,9 +37,16 @@ class ExecutorClosed(Exception):
 
 @dataclass(slots=True)
 class RunResult:
-    """Results of a run. outputs: in the order of `Graph.outputs`. kept: the next values of states,
-    in the order of `Graph.backed_up_states`. plan_and_stats: the plan of this run and its
-    statistics, once it is done.
+    """Results of a run.
+
+    Parameters
+    ----------
+    outputs
+        The outputs, in the order of `Graph.outputs`.
+    kept
+        The next values of states, in the order of `Graph.backed_up_states`.
+    plan_and_stats
+        The plan of this run and its statistics, once it is done.
     """
 
     outputs: tuple[NDArray, ...]
@@ -50,8 +57,14 @@ class RunResult:
 class CommitFailed(Exception):
     """A run is complete, but the states of some devices may be old or torn.
 
-    cause: the original error. results: the results of the run. devices: the devices of these
-    states.
+    Parameters
+    ----------
+    cause
+        The original error.
+    results
+        The results of the run.
+    devices
+        The devices of these states.
     """
 
     def __init__(self, cause: BaseException, results: RunResult, devices: frozenset[int]) -> None:
@@ -65,8 +78,14 @@ class BaseExecutor:
     """Executes a plan: memory is allocated, weights are uploaded, commands are recorded.
 
     After a device failure in a run, the executor is out of use: runs that wait for a slot raise
-    ExecutorClosed, runs in flight go on, and `close` waits for them. working: the devices that the
-    plan uses. number: the number of the plan in events.
+    ExecutorClosed, runs in flight go on, and `close` waits for them.
+
+    Parameters
+    ----------
+    working
+        The devices that the plan uses.
+    number
+        The number of the plan in events.
     """
 
     def __init__(
@@ -181,10 +200,14 @@ class BaseExecutor:
         """Run once on the calling thread, in `slot` or the first free slot, waiting until it is
         free. The arrays must not change during the run.
 
-        Raises:
-            RunCancelled: an observer returned False.
-            CommitFailed: the run is complete, but not its states.
-            DeviceError, IndexOutOfRange: the run failed; no state has changed.
+        Raises
+        ------
+        RunCancelled
+            An observer returned False.
+        CommitFailed
+            The run is complete, but not its states.
+        DeviceError, IndexOutOfRange
+            The run failed; no state has changed.
         """
         held, me = -1, threading.get_ident()
         slots = self._slots if slot is None else (slot,)

@@ -59,8 +59,10 @@ class Log:
     def end(self, slot: int) -> None:
         """Record that a run has its results.
 
-        Raises:
-            PlanError: some of its operations were unordered.
+        Raises
+        ------
+        PlanError
+            Some of its operations were unordered.
         """
         self.take([self._tell.end(slot)])
         fail_on(self._take_found(slot))

@@ -52,8 +52,12 @@ class RunRecord:
 class InFlightSplit(NamedTuple):
     """A submitted split whose end the host has not seen yet.
 
-    ops: the names of its ops, for static plans the longest first. since_s: the time of its
-    submission, in seconds of the scheduler's clock.
+    Parameters
+    ----------
+    ops
+        The names of its ops, for static plans the longest first.
+    since_s
+        The time of its submission, in seconds of the scheduler's clock.
     """
 
     device: str
@@ -160,8 +164,12 @@ class Reporter:
         return stats
 
     def tell(self, stats: RunStats, events: Iterable[Event], clocks: str) -> None:
-        """Emit the events of a run of several hosts, if there are sinks. clocks: the accuracy of
-        their clocks.
+        """Emit the events of a run of several hosts, if there are sinks.
+
+        Parameters
+        ----------
+        clocks
+            The accuracy of the hosts' clocks.
         """
         self.tell_events(stats.run, events)
         if self._trace.active:
@@ -220,8 +228,12 @@ class Reporter:
         self._trace.emit(Event(kind, name, start, end, run.number, fields, self.number))
 
     def tell_failed(self, run: RunRecord, device: int, start: float, error: BaseException) -> None:
-        """Emit the event of a failed run, if there are sinks. device: the device in use at the
-        time.
+        """Emit the event of a failed run, if there are sinks.
+
+        Parameters
+        ----------
+        device
+            The device in use at the time.
         """
         if not self._trace.active:
             return
@@ -232,7 +244,11 @@ class Reporter:
 
     def tell_memory(self, kind: str, device: int, start: float, resident_bytes: int) -> None:
         """Emit the event of allocating or freeing a plan's memory, if there are sinks.
-        resident_bytes: bytes of weights and states that were resident before, or stay resident.
+
+        Parameters
+        ----------
+        resident_bytes
+            Bytes of weights and states that were resident before, or stay resident.
         """
         if not self._trace.active:
             return

@@ -46,8 +46,14 @@ class SlowdownTracker:
         return replace(spec, slowdown=self._slowdowns.get(spec.name, 1.0))
 
     def see(self, plan: PlanValue, stats: RunStats, first: bool = False, number: int = -1) -> bool:
-        """Record the times of a run; return True if its graph should be planned again. first: True
-        for the first run of this plan. number: the number of the plan in events.
+        """Record the times of a run; return True if its graph should be planned again.
+
+        Parameters
+        ----------
+        first
+            True for the first run of this plan.
+        number
+            The number of the plan in events.
         """
         again = False
         for measured in stats.splits:

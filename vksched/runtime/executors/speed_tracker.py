@@ -128,7 +128,12 @@ class _Split:
 
     def see(self, taken_s: float) -> float | None:
         """Return the logarithm of recent over initial time; None until there are enough runs to
-        exclude an outlier. taken_s: the time of one more run.
+        exclude an outlier.
+
+        Parameters
+        ----------
+        taken_s
+            The time of one more run.
         """
         fixed_s, first_s = self.expected.fixed_s, sum(self.expected.first_s.values())
         taken_s = max(taken_s - fixed_s, MIN_SHARE * taken_s)

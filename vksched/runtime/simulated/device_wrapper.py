@@ -24,10 +24,15 @@ from ..vulkan.open_device import open_device
 class WrappedDevice(ABC):
     """A device that forwards all calls and wraps prepared plans.
 
-    device: the name of a Vulkan device, which is opened, or any Device but the CPU.
+    Parameters
+    ----------
+    device
+        The name of a Vulkan device, which is opened, or any Device but the CPU.
 
-    Raises:
-        DeviceError: it is the CPU, or there is no device with this name.
+    Raises
+    ------
+    DeviceError
+        It is the CPU, or there is no device with this name.
     """
 
     def __init__(self, device: str | Device) -> None:

@@ -24,12 +24,17 @@ from .device_wrapper import WrappedDevice, WrappedPreparedPlan
 class ThrottledDevice(WrappedDevice):
     """A device whose submissions take longer.
 
-    device: the name of a Vulkan device, or any Device with a real clock but the CPU. slowdown:
-    factor over the real time, at least 1.
+    Parameters
+    ----------
+    device
+        The name of a Vulkan device, or any Device with a real clock but the CPU.
+    slowdown
+        Factor over the real time, at least 1.
 
-    Raises:
-        DeviceError: the slowdown is below 1 or not finite, the device is the CPU, or it does not
-            exist.
+    Raises
+    ------
+    DeviceError
+        The slowdown is below 1 or not finite, the device is the CPU, or it does not exist.
     """
 
     def __init__(self, device: str | Device, slowdown: float = 1.0) -> None:

@@ -66,11 +66,16 @@ def available() -> str | None:
 def describe_devices(known: bool = False) -> list[dict[str, Any]]:
     """Return every physical device in loader order, without opening any; units are in the names.
 
-    known: True if the last list may be returned without asking the drivers.
+    Parameters
+    ----------
+    known
+        True if the last list may be returned without asking the drivers.
 
-    Raises:
-        DeviceError: there is no loader or no working driver, or the drivers were loaded before this
-            process was forked.
+    Raises
+    ------
+    DeviceError
+        There is no loader or no working driver, or the drivers were loaded before this process was
+        forked.
     """
     global _drivers, _device_list
     chosen = {k: v for k, v in os.environ.items() if k.startswith("VK_")}

@@ -87,8 +87,11 @@ class Recording:
     def submit(self, after: Sequence[Recording] = ()) -> None:
         """Submit the commands and return immediately.
 
-        after: submitted recordings of the same device that must be complete before this one begins.
-        The device waits for them, so it must support separate copies (`Context.copies`).
+        Parameters
+        ----------
+        after
+            Submitted recordings of the same device that must be complete before this one begins.
+            The device waits for them, so it must support separate copies (`Context.copies`).
         """
         with errors("submit", self._device.name):
             if after:
@@ -101,9 +104,12 @@ class Recording:
     def wait(self, timeout_s: float) -> None:
         """Wait for the last submission without the GIL; waiting again after a timeout is allowed.
 
-        Raises:
-            DeviceTimeout: it did not end in time and continues.
-            DeviceLost, OutOfMemory: the error of the driver.
+        Raises
+        ------
+        DeviceTimeout
+            It did not end in time and continues.
+        DeviceLost, OutOfMemory
+            The error of the driver.
         """
         native = self._open_native()
         with errors("wait", self._device.name):
@@ -133,8 +139,10 @@ class Recording:
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
         """Wait for a submission in flight, at most limit_s, and release the commands.
 
-        Raises:
-            DeviceTimeout: it did not end; it will be released with the context.
+        Raises
+        ------
+        DeviceTimeout
+            It did not end; it will be released with the context.
         """
         with self._device.lock:
             if self._native is None:

@@ -148,7 +148,10 @@ class Context:
     def host(self, words: int, zeroed: bool = True, read: bool = False) -> HostBuffer:
         """Return host-visible coherent memory of 32-bit words, with any content or zeroed.
 
-        read: True for host-cached memory, which the host reads fast.
+        Parameters
+        ----------
+        read
+            True for host-cached memory, which the host reads fast.
         """
         binding.companion.set_prefer_cached(read)
         try:
@@ -176,7 +179,10 @@ class Context:
     ) -> Pipeline:
         """Return a shader bound to buffers; constants are the specialization ids 0, 1, ...
 
-        subgroup: the required subgroup size, one of the device's `subgroup_sizes`; 0: any.
+        Parameters
+        ----------
+        subgroup
+            The required subgroup size, one of the device's `subgroup_sizes`; 0: any.
         """
         self._device.require_open("pipeline")
         if not spirv or len(spirv) % 4:
@@ -209,8 +215,12 @@ class Context:
         return Pipeline(self._device, native)
 
     def recording(self, copies: bool = False) -> Recording:
-        """Return an empty recording. copies: True if it only copies and may use the transfer
-        queue.
+        """Return an empty recording.
+
+        Parameters
+        ----------
+        copies
+            True if it has only copies and may use the transfer queue.
         """
         self._device.require_open("recording")
         manager, queue = self._device.manager, int(copies and self.copies == "own")

@@ -123,8 +123,14 @@ class DeviceInfo:
 class Survey:
     """The devices of this host at one moment.
 
-    devices: Vulkan devices in loader order, then "cpu". reason: why no Vulkan device is used by
-    default and what to do; None if one is. notes: drivers that the loader skipped, and why.
+    Parameters
+    ----------
+    devices
+        Vulkan devices in loader order, then "cpu".
+    reason
+        Why no Vulkan device is used by default and what to do; None if one is.
+    notes
+        Drivers that the loader skipped, and why.
     """
 
     devices: tuple[DeviceInfo, ...]
@@ -165,8 +171,10 @@ def default_devices() -> tuple[DeviceInfo, ...]:
 def resolve(name: str) -> DeviceInfo:
     """Return the device with a name: "cpu", "vulkan:N" or "vulkan:<4 or more digits of its UUID>".
 
-    Raises:
-        DeviceError: no device or several ones match, or the device cannot be used.
+    Raises
+    ------
+    DeviceError
+        No device or several ones match, or the device cannot be used.
     """
     if name == "cpu":
         return cpu_device()

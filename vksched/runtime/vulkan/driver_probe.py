@@ -54,7 +54,12 @@ RawDevice = dict[str, Any]
 class Answer:
     """The answer of the drivers.
 
-    problem: why there is no list. notes: drivers that the loader skipped, and why.
+    Parameters
+    ----------
+    problem
+        Why there is no list.
+    notes
+        Drivers that the loader skipped, and why.
     """
 
     devices: tuple[RawDevice, ...] = ()

@@ -58,7 +58,12 @@ FileStamp = tuple[str, int, int, int]
 class Entry:
     """The cache entry of the current drivers.
 
-    manifests: driver manifests. settings: other files that the loader reads, of layers and its own.
+    Parameters
+    ----------
+    manifests
+        Driver manifests.
+    settings
+        Other files that the loader reads, of layers and its own.
     """
 
     def __init__(self, manifests: Sequence[str], settings: Sequence[str]) -> None:
@@ -120,8 +125,10 @@ def _stamp(path: str) -> FileStamp:
 def _libraries(manifest: str) -> Iterator[str]:
     """Yield the files that may be the library of a driver.
 
-    Raises:
-        OSError, ValueError, KeyError, TypeError: the manifest names no existing library.
+    Raises
+    ------
+    OSError, ValueError, KeyError, TypeError
+        The manifest names no existing library.
     """
     named = str(json.loads(Path(manifest).read_text("utf-8"))["ICD"]["library_path"])
     if os.path.dirname(named):
@@ -150,8 +157,10 @@ def _native() -> list[str]:
 def _loader() -> list[str]:
     """Return the file of the Vulkan loader in this process.
 
-    Raises:
-        ValueError: it is not found.
+    Raises
+    ------
+    ValueError
+        It is not found.
     """
     lines = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     found = {line[line.index("/") :] for line in lines if "libvulkan.so" in line}

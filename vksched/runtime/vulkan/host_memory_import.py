@@ -23,8 +23,16 @@ MIN_BYTES = 1 << 20
 
 
 class Pages(NamedTuple):
-    """An array as a device sees it. native: the companion's object. offset: the array's first byte
-    in it. array: kept alive by this object.
+    """An array as a device sees it.
+
+    Parameters
+    ----------
+    native
+        The companion's object.
+    offset
+        The array's first byte in it.
+    array
+        Kept alive by this object.
     """
 
     native: Any
@@ -37,8 +45,11 @@ def import_array(
 ) -> Pages | None:
     """Return an array's pages as a copy source for a device; None if they cannot be imported.
 
-    alignment: required alignment of addresses and sizes in bytes; 0: no import. If it exceeds the
-    system's page size, the array itself must be aligned, because the memory around it is unknown.
+    Parameters
+    ----------
+    alignment
+        Required alignment of addresses and sizes in bytes; 0: no import. If it exceeds the system's
+        page size, the array itself must be aligned, because the memory around it is unknown.
     """
     as_is = array.dtype == numpy_dtype(type_.dtype) and array.dtype != np.bool_
     whole = array.flags.c_contiguous and array.nbytes == type_.device_bytes

@@ -33,8 +33,10 @@ def settle_shader_cache(tries: bool = False) -> bool:
     """Disable the cache if there is no space for it, with one warning, or if its folder cannot be
     created; return True if this call disabled it. Settings of the user have precedence.
 
-    tries: True to try an allocation if there is no index yet, which detects quotas; it may take 4
-    ms.
+    Parameters
+    ----------
+    tries
+        True to try an allocation if there is no index yet, which detects quotas; it may take 4 ms.
     """
     if not hasattr(os, "posix_fallocate") or OFF in os.environ or OLD_NAMES[0] in os.environ:
         return False

@@ -25,7 +25,11 @@ class _Stop(Exception):
 
 class WeightPrefetcher:
     """Uploads weights and holds them on the device until it is closed, when a plan holds them.
-    weights: by their keys in graphs.
+
+    Parameters
+    ----------
+    weights
+        The weights to upload, by their keys in graphs.
     """
 
     def __init__(

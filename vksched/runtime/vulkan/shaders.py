@@ -27,7 +27,15 @@ PushValue = int | float | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shader:
-    """One SPIR-V module. push: (name, type, count) in order; constants: (name, id, default)."""
+    """One SPIR-V module.
+
+    Parameters
+    ----------
+    push
+        The push constants: (name, type, count) in order.
+    constants
+        The specialization constants: (name, id, default).
+    """
 
     name: str
     spirv: bytes
@@ -43,8 +51,10 @@ class Shader:
         """Return the push constants: one word offset per binding, then the named fields. The last
         binding of a module may be omitted if none of its steps reads it.
 
-        Raises:
-            ShaderError: a field is missing, unknown, or has another length.
+        Raises
+        ------
+        ShaderError
+            A field is missing, unknown, or has another length.
         """
         fields, layout = self._fields
         missing = len(self.bindings) - len(offsets)
@@ -76,8 +86,10 @@ class Shader:
         """Return the values of all specialization constants by id; omitted ones have their
         defaults.
 
-        Raises:
-            ShaderError: a name is unknown.
+        Raises
+        ------
+        ShaderError
+            A name is unknown.
         """
         known = {name for name, _, _ in self.constants}
         if not constants.keys() <= known:
@@ -110,8 +122,10 @@ def _manifest() -> tuple[Mapping[str, Any], frozenset[str]]:
 def load_manifest() -> Mapping[str, Any]:
     """Return the manifest's variants by name.
 
-    Raises:
-        ShaderError: the manifest does not exist or cannot be read.
+    Raises
+    ------
+    ShaderError
+        The manifest does not exist or cannot be read.
     """
     return _manifest()[0]
 
@@ -119,8 +133,10 @@ def load_manifest() -> Mapping[str, Any]:
 def left_out() -> frozenset[str]:
     """Return the variants that were not compiled, because the compiler had no cooperative matrices.
 
-    Raises:
-        ShaderError: as `load_manifest`.
+    Raises
+    ------
+    ShaderError
+        As `load_manifest`.
     """
     return _manifest()[1]
 
@@ -129,8 +145,10 @@ def left_out() -> frozenset[str]:
 def load_shader(name: str) -> Shader:
     """Return a compiled variant by name.
 
-    Raises:
-        ShaderError: it does not exist or cannot be read.
+    Raises
+    ------
+    ShaderError
+        It does not exist or cannot be read.
     """
     entry = load_manifest().get(name)
     if entry is None:

@@ -22,7 +22,10 @@ class Place(NamedTuple):
 class Singles:
     """Records calls on one device and holds their pipelines.
 
-    apart: True if every dispatch waits for the preceding one, as separate buffers require.
+    Parameters
+    ----------
+    apart
+        True if every dispatch waits for the preceding one, as separate buffers require.
     """
 
     def __init__(self, context: Context, apart: bool = False) -> None:
@@ -33,8 +36,12 @@ class Singles:
     def record(
         self, recording: Recording, lowering: Lowering, place: Callable[[int], Place]
     ) -> None:
-        """Record the dispatches of a call. place: returns the location of an operand, and of the
-        first scratch buffer.
+        """Record the dispatches of a call.
+
+        Parameters
+        ----------
+        place
+            Returns the location of an operand, and of the first scratch buffer.
         """
         for position, dispatch in enumerate(lowering.dispatches):
             if dispatch.barrier or (position and self._apart):

@@ -49,7 +49,15 @@ NONE = np.array((), np.uint32)
 
 @dataclass(frozen=True)
 class Function:
-    """A function. words: its instructions. calls: the ids of the functions that it calls."""
+    """A function.
+
+    Parameters
+    ----------
+    words
+        Its instructions.
+    calls
+        The ids of the functions that it calls.
+    """
 
     words: Words
     calls: tuple[int, ...]
@@ -57,9 +65,18 @@ class Function:
 
 @dataclass(frozen=True)
 class Module:
-    """A parsed module. before: (decorated id or 0, instruction), without names, which no driver
-    needs. ids: the ids of functions and variables by name. elements: element types of vector types.
-    owner: the function that defines each id.
+    """A parsed module.
+
+    Parameters
+    ----------
+    before
+        The instructions before functions, with the decorated id or 0; without debug names.
+    ids
+        The ids of functions and variables by name.
+    elements
+        Element types of vector types.
+    owner
+        The function that defines each id.
     """
 
     header: Words

@@ -64,8 +64,10 @@ class _Place:
     def part(self, words: int, name: str, at: int = 0) -> _Place:
         """Return the location of some words from word `at` of this one.
 
-        Raises:
-            DeviceError: they exceed the location or its buffer; kernels do not check bounds.
+        Raises
+        ------
+        DeviceError
+            They exceed the location or its buffer; kernels do not check bounds.
         """
         end = self.offset + at + words
         if min(at, words) < 0 or at + words > self.words or end > self.buffer.words:
@@ -231,7 +233,10 @@ class Recorder:
         """Return the uploads of a split as a recording, some of them copied from imported pages, by
         node.
 
-        recording: an earlier result of this method, to be reused.
+        Parameters
+        ----------
+        recording
+            An earlier result of this method, to be reused.
         """
         return self._record_stage(split, slot, UPLOAD, pages, recording)[0]
 

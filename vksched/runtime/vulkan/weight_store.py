@@ -60,7 +60,11 @@ class WeightStore:
         writers: int = WRITERS,
     ) -> tuple[int, ...]:
         """Make arrays resident and return the pages that hold them, to be released with `release`.
-        writers: number of threads that may write to host-visible memory.
+
+        Parameters
+        ----------
+        writers
+            Number of threads that may write to host-visible memory.
         """
         with self._lock:
             missing = {key: array for key, array in items if key not in self._spans}

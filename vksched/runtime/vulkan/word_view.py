@@ -22,8 +22,10 @@ from ...storage.lazy_array import ArrayLike
 def to_words(array: NDArray) -> NDArray:
     """Return an array as 32-bit words (see TensorType), as a view if possible.
 
-    Raises:
-        DTypeError: an int64 does not fit into int32, or the type is not supported on devices.
+    Raises
+    ------
+    DTypeError
+        An int64 does not fit into int32, or the type is not supported on devices.
     """
     if is_uniform(array):
         one = to_words(np.full(elements_of_word(array.dtype.name), array.flat[0]))

@@ -71,8 +71,10 @@ class Zeros:
 def _is_private(begin: int, end: int) -> bool:
     """Return True if memory is private to this process and maps no file.
 
-    Raises:
-        OSError, ValueError: the system does not report it, or not in Linux's format.
+    Raises
+    ------
+    OSError, ValueError
+        The system does not report it, or not in Linux's format.
     """
     with open(MAPS, "rb") as lines:
         for line in lines:
