@@ -30,9 +30,9 @@ from ..common.version import __version__
 
 LOCK_S = 1.0
 """Maximum time that a writer waits for the lock."""
-LEFT_NS = 3600 * 10**9
+STALE_NS = 3600 * 10**9
 """Temporary files that are older belong to a process that ended before it finished them."""
-NO_ROOM = [getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EROFS") if hasattr(errno, n)]
+DISK_FULL = [getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EROFS") if hasattr(errno, n)]
 """Error codes of a full disk, an exhausted quota or a read-only file system."""
 _NOT_OFFERED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 BUSY = (5, 32, 33)
@@ -142,7 +142,7 @@ def warn_full(folder: Path, error: OSError, effect: str = "", hint: str = "") ->
     effect, hint
         Additional text: the feature that is disabled, and a remedy.
     """
-    if error.errno not in NO_ROOM:
+    if error.errno not in DISK_FULL:
         return False
     disk = existing(folder).stat().st_dev
     if disk not in _full:
@@ -292,7 +292,7 @@ def remove_old(folder: Path, most: int, names: str = "*.json") -> None:
     that ended while they wrote.
     """
     files = sorted(folder.glob(names), key=_modified_ns, reverse=True)
-    begun = time.time_ns() - LEFT_NS
+    begun = time.time_ns() - STALE_NS
     left = [path for path in folder.glob("*.tmp") if _modified_ns(path) < begun]
     for old in [*files[most:], *left]:
         with suppress(OSError):  # Windows: another process reads it

@@ -77,8 +77,8 @@ def with_device(topology: Topology, spec: DeviceSpec, link: Link | None = None) 
     Parameters
     ----------
     link
-        The link to the CPU; by default that of pairs without a link. A name that exists gets a number, as
-        "rx6600#2".
+        The link to the CPU; by default that of pairs without a link. A name that exists gets a
+        number, as "rx6600#2".
     """
     *devices, host = topology.devices
     taken = {device.name for device in topology.devices}

@@ -51,7 +51,7 @@ UNITS = {
     "latency_us": ("latency_s", 1e-6),
 }
 """Aliases of fields: the field, and the size of one unit of the alias."""
-MOST = 4096
+MAX_DEVICES = 4096
 """Maximum number of devices of one entry, and of a machine."""
 MAX_JSON_CHARS, MAX_YAML_CHARS = 1 << 28, 1 << 22
 """Maximum length of a file. A printed plan of a large graph is long; YAML is written by hand."""
@@ -111,8 +111,8 @@ def topology_of(data: object) -> Topology:
     for number, entry in enumerate(data["devices"]):
         for device, link in _devices(entry, f"device {number}"):
             devices.append(device)
-            if len(devices) > MOST:
-                raise PlanError(f"[topology] expected at most {MOST} devices, got more")
+            if len(devices) > MAX_DEVICES:
+                raise PlanError(f"[topology] expected at most {MAX_DEVICES} devices, got more")
             name = device["name"]
             host = host_of(name) if isinstance(name, str) else DRIVER
             memory = on(host, CPU) if host != DRIVER else cpu
@@ -170,8 +170,10 @@ def _devices(entry: object, where: str) -> list[tuple[dict[str, Any], Link | Non
     if own.get("kind") is None:  # never opened; YAML reads null as no value
         own["kind"] = "null"
     count = entry.get("count", 1)
-    if type(count) is not int or not 1 <= count <= MOST:
-        raise PlanError(f"[topology] expected a count of 1 to {MOST} for {where}, got {count!r}")
+    if type(count) is not int or not 1 <= count <= MAX_DEVICES:
+        raise PlanError(
+            f"[topology] expected a count of 1 to {MAX_DEVICES} for {where}, got {count!r}"
+        )
     if "count" not in entry:
         return [({**own, "name": own.get("name", "")}, link)]
     name = _text(own.get("name"), f"name of {where}")

@@ -54,14 +54,14 @@ from ..trace import Clock, Recorder, Trace
 from .calibration_types import Overheads
 
 TIMEOUT_S = 60.0
-STEPS = 8
+TINY_CALLS = 8
 """Number of tiny calls or splits in addition to the first one."""
 ROUNDS = 5
 """Number of transfers of each size."""
 MIN_ROUNDS, MAX_ROUNDS = 12, 40
-ENOUGH_S, LONG_S = 0.01, 0.1
-"""Runs of a graph are repeated until there are MIN_ROUNDS that took ENOUGH_S, or MAX_ROUNDS, or
-they took LONG_S. There are always at least two.
+MIN_TOTAL_S, MAX_TOTAL_S = 0.01, 0.1
+"""Runs of a graph are repeated until there are MIN_ROUNDS that took MIN_TOTAL_S, or MAX_ROUNDS, or
+they took MAX_TOTAL_S. There are always at least two.
 """
 SPAN_S = 0.02
 """Time for which a call is repeated in one submission."""
@@ -134,13 +134,13 @@ class DeviceBenchmarker:
     def overheads(self) -> Overheads:
         """Measure the overheads of calls and submissions."""
         few = self._taken(_tiny_graph(1))
-        many = self._taken(_tiny_graph(1 + STEPS))
-        apart = self._taken(_tiny_graph(1 + STEPS), submit_granularity="op")
-        launch_s = max(0.0, many.device_s - few.device_s) / STEPS
+        many = self._taken(_tiny_graph(1 + TINY_CALLS))
+        apart = self._taken(_tiny_graph(1 + TINY_CALLS), submit_granularity="op")
+        launch_s = max(0.0, many.device_s - few.device_s) / TINY_CALLS
         start_s = max(0.0, few.device_s - launch_s)
         around_s = (apart.run_s - apart.device_s) - (many.run_s - many.device_s)
-        around_s = max(0.0, around_s) / STEPS
-        waited_s = (apart.waited_s - apart.device_s) / (1 + STEPS)
+        around_s = max(0.0, around_s) / TINY_CALLS
+        waited_s = (apart.waited_s - apart.device_s) / (1 + TINY_CALLS)
         fence_s = min(around_s, max(0.0, waited_s))
         alone_s = few.run_s - few.device_s
         run_s = max(0.0, alone_s - around_s)
@@ -257,8 +257,8 @@ def lower_quartile(times: Sequence[float]) -> float:
 
 
 def _needs_more_rounds(rounds: int, spent_s: float, least: int) -> bool:
-    enough = rounds >= least and spent_s >= ENOUGH_S
-    return not enough and rounds < MAX_ROUNDS and spent_s < LONG_S
+    enough = rounds >= least and spent_s >= MIN_TOTAL_S
+    return not enough and rounds < MAX_ROUNDS and spent_s < MAX_TOTAL_S
 
 
 def _tiny_graph(count: int) -> Graph:

@@ -55,11 +55,11 @@ programs make times longer, and the median of few passes is not robust.
 """
 QUICK_BYTES = 1 << 27
 """Maximum size of a call's operands and result in a quick measurement."""
-FAR_OFF = 10.0
+MAX_QUICK_FACTOR = 10.0
 """A quick measurement of an overhead that differs from the rough one by this factor is
 discarded.
 """
-LONG_ENOUGH = 10
+MIN_LAUNCHES = 10
 """Calls shorter than this multiple of the launch do not determine the device's rates."""
 
 Tell = Callable[[str, int, int], None]
@@ -167,7 +167,7 @@ def calibrate(
                 shaders,
             )
         )
-        if taken_s < LONG_ENOUGH * overheads.launch_s:
+        if taken_s < MIN_LAUNCHES * overheads.launch_s:
             continue
         work = call_work(benchmarker.spec, call.op, call.call)
         flops_per_s = max(flops_per_s, work.flops / taken_s)
@@ -190,7 +190,7 @@ def _measure_overheads(benchmarker: Benchmarker) -> Overheads:
     found, spec = benchmarker.overheads(), benchmarker.spec
     if not benchmarker.quick or not spec.launch_s:
         return found
-    launch_s, submit_s = FAR_OFF * spec.launch_s, FAR_OFF * spec.submit_s
+    launch_s, submit_s = MAX_QUICK_FACTOR * spec.launch_s, MAX_QUICK_FACTOR * spec.submit_s
     return replace(
         found,
         launch_s=min(found.launch_s, launch_s),

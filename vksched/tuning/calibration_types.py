@@ -32,9 +32,9 @@ other calls.
 MAX_SAMPLES = 4096
 """Maximum number of samples of one device."""
 FIT_ROUNDS = 20
-FAR_OFF = 0.1
+MAX_RELATIVE_ERROR = 0.1
 """Transfers whose relative distance from the line is larger get a lower weight."""
-FASTEST_BYTES_PER_S = 1e15
+MAX_BYTES_PER_S = 1e15
 """Upper bound of a rate, for transfers that take no time."""
 
 
@@ -256,9 +256,9 @@ def fit_link(taken: Sequence[tuple[float, float]]) -> Link:
     for _ in range(FIT_ROUNDS):
         latency_s, per_byte_s = _line(taken, weights)
         off = [abs(latency_s + per_byte_s * size - s) / s if s > 0 else 0.0 for size, s in taken]
-        weights = [min(1.0, FAR_OFF / max(each, 1e-12)) for each in off]
-    if per_byte_s * FASTEST_BYTES_PER_S <= 1:
-        return Link(FASTEST_BYTES_PER_S, latency_s)
+        weights = [min(1.0, MAX_RELATIVE_ERROR / max(each, 1e-12)) for each in off]
+    if per_byte_s * MAX_BYTES_PER_S <= 1:
+        return Link(MAX_BYTES_PER_S, latency_s)
     return Link(1 / per_byte_s, latency_s)
 
 

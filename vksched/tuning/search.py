@@ -24,7 +24,7 @@ from ..ir.precision import BYTES, HALF
 from .variant_cache import TuningResult
 
 ROUNDS = 5
-FAR_SLOWER, SLOWER = 3.0, 1.3
+FAR_SLOWER_FACTOR, SLOWER = 3.0, 1.3
 """Factors over the best time at which a variant is dropped, after two runs and after two rounds."""
 NOISE = 1.03
 """A variant must be faster than the static choice by this factor to replace it: a choice that
@@ -141,7 +141,7 @@ def _rounds(
         spent_s += taken_s
 
     def far_slower(name: str) -> bool:
-        return min(times[name]) > FAR_SLOWER * min(map(min, times.values()))
+        return min(times[name]) > FAR_SLOWER_FACTOR * min(map(min, times.values()))
 
     for name in filter(far_slower, once):
         run(name)  # once more: one run may have been delayed

@@ -38,11 +38,11 @@ from .worker_pool import Buffers, Workers
 
 BRIEF_S = 0.01
 """Maximum time of a split that the waiting thread computes, and so the maximum delay of Ctrl-C."""
-SAFETY = 100
+TIMEOUT_FACTOR = 100
 """The timeout of the waiting thread must be this many times the split's time."""
-OUTLIER = 4
+MAX_GROWTH = 4
 """One run raises the estimated time of a split by at most this factor."""
-PRODUCTS, MIN_FLOPS = ("products", "rows", "windows"), 1 << 14
+BLAS_FAMILIES, MIN_FLOPS = ("products", "rows", "windows"), 1 << 14
 """The families of ops that may call numpy's BLAS; smaller ops use one thread anyway."""
 
 
@@ -101,7 +101,7 @@ def _uses_blas(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
     """Return True if nodes may call numpy's BLAS with several threads."""
     graph, spec = plan.graph, plan.topology.devices[index]
     return any(
-        family_of(node.declaration) in PRODUCTS
+        family_of(node.declaration) in BLAS_FAMILIES
         and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= MIN_FLOPS
         for node in map(graph.nodes.__getitem__, nodes)
     )
@@ -176,13 +176,13 @@ class CpuPreparedPlan:
             program.run(values, gate)
         taken_s = time.perf_counter() - start
         if split == self._alone:
-            self._usual_s = min(taken_s, OUTLIER * self._usual_s)
+            self._usual_s = min(taken_s, MAX_GROWTH * self._usual_s)
         return taken_s
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         task = self._tasks[slot, split]
         if task.job is None and not task.done:
-            brief = self._usual_s <= BRIEF_S and self._usual_s * SAFETY <= timeout_s
+            brief = self._usual_s <= BRIEF_S and self._usual_s * TIMEOUT_FACTOR <= timeout_s
             if brief and self._run_here(slot, split, task):
                 if task.result() > timeout_s:
                     raise _timeout_error(split, timeout_s)

@@ -27,7 +27,7 @@ from ..run_stats import RunStats
 LONGEST_S = 1.0
 """Limit of one submission, half of the drivers' timeout."""
 
-SURPRISE = 1.5
+MIN_SLOWDOWN = 1.5
 """A submission that exceeds its planned time by this factor shows that the plan is wrong; less is
 noise.
 """
@@ -66,7 +66,7 @@ class SlowdownTracker:
             if any(copy.node in plan.graph.data for copy in split.uploads):
                 continue  # weights are streamed in: the time may be that of the link
             first_s, allowed_s = _seconds(plan, split)
-            if measured.device_s >= SURPRISE * allowed_s:
+            if measured.device_s >= MIN_SLOWDOWN * allowed_s:
                 slowdown = measured.device_s / first_s
                 self._note(spec, slowdown, measured.split, measured.longest_s, number)
                 again |= _is_divisible(plan, split)

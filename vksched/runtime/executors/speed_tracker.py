@@ -70,7 +70,7 @@ LATE = 64
 """Number of samples of a device for the median of its usual pace."""
 GAIN, OP_GAIN = 0.3, 0.05
 """Gains of the moving means, for a device and for its ops."""
-FORGOTTEN = 0.01
+DECAY = 0.01
 """Decay of the ops' paces per sample."""
 MOST = math.log(64.0)
 """Maximum absolute pace, as a logarithm."""
@@ -84,7 +84,7 @@ later.
 """
 MIN_SHARE = 0.1
 """Minimum share of the nodes in a split's time."""
-ROUGH = 10.0
+LAUNCH_UNCERTAINTY = 10.0
 """Uncertainty factor of a launch time that was not measured."""
 WORK = 5.0
 """A split is sampled if its nodes take this many times longer than its submission and copies."""
@@ -282,7 +282,7 @@ class SpeedTracker:
         shares = {op: seconds / thought_s for op, seconds in each.items()}
         whole = sum(share * share for share in shares.values())
         for op, share in shares.items():
-            op_pace = (1 - FORGOTTEN) * ops.get(op, 0.0)
+            op_pace = (1 - DECAY) * ops.get(op, 0.0)
             ops[op] = _clamp(op_pace + OP_GAIN * left * share / whole)
 
 
@@ -314,7 +314,7 @@ def _expected(plan: PlanValue) -> list[_Split | None]:
             out.append(None)
             continue
         # measured costs include launches
-        launch_s = ROUGH * spec.launch_s or submission_seconds(spec)
+        launch_s = LAUNCH_UNCERTAINTY * spec.launch_s or submission_seconds(spec)
         launches_s = 0.0 if spec.costs.calls else launch_s * len(split.nodes)
         out.append(_Split(expected, math.log1p(launches_s / first_s)))
     return out

@@ -20,7 +20,7 @@ from ...common.dtypes import WORD_BYTES, NDArray
 MAPS, PAGEMAP = "/proc/self/maps", "/proc/self/pagemap"
 ENTRY_BYTES = 8
 """Size of an entry of PAGEMAP."""
-THERE = 62
+PRESENT_BIT = 62
 """The bits of an entry from this one on mark a page that is in memory or swapped out."""
 
 
@@ -100,7 +100,7 @@ def _present(pages: int, first: int, last: int) -> NDArray | None:
         return None
     if len(entries) < size:
         return None
-    return np.asarray(np.frombuffer(entries, np.uint64) >> np.uint64(THERE) != 0)
+    return np.asarray(np.frombuffer(entries, np.uint64) >> np.uint64(PRESENT_BIT) != 0)
 
 
 def _reports_this_process(pages: int) -> bool:
