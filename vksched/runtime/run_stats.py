@@ -49,7 +49,7 @@ class RunStats(NamedTuple):
     waits
         Waits for submissions of GPUs and for the CPU's splits.
     transfer_bytes
-        Bytes moved between devices, in 32-bit words.
+        Bytes moved between devices, rounded up to 32-bit words.
     input_bytes, output_bytes
         Bytes between caller and devices.
     start_s

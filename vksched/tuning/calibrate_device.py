@@ -56,9 +56,7 @@ programs make times longer, and the median of few passes is not robust.
 QUICK_BYTES = 1 << 27
 """Maximum size of a call's operands and result in a quick measurement."""
 MAX_QUICK_FACTOR = 10.0
-"""A quick measurement of an overhead that differs from the rough one by this factor is
-discarded.
-"""
+"""Quick measurements of overheads are limited to this multiple of the rough ones."""
 MIN_LAUNCHES = 10
 """Calls shorter than this multiple of the launch do not determine the device's rates."""
 

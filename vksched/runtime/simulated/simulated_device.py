@@ -193,14 +193,14 @@ class SimulatedPreparedPlan:
             seconds += self._own_s(COPY_OUT, nodes[out.node].type.device_bytes)
         return seconds
 
-    def _own_s(self, way: str, size_bytes: int, async_transfer: bool = False) -> float:
+    def _own_s(self, direction: str, size_bytes: int, async_transfer: bool = False) -> float:
         """Return the device's own time for a transfer, as measured. async_transfer: the transfer
         queue takes all of the time if it was not measured.
         """
         if self._link is HERE:
             return 0.0
-        link = self._link if way == COPY_IN else self._way_back
-        measured_s = copy_seconds(self._device.spec, way, size_bytes)
+        link = self._link if direction == COPY_IN else self._way_back
+        measured_s = copy_seconds(self._device.spec, direction, size_bytes)
         return link.seconds(size_bytes) if async_transfer and not measured_s else measured_s
 
     @property
@@ -211,10 +211,12 @@ class SimulatedPreparedPlan:
 
     def _schedule_transfer(self, slot: int, split: Split, stage: str) -> float:
         """Schedule the copies of a stage on the transfer queue; return their end time."""
-        way = COPY_IN if stage == UPLOAD else COPY_OUT
+        direction = COPY_IN if stage == UPLOAD else COPY_OUT
         device, nodes, seconds = self._device, self._plan.graph.nodes, self._submission_s
         for copy in split.uploads if stage == UPLOAD else split.downloads:
-            seconds += self._own_s(way, nodes[copy.node].type.device_bytes, async_transfer=True)
+            seconds += self._own_s(
+                direction, nodes[copy.node].type.device_bytes, async_transfer=True
+            )
         device.submissions += 1
         device.clock.advance_to(device.clock.now() + self._costs.submit_s)
         start = max(device.clock.now(), device.copying_until_s, self._ready_s(slot, split, stage))
@@ -258,10 +260,8 @@ class SimulatedPreparedPlan:
 
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
         device, graph = self._device, self._plan.graph
-        if (
-            self._sequence_numbers[slot].get(split) == sequence_number
-        ):  # repeated after an interrupt: it is in flight
-            return
+        if self._sequence_numbers[slot].get(split) == sequence_number:
+            return  # repeated after an interrupt: it is in flight
         current = self._plan.splits[split]
         if UPLOAD in current.async_transfers:
             self._schedule_transfer(slot, current, UPLOAD)

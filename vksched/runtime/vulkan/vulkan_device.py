@@ -265,9 +265,8 @@ class VulkanPreparedPlan:
         at = memory.status_of[split]
         memory.status.array[at + TICKET] = sequence_number
         memory.status.array[at + FLAGS] = 0
-        again = (
-            memory.sequence_numbers.get(split) == sequence_number
-        )  # repeated after an interrupt, maybe after the device's
+        # repeated after an interrupt, maybe after the device's
+        again = memory.sequence_numbers.get(split) == sequence_number
         memory.sequence_numbers[split] = sequence_number
         memory.order[split] = next(self._numbers)
         current = self._by_id[split]
