@@ -1,10 +1,9 @@
 """Calibrator: measures and caches the costs of a scheduler's devices.
 
-    compile --first_use.py--> overheads, links, calls
-                                      |
-    next plans <--DeviceSpec.costs, Topology.links-- this scheduler <--+--> disk
-    <--learned_costs.py--
-    runs
+    compile --first_use.py------> overheads, links, calls --.
+    runs ----learned_costs.py---> samples, paces -----------+--> this scheduler <---> disk
+                                                                       |
+    next plans <--------------DeviceSpec.costs, Topology.links---------'
 
 It follows the tuning mode (autotuner.py). Errors here do not break a compile, except for a device
 failure, because the device would fail the run, too. Examples: tests/tuning/test_calibrator.py.

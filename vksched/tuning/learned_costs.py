@@ -2,7 +2,7 @@
 
     runs --speed_tracker.py--> factor over the planned time: device d, and op o in addition
     plan --------------------> its calls on the device, each with first seconds s
-                          |
+                                    |
         call that was never measured:  a sample of s * d * o
         call that was measured:        its sample times o;  the device's pace times d, damped
 

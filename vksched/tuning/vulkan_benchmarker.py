@@ -1,7 +1,7 @@
 """Benchmarker of a Vulkan device: device timestamps of calls, and the two steps of each transfer.
 
-    into   host: array -> staging     device: staging -> memory
-    out    device: memory -> staging   host: staging -> new array
+    into   host: array -> staging       device: staging -> memory
+    out    device: memory -> staging    host: staging -> new array
 
 Examples: tests/tuning/test_calibrate.py.
 """

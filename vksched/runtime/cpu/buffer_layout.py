@@ -1,7 +1,6 @@
 """Buffer layout of a CPU split program: its intermediate values have fixed memory for all runs.
 
-    fixed   x y z    written and read in one split: in the prepared plan's memory, reused after the
-    last use
+    fixed   x y z     written and read in one split: the prepared plan's memory, reused when dead
     fresh   result    values that leave the split, or may: new memory in each run
 
 A value is live from the step that computes it to the last one that reads it, inclusive: no result
