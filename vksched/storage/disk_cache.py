@@ -287,14 +287,14 @@ def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
             path.replace(path.with_suffix(".damaged"))
 
 
-def remove_old(folder: Path, most: int, names: str = "*.json") -> None:
-    """Remove the oldest files of a folder until `most` are left, and temporary files of processes
+def remove_old(folder: Path, max_files: int, names: str = "*.json") -> None:
+    """Remove the oldest files of a folder until `max_files` are left, and temporary files of processes
     that ended while they wrote.
     """
     files = sorted(folder.glob(names), key=_modified_ns, reverse=True)
     begun = time.time_ns() - STALE_NS
     left = [path for path in folder.glob("*.tmp") if _modified_ns(path) < begun]
-    for old in [*files[most:], *left]:
+    for old in [*files[max_files:], *left]:
         with suppress(OSError):  # Windows: another process reads it
             old.unlink()
 

@@ -176,10 +176,10 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
 
 def _limits(data: object, where: str) -> Limits:
     """Return limits from plain data; a limit of 0 is an error, because no kernel could run."""
-    least = Limits()
-    limits = _fill(least, data, where)
+    defaults = Limits()
+    limits = _fill(defaults, data, where)
     for name in (field_.name for field_ in fields(Limits)):
-        value, known = getattr(limits, name), getattr(least, name)
+        value, known = getattr(limits, name), getattr(defaults, name)
         many = value if isinstance(value, tuple) else (value,)
         if any(type(each) is int and each < 1 for each in many):
             raise PlanError(

@@ -279,11 +279,11 @@ def _read(path: Path) -> object:
     """Return the plain data of a file."""
     try:
         is_yaml = path.suffix.lower() in (".yaml", ".yml")
-        most = MAX_YAML_CHARS if is_yaml else MAX_JSON_CHARS
+        max_chars = MAX_YAML_CHARS if is_yaml else MAX_JSON_CHARS
         with path.open(encoding="utf-8") as file:
-            text = file.read(most + 1)
-        if len(text) > most:
-            raise ValueError(f"expected at most {most:,} characters of a machine, got more")
+            text = file.read(max_chars + 1)
+        if len(text) > max_chars:
+            raise ValueError(f"expected at most {max_chars:,} characters of a machine, got more")
         if is_yaml:
             return read_yaml(text)
         return json.loads(text, object_pairs_hook=_unique_keys)

@@ -256,8 +256,8 @@ def lower_quartile(times: Sequence[float]) -> float:
     return sorted(times)[(len(times) - 1) // 4]
 
 
-def _needs_more_rounds(rounds: int, spent_s: float, least: int) -> bool:
-    enough = rounds >= least and spent_s >= MIN_TOTAL_S
+def _needs_more_rounds(rounds: int, spent_s: float, min_rounds: int) -> bool:
+    enough = rounds >= min_rounds and spent_s >= MIN_TOTAL_S
     return not enough and rounds < MAX_ROUNDS and spent_s < MAX_TOTAL_S
 
 

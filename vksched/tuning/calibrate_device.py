@@ -212,20 +212,22 @@ def _taken(
     or that the budget did not reach.
     """
     taken: list[list[float]] = [[] for _ in calls]
-    least, most = (
+    min_passes, max_passes = (
         (PASSES, MAX_PASSES) if thorough else (1, QUICK_PASSES if benchmarker.quick else 1)
     )
     start_s, done = budget.spent_s, 0
-    while done < least or (done < most and budget.spent_s - start_s < SPREAD_S and any(taken)):
+    while done < min_passes or (
+        done < max_passes and budget.spent_s - start_s < SPREAD_S and any(taken)
+    ):
         for number, (call, times) in enumerate(zip(calls, taken, strict=True)):
             if budget.over:
                 return taken
             if len(times) < done:
                 continue  # not measurable
-            at = min(done, least - 1) * len(calls) + number
+            at = min(done, min_passes - 1) * len(calls) + number
             if benchmarker.quick and not _is_quick(call, budget):
                 continue
-            tell(f"{benchmarker.name} {call.op.name}", at, least * len(calls))
+            tell(f"{benchmarker.name} {call.op.name}", at, min_passes * len(calls))
             readied_s = benchmarker.readied_s
             taken_s = _seconds(benchmarker, call, note)
             budget.forgiven_s += benchmarker.readied_s - readied_s

@@ -243,9 +243,9 @@ def _merge_quick(known: Calibration, found: Calibration) -> Calibration:
     before, now = known.overheads, found.overheads
     if before is None or now is None:
         return found
-    least = now
+    overheads = now
     if not known.guessed:
-        least = Overheads(*map(min, zip(astuple(before), astuple(now), strict=True)))
+        overheads = Overheads(*map(min, zip(astuple(before), astuple(now), strict=True)))
     old = {sample.place: sample for sample in known.samples}
     samples: list[Sample] = []
     for sample in found.samples:
@@ -257,8 +257,10 @@ def _merge_quick(known: Calibration, found: Calibration) -> Calibration:
             times.append(old[sample.place].seconds(before.launch_s))
         if sample is not old.get(sample.place):  # measured now
             times.append(sample.seconds(now.launch_s) / known.pace)
-        samples.append(sample.taking(min(times), least.launch_s))
-    return replace(found, overheads=least, samples=tuple(samples), pace=known.pace, seen=known.seen)
+        samples.append(sample.taking(min(times), overheads.launch_s))
+    return replace(
+        found, overheads=overheads, samples=tuple(samples), pace=known.pace, seen=known.seen
+    )
 
 
 def open_benchmarker_of(

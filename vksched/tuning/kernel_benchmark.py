@@ -170,8 +170,8 @@ class CallBench:
             elif type_.dtype == FLOAT32:
                 block = rng.standard_normal(BLOCK_WORDS, np.float32).view(np.uint32)
             else:
-                most = 2 if type_.dtype == BOOL else 8
-                block = rng.integers(0, most, BLOCK_WORDS).astype(np.uint32)
+                bound = 2 if type_.dtype == BOOL else 8
+                block = rng.integers(0, bound, BLOCK_WORDS).astype(np.uint32)
             self._spread(block, buffer, self._words(index))
 
     def _fill_scratch(self) -> None:

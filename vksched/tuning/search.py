@@ -153,8 +153,8 @@ def _rounds(
         for name in live:
             run(name)
         if number:
-            least = min(min(times[name]) for name in live)
-            live = [name for name in live if min(times[name]) <= SLOWER * least]
+            best = min(min(times[name]) for name in live)
+            live = [name for name in live if min(times[name]) <= SLOWER * best]
     return times
 
 

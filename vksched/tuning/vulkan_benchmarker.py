@@ -76,8 +76,8 @@ class VulkanBenchmarker(DeviceBenchmarker):
             self._vulkan.context.free_bytes() // SHARE // in_all,
             self.spec.max_buffer_bytes // max(each),
         )
-        most = QUICK_SETS if self.quick and self.spec.limits.software else MAX_BUFFER_SETS
-        return max(1, min(math.ceil(COLD_BYTES / in_all), most, room))
+        max_sets = QUICK_SETS if self.quick and self.spec.limits.software else MAX_BUFFER_SETS
+        return max(1, min(math.ceil(COLD_BYTES / in_all), max_sets, room))
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
         words = max(1, size_bytes // 4)

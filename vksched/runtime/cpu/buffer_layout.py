@@ -128,11 +128,11 @@ class Memory:
     """Memory that the programs of a prepared plan share: one of them runs at a time."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
-        most: dict[int, int] = {}
+        page_words: dict[int, int] = {}
         for layout in layouts:
             for page, words in enumerate(layout.pages):
-                most[page] = max(words, most.get(page, 0))
-        self._pages = {page: np.empty(words, np.uint32) for page, words in most.items()}
+                page_words[page] = max(words, page_words.get(page, 0))
+        self._pages = {page: np.empty(words, np.uint32) for page, words in page_words.items()}
 
     def arrays(self, graph: Graph, layout: Layout) -> dict[int, NDArray]:
         """Return the array of each fixed value: fixed memory with any content."""

@@ -34,9 +34,9 @@ class Pauses:
         self._last_s = 0.0
         self._away = 0
 
-    def helpers(self, most: int) -> int:
-        """Return the number of helpers to use now, at most `most`."""
-        return max(0, most - self._away) if self._clock() < self._until_s else most
+    def helpers(self, max_count: int) -> int:
+        """Return the number of helpers to use now, at most `max_count`."""
+        return max(0, max_count - self._away) if self._clock() < self._until_s else max_count
 
     def tell(self, delayed_s: float) -> None:
         """Record the delay by helpers in seconds; 0 if there was none."""

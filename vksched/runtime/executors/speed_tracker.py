@@ -196,10 +196,10 @@ class SpeedTracker:
         host = self._hosts.of(name, now_s)
         with self._lock:
             known = self._devices.get(name, _NEVER_SEEN)
-            pace, least = known.at(now_s), max(host, self._core_pace(name, known, now_s))
+            pace, min_pace = known.at(now_s), max(host, self._core_pace(name, known, now_s))
             each = {ANY: pace} | {op: pace + op_pace for op, op_pace in known.ops.items()}
-        if least:  # the device's own pace may include a part of it
-            each = {op: max(pace, least) for op, pace in each.items()}
+        if min_pace:  # the device's own pace may include a part of it
+            each = {op: max(pace, min_pace) for op, pace in each.items()}
         steps = {op: round(pace / STEP) for op, pace in each.items()}
         if not any(steps.values()):
             return {}

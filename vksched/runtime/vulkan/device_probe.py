@@ -298,7 +298,7 @@ def _describe(raw: RawDevice) -> DeviceInfo:
 
 def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
     """Return the kernel limits and the size of the largest buffer."""
-    reported, least = raw.get("limits") or {}, Limits()
+    reported, defaults = raw.get("limits") or {}, Limits()
 
     def smallest(default: int, *names: str) -> int:
         return min((int(reported[n]) for n in names if reported.get(n)), default=default)
@@ -307,15 +307,17 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
         x, y, z = reported.get(name) or default
         return int(x), int(y), int(z)
 
-    max_bytes = smallest(least.max_buffer_bytes, "maxStorageBufferRange", "maxMemoryAllocationSize")
+    max_bytes = smallest(
+        defaults.max_buffer_bytes, "maxStorageBufferRange", "maxMemoryAllocationSize"
+    )
     limits = Limits(
-        max_invocations=smallest(least.max_invocations, "maxComputeWorkGroupInvocations"),
-        max_local_size=triple("maxComputeWorkGroupSize", least.max_local_size),
-        max_groups=triple("maxComputeWorkGroupCount", least.max_groups),
-        shared_bytes=smallest(least.shared_bytes, "maxComputeSharedMemorySize"),
-        push_bytes=smallest(least.push_bytes, "maxPushConstantsSize"),
+        max_invocations=smallest(defaults.max_invocations, "maxComputeWorkGroupInvocations"),
+        max_local_size=triple("maxComputeWorkGroupSize", defaults.max_local_size),
+        max_groups=triple("maxComputeWorkGroupCount", defaults.max_groups),
+        shared_bytes=smallest(defaults.shared_bytes, "maxComputeSharedMemorySize"),
+        push_bytes=smallest(defaults.push_bytes, "maxPushConstantsSize"),
         storage_buffers=smallest(
-            least.storage_buffers,
+            defaults.storage_buffers,
             "maxPerStageDescriptorStorageBuffers",
             "maxDescriptorSetStorageBuffers",
             "maxPerStageResources",
@@ -332,8 +334,8 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
 
 def _features(raw: RawDevice) -> dict[str, Any]:
     """Return the features of a device beyond Vulkan 1.1, by field of Limits."""
-    least, reported = Limits(), raw.get("features") or {}
-    return {name: type(getattr(least, name))(reported.get(name) or ()) for name in FEATURES}
+    defaults, reported = Limits(), raw.get("features") or {}
+    return {name: type(getattr(defaults, name))(reported.get(name) or ()) for name in FEATURES}
 
 
 def _memory(raw: RawDevice, type_: str) -> tuple[int, int]:
