@@ -288,8 +288,8 @@ def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
 
 
 def remove_old(folder: Path, max_files: int, names: str = "*.json") -> None:
-    """Remove the oldest files of a folder until `max_files` are left, and temporary files of processes
-    that ended while they wrote.
+    """Remove the oldest files of a folder until `max_files` are left, and temporary files of
+    processes that ended while they wrote.
     """
     files = sorted(folder.glob(names), key=_modified_ns, reverse=True)
     begun = time.time_ns() - STALE_NS
