@@ -60,9 +60,9 @@ class Choices(Mapping[str, str]):
             self._sizes = sizes
         own = _sizes(key)
         smaller = [
-            (math.prod(sizes), variant)
-            for sizes, variant in self._sizes.get(_SHAPE.sub(_mask_sizes, key), ())
-            if all(a <= b for a, b in zip(sizes, own, strict=True))
+            (math.prod(shape), variant)
+            for shape, variant in self._sizes.get(_SHAPE.sub(_mask_sizes, key), ())
+            if all(a <= b for a, b in zip(shape, own, strict=True))
         ]
         return max(smaller)[1] if smaller else None
 
